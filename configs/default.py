@@ -1,0 +1,50 @@
+"""Handwritten digits with top-k gradients: the main job, a minute on two cores.
+
+Reproduces: nothing published; it shows every setting.
+Expected:   test accuracy at least 97 %, sending about 1/25 of the gradient bytes.
+Cost:       about a minute on 2 CPU cores, once installed.
+Command:    python train.py --config=configs/default.py --workdir=runs/digits
+"""
+
+from ml_collections import ConfigDict
+
+
+def get_config() -> ConfigDict:
+    """Every key there is; other configs start from this one and change few lines."""
+    config = ConfigDict()
+
+    # --- What is learned --------------------------------------------------------
+    config.dataset = "digits"  # digits | cifar10 | cifar100 | mnist | fashion_mnist
+    config.data_dir = ""  # prepared data sets; "" for $JAXCOMP_DATA_DIR or the cache
+    config.model = "resnet8"  # see jaxcomp.models.REGISTRY, with arguments if any
+    config.pad = 2  # random crops after padding by so many pixels; 0 for none
+    config.flip = False  # random horizontal flips
+
+    # --- How gradients cross the workers ----------------------------------------
+    config.workers = 4  # over all processes
+    config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
+    config.exchange = "gather"  # exact | gather | aligned_psum
+    config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY
+    config.memory = "error_feedback"  # none | error_feedback(decay=1.0)
+    config.scope = "per_leaf"  # per_leaf | whole_tree | bucketed | only_large
+
+    # --- Optimisation -----------------------------------------------------------
+    config.batch_size = 64  # of all workers together
+    config.train_for = "15 epochs"  # durations: "N steps", "N epochs", "N examples"
+    config.optimizer = "sgd(momentum=0.9, nesterov=True)"
+    config.learning_rate = 0.1  # peak
+    config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear
+    config.warmup = "1 epoch"  # linear ramp; "" for none
+    config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt
+    config.weight_decay = 5e-4  # added after the exchange
+    config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
+    config.batch_norm = "local"  # local | sync: where statistics are computed
+    config.nonfinite = "stop"  # stop | skip: what a NaN step does to the run
+
+    # --- The run ----------------------------------------------------------------
+    config.seed = 0  # of parameters, data order, augmentation and compression
+    config.eval_every = "1 epoch"  # whole epochs
+    config.checkpoint_every = "1 epoch"  # any duration
+    config.keep_every = ""  # also keep a checkpoint for ever at this interval
+    config.log_every = 10  # steps between rows of steps.csv
+    return config

@@ -1,0 +1,38 @@
+"""Compressed gradient exchange for data-parallel training in JAX.
+
+    optax.chain(
+        jaxcomp.distributed(jaxcomp.make_exchange(compressor="top_k(keep=0.01)"), seed=0),
+        optax.sgd(0.1, momentum=0.9),
+    )
+
+The whole method is that one link. README.md shows the rest; docs/architecture.md draws
+the way of one step through the folders.
+"""
+
+from jaxcomp import compressors, exchanges, memory, parallel, scope, wire
+from jaxcomp._version import __version__
+from jaxcomp.base import Averaged, Compressor, Exchange, Info, PerWorker
+from jaxcomp.compressors import make as make_compressor
+from jaxcomp.payloads import nbits
+from jaxcomp.specs import SpecError
+from jaxcomp.transform import distributed, make_exchange
+
+__all__ = [
+    "Averaged",
+    "Compressor",
+    "Exchange",
+    "Info",
+    "PerWorker",
+    "SpecError",
+    "__version__",
+    "compressors",
+    "distributed",
+    "exchanges",
+    "make_compressor",
+    "make_exchange",
+    "memory",
+    "nbits",
+    "parallel",
+    "scope",
+    "wire",
+]

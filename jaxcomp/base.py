@@ -1,0 +1,194 @@
+"""The types everything else is made of. No algorithm, no collective.
+
+A `Compressor` turns an array (or, lifted by a scope, a tree) into a payload and back.
+An `Exchange` turns the trees of all workers into their mean. A `Memory` wraps an
+exchange and keeps what was not sent. `PerWorker` marks state that differs between
+workers; `Info` carries what we report and never what the next step needs.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+__all__ = [
+    "Averaged",
+    "Compressor",
+    "Exchange",
+    "Info",
+    "Memory",
+    "PerWorker",
+    "compressor",
+    "is_per_worker",
+    "spec_of",
+    "wide_spec",
+    "zeros_like_spec",
+]
+
+Array: TypeAlias = jax.Array
+Tree: TypeAlias = Any  # a pytree of arrays
+Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the data
+State: TypeAlias = Any  # a pytree; () when there is nothing to remember
+Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
+
+
+class Compressor(NamedTuple):
+    """A lossy code for one array: pure functions plus facts that the tests check.
+
+    The scopes of `jaxcomp.scope` return the same type with "array" read as "tree", so
+    whatever accepts a compressor accepts a lifted one.
+    """
+
+    name: str  # the spec string that builds it again
+    init: Callable[[Spec], State]
+    # (x, state, key) -> (payload, state). The key is the only source of randomness.
+    compress: Callable[[Any, State, Array], tuple[Payload, State]]
+    # (payload, spec) -> x_hat, of the spec's shape and dtype
+    decompress: Callable[[Payload, Spec], Any]
+    # (payloads with a leading axis, spec) -> sum of their x_hat, in at least float32,
+    # in the order of the axis and without holding all x_hat at once.
+    decompress_sum: Callable[[Payload, Spec], Any]
+    # The information bound in bits: what a perfect coder would send.
+    ideal_bits: Callable[[Spec], float]
+    # delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x, or None.
+    contraction: Callable[[Spec], float | None]
+    unbiased: bool  # E[C(x)] == x
+    # The support depends on the key alone and decompress is linear in the `values` of
+    # the payload: workers that share a key may sum values instead of payloads.
+    aligned: bool
+
+
+class Info(NamedTuple):
+    """What one exchange reports. Scalars of this worker; nothing reads them back."""
+
+    gradient_error: Array  # |given - sent|^2 / |given|^2
+    residual_norm: Array  # norm of what the memory kept; 0 without memory
+    extra: dict[str, Array] = {}  # a method's own figures, by name
+
+
+class Averaged(NamedTuple):
+    """The result of `Exchange.average`."""
+
+    mean: Tree  # identical on every worker
+    sent: Tree  # what is charged to this worker: mean over workers == `mean`
+    state: State
+    info: Info
+
+
+class Exchange(NamedTuple):
+    """A way to average a tree over the workers of a mapped axis.
+
+    The law: the mean over workers of `sent` equals `mean`. Memories conserve mass if
+    and only if it holds, so a method that breaks it says `lawful=False`.
+    """
+
+    name: str
+    init: Callable[[Tree], State]  # runs on the host, outside any mapped axis
+    average: Callable[[Tree, State, Array], Averaged]  # runs under the axis
+    axis: str
+    lawful: bool = True
+
+
+Memory: TypeAlias = Callable[[Exchange], Exchange]
+
+
+class PerWorker(NamedTuple):
+    """Marks state that differs between workers: residuals, local momenta, models.
+
+    Inside a mapped step `value` is the worker's own; outside it has a leading worker
+    axis. Declaring such state replicated runs without an error and is silently wrong
+    after a checkpoint, so everything that crosses the border goes through
+    `jaxcomp.parallel`, which reads this mark.
+    """
+
+    value: Any
+
+
+def is_per_worker(node: Any) -> bool:
+    """True for a `PerWorker` node; the `is_leaf` of tree functions."""
+    return isinstance(node, PerWorker)
+
+
+def spec_of(tree: Tree) -> Spec:
+    """Shapes and dtypes of a tree of arrays, tracers or specs.
+
+    Example:
+        >>> spec_of(jnp.zeros((2, 3)))
+        ShapeDtypeStruct(shape=(2, 3), dtype=float32)
+    """
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def zeros_like_spec(spec: Spec) -> Tree:
+    """A tree of zeros with the given shapes and dtypes."""
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
+
+
+def wide_spec(spec: Spec) -> Spec:
+    """The same shapes in at least float32: sums and residuals live there.
+
+    Example:
+        >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+
+    def widen(s: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
+
+    return jax.tree.map(widen, spec)
+
+
+def compressor(
+    name: str,
+    *,
+    compress: Callable[[Array, State, Array], tuple[Payload, State]],
+    decompress: Callable[[Payload, Spec], Array],
+    ideal_bits: Callable[[Spec], float],
+    contraction: Callable[[Spec], float | None],
+    unbiased: bool,
+    aligned: bool = False,
+    init: Callable[[Spec], State] = lambda spec: (),
+    accumulate: Callable[[Array, Payload], Array] | None = None,
+) -> Compressor:
+    """A `Compressor` for arrays, compiled, with the usual defaults filled in.
+
+    Args:
+      name: the spec string, canonical.
+      compress: (x, state, key) -> (payload, state).
+      decompress: (payload, spec) -> x_hat.
+      ideal_bits: spec -> information bound in bits.
+      contraction: spec -> delta, or None where no bound below |x|^2 holds.
+      unbiased: whether E[C(x)] == x.
+      aligned: see `Compressor.aligned`.
+      init: spec -> state; default: no state.
+      accumulate: (total, payload) -> total + x_hat, for payloads that can be added
+        without a dense x_hat; default: decompress and add.
+    """
+
+    def dense_add(total: Array, payload: Payload) -> Array:
+        return total + decompress(payload, spec_of(total))
+
+    add = accumulate or dense_add
+
+    def decompress_sum(payloads: Payload, spec: Spec) -> Array:
+        # One payload after the other. A single scatter of all sparse payloads would
+        # add duplicates in any order on a GPU, and replicas would drift apart.
+        def body(i: Array, total: Array) -> Array:
+            return add(total, jax.tree.map(lambda leaf: leaf[i], payloads))
+
+        count = jax.tree.leaves(payloads)[0].shape[0]
+        return jax.lax.fori_loop(0, count, body, zeros_like_spec(wide_spec(spec)))
+
+    return Compressor(
+        name=name,
+        init=init,
+        compress=jax.jit(compress),
+        decompress=jax.jit(decompress, static_argnums=1),
+        decompress_sum=jax.jit(decompress_sum, static_argnums=1),
+        ideal_bits=ideal_bits,
+        contraction=contraction,
+        unbiased=unbiased,
+        aligned=aligned,
+    )

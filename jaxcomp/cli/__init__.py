@@ -1,0 +1,27 @@
+"""The `jaxcomp` command. One module a command; each adds its own parser."""
+
+import argparse
+from collections.abc import Sequence
+
+from jaxcomp._version import __version__
+from jaxcomp.cli import data, report
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS = (data, report)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="jaxcomp",
+        description="Compressed gradient exchange for data-parallel training in JAX.",
+        epilog="Training itself: python train.py --config=configs/default.py "
+        "--workdir=runs/first",
+    )
+    parser.add_argument("--version", action="version", version=f"jaxcomp {__version__}")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(subparsers)
+    args = parser.parse_args(argv)
+    return args.run(args)

@@ -1,0 +1,158 @@
+"""`jaxcomp data`: prepare data sets and see which are there."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from jaxcomp import data
+from jaxcomp.data import sources, tfds_source
+from jaxcomp.data.dataset import unknown_name
+
+if TYPE_CHECKING:
+    from jaxcomp.data.builders import Progress
+
+__all__ = ["add_parser", "run"]
+
+_EXAMPLES = """\
+examples:
+  jaxcomp data list
+  jaxcomp data prepare cifar10
+      download CIFAR-10, check it, prepare it
+  jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
+      the same from a file; the Python archive and an unpacked folder do as well
+  jaxcomp data prepare mnist --archive DIR
+      DIR, a tar or a zip holds the four idx .gz files
+  jaxcomp data prepare cifar100 --data-dir /data --force
+      prepare again, below /data
+
+Prepared data is looked for in --data-dir, else in the environment variable
+JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
+"""
+
+
+def add_parser(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> None:
+    """Add the command `data` to the `jaxcomp` command line.
+
+    Args:
+      subparsers: what `ArgumentParser.add_subparsers` returned.
+
+    Example:
+      >>> parser = argparse.ArgumentParser()
+      >>> add_parser(parser.add_subparsers())
+      >>> parser.parse_args(["data", "prepare", "mnist"]).name
+      'mnist'
+    """
+    parser = subparsers.add_parser(
+        "data",
+        help="prepare data sets and list them",
+        description="Prepare data sets and list them.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=run)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    prepare = actions.add_parser(
+        "prepare",
+        help="prepare one data set from its archive, or download it",
+        description="Prepare one data set from its archive, or download it.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    prepare.add_argument(
+        "name", metavar="NAME", help=f"one of {', '.join(data.REGISTRY)}"
+    )
+    prepare.add_argument(
+        "--archive", metavar="FILE", help="the archive or an unpacked folder"
+    )
+    prepare.add_argument(
+        "--force", action="store_true", help="prepare again what is there already"
+    )
+    listing = actions.add_parser(
+        "list",
+        help="list every data set and where it is",
+        description="List every data set, whether it is prepared, and where.",
+    )
+    for action in (prepare, listing):
+        action.add_argument("--data-dir", metavar="DIR", help="folder of prepared data")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `jaxcomp data`.
+
+    Args:
+      args: parsed by the parser of `add_parser`.
+
+    Returns:
+      The exit code: 0, or 1 after one message on stderr.
+    """
+    try:
+        return _list(args) if args.action == "list" else _prepare(args)
+    except (data.DataError, ValueError, OSError) as error:
+        print(f"jaxcomp data: {error}", file=sys.stderr)
+        return 1
+
+
+def _list(args: argparse.Namespace) -> int:
+    for name in data.REGISTRY:
+        source = sources.SOURCES.get(name)
+        if source is None:
+            state = "built in (scikit-learn)"
+        elif folder := tfds_source.find_prepared(source, args.data_dir):
+            state = f"prepared      {folder}"
+        else:
+            folder = sources.data_root(args.data_dir) / name / source.version
+            state = f"not prepared  {folder}"
+        print(f"{name:<14} {state}")
+    return 0
+
+
+def _prepare(args: argparse.Namespace) -> int:
+    if args.name not in data.REGISTRY:
+        raise unknown_name(args.name, data.REGISTRY)
+    source = sources.SOURCES.get(args.name)
+    if source is None:
+        print(f"{args.name} is built in and needs no preparation")
+        return 0
+    from jaxcomp.data.prepare import prepare
+
+    with _progress() as progress:
+        folder, evidence = prepare(
+            source,
+            archive=args.archive,
+            data_dir=args.data_dir,
+            force=args.force,
+            progress=progress,
+        )
+    if evidence is None:
+        print(f"{source.name} is already prepared in {folder} (--force prepares anew)")
+    else:
+        train, test = source.counts
+        print(
+            f"{source.name}: {train} training and {test} test images prepared in "
+            f"{folder}\nchecked by: {evidence}"
+        )
+    return 0
+
+
+@contextlib.contextmanager
+def _progress() -> "Iterator[Progress]":
+    """Progress bars on stderr: one per task, drawn by rich."""
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    console = Console(stderr=True)
+    # In a log file bars would be noise.
+    with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:
+        tasks = {}
+
+        def report(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = bars.add_task(task)
+            bars.update(tasks[task], completed=done, total=total or None)
+
+        yield report

@@ -1,0 +1,49 @@
+"""Compressors: one method, one file, one line here.
+
+A new method is a new file and a new line; the conformance suite, the spec strings, every
+scope, exchange and memory take it from the table. See docs/add-a-compressor.md.
+"""
+
+from collections.abc import Callable
+
+from jaxcomp.base import Compressor
+from jaxcomp.compressors.compose import compose
+from jaxcomp.compressors.none import none
+from jaxcomp.compressors.qsgd import qsgd
+from jaxcomp.compressors.random_k import random_k
+from jaxcomp.compressors.sign import sign
+from jaxcomp.compressors.top_k import top_k
+from jaxcomp.specs import Call, Pipe, build, parse
+
+__all__ = ["REGISTRY", "compose", "make"]
+
+REGISTRY: dict[str, Callable[..., Compressor]] = {
+    "none": none,
+    "qsgd": qsgd,
+    "random_k": random_k,
+    "sign": sign,
+    "top_k": top_k,
+}
+
+
+def make(spec: str | Call | Pipe | Compressor) -> Compressor:
+    """Build a compressor from its spec string.
+
+    Args:
+      spec: "top_k(keep=0.01)", "top_k(keep=0.01) | qsgd(levels=7)", a parsed spec, or a
+        compressor, which is returned as it is.
+
+    Raises:
+      SpecError: unknown name, argument or value; the message lists the valid ones.
+
+    Example:
+        >>> make("top_k(keep=0.01) | qsgd(levels=7)").name
+        'top_k(keep=0.01) | qsgd(levels=7, bucket=512)'
+    """
+    if isinstance(spec, Compressor):
+        return spec
+    if isinstance(spec, str):
+        spec = parse(spec)
+    if isinstance(spec, Pipe):
+        return compose(make(spec.left), make(spec.right))
+    return build(spec, REGISTRY, "compressor")

@@ -1,0 +1,90 @@
+"""Composition: `left | right` compresses the values that the left side sends."""
+
+from collections.abc import Callable
+
+import jax
+
+from jaxcomp.base import Array, Compressor, Payload, Spec, State, compressor, spec_of
+from jaxcomp.payloads import nbits
+
+__all__ = ["compose"]
+
+
+def compose(left: Compressor, right: Compressor) -> Compressor:
+    """Send the left side's payload with its `values` compressed by the right side.
+
+    The left payload must have a field `values` of which its `decompress` is linear:
+    sparsifiers and factorisations have one, quantisers do not. Where the left side
+    keeps chosen values as they are (biased: a projection), the contraction is the
+    product of both. Where both sides are unbiased with variances w = 1 - delta, it
+    follows from 1 + w = (1 + w_left)(1 + w_right).
+
+    Args:
+      left: a compressor whose payload has `values`.
+      right: any compressor.
+
+    Example:
+        >>> from jaxcomp.compressors import make
+        >>> make("top_k(keep=0.5) | sign").contraction(jax.ShapeDtypeStruct((8,), float))
+        0.125
+    """
+
+    def inner_spec(spec: Spec) -> Spec:
+        """Shape and dtype of the left side's values."""
+        key = jax.random.key(0)
+        payload, _ = jax.eval_shape(lambda x: left.compress(x, left.init(x), key), spec)
+        if not hasattr(payload, "values"):
+            message = (
+                f"{left.name!r} sends no plain values that {right.name!r} could "
+                "compress; put a sparsifier such as top_k on the left of '|'"
+            )
+            raise ValueError(message)
+        return spec_of(payload.values)
+
+    inner_spec(jax.ShapeDtypeStruct((8,), "float32"))  # fail while building
+
+    def init(spec: Spec) -> State:
+        return left.init(spec), right.init(inner_spec(spec))
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Payload, State]:
+        left_key, right_key = jax.random.split(key)
+        payload, left_state = left.compress(x, state[0], left_key)
+        values, right_state = right.compress(payload.values, state[1], right_key)
+        return payload._replace(values=values), (left_state, right_state)
+
+    def restore(payload: Payload, spec: Spec) -> Payload:
+        values = right.decompress(payload.values, inner_spec(spec))
+        return payload._replace(values=values)
+
+    def decompress(payload: Payload, spec: Spec) -> Array:
+        return left.decompress(restore(payload, spec), spec)
+
+    def ideal_bits(spec: Spec) -> float:
+        values = inner_spec(spec)
+        return left.ideal_bits(spec) - nbits(values) + right.ideal_bits(values)
+
+    return compressor(
+        f"{left.name} | {right.name}",
+        init=init,
+        compress=compress,
+        decompress=decompress,
+        ideal_bits=ideal_bits,
+        contraction=_contraction(left, right, inner_spec),
+        unbiased=left.unbiased and right.unbiased,
+        aligned=left.aligned and right.aligned,
+    )
+
+
+def _contraction(
+    left: Compressor, right: Compressor, inner_spec: Callable[[Spec], Spec]
+) -> Callable[[Spec], float | None]:
+    def contraction(spec: Spec) -> float | None:
+        outer, inner = left.contraction(spec), right.contraction(inner_spec(spec))
+        if outer is None or inner is None:
+            return None
+        if not left.unbiased or outer == 1:
+            return outer * inner
+        delta = 2 - (2 - outer) * (2 - inner)
+        return delta if right.unbiased and delta > 0 else None
+
+    return contraction

@@ -1,0 +1,42 @@
+"""No compression: the identity, for baselines and for the small tensors of a model."""
+
+import math
+
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.payloads import Dense
+
+__all__ = ["none"]
+
+
+def none() -> Compressor:
+    """Send every element as it is.
+
+    C(x) = x, with size(x) times the bits of its dtype.
+
+    Example:
+        >>> c = none()
+        >>> payload, _ = c.compress(jnp.arange(3.0), (), None)
+        >>> c.decompress(payload, jax.ShapeDtypeStruct((3,), jnp.float32))
+        Array([0., 1., 2.], dtype=float32)
+    """
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Dense, State]:
+        return Dense(x), state
+
+    def decompress(payload: Dense, spec: Spec) -> Array:
+        return payload.values.astype(spec.dtype)
+
+    def ideal_bits(spec: Spec) -> float:
+        return float(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize * 8)
+
+    return compressor(
+        "none",
+        compress=compress,
+        decompress=decompress,
+        ideal_bits=ideal_bits,
+        contraction=lambda spec: 1.0,
+        unbiased=True,
+        aligned=True,
+    )

@@ -1,0 +1,64 @@
+"""Data sets in memory, augmentation on the device, and partition over workers.
+
+Example:
+  >>> load("digits").train_images.shape
+  (1437, 16, 16, 1)
+"""
+
+import functools
+import os
+from collections.abc import Callable
+from typing import Any
+
+from . import digits, sources, tfds_source
+from .augment import augment, normalize, pad_crop_flip
+from .dataset import DataError, Dataset, unknown_name
+from .partition import batches, epoch_order, eval_batches
+
+__all__ = [
+    "REGISTRY",
+    "DataError",
+    "Dataset",
+    "augment",
+    "batches",
+    "epoch_order",
+    "eval_batches",
+    "load",
+    "normalize",
+    "pad_crop_flip",
+]
+
+REGISTRY: dict[str, Callable[..., Dataset]] = {
+    "digits": digits.load,
+    "cifar10": functools.partial(tfds_source.load, sources.CIFAR10),
+    "cifar100": functools.partial(tfds_source.load, sources.CIFAR100),
+    "mnist": functools.partial(tfds_source.load, sources.MNIST),
+    "fashion_mnist": functools.partial(tfds_source.load, sources.FASHION_MNIST),
+}
+
+
+def load(
+    name: str, *, data_dir: str | os.PathLike[str] | None = None, **kw: Any
+) -> Dataset:
+    """Load a data set into memory by name.
+
+    Args:
+      name: a key of `REGISTRY`.
+      data_dir: where prepared data lies; else the environment variable
+        JAXCOMP_DATA_DIR, else ~/.cache/jaxcomp.
+      **kw: options of the loader, such as `size` of digits.
+
+    Returns:
+      The data set, images as uint8.
+
+    Raises:
+      ValueError: there is no such data set.
+      DataError: it is not prepared yet; the message gives the command.
+
+    Example:
+      >>> load("digits", size=8).test_images.shape
+      (360, 8, 8, 1)
+    """
+    if name not in REGISTRY:
+        raise unknown_name(name, REGISTRY)
+    return REGISTRY[name](data_dir=data_dir, **kw)

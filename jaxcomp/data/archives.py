@@ -1,0 +1,142 @@
+"""Members of a tar, a zip or a folder, in memory: nothing is unpacked to disk."""
+
+import hashlib
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from .dataset import DataError
+
+__all__ = ["checksum", "read_members"]
+
+# The largest true member is CIFAR-100's pickled training set, 155 MB. The limit
+# keeps a crafted archive from filling the memory.
+MEMBER_LIMIT = 256 * 2**20
+
+# What a cut-off or foreign file raises, depending on where the cut is. zipfile
+# raises RuntimeError for a password or an unknown compression.
+_DAMAGE = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    EOFError,
+    OSError,
+    RuntimeError,
+)
+
+
+def checksum(path: Path) -> str:
+    """MD5 of a file, in hexadecimal: the checksum that the publishers give.
+
+    Args:
+      path: an existing file.
+
+    Returns:
+      32 hexadecimal digits.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(
+            stream, lambda: hashlib.md5(usedforsecurity=False)
+        ).hexdigest()
+
+
+def read_members(
+    path: Path, choices: Sequence[Sequence[str]], md5: Mapping[str, str]
+) -> dict[str, bytes]:
+    """Read one complete set of members, found by base name.
+
+    Args:
+      path: a tar (plain or compressed), a zip, or a folder that holds the members
+        or holds the folder that holds them.
+      choices: sets of member names, any one of which will do; earlier ones win.
+      md5: published checksums, for the message.
+
+    Returns:
+      Member name -> content.
+
+    Raises:
+      DataError: there is no such file, it is damaged, or no set is complete.
+    """
+    wanted = {name for names in choices for name in names}
+    found: dict[str, bytes] = {}
+    seen: list[str] = []
+    try:
+        for name, size, stream in _walk(path):
+            seen.append(name)
+            if name in wanted and name not in found:
+                found[name] = _read(path, name, size, stream)
+    except (FileNotFoundError, PermissionError) as error:
+        raise DataError(f"cannot read {path}: {error.strerror}") from error
+    except _DAMAGE as error:
+        raise DataError(
+            f"{path} is cut off, damaged or not a tar or zip archive ({error}). "
+            f"{_fingerprint(path)}. {_published(md5)}"
+        ) from error
+    for names in choices:
+        if all(name in found for name in names):
+            return {name: found[name] for name in names}
+    raise DataError(
+        f"{path} does not hold a complete data set. Found: {_listed(seen)}. Needed: "
+        f"{' or: '.join(', '.join(names) for names in choices)}. "
+        f"{_fingerprint(path)}. {_published(md5)}"
+    )
+
+
+def _walk(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
+    """Base name, size and open stream of every regular file, in stored order."""
+    if path.is_dir():
+        for file in sorted([*path.glob("*"), *path.glob("*/*")]):
+            if file.is_file():
+                with file.open("rb") as stream:
+                    yield file.name, file.stat().st_size, stream
+    elif zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            for entry in archive.infolist():
+                if not entry.is_dir():
+                    with archive.open(entry) as stream:
+                        yield (
+                            PurePosixPath(entry.filename).name,
+                            entry.file_size,
+                            stream,
+                        )
+    else:
+        # "r|*" reads forward only: one pass, any compression, no seeking.
+        with tarfile.open(path, "r|*") as archive:
+            for member in archive:
+                stream = archive.extractfile(member) if member.isfile() else None
+                if stream is not None:
+                    yield PurePosixPath(member.name).name, member.size, stream
+
+
+def _read(path: Path, name: str, size: int, stream: IO[bytes]) -> bytes:
+    if size > MEMBER_LIMIT:
+        raise DataError(
+            f"{path}: member {name} claims {size:,} bytes, more than any member of "
+            f"these data sets (limit {MEMBER_LIMIT:,})"
+        )
+    content = stream.read(size)
+    if len(content) != size:
+        raise EOFError(f"member {name} ends after {len(content):,} of {size:,} bytes")
+    return content
+
+
+def _fingerprint(path: Path) -> str:
+    if not path.is_file():
+        return "It is a folder, so it has no checksum of its own"
+    return f"Found: {path.stat().st_size:,} bytes, MD5 {checksum(path)}"
+
+
+def _published(md5: Mapping[str, str]) -> str:
+    """What an archive may be; where only members have a checksum, those."""
+    archives = [name for name in md5 if name.endswith(".tar.gz")]
+    known = ", ".join(f"{md5[name]} ({name})" for name in archives or md5)
+    return f"Expected MD5: {known}"
+
+
+def _listed(names: Sequence[str], limit: int = 8) -> str:
+    shown = ", ".join(names[:limit]) or "no files"
+    more = len(names) - limit
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -1,0 +1,117 @@
+"""Write a data set in the format of TensorFlow Datasets, without TensorFlow."""
+
+import contextlib
+import io
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .dataset import Splits
+from .sources import Source
+
+if TYPE_CHECKING:
+    import tensorflow_datasets as tfds
+
+__all__ = ["Progress", "write"]
+
+Progress = Callable[[str, int, int], None]  # (task, done, total)
+
+# Progress is reported once per so many images.
+REPORT_EVERY = 500
+
+
+def write(source: Source, splits: Splits, root: Path, progress: Progress) -> Path:
+    """Prepare a data set below a folder, as array_record.
+
+    Names, versions and features are those of TFDS, so its own tools can read the
+    result too. TFDS's own builders read files and encode PNGs with TensorFlow; this
+    one hands over PIL images, which TFDS encodes with Pillow.
+
+    Args:
+      source: name, version and shape.
+      splits: the arrays.
+      root: data folder; the result is `root / name / version`.
+      progress: called from time to time.
+
+    Returns:
+      The prepared folder.
+
+    Reference:
+      https://www.tensorflow.org/datasets/add_dataset
+    """
+    import tensorflow_datasets as tfds
+
+    builder = _builder(source, splits, root, progress)
+    # TFDS announces itself on stdout with unknown sizes and the temporary folder,
+    # and draws bars of its own; our progress says more.
+    tfds.disable_progress_bar()
+    with contextlib.redirect_stdout(io.StringIO()):
+        builder.download_and_prepare(
+            file_format="array_record",
+            # Never look for the set on the network: the arrays are here.
+            download_config=tfds.download.DownloadConfig(try_download_gcs=False),
+        )
+    return Path(os.fspath(builder.data_path))
+
+
+def _builder(
+    source: Source, splits: Splits, root: Path, progress: Progress
+) -> "tfds.core.GeneratorBasedBuilder":
+    import tensorflow_datasets as tfds
+    from PIL import Image
+
+    halves = {
+        "train": (splits.train_images, splits.train_labels),
+        "test": (splits.test_images, splits.test_labels),
+    }
+
+    # Not registered: TFDS has builders of the same names, and both may be in use.
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        name = source.name
+        VERSION = tfds.core.Version(source.version)
+        # Checksums of downloads: there are none here. TFDS 4.9.10 would look for
+        # their file with importlib_resources, which it does not install.
+        url_infos = None
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            return tfds.core.DatasetInfo(
+                builder=self,
+                description=f"{source.name}, prepared by jaxcomp from the original.",
+                features=tfds.features.FeaturesDict(
+                    {
+                        "id": tfds.features.Text(),
+                        "image": tfds.features.Image(shape=source.shape),
+                        "label": tfds.features.ClassLabel(
+                            num_classes=source.num_classes
+                        ),
+                    }
+                ),
+                supervised_keys=("image", "label"),
+                homepage=source.urls[0] if source.urls else None,
+                # Records stay in the order of the archive.
+                disable_shuffling=True,
+            )
+
+        def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+            del dl_manager  # nothing to download
+            return {half: self._generate_examples(half) for half in halves}
+
+        def _generate_examples(self, half: str) -> Iterator[tuple[int, dict[str, Any]]]:
+            images, labels = halves[half]
+            for index, (image, label) in enumerate(zip(images, labels, strict=True)):
+                if index % REPORT_EVERY == 0:
+                    progress(f"writing {half}", index, len(images))
+                yield (
+                    index,
+                    {
+                        "id": f"{half}_{index:05d}",
+                        "image": Image.fromarray(np.squeeze(image)),
+                        "label": int(label),
+                    },
+                )
+            progress(f"writing {half}", len(images), len(images))
+
+    return Builder(data_dir=os.fspath(root))

@@ -1,0 +1,142 @@
+"""CIFAR-10 and CIFAR-100 archives, binary or pickled, as arrays.
+
+Both forms become the binary record first, `label bytes + 3072 pixel bytes` with the
+planes red, green, blue one after the other. So one set of published checksums covers
+both, and a user's re-packed archive is judged by its content.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from . import archives, pickles
+from .dataset import DataError, Splits
+
+__all__ = ["CIFAR10", "CIFAR100", "Layout", "read"]
+
+PIXELS = 3 * 32 * 32
+
+
+class Layout(NamedTuple):
+    """How the files of an archive are called. Binary ones add ".bin"."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    labels: tuple[str, ...]  # keys in a pickle, bytes of a record; the last is used
+
+
+CIFAR10 = Layout(
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test=("test_batch",),
+    labels=("labels",),
+)
+CIFAR100 = Layout(
+    train=("train",), test=("test",), labels=("coarse_labels", "fine_labels")
+)
+
+
+def read(path: Path, md5: Mapping[str, str], *, layout: Layout) -> tuple[Splits, str]:
+    """Read an archive or an unpacked folder and check it against known MD5s.
+
+    Args:
+      path: tar, zip or folder, with the binary or the pickled files.
+      md5: published checksums by file name, of archives and of .bin members.
+      layout: names of the files.
+
+    Returns:
+      The arrays in the order of the files, and how they were checked.
+
+    Raises:
+      DataError: the archive is damaged, incomplete, or has another content.
+
+    Reference:
+      Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
+      https://www.cs.toronto.edu/~kriz/cifar.html, 2009.
+    """
+    stems = layout.train + layout.test
+    binary = [f"{stem}.bin" for stem in stems]
+    members = archives.read_members(path, [binary, stems], md5)
+    decode = _from_binary if binary[0] in members else _from_pickle
+    records = {
+        stem: decode(content, layout, f"{path}: {name}")
+        for stem, (name, content) in zip(stems, members.items(), strict=True)
+    }
+    evidence = _verify(path, records, md5)
+    train = _arrays([records[stem] for stem in layout.train], layout)
+    test = _arrays([records[stem] for stem in layout.test], layout)
+    return Splits(*train, *test), evidence
+
+
+def _from_binary(content: bytes, layout: Layout, where: str) -> np.ndarray:
+    width = len(layout.labels) + PIXELS
+    if not content or len(content) % width:
+        raise DataError(
+            f"{where}: {len(content):,} bytes, expected a multiple of {width} "
+            f"({len(layout.labels)} label bytes and {PIXELS} pixels per record)"
+        )
+    return np.frombuffer(content, np.uint8).reshape(-1, width)
+
+
+def _from_pickle(content: bytes, layout: Layout, where: str) -> np.ndarray:
+    batch = pickles.read_batch(content, where)
+    missing = [key for key in ("data", *layout.labels) if key not in batch]
+    if missing:
+        raise DataError(
+            f"{where}: no {', '.join(missing)}; found keys {', '.join(sorted(batch))}"
+        )
+    images = np.asarray(batch["data"])
+    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != PIXELS:
+        raise DataError(
+            f"{where}: data is {images.dtype} {images.shape}, "
+            f"expected uint8 (N, {PIXELS})"
+        )
+    labels = [np.asarray(batch[key]) for key in layout.labels]
+    for key, column in zip(layout.labels, labels, strict=True):
+        if column.shape != images.shape[:1] or column.dtype.kind not in "iu":
+            raise DataError(
+                f"{where}: {key} is {column.dtype} {column.shape}, "
+                f"expected integers {images.shape[:1]}"
+            )
+        if column.size and not 0 <= column.min() <= column.max() <= 255:
+            raise DataError(
+                f"{where}: {key} has values {column.min()}..{column.max()}, "
+                "expected one byte each"
+            )
+    columns = [column.astype(np.uint8)[:, None] for column in labels]
+    return np.concatenate([*columns, images], axis=1)
+
+
+def _verify(
+    path: Path, records: Mapping[str, np.ndarray], md5: Mapping[str, str]
+) -> str:
+    """Compare content, else the archive, with the published MD5s; say which."""
+    expected = {stem: md5.get(f"{stem}.bin") for stem in records}
+    actual = {
+        stem: hashlib.md5(batch.data, usedforsecurity=False).hexdigest()
+        for stem, batch in records.items()
+    }
+    if actual == expected:
+        return "MD5 of every batch"
+    archive_md5 = archives.checksum(path) if path.is_file() else "none, a folder"
+    if archive_md5 in md5.values():
+        return "MD5 of the archive"
+    if not any(expected.values()):
+        return "counts, labels and class balance; it is not an archive of known MD5"
+    wrong = next(stem for stem in records if actual[stem] != expected[stem])
+    tars = [f"{md5[name]} ({name})" for name in md5 if name.endswith(".tar.gz")]
+    raise DataError(
+        f"{path}: {wrong} has another content: MD5 {actual[wrong]}, expected "
+        f"{expected[wrong]} (as .bin records). MD5 of the archive: {archive_md5}, "
+        f"expected {' or '.join(tars)}"
+    )
+
+
+def _arrays(batches: list[np.ndarray], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
+    """Records uint8 [N, labels + 3072] to images [N, 32, 32, 3] and labels [N]."""
+    records = np.concatenate(batches)
+    planes = records[:, len(layout.labels) :].reshape(-1, 3, 32, 32)
+    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return images, records[:, len(layout.labels) - 1].astype(np.int32)

@@ -1,0 +1,54 @@
+"""What a loaded data set is, and the error for data that cannot be used."""
+
+import difflib
+from collections.abc import Collection
+from typing import NamedTuple
+
+import numpy as np
+
+
+class DataError(Exception):
+    """Data that is missing, damaged or not what it claims to be."""
+
+
+class Dataset(NamedTuple):
+    """One data set in memory: images as stored, labels, and its statistics."""
+
+    name: str
+    train_images: np.ndarray  # uint8 [N, H, W, C]
+    train_labels: np.ndarray  # int32 [N]
+    test_images: np.ndarray  # uint8 [M, H, W, C]
+    test_labels: np.ndarray  # int32 [M]
+    num_classes: int
+    mean: tuple[float, ...]  # per channel, images scaled to 0..1
+    std: tuple[float, ...]  # per channel, images scaled to 0..1
+
+
+class Splits(NamedTuple):
+    """The arrays of a data set, before names and statistics are added."""
+
+    train_images: np.ndarray  # uint8 [N, H, W, C]
+    train_labels: np.ndarray  # int32 [N]
+    test_images: np.ndarray  # uint8 [M, H, W, C]
+    test_labels: np.ndarray  # int32 [M]
+
+
+def unknown_name(name: str, valid: Collection[str]) -> ValueError:
+    """The error for a data set that does not exist, with the nearest that does.
+
+    Args:
+      name: what was asked for.
+      valid: the names that exist.
+
+    Returns:
+      An exception to raise.
+
+    Example:
+      >>> print(unknown_name("cifar", ["cifar10", "mnist"]))
+      unknown data set 'cifar', did you mean 'cifar10'? Valid names: cifar10, mnist
+    """
+    close = difflib.get_close_matches(name, valid, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else "."
+    return ValueError(
+        f"unknown data set {name!r}{hint} Valid names: {', '.join(valid)}"
+    )

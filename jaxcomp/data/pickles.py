@@ -1,0 +1,107 @@
+"""Read the pickled batches of CIFAR without running what a pickle may contain."""
+
+import io
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from .dataset import DataError
+
+__all__ = ["read_batch"]
+
+# What a damaged pickle raises, by the documentation of `pickle` and by trial.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    AttributeError,
+    EOFError,
+    ImportError,
+    IndexError,
+    KeyError,
+    OverflowError,
+    TypeError,
+    ValueError,
+)
+
+
+def read_batch(data: bytes, where: str) -> dict[str, Any]:
+    """Unpickle a dictionary of NumPy arrays and plain values.
+
+    A pickle is a program, and its way out of plain values is to name a class. Only
+    the names that NumPy arrays need are admitted, and most of them stand for
+    functions of this file; anything else is refused before it is imported.
+
+    Args:
+      data: the pickled dictionary, from Python 2 or 3.
+      where: file name for messages.
+
+    Returns:
+      The dictionary, with text keys.
+
+    Raises:
+      DataError: the pickle names something else, is damaged, or is no dictionary.
+
+    Example:
+      >>> read_batch(pickle.dumps({b"labels": [3]}), "data_batch_1")
+      {'labels': [3]}
+    """
+    try:
+        # "bytes": Python 2 stored pixels as byte strings.
+        batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
+    except _DAMAGE as error:
+        raise DataError(f"{where}: damaged or refused pickle: {error}") from error
+    if not isinstance(batch, dict):
+        raise DataError(f"{where}: holds a {type(batch).__name__}, expected a dict")
+    return {_text(key): value for key, value in batch.items()}
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """An unpickler that knows NumPy arrays and nothing else."""
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        """Look a name up in the table of admitted ones, without importing it."""
+        full_name = f"{module_name}.{global_name}"
+        if full_name not in _ADMITTED:
+            raise pickle.UnpicklingError(
+                f"it names {full_name}, and only arrays are admitted "
+                f"({', '.join(sorted(_ADMITTED))})"
+            )
+        return _ADMITTED[full_name]
+
+
+def _empty_array(*_ignored: Any) -> np.ndarray:
+    """Stand-in for NumPy's `_reconstruct`: the state that follows sets everything.
+
+    It ignores the shape in the pickle, so that no allocation can be asked for.
+    """
+    return np.empty(0, np.uint8)
+
+
+def _from_buffer(buffer: bytes, dtype: np.dtype, shape: Any, order: Any) -> np.ndarray:
+    """Stand-in for NumPy's `_frombuffer`, how arrays are written in protocol 5."""
+    return np.frombuffer(buffer, dtype).reshape(shape, order=order)
+
+
+def _latin1(text: str, encoding: str) -> bytes:
+    """Stand-in for `_codecs.encode`, how Python 3 writes bytes in protocol 2."""
+    if encoding != "latin1":
+        raise pickle.UnpicklingError(f"it asks for the codec {encoding!r}")
+    return text.encode("latin1")
+
+
+def _text(key: object) -> str:
+    return key.decode("latin1") if isinstance(key, bytes) else str(key)
+
+
+_ADMITTED: Mapping[str, Any] = {
+    "numpy.core.multiarray._reconstruct": _empty_array,
+    "numpy._core.multiarray._reconstruct": _empty_array,  # NumPy 2 renamed it
+    "numpy.core.numeric._frombuffer": _from_buffer,
+    "numpy._core.numeric._frombuffer": _from_buffer,
+    # Only ever an argument of `_reconstruct`. Not callable, so that a pickle cannot
+    # ask for a huge array.
+    "numpy.ndarray": "ndarray",
+    "numpy.dtype": np.dtype,
+    "_codecs.encode": _latin1,
+}

@@ -1,0 +1,112 @@
+"""From an archive, or the network, to a prepared data set: all of it or nothing."""
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple
+
+from . import builders, download, sources, tfds_source
+from .builders import Progress
+from .dataset import DataError
+from .sources import Source
+
+__all__ = ["Prepared", "prepare"]
+
+
+class Prepared(NamedTuple):
+    """Where a data set is, and how its content was checked."""
+
+    folder: Path
+    evidence: str | None  # None when it was there already
+
+
+def prepare(
+    source: Source,
+    *,
+    archive: str | os.PathLike[str] | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    force: bool = False,
+    progress: Progress = lambda task, done, total: None,
+) -> Prepared:
+    """Prepare a data set for `load`. A failure leaves the data folder as it was.
+
+    Args:
+      source: which data set, an entry of `sources.SOURCES`.
+      archive: the original archive or an unpacked folder; downloaded when None.
+      data_dir: as in `sources.data_root`.
+      force: prepare again although it is there already.
+      progress: called with (task, done, total).
+
+    Returns:
+      The prepared folder and how the content was checked.
+
+    Raises:
+      DataError: the archive is damaged or another one, or the download failed.
+    """
+    present = tfds_source.find_prepared(source, data_dir)
+    if present is not None and not force:
+        return Prepared(present, None)
+    root = sources.data_root(data_dir)
+    with _scratch(root) as scratch:
+        if archive is not None:
+            path = Path(archive).expanduser()
+        else:
+            path = _download(source, scratch, data_dir, progress)
+        splits, evidence = source.read(path, source.md5)
+        sources.check(splits, source, path)
+        written = builders.write(source, splits, scratch / "tfds", progress)
+        folder = root / source.name / source.version
+        _install(written, folder, scratch / "old")
+    return Prepared(folder, evidence)
+
+
+@contextlib.contextmanager
+def _scratch(root: Path) -> Iterator[Path]:
+    """A folder beside the target, on the same disk, that is removed in any case.
+
+    A leading dot and a random name: nothing takes it for prepared data.
+    """
+    existed = root.exists()
+    root.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=root) as folder:
+            yield Path(folder)
+    finally:
+        if not existed and not any(root.iterdir()):
+            root.rmdir()
+
+
+def _install(written: Path, folder: Path, old: Path) -> None:
+    """Rename into place. What stood there goes to `old`, and back on failure."""
+    folder.parent.mkdir(exist_ok=True)
+    if folder.exists():
+        folder.rename(old)
+    try:
+        written.rename(folder)
+    finally:
+        if old.exists() and not folder.exists():
+            old.rename(folder)
+
+
+def _download(
+    source: Source,
+    scratch: Path,
+    data_dir: str | os.PathLike[str] | None,
+    progress: Progress,
+) -> Path:
+    """Fetch all files of a source; return what its reader takes: a file or a folder."""
+    files = [scratch / PurePosixPath(url).name for url in source.urls]
+    try:
+        for url, file in zip(source.urls, files, strict=True):
+            download.fetch(url, file, md5=source.md5[file.name], progress=progress)
+    except DataError as error:
+        by_hand = "\n".join(f"  {url}" for url in source.urls)
+        what = "FILE" if len(files) == 1 else "FOLDER"
+        again = sources.command(source.name, data_dir, options=f"--archive {what}")
+        raise DataError(
+            f"{error}\nWithout this network, fetch by hand\n{by_hand}\n"
+            f"and run\n  {again}"
+        ) from error
+    return files[0] if len(files) == 1 else scratch

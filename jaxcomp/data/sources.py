@@ -1,0 +1,199 @@
+"""The data sets that are prepared from an archive: a table of facts, no policy."""
+
+import functools
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from . import cifar, idx
+from .dataset import DataError, Splits
+
+__all__ = ["SOURCES", "Source", "check", "command", "data_root"]
+
+Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
+
+
+class Source(NamedTuple):
+    """Where a data set comes from and what it must look like."""
+
+    name: str  # as in TFDS
+    version: str  # as in TFDS
+    shape: tuple[int, int, int]  # H, W, C
+    num_classes: int
+    counts: tuple[int, int]  # training and test examples
+    balanced: bool  # every class has the same number of examples in each split
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    read: Reader  # (archive, md5) -> arrays, and a word on how they were checked
+    urls: tuple[str, ...]  # what an online `prepare` fetches
+    md5: Mapping[str, str]  # file name -> published MD5, archives and their members
+
+
+_CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
+_MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
+
+CIFAR10 = Source(
+    name="cifar10",
+    version="3.0.2",
+    shape=(32, 32, 3),
+    num_classes=10,
+    counts=(50_000, 10_000),
+    balanced=True,
+    mean=(0.4914, 0.4822, 0.4465),
+    std=(0.2471, 0.2435, 0.2616),
+    read=functools.partial(cifar.read, layout=cifar.CIFAR10),
+    urls=(_CIFAR_URL + "cifar-10-binary.tar.gz",),
+    md5={
+        "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
+        "cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a",
+        "data_batch_1.bin": "5dd7e06a14cb22eb9f671a540d1b7c25",
+        "data_batch_2.bin": "5ea93a67294ea407fff1d09f752e9692",
+        "data_batch_3.bin": "942cd6a4bcdd0dd3c604fbe906cb4421",
+        "data_batch_4.bin": "ae636b3ba5c66a11e91e8cb52e771fcb",
+        "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
+        "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
+    },
+)
+
+CIFAR100 = Source(
+    name="cifar100",
+    version="3.0.2",
+    shape=(32, 32, 3),
+    num_classes=100,
+    counts=(50_000, 10_000),
+    balanced=True,
+    mean=(0.5071, 0.4866, 0.4409),
+    std=(0.2673, 0.2564, 0.2762),
+    read=functools.partial(cifar.read, layout=cifar.CIFAR100),
+    urls=(_CIFAR_URL + "cifar-100-binary.tar.gz",),
+    # Nobody published MD5s of the members, so a re-packed archive is judged by
+    # counts, label ranges and class balance.
+    md5={
+        "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",
+        "cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85",
+    },
+)
+
+MNIST = Source(
+    name="mnist",
+    version="3.0.1",
+    shape=(28, 28, 1),
+    num_classes=10,
+    counts=(60_000, 10_000),
+    balanced=False,
+    mean=(0.1307,),
+    std=(0.3081,),
+    read=idx.read,
+    urls=tuple(_MNIST_URL + name for name in idx.FILES),
+    md5={
+        "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+        "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+        "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+    },
+)
+
+FASHION_MNIST = MNIST._replace(
+    name="fashion_mnist",
+    balanced=True,
+    mean=(0.2860,),
+    std=(0.3530,),
+    urls=tuple(_FASHION_URL + name for name in idx.FILES),
+    md5={
+        "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+        "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+        "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+    },
+)
+
+SOURCES = {
+    "cifar10": CIFAR10,
+    "cifar100": CIFAR100,
+    "mnist": MNIST,
+    "fashion_mnist": FASHION_MNIST,
+}
+
+
+def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of all prepared data: argument, JAXCOMP_DATA_DIR, ~/.cache/jaxcomp.
+
+    Args:
+      data_dir: takes precedence when given.
+
+    Returns:
+      The folder, which need not exist.
+
+    Example:
+      >>> data_root("data").as_posix()
+      'data'
+    """
+    chosen = data_dir or os.environ.get("JAXCOMP_DATA_DIR") or "~/.cache/jaxcomp"
+    return Path(chosen).expanduser()
+
+
+def command(
+    name: str, data_dir: str | os.PathLike[str] | None = None, *, options: str = ""
+) -> str:
+    """The shell command that prepares a data set, for error messages.
+
+    Args:
+      name: of the data set.
+      data_dir: as the user gave it; the default needs no option.
+      options: more options, already quoted.
+
+    Returns:
+      One line for a shell.
+
+    Example:
+      >>> command("mnist", "my data", options="--archive FILE")
+      "jaxcomp data prepare mnist --archive FILE --data-dir 'my data'"
+    """
+    words = ["jaxcomp data prepare", name]
+    if options:
+        words.append(options)
+    if data_dir is not None:
+        words.append(f"--data-dir {shlex.quote(os.fspath(data_dir))}")
+    return " ".join(words)
+
+
+def check(splits: Splits, source: Source, archive: Path) -> None:
+    """Refuse arrays with wrong counts, image shape, labels or class balance.
+
+    Args:
+      splits: arrays as read.
+      source: what they must look like.
+      archive: where they came from, for the message.
+
+    Raises:
+      DataError: naming the archive, what was found and what was expected.
+    """
+    train_count, test_count = source.counts
+    halves = {
+        "training": (splits.train_images, splits.train_labels, train_count),
+        "test": (splits.test_images, splits.test_labels, test_count),
+    }
+    for half, (images, labels, count) in halves.items():
+        where = f"{archive}: {source.name}, {half} part:"
+        expected = (count, *source.shape)
+        if images.shape != expected or labels.shape != (count,):
+            raise DataError(
+                f"{where} found images {images.shape} and labels {labels.shape}, "
+                f"expected {expected} and {(count,)}"
+            )
+        if labels.min() < 0 or labels.max() >= source.num_classes:
+            raise DataError(
+                f"{where} found labels {labels.min()}..{labels.max()}, "
+                f"expected 0..{source.num_classes - 1}"
+            )
+        sizes = np.bincount(labels, minlength=source.num_classes)
+        if source.balanced and sizes.min() != sizes.max():
+            raise DataError(
+                f"{where} found classes of {sizes.min()} to {sizes.max()} examples, "
+                f"expected {count // source.num_classes} in each"
+            )

@@ -1,0 +1,49 @@
+"""Gather: every worker receives every payload, in one fused all-gather."""
+
+import jax
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Compressor,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+)
+from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.payloads import fuse, split
+
+__all__ = ["gather"]
+
+
+def gather(codec: Compressor, axis: str) -> Exchange:
+    """Gather the payloads of all workers and average what they decode to.
+
+    mean = (1/N) sum_i D(C(g_i)). Each worker hands over one message of
+    `nbits(payload)` and receives N of them, so the traffic into a worker grows with N:
+    right for strong compression and tens of workers. Random methods draw differently
+    on each worker, so their errors average out.
+
+    Args:
+      codec: compressor of trees.
+      axis: name of the mapped axis.
+    """
+
+    def init(tree: Tree) -> State:
+        return PerWorker(codec.init(spec_of(tree)))
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        spec = spec_of(tree)
+        own_key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        payload, codec_state = codec.compress(tree, state.value, own_key)
+        messages = jax.lax.all_gather(fuse(payload), axis)
+        payloads = jax.vmap(lambda words: split(words, spec_of(payload)))(messages)
+        total = codec.decompress_sum(payloads, spec)
+        mean = jax.tree.map(lambda t: t / messages.shape[0], total)
+        sent = codec.decompress(payload, spec)
+        info = measure(tree, sent)
+        return Averaged(narrow(mean, spec), sent, PerWorker(codec_state), info)
+
+    return Exchange(f"gather({codec.name})", init=init, average=average, axis=axis)

@@ -1,0 +1,70 @@
+"""Error feedback: add to the next gradient what this one could not send."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges.common import narrow, squared_norm
+
+__all__ = ["FeedbackState", "error_feedback"]
+
+
+class FeedbackState(NamedTuple):
+    """State of `error_feedback`."""
+
+    residual: PerWorker  # the gradient tree, in at least float32
+    exchange: State
+
+
+def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
+    """Keep e = p - sent, where p = g + decay * e is what the exchange is given.
+
+    Sent plus kept equals given at every step, so with decay 1 nothing is ever lost,
+    only late; biased compressors then converge. Residuals are kept in at least
+    float32, or a bfloat16 gradient would swallow them.
+
+    Args:
+      exchange: any lawful exchange (mean of `sent` equals the mean).
+      decay: factor on the old residual, in [0, 1].
+
+    References:
+      Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014. Karimireddy et
+      al., Error Feedback Fixes SignSGD, arXiv:1901.09847, 2019.
+    """
+    if not 0 <= decay <= 1:
+        raise ValueError(f"decay is a factor in [0, 1], not {decay}")
+    if not exchange.lawful:
+        message = (
+            f"needs an exchange whose mean equals the mean of what is sent, which "
+            f"{exchange.name!r} does not promise. Use memory 'none'"
+        )
+        raise ValueError(message)
+
+    def init(tree: Tree) -> FeedbackState:
+        spec = wide_spec(spec_of(tree))
+        return FeedbackState(PerWorker(zeros_like_spec(spec)), exchange.init(spec))
+
+    def average(tree: Tree, state: FeedbackState, key: Array) -> Averaged:
+        given = jax.tree.map(
+            lambda g, e: g.astype(e.dtype) + decay * e, tree, state.residual.value
+        )
+        mean, sent, inner, info = exchange.average(given, state.exchange, key)
+        residual = jax.tree.map(jnp.subtract, given, sent)
+        info = info._replace(residual_norm=jnp.sqrt(squared_norm(residual)))
+        state = FeedbackState(PerWorker(residual), inner)
+        return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
+
+    name = f"error_feedback(decay={decay:g}): {exchange.name}"
+    return exchange._replace(name=name, init=init, average=average)

@@ -1,0 +1,71 @@
+"""Image classifiers by name, as flax modules.
+
+Every model is called as `model(images, train)` with float images
+[batch, height, width, channels] and returns float32 logits
+[batch, num_classes]. Its variables are `params` and `batch_stats`.
+"""
+
+import difflib
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from flax import linen as nn
+
+from jaxcomp.models.resnet9 import ResNet9
+from jaxcomp.models.resnet_cifar import ResNetCifar
+from jaxcomp.models.tiny import Tiny
+from jaxcomp.models.wide_resnet import WideResNet
+
+__all__ = ["REGISTRY", "ResNet9", "ResNetCifar", "Tiny", "WideResNet", "make"]
+
+REGISTRY: dict[str, Callable[..., nn.Module]] = {
+    "tiny": Tiny,
+    "resnet8": partial(ResNetCifar, depth=8),
+    "resnet20": partial(ResNetCifar, depth=20),
+    "resnet32": partial(ResNetCifar, depth=32),
+    "resnet44": partial(ResNetCifar, depth=44),
+    "resnet56": partial(ResNetCifar, depth=56),
+    "resnet110": partial(ResNetCifar, depth=110),
+    "resnet9": ResNet9,
+    "wide_resnet": WideResNet,
+}
+
+
+def _keywords(factory: Callable[..., nn.Module]) -> list[str]:
+    # What a partial fixes is part of the name: resnet20 takes no depth. The
+    # last two belong to flax, which places a module in its parent.
+    fixed = {*getattr(factory, "keywords", ()), "parent", "name"}
+    return [key for key in inspect.signature(factory).parameters if key not in fixed]
+
+
+def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
+    """Returns the registered model `name`, without parameters yet.
+
+    Args:
+      name: a key of `REGISTRY`.
+      num_classes: number of logits.
+      **kw: further fields of the model, such as `width` or `bn_axis`.
+
+    Raises:
+      ValueError: if the name or the value of a field is not valid.
+      TypeError: if the model has no such field.
+
+    >>> make("resnet20", shortcut="B").shortcut
+    'B'
+    >>> make("resnet9", widht=2)
+    Traceback (most recent call last):
+        ...
+    TypeError: resnet9 has no keyword 'widht'; valid: num_classes, width, bn_axis, dtype
+    """
+    if name not in REGISTRY:
+        close = difflib.get_close_matches(name, REGISTRY, n=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        raise ValueError(f"unknown model {name!r}; {hint}valid: {', '.join(REGISTRY)}")
+    factory = REGISTRY[name]
+    valid = _keywords(factory)
+    for key in kw:
+        if key not in valid:
+            raise TypeError(f"{name} has no keyword {key!r}; valid: {', '.join(valid)}")
+    return factory(num_classes=num_classes, **kw)

@@ -1,0 +1,92 @@
+"""The nine-layer residual network of the DAWNBench speed records."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxcomp.models.layers import (
+    batch_norm,
+    check_images,
+    check_positive,
+    conv,
+    max_pool2,
+)
+
+# The head has no normalisation before it. The fixed factor keeps its logits
+# small at the learning rates that suit the convolutions.
+HEAD_SCALE = 0.125
+
+
+class ConvBNReLU(nn.Module):
+    """Convolution, batch normalisation and ReLU: relu(bn(conv3x3(x))).
+
+    Args:
+      features: number of output channels.
+      bn_axis: mapped axis of the batch statistics, or None.
+      dtype: type the convolution computes in.
+    """
+
+    features: int
+    bn_axis: str | None = None
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        x = conv(self.features, dtype=self.dtype)(x)
+        return nn.relu(batch_norm(x, train, self.bn_axis))
+
+
+class ResNet9(nn.Module):
+    """DAWNBench ResNet9, with w = 64 in the original.
+
+    prep(w), layer1(2w)-pool-residual, layer2(4w)-pool, layer3(8w)-pool-residual,
+    global max pool, bias-free dense, times 0.125. Each layer is
+    conv3x3-bn-relu and each residual is x + layer(layer(x)). The original ends
+    in a 4x4 max pool, which is the global one for images of 32x32.
+
+    Args:
+      num_classes: number of logits.
+      width: w, channels of the first layer.
+      bn_axis: mapped axis of the batch statistics, or None.
+      dtype: type the convolutions compute in; the logits are float32.
+
+    >>> model = ResNet9()
+    >>> images = jnp.zeros((2, 32, 32, 3))
+    >>> init = jax.eval_shape(lambda k: model.init(k, images, False), jax.random.key(0))
+    >>> sum(p.size for p in jax.tree.leaves(init["params"]))
+    6573120
+
+    D. Page, "How to Train Your ResNet",
+    https://github.com/davidcpage/cifar10-fast, 2018.
+    """
+
+    num_classes: int = 10
+    width: int = 64
+    bn_axis: str | None = None
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(num_classes=self.num_classes, width=self.width)
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        # Three 2x2 pools leave a single pixel of 8x8.
+        check_images(images, min_size=8)
+
+        def layer(x: jax.Array, factor: int, name: str) -> jax.Array:
+            features = factor * self.width
+            return ConvBNReLU(features, self.bn_axis, self.dtype, name=name)(x, train)
+
+        def residual(x: jax.Array, factor: int, name: str) -> jax.Array:
+            return x + layer(layer(x, factor, f"{name}_1"), factor, f"{name}_2")
+
+        x = layer(images, 1, "prep")
+        x = max_pool2(layer(x, 2, "layer1"))
+        x = residual(x, 2, "residual1")
+        x = max_pool2(layer(x, 4, "layer2"))
+        x = max_pool2(layer(x, 8, "layer3"))
+        x = residual(x, 8, "residual3")
+        logits = nn.Dense(self.num_classes, use_bias=False)(jnp.max(x, axis=(1, 2)))
+        return HEAD_SCALE * logits

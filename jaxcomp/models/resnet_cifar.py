@@ -1,0 +1,128 @@
+"""The residual networks that He et al. trained on CIFAR-10."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxcomp.models.layers import (
+    batch_norm,
+    blocks_per_stage,
+    check_images,
+    check_positive,
+    conv,
+)
+
+SHORTCUTS = ("A", "B")
+
+
+def shortcut_a(x: jax.Array, features: int, stride: int) -> jax.Array:
+    """Returns `x` subsampled in space and zero-padded in channels.
+
+    out[:, i, j] = [0, x[:, stride * i, stride * j], 0]
+
+    Args:
+      x: input [batch, height, width, channels].
+      features: number of output channels, at least that of `x`.
+      stride: step in both directions.
+
+    >>> shortcut_a(jnp.ones((1, 2, 2, 2)), features=4, stride=2).tolist()
+    [[[[0.0, 1.0, 1.0, 0.0]]]]
+    """
+    extra = features - x.shape[-1]
+    before = extra // 2
+    x = x[:, ::stride, ::stride, :]
+    return jnp.pad(x, ((0, 0), (0, 0), (0, 0), (before, extra - before)))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with a residual connection.
+
+    out = relu(shortcut(x) + bn(conv(relu(bn(conv(x))))))
+
+    Args:
+      features: number of output channels.
+      stride: step of the first convolution and of the shortcut.
+      shortcut: "A" or "B", used where the shape changes.
+      bn_axis: mapped axis of the batch statistics, or None.
+      dtype: type the convolutions compute in.
+    """
+
+    features: int
+    stride: int = 1
+    shortcut: str = "A"
+    bn_axis: str | None = None
+    dtype: DTypeLike = jnp.float32
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        y = conv(self.features, stride=self.stride, dtype=self.dtype)(x)
+        y = nn.relu(batch_norm(y, train, self.bn_axis))
+        y = conv(self.features, dtype=self.dtype)(y)
+        y = batch_norm(y, train, self.bn_axis)
+        return nn.relu(self._shortcut(x, train) + y)
+
+    def _shortcut(self, x: jax.Array, train: bool) -> jax.Array:
+        if self.stride == 1 and x.shape[-1] == self.features:
+            return x
+        if self.shortcut == "A":
+            return shortcut_a(x, self.features, self.stride)
+        x = conv(self.features, 1, self.stride, dtype=self.dtype, name="projection")(x)
+        return batch_norm(x, train, self.bn_axis, name="projection_bn")
+
+
+class ResNetCifar(nn.Module):
+    """CIFAR ResNet of depth 6n+2.
+
+    conv3x3(16), then n basic blocks each with 16, 32 and 64 channels (stride 2
+    on entering the last two stages), global average pool, dense.
+
+    Args:
+      num_classes: number of logits.
+      depth: number of weighted layers, 6n+2.
+      shortcut: "A" pads the channels with zeros and has no parameters; "B" is
+        a 1x1 convolution with batch normalisation.
+      bn_axis: mapped axis of the batch statistics, or None.
+      dtype: type the convolutions compute in; the logits are float32.
+
+    >>> model = ResNetCifar(depth=20)
+    >>> images = jnp.zeros((2, 32, 32, 3))
+    >>> init = jax.eval_shape(lambda k: model.init(k, images, False), jax.random.key(0))
+    >>> sum(p.size for p in jax.tree.leaves(init["params"]))
+    269722
+
+    K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
+    Recognition", https://arxiv.org/abs/1512.03385, 2015.
+    """
+
+    num_classes: int = 10
+    depth: int = 20
+    shortcut: str = "A"
+    bn_axis: str | None = None
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(num_classes=self.num_classes)
+        blocks_per_stage(self.depth, offset=2)
+        if self.shortcut not in SHORTCUTS:
+            raise ValueError(
+                f"shortcut={self.shortcut!r} is not valid; valid: {SHORTCUTS}"
+            )
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        check_images(images)
+        x = conv(16, dtype=self.dtype)(images)
+        x = nn.relu(batch_norm(x, train, self.bn_axis))
+        for stage, features in enumerate((16, 32, 64)):
+            for block in range(blocks_per_stage(self.depth, offset=2)):
+                x = BasicBlock(
+                    features,
+                    stride=2 if stage > 0 and block == 0 else 1,
+                    shortcut=self.shortcut,
+                    bn_axis=self.bn_axis,
+                    dtype=self.dtype,
+                    name=f"stage{stage + 1}_block{block + 1}",
+                )(x, train)
+        return nn.Dense(self.num_classes)(jnp.mean(x, axis=(1, 2)))

@@ -1,0 +1,204 @@
+"""The common look of the plots, and the marks that all of them use."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+# Okabe and Ito's palette: distinct for all common kinds of colour blindness.
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+SKY, YELLOW, PINK = "#56B4E9", "#E69F00", "#CC79A7"
+INK, GREY, GRID = "#222222", "#666666", "#DDDDDD"
+
+FONT_SIZE = 9.5
+# Inches. Two of these fit side by side in a laptop window, one on a phone.
+WIDTH, HEIGHT = 5.8, 3.5
+LEFT, RIGHT, BOTTOM, TOP = 0.75, 1.3, 0.55, 0.45
+
+RC: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    # The SVG names these families in this order. Verdana is as wide as DejaVu Sans,
+    # the others are narrower, so no text outgrows its place where DejaVu is missing.
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": FONT_SIZE,
+    "text.color": INK,
+    "axes.titlesize": FONT_SIZE + 1.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    # Constant curves otherwise get ticks like 0.001 with "+2.3" above the axis.
+    "axes.formatter.useoffset": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    # Text stays text: it can be selected and searched, and the page stays small.
+    "svg.fonttype": "none",
+    # Without a salt the ids differ in every process, and so would the page.
+    "svg.hashsalt": "jaxcomp",
+}
+
+
+class EndLabel(NamedTuple):
+    """A label right of the plot, at the height where its curve ends."""
+
+    text: str
+    y: float
+    colour: str
+
+
+@contextmanager
+def look() -> Iterator[None]:
+    """Applies the look; needed while a figure is made and while it is saved.
+
+    Yields:
+        Nothing.
+    """
+    # Matplotlib creates ticks only when it draws and reads its settings then, so
+    # the settings of the time of saving count as well.
+    with matplotlib.rc_context(RC):
+        yield
+
+
+def new_axes(title: str, top: float = TOP) -> tuple[Figure, Axes]:
+    """Makes a figure with one plot of the common size.
+
+    Args:
+        title: Title of the plot.
+        top: Inches above the plot.
+
+    Returns:
+        The figure and its axes.
+    """
+    figure = Figure(figsize=(WIDTH, HEIGHT))
+    width, height = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - top
+    axes = figure.add_axes(
+        (LEFT / WIDTH, BOTTOM / HEIGHT, width / WIDTH, height / HEIGHT)
+    )
+    axes.set_title(title, pad=72 * (top - 0.3))
+    return figure, axes
+
+
+def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> bool:
+    """Draws a curve through the points that are numbers.
+
+    Args:
+        axes: Where to draw.
+        x: Horizontal positions.
+        y: Values; NaN and infinite ones are left out and bridged.
+        colour: Colour of the curve.
+
+    Returns:
+        Whether there was anything to draw.
+    """
+    seen = np.isfinite(x) & np.isfinite(y)
+    # Single points are invisible without a marker, many markers hide the curve.
+    marker = "o" if np.count_nonzero(seen) <= 25 else ""
+    axes.plot(x[seen], y[seen], color=colour, marker=marker, solid_capstyle="round")
+    return bool(np.any(seen))
+
+
+def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
+    """Labels the horizontal axis with whole epochs.
+
+    Args:
+        axes: The plot.
+        epochs: Epochs of the run.
+    """
+    axes.set_xlabel("epoch")
+    # One epoch is one tick, not a fraction of an epoch.
+    ticks = MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
+    axes.xaxis.set_major_locator(ticks)
+    pad = 0.03 * np.ptp(epochs) or 0.5
+    axes.set_xlim(np.min(epochs) - pad, np.max(epochs) + pad)
+
+
+def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
+    """Writes labels right of the plot, moved apart where they would overlap.
+
+    Args:
+        axes: The plot, with its final limits.
+        labels: The labels.
+    """
+    axes.get_ylim()  # Matplotlib settles pending limits only when they are asked for.
+    box = axes.get_window_extent()
+    line = 1.35 * FONT_SIZE * axes.figure.dpi / 72 / box.height
+    heights = [_height(axes, label.y) for label in labels]
+    for label, height in zip(labels, _apart(heights, line), strict=True):
+        place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([1.035], [height], "s", color=label.colour, ms=6, **place)
+        axes.text(1.06, height, label.text, va="center_baseline", **place)
+
+
+def write_note(axes: Axes, text: str) -> None:
+    """Writes in an empty plot why it is empty.
+
+    Args:
+        axes: The plot.
+        text: The reason.
+    """
+    axes.set_axis_off()
+    axes.text(0.5, 0.5, text, ha="center", color=GREY, transform=axes.transAxes)
+
+
+def ticks_with(text: Callable[[float], str]) -> FuncFormatter:
+    """Writes the ticks of an axis with one of the functions of `units`.
+
+    Args:
+        text: Writes a number.
+
+    Returns:
+        The formatter for the axis.
+
+    >>> from jaxcomp.report.units import bytes_text
+    >>> ticks_with(bytes_text)(2e6), ticks_with(bytes_text)(0)
+    ('2 MB', '0')
+    """
+    # Zero has no unit, so it fits in with any that the other ticks have.
+    return FuncFormatter(lambda value, _: text(value) if value else "0")
+
+
+def percent_tick(fraction: float) -> str:
+    """Writes a fraction as a percentage with as few digits as it needs.
+
+    Args:
+        fraction: Position of a tick.
+
+    Returns:
+        For example `"90 %"`.
+
+    >>> percent_tick(0.9), percent_tick(0.9502)
+    ('90 %', '95.02 %')
+    """
+    return f"{100 * fraction:.4g} %"
+
+
+def _height(axes: Axes, y: float) -> float:
+    to_axes = axes.get_yaxis_transform() - axes.transAxes
+    return float(np.clip(to_axes.transform((0.0, y))[1], 0.0, 1.0))
+
+
+def _apart(heights: Sequence[float], gap: float) -> list[float]:
+    order = np.argsort(heights, kind="stable")
+    placed = np.asarray(heights, dtype=float)[order]
+    for i in range(1, len(placed)):
+        placed[i] = max(placed[i], placed[i - 1] + gap)
+    # Pushing upwards moved the whole group up; bring its middle back.
+    placed -= np.mean(placed - np.asarray(heights)[order]) if len(placed) else 0.0
+    apart = np.empty_like(placed)
+    apart[order] = placed
+    return apart.tolist()

@@ -1,0 +1,145 @@
+"""The few numbers that say how a run went."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxcomp.report.run_folder import Run
+
+
+class Summary(NamedTuple):
+    """Headline numbers of a run, NaN where nothing was recorded.
+
+    Attributes:
+        final_accuracy: Test accuracy of the last epoch that was evaluated.
+        final_epoch: That epoch.
+        best_accuracy: Highest test accuracy.
+        best_epoch: First epoch that reached it.
+        wire_bytes_per_step: Bytes one worker sent per step, mean of the run.
+        dense_bytes_per_step: The same for the uncompressed gradient.
+        ratio: Dense bytes per byte sent.
+        wire_bytes: Bytes one worker sent during the run.
+        dense_bytes: The same for the uncompressed gradient.
+        steps: Number of steps.
+        epochs: Number of epochs.
+        seconds: Training time.
+        images_per_second: Median over the logged steps, else mean of the run.
+    """
+
+    final_accuracy: float
+    final_epoch: float
+    best_accuracy: float
+    best_epoch: float
+    wire_bytes_per_step: float
+    dense_bytes_per_step: float
+    ratio: float
+    wire_bytes: float
+    dense_bytes: float
+    steps: float
+    epochs: int
+    seconds: float
+    images_per_second: float
+
+
+def summarize(run: Run) -> Summary:
+    """Computes the headline numbers of a run.
+
+    Args:
+        run: The run.
+
+    Returns:
+        Its numbers.
+    """
+    metrics = run.metrics
+    accuracy, epoch = metrics["test_accuracy"], metrics["epoch"]
+    seen = np.flatnonzero(np.isfinite(accuracy))
+    final = seen[-1] if seen.size else None
+    best = seen[np.argmax(accuracy[seen])] if seen.size else None
+    steps = metrics["step"][-1]
+    wire, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
+    return Summary(
+        final_accuracy=_at(accuracy, final),
+        final_epoch=_at(epoch, final),
+        best_accuracy=_at(accuracy, best),
+        best_epoch=_at(epoch, best),
+        wire_bytes_per_step=_divide(wire, steps),
+        dense_bytes_per_step=_divide(dense, steps),
+        ratio=_divide(dense, wire),
+        wire_bytes=float(wire),
+        dense_bytes=float(dense),
+        steps=float(steps),
+        epochs=len(epoch),
+        seconds=float(metrics["seconds"][-1]),
+        images_per_second=_images_per_second(run),
+    )
+
+
+def bytes_sent(run: Run, kind: str) -> np.ndarray:
+    """Adds up the bytes that one worker sent until the end of each epoch.
+
+    Args:
+        run: The run.
+        kind: `"wire"` for what was sent, `"dense"` for what the uncompressed
+            gradient would have been.
+
+    Returns:
+        One number per epoch.
+
+    >>> columns = {"step": np.array([10.0, 20.0, 25.0])}
+    >>> columns["wire_bytes_per_step"] = np.array([100.0, 100.0, 40.0])
+    >>> bytes_sent(Run("run", {}, {}, columns, {}), "wire")
+    array([1000., 2000., 2200.])
+    """
+    # The bytes of a step may change between epochs, so the total of the last epoch
+    # is not its bytes per step times all steps.
+    steps_of_epoch = np.diff(run.metrics["step"], prepend=0.0)
+    return np.cumsum(steps_of_epoch * run.metrics[f"{kind}_bytes_per_step"])
+
+
+def method_title(config: dict[str, Any]) -> str:
+    """Names what was trained and how in one line.
+
+    Args:
+        config: Config of the run.
+
+    Returns:
+        The line, with the parts that the config holds.
+
+    >>> method_title({"compressor": "top_k(keep=0.01)", "memory": "error_feedback",
+    ...               "exchange": "gather", "workers": 4, "model": "resnet20",
+    ...               "dataset": "cifar10"})
+    'top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10'
+    """
+    method = [_name(config, key) for key in ("compressor", "memory", "exchange")]
+    workers = _name(config, "workers")
+    task = [_name(config, key) for key in ("model", "dataset")]
+    parts = [
+        " · ".join(filter(None, method)),
+        workers and f"{workers} worker{'' if workers == '1' else 's'}",
+        " on ".join(filter(None, task)),
+    ]
+    return ", ".join(filter(None, parts))
+
+
+def _name(config: dict[str, Any], key: str) -> str:
+    value = config.get(key)
+    if isinstance(value, dict):
+        value = value.get("name")
+    return "" if value in (None, "", "none") else str(value)
+
+
+def _images_per_second(run: Run) -> float:
+    # The median leaves out the first step, which compiles.
+    logged = run.steps["images_per_second"]
+    logged = logged[np.isfinite(logged)]
+    if logged.size:
+        return float(np.median(logged))
+    return _divide(run.metrics["examples"][-1], run.metrics["seconds"][-1])
+
+
+def _at(values: np.ndarray, index: int | np.integer | None) -> float:
+    return float("nan") if index is None else float(values[index])
+
+
+def _divide(dividend: float, divisor: float) -> float:
+    return float(dividend / divisor) if divisor else float("nan")

@@ -1,0 +1,134 @@
+"""The tables of a report as HTML."""
+
+import json
+from collections.abc import Callable
+from html import escape
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxcomp.report.run_folder import Table
+from jaxcomp.report.units import (
+    MISSING,
+    bytes_text,
+    number_text,
+    percent_text,
+    seconds_text,
+    times_text,
+)
+
+
+class Column(NamedTuple):
+    """A column of the table of epochs.
+
+    Attributes:
+        name: Name in `metrics.csv`.
+        head: What the table calls it.
+        text: Writes one value.
+    """
+
+    name: str
+    head: str
+    text: Callable[[float], str]
+
+
+COLUMNS = (
+    Column("epoch", "epoch", number_text),
+    Column("step", "step", number_text),
+    Column("seconds", "time", seconds_text),
+    Column("learning_rate", "learning rate", number_text),
+    Column("train_loss", "train loss", number_text),
+    Column("train_accuracy", "train accuracy", percent_text),
+    Column("test_loss", "test loss", number_text),
+    Column("test_accuracy", "test accuracy", percent_text),
+    Column("wire_bytes_per_step", "sent / step", bytes_text),
+    Column("compression_ratio", "ratio", times_text),
+    Column("residual_norm", "residual norm", number_text),
+    Column("gradient_error", "gradient error", number_text),
+)
+
+
+def metrics_table(metrics: Table) -> str:
+    """Writes the table of epochs.
+
+    Args:
+        metrics: Columns of `metrics.csv`.
+
+    Returns:
+        HTML. Columns that the run did not record are left out.
+    """
+    columns = [c for c in COLUMNS if not np.all(np.isnan(metrics[c.name]))]
+    heads = "".join(f'<th scope="col">{column.head}</th>' for column in columns)
+    rows = "\n".join(
+        "<tr>"
+        + "".join(
+            f"<td>{column.text(metrics[column.name][i])}</td>" for column in columns
+        )
+        + "</tr>"
+        for i in range(len(metrics["epoch"]))
+    )
+    return (
+        f'<div class="scroll" tabindex="0">\n<table class="numbers">\n'
+        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>"
+    )
+
+
+def pairs_table(content: dict[str, Any], if_empty: str) -> str:
+    """Writes a nested dict as a table of names and values.
+
+    Args:
+        content: The dict, as read from a JSON file.
+        if_empty: What to say if there is nothing in it.
+
+    Returns:
+        HTML.
+
+    >>> print(pairs_table({"model": {"name": "<b>"}}, "no config"))
+    <div class="scroll" tabindex="0">
+    <table class="pairs">
+    <tr><th scope="row">model.name</th><td>&lt;b&gt;</td></tr>
+    </table>
+    </div>
+    """
+    if not content:
+        return f'<p class="soft">{escape(if_empty)}</p>'
+    rows = "\n".join(
+        f'<tr><th scope="row">{escape(name)}</th><td>{escape(value)}</td></tr>'
+        for name, value in flatten(content).items()
+    )
+    return (
+        f'<div class="scroll" tabindex="0">\n<table class="pairs">\n{rows}\n'
+        f"</table>\n</div>"
+    )
+
+
+def flatten(content: dict[str, Any]) -> dict[str, str]:
+    """Writes a nested dict as one level of dotted names and texts.
+
+    Args:
+        content: The dict, as read from a JSON file.
+
+    Returns:
+        Name to text.
+
+    >>> flatten({"seed": 0, "optimizer": {"name": "sgd"}, "devices": ["a", "b"]})
+    {'seed': '0', 'optimizer.name': 'sgd', 'devices': 'a, b'}
+    """
+    flat = {}
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            inner = flatten(value)
+            flat |= {f"{name}.{key}": text for key, text in inner.items()}
+        else:
+            flat[name] = _value_text(value)
+    return flat
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return MISSING
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return json.dumps(value, ensure_ascii=False)

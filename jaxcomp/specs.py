@@ -1,0 +1,188 @@
+"""Spec strings: the one short name of a method in configs, tables and plot legends.
+
+Grammar, parsed with Python's own parser and never evaluated::
+
+    spec  := call | call "|" spec
+    call  := NAME | NAME "(" arguments ")"
+    value := number | "string" | True | False | None | [values] | (values) | spec
+
+`build` looks the name up in a registry of factories. Every mistake is a `SpecError`
+that shows the text, a caret under the place, and what would have been right.
+"""
+
+import ast
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+__all__ = ["Call", "Pipe", "SpecError", "build", "parse", "suggest"]
+
+
+class SpecError(ValueError):
+    """A spec string that names something that does not exist or makes no sense."""
+
+
+class Call(NamedTuple):
+    """`name(*args, **kwargs)`; values may be specs again."""
+
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    text: str  # the whole spec string, for messages
+    column: int
+
+    def __str__(self) -> str:
+        arguments = [_show(value) for value in self.args]
+        arguments += [f"{key}={_show(value)}" for key, value in self.kwargs.items()]
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
+
+
+class Pipe(NamedTuple):
+    """`left | right`."""
+
+    left: Call
+    right: "Call | Pipe"
+
+    def __str__(self) -> str:
+        return f"{self.left} | {self.right}"
+
+
+def parse(text: str) -> Call | Pipe:
+    """Parse a spec string.
+
+    Example:
+        >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
+        'top_k(keep=0.01) | qsgd(levels=7)'
+    """
+    if not isinstance(text, str):
+        raise SpecError(f"a spec is a string such as 'top_k(keep=0.01)', not {text!r}")
+    try:
+        node = ast.parse(text.strip(), mode="eval").body
+    except SyntaxError as error:
+        place = max((error.offset or 1) - 1, 0)
+        raise _error(text.strip(), place, f"not a spec: {error.msg}") from None
+    return _spec(node, text.strip())
+
+
+def build(
+    spec: "str | Call", registry: Mapping[str, Callable[..., Any]], kind: str, *given
+) -> Any:
+    """Call the factory that a spec names, with the spec's arguments.
+
+    Args:
+      spec: spec string or parsed `Call`.
+      registry: name -> factory.
+      kind: what the registry holds, for messages ("compressor").
+      *given: leading positional arguments that the caller supplies, such as the
+        compressor that a scope lifts. The spec cannot override them.
+
+    Example:
+        >>> build("scale(by=3)", {"scale": lambda x, by=2: x * by}, "function", 5)
+        15
+    """
+    call = parse(spec) if isinstance(spec, str) else spec
+    if isinstance(call, Pipe):
+        raise SpecError(
+            f"'|' composes compressors; a {kind} cannot be composed: {call}"
+        )
+    if call.name not in registry:
+        hint = suggest(call.name, registry)
+        raise _error(call.text, call.column, f"unknown {kind} {call.name!r}. {hint}")
+    factory = registry[call.name]
+    _check_arguments(factory, call, kind, len(given))
+    try:
+        return factory(*given, *call.args, **call.kwargs)
+    except SpecError:
+        raise
+    except ValueError as error:
+        raise _error(call.text, call.column, f"{call.name}: {error}") from error
+
+
+def suggest(name: str, valid: Iterable[str]) -> str:
+    """A sentence with the close match, if any, and all valid names.
+
+    Example:
+        >>> suggest("topk", ["top_k", "sign"])
+        "Did you mean 'top_k'? Valid: sign, top_k"
+    """
+    names = sorted(valid)
+    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    hint = f"Did you mean {close[0]!r}? " if close else ""
+    return f"{hint}Valid: {', '.join(names) or '(none)'}"
+
+
+def _check_arguments(factory: Callable, call: Call, kind: str, given: int) -> None:
+    """Refuse unknown, repeated or surplus arguments before the factory runs."""
+    parameters = list(inspect.signature(factory).parameters.values())[given:]
+    names = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    for key in call.kwargs:
+        if key not in names:
+            hint = suggest(key, names)
+            message = f"{kind} {call.name!r} has no argument {key!r}. {hint}"
+            raise _error(call.text, call.column, message)
+    positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    if len(call.args) > len(positional):
+        message = (
+            f"{kind} {call.name!r} takes its arguments by name: "
+            f"{', '.join(names) or '(none)'}"
+        )
+        raise _error(call.text, call.column, message)
+    required = [
+        p.name
+        for p in parameters[len(call.args) :]
+        if p.default is p.empty and p.name not in call.kwargs
+    ]
+    if required:
+        message = f"{kind} {call.name!r} needs {', '.join(required)}"
+        raise _error(call.text, call.column, message)
+
+
+def _spec(node: ast.expr, text: str) -> Call | Pipe:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _pipe(_spec(node.left, text), _spec(node.right, text))
+    if isinstance(node, ast.Name):
+        return Call(node.id, (), {}, text, node.col_offset)
+    if isinstance(node, ast.Constant) and node.value is None:
+        return Call("none", (), {}, text, node.col_offset)  # people write None for none
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        if any(isinstance(a, ast.Starred) for a in node.args):
+            raise _error(text, node.col_offset, "'*' is not allowed in a spec")
+        kwargs = {}
+        for keyword in node.keywords:
+            if keyword.arg is None:
+                raise _error(text, node.col_offset, "'**' is not allowed in a spec")
+            kwargs[keyword.arg] = _value(keyword.value, text)
+        args = tuple(_value(a, text) for a in node.args)
+        return Call(node.func.id, args, kwargs, text, node.col_offset)
+    message = "expected a name such as top_k or top_k(keep=0.01)"
+    raise _error(text, node.col_offset, message)
+
+
+def _pipe(left: Call | Pipe, right: Call | Pipe) -> Pipe:
+    """Nest to the right: in a | b | c, the values of a pass through b | c."""
+    if isinstance(left, Pipe):
+        return Pipe(left.left, _pipe(left.right, right))
+    return Pipe(left, right)
+
+
+def _value(node: ast.expr, text: str) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
+        inner = _value(node.operand, text)
+        if isinstance(inner, int | float):
+            return -inner
+    if isinstance(node, ast.List | ast.Tuple):
+        return tuple(_value(element, text) for element in node.elts)
+    if isinstance(node, ast.Name | ast.Call | ast.BinOp):
+        return _spec(node, text)
+    raise _error(text, node.col_offset, "expected a number, a string, or a spec")
+
+
+def _show(value: Any) -> str:
+    return str(value) if isinstance(value, Call | Pipe) else repr(value)
+
+
+def _error(text: str, column: int, message: str) -> SpecError:
+    return SpecError(f"{message}\n    {text}\n    {' ' * column}^")

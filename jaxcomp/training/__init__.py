@@ -1,0 +1,15 @@
+"""The trainer: from a config and a folder to a trained model and its figures."""
+
+from jaxcomp.training.checkpoint import CheckpointError
+from jaxcomp.training.interrupt import Interrupted
+from jaxcomp.training.loop import Result, evaluate, train_and_evaluate
+from jaxcomp.training.meters import NonFinite
+
+__all__ = [
+    "CheckpointError",
+    "Interrupted",
+    "NonFinite",
+    "Result",
+    "evaluate",
+    "train_and_evaluate",
+]

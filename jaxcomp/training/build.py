@@ -1,0 +1,122 @@
+"""From a config to the pieces of a run. Every name in the config is looked up here."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp import data, models, parallel
+from jaxcomp.base import Array, Tree
+from jaxcomp.specs import Call, SpecError, parse, suggest
+from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.state import TrainState, init_state
+from jaxcomp.training.step import make_train_step
+
+__all__ = ["Pieces", "build", "parameter_count"]
+
+
+class Pieces(NamedTuple):
+    """Everything a run is made of."""
+
+    dataset: data.Dataset
+    workers: parallel.Workers
+    model: Any
+    tx: optax.GradientTransformationExtraArgs
+    rate: Callable[[Any], Array]
+    augment: Callable[[Array, Array], Array]
+    normalize: Callable[[Array], Array]
+    horizon: Horizon
+    total_steps: int
+    fresh: Callable[[], TrainState]  # of one worker
+    step: Callable[..., Any]  # of one worker
+    leaf_names: list[str]  # of the parameters
+
+
+def build(config: Any) -> Pieces:
+    """Look up and check everything that a config names, before any work is done."""
+    _check_choice("batch_norm", config.batch_norm, ("local", "sync"))
+    _check_choice("nonfinite", config.nonfinite, ("stop", "skip"))
+    workers = parallel.setup(config.workers, config.mapper)
+    dataset = _dataset(config)
+    count = len(dataset.train_labels)
+    horizon = Horizon(count // config.batch_size, config.batch_size)
+    data.batches(
+        data.epoch_order(count, seed=config.seed, epoch=0),
+        global_batch=config.batch_size,
+        workers=workers.count,
+    )
+    total = steps_of(config.train_for, horizon)
+    rate = schedules.learning_rate(
+        config.learning_rate,
+        config.schedule,
+        horizon=horizon,
+        total=total,
+        warmup=steps_of(config.warmup, horizon),
+        scaling=config.lr_scaling,
+        workers=workers.count,
+    )
+    tx = optimizers.make_chain(config, rate, workers.axis)
+    model = _model(config, dataset, workers.axis)
+    colours = {"mean": dataset.mean, "std": dataset.std}
+    augment = functools.partial(
+        data.augment, **colours, pad=config.pad, flip=config.flip
+    )
+    shape = (config.batch_size // workers.count, *dataset.train_images.shape[1:])
+    fresh = functools.partial(
+        init_state,
+        model,
+        tx,
+        jax.ShapeDtypeStruct(shape, jnp.float32),
+        seed=config.seed,
+        local_stats=config.batch_norm == "local",
+    )
+    params = jax.eval_shape(fresh).params
+    paths, _ = jax.tree_util.tree_flatten_with_path(params)
+    return Pieces(
+        dataset=dataset,
+        workers=workers,
+        model=model,
+        tx=tx,
+        rate=rate,
+        augment=augment,
+        normalize=functools.partial(data.normalize, **colours),
+        horizon=horizon,
+        total_steps=total,
+        fresh=fresh,
+        step=make_train_step(model, tx, augment, seed=config.seed, axis=workers.axis),
+        leaf_names=[
+            jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths
+        ],
+    )
+
+
+def parameter_count(tree: Tree) -> int:
+    """Number of elements of all arrays of a tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _dataset(config: Any) -> data.Dataset:
+    call = _call(config.dataset, "dataset")
+    return data.load(call.name, data_dir=config.data_dir or None, **call.kwargs)
+
+
+def _model(config: Any, dataset: data.Dataset, axis: str) -> Any:
+    call = _call(config.model, "model")
+    sync = axis if config.batch_norm == "sync" else None
+    return models.make(call.name, dataset.num_classes, bn_axis=sync, **call.kwargs)
+
+
+def _call(spec: str, kind: str) -> Call:
+    call = parse(spec)
+    if not isinstance(call, Call) or call.args:
+        raise SpecError(f"a {kind} is a name with named arguments, not {spec!r}")
+    return call
+
+
+def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:
+    if value not in valid:
+        raise ValueError(f"unknown {key} {value!r}. {suggest(value, valid)}")

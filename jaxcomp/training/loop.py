@@ -1,0 +1,363 @@
+"""The run: from a config and a folder to a trained model, through any interruption."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxcomp import parallel, wire
+from jaxcomp.training.build import Pieces, build, parameter_count
+from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
+from jaxcomp.training.evaluation import Scores, make_averager, make_evaluator
+from jaxcomp.training.feed import train_feed
+from jaxcomp.training.interrupt import Interrupted, catch_signals
+from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
+from jaxcomp.training.progress import Display, bytes_text, display, epoch_line
+from jaxcomp.training.run_folder import open_run, open_tables
+from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.state import TrainState
+from jaxcomp.training.step import StepMetrics
+
+__all__ = ["Result", "Traffic", "evaluate", "train_and_evaluate"]
+
+
+class Traffic(NamedTuple):
+    """Bytes that one worker hands to the network in one step."""
+
+    wire: int
+    dense: int  # of the uncompressed gradient
+    simulated: bool  # vmap: nothing moves; what the traced step would send
+
+    @property
+    def ratio(self) -> float:
+        return self.dense / self.wire if self.wire else float("inf")
+
+    def __str__(self) -> str:
+        kind = "would send" if self.simulated else "sends"
+        return (
+            f"each worker {kind} {bytes_text(self.wire)} a step instead of "
+            f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
+        )
+
+
+class Result(NamedTuple):
+    """What a run ends with."""
+
+    state: TrainState
+    steps: int
+    test_loss: float
+    test_accuracy: float
+    best_accuracy: float
+    traffic: Traffic
+    seconds: float  # of training steps
+    folder: Path
+
+
+class Position(NamedTuple):
+    """What the host knows at a step, beside the state; saved with it."""
+
+    totals: Totals = Totals()
+    seconds: float = 0.0
+    best: float | None = None
+    scores: Scores | None = None  # of the last evaluation
+
+
+class Intervals(NamedTuple):
+    """When things are due, in steps; 0 is never."""
+
+    evaluate: int  # whole epochs
+    checkpoint: int
+    keep: int
+    log: int
+
+
+def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
+    """Train as a config says, from where the folder's run stands.
+
+    Args:
+      config: ConfigDict with the keys of configs/default.py.
+      workdir: run folder. Empty or absent: a new run. With a run of the same config:
+        goes on from its newest whole checkpoint.
+
+    Returns:
+      Final state and figures.
+
+    Raises:
+      ValueError: a name or value in the config; the message lists the valid ones.
+      NonFinite: a NaN or infinity, where config.nonfinite is "stop".
+      Interrupted: SIGTERM or Ctrl-C, after saving.
+    """
+    folder = Path(workdir)
+    pieces = build(config)
+    first = jax.process_index() == 0
+    if first:
+        open_run(folder, json.loads(config.to_json()))
+    with (
+        catch_signals() as caught,
+        display(pieces.total_steps, quiet=not first) as show,
+    ):
+        return _run(config, folder, pieces, show, caught)
+
+
+def evaluate(config: Any, workdir: str | Path, which: str = "best") -> dict[str, float]:
+    """Test loss and accuracy of a checkpoint of a run.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      which: "best" or "latest".
+    """
+    pieces = build(config)
+    state = parallel.spread(pieces.fresh(), pieces.workers)
+    checkpoints = open_checkpoints(Path(workdir) / "checkpoints")
+    restored = checkpoints.restore(parallel.abstract(state), which)
+    if restored is None:
+        raise ValueError(f"{workdir} holds no {which} checkpoint; train first")
+    state = make_averager(pieces, state)(restored.state)
+    loss, accuracy = make_evaluator(pieces, state, config.batch_size)(state)
+    return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
+
+
+def _run(
+    config: Any,
+    folder: Path,
+    pieces: Pieces,
+    show: Display,
+    caught: Callable[[], int | None],
+) -> Result:
+    horizon, total, workers = pieces.horizon, pieces.total_steps, pieces.workers
+    epochs = -(-total // horizon.steps_per_epoch)
+    every = _intervals(config, horizon)
+    # Steps of virtual CPU devices must not queue up; parallel.py says why.
+    throttle = jax.default_backend() == "cpu"
+
+    # --- State: fresh, or as the newest whole checkpoint left it -----------------
+    checkpoints = open_checkpoints(folder / "checkpoints")
+    fresh = parallel.spread(pieces.fresh(), workers)
+    show.say(_headline(config, pieces, fresh))
+    state, position, start = _resume(checkpoints, fresh)
+    tables = open_tables(folder, start, writes=jax.process_index() == 0)
+    if start:
+        show.say(f"going on from step {start} of {total} in {folder}")
+
+    # --- Programs ----------------------------------------------------------------
+    began = time.perf_counter()
+    step, traffic = _compile_step(pieces, state)
+    average = make_averager(pieces, state)
+    score = make_evaluator(pieces, state, config.batch_size)
+    show.say(f"compiled in {time.perf_counter() - began:.1f} s; {traffic}")
+    feed = train_feed(
+        pieces.dataset,
+        seed=config.seed,
+        batch_size=config.batch_size,
+        workers=workers.count,
+        local=workers.local,
+        start=start,
+    )
+
+    # --- Steps -------------------------------------------------------------------
+    pending: list[tuple[int, StepMetrics, Timing]] = []
+    for number in range(start, total):
+        began = time.perf_counter()
+        batch = parallel.place(next(feed), workers, 0)
+        loaded = time.perf_counter()
+        state, metrics = step(state, *batch)
+        issued = time.perf_counter()
+        if throttle:
+            jax.block_until_ready((state, metrics))
+        ready = time.perf_counter()
+        timing = Timing(loaded - began, issued - loaded, ready - issued)
+        pending.append((number, metrics, timing))
+
+        done = number + 1
+        epoch = -(-done // horizon.steps_per_epoch)
+        ends_epoch = done % horizon.steps_per_epoch == 0 or done == total
+        looks = ends_epoch or done % every.log == 0
+        # Several processes must agree on a signal, which costs a message, so they ask
+        # only where they log.
+        signum = caught() if looks or jax.process_count() == 1 else None
+        if looks or signum:
+            position = _account(pending, position, config, pieces, tables.steps)
+            pending = []
+            show.step(done, _status(position, epoch, epochs, timing, horizon))
+
+        is_best = False
+        if ends_epoch:
+            state = average(state)
+            scores = None
+            if epoch % every.evaluate == 0 or done == total:
+                scores = score(state)
+                is_best = position.best is None or scores[1] > position.best
+                position = position._replace(scores=scores)
+            if is_best and scores:
+                position = position._replace(best=scores[1])
+            row = _epoch_row(done, epoch, position, scores, pieces, traffic)
+            tables.epochs.append(row)
+            show.say(epoch_line(row, epochs))
+            position = position._replace(totals=Totals())
+
+        # --- Save ----------------------------------------------------------------
+        keep = _due(done, every.keep)
+        last = bool(signum) or done == total
+        if is_best or keep or last or _due(done, every.checkpoint):
+            checkpoints.save(state, _plain(position), done, keep, is_best)
+        if signum and done < total:
+            message = f"stopped at step {done} of {total}; everything is saved"
+            raise Interrupted(signum, message)
+
+    loss, accuracy = position.scores or score(state)
+    return Result(
+        state=state,
+        steps=total,
+        test_loss=loss,
+        test_accuracy=accuracy,
+        best_accuracy=max(accuracy, position.best or 0.0),
+        traffic=traffic,
+        seconds=position.seconds,
+        folder=folder,
+    )
+
+
+def _resume(
+    checkpoints: Checkpoints, fresh: TrainState
+) -> tuple[TrainState, Position, int]:
+    restored = checkpoints.restore(parallel.abstract(fresh), "latest")
+    if restored is None:
+        return fresh, Position(), 0
+    saved = restored.position
+    position = Position(
+        totals=Totals(**saved["totals"]),
+        seconds=saved["seconds"],
+        best=saved["best"],
+        scores=tuple(saved["scores"]) if saved["scores"] else None,
+    )
+    return restored.state, position, restored.step
+
+
+def _plain(position: Position) -> dict[str, Any]:
+    """As JSON; floats survive it exactly."""
+    return {**position._asdict(), "totals": position.totals._asdict()}
+
+
+def _compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
+    """The mapped step, compiled, and its bytes read from the compiled program."""
+    workers = pieces.workers
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        pieces.step,
+        workers,
+        in_axes=(axes, 0, 0),
+        out_axes=(axes, 0),
+        donate_argnums=(0,),
+    )
+    images = pieces.dataset.train_images
+    labels = pieces.dataset.train_labels
+    share = pieces.horizon.batch_size // workers.count
+    local = workers.local.stop - workers.local.start
+    example = (images[:share], labels[:share])
+    stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
+    compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
+    simulated = workers.mapper == "vmap"
+    if simulated:
+        found = wire.traced_collectives(
+            pieces.step,
+            jax.eval_shape(pieces.fresh),
+            *example,
+            axis=workers.axis,
+            workers=workers.count,
+        )
+    else:
+        found = wire.collectives(compiled)
+    sent = sum(wire.collective_bytes(found).values())
+    return compiled, Traffic(sent, wire.dense_bytes(state.params), simulated)
+
+
+def _intervals(config: Any, horizon: Horizon) -> Intervals:
+    evaluate = steps_of(config.eval_every, horizon) / horizon.steps_per_epoch
+    return Intervals(
+        evaluate=max(1, round(evaluate)),
+        checkpoint=steps_of(config.checkpoint_every, horizon),
+        keep=steps_of(config.keep_every, horizon),
+        log=max(1, config.log_every),
+    )
+
+
+def _due(done: int, interval: int) -> bool:
+    return interval > 0 and done % interval == 0
+
+
+def _account(
+    pending: list[tuple[int, StepMetrics, Timing]],
+    position: Position,
+    config: Any,
+    pieces: Pieces,
+    table: Any,
+) -> Position:
+    """Add steps to the sums, log those that are due, and stop at a failed one."""
+    totals, seconds = position.totals, position.seconds
+    for number, on_device, timing in pending:
+        metrics = parallel.to_host(on_device)
+        seconds += timing.total
+        if config.nonfinite == "stop":
+            check_applied(number, metrics, pieces.leaf_names)
+        totals = totals.add(metrics)
+        if _due(number + 1, max(1, config.log_every)):
+            row = step_row(number, metrics, timing, config.batch_size)
+            row["epoch"] = number // pieces.horizon.steps_per_epoch + 1
+            row["learning_rate"] = float(pieces.rate(number))
+            table.append(row)
+    return position._replace(totals=totals, seconds=seconds)
+
+
+def _epoch_row(
+    done: int,
+    epoch: int,
+    position: Position,
+    scores: Scores | None,
+    pieces: Pieces,
+    traffic: Traffic,
+) -> dict[str, Any]:
+    test_loss, test_accuracy = scores or (None, None)
+    return {
+        "epoch": epoch,
+        "step": done,
+        "examples": done * pieces.horizon.batch_size,
+        "seconds": position.seconds,
+        "learning_rate": float(pieces.rate(done - 1)),
+        "test_loss": test_loss,
+        "test_accuracy": test_accuracy,
+        "wire_bytes_per_step": traffic.wire,
+        "dense_bytes_per_step": traffic.dense,
+        "compression_ratio": traffic.ratio,
+        **position.totals.means(),
+    }
+
+
+def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:
+    workers = pieces.workers
+    devices = (
+        f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
+    )
+    method = config.exchange
+    if config.exchange != "exact":
+        parts = (config.exchange, config.compressor, config.memory, config.scope)
+        method = ", ".join(parts)
+    return (
+        f"{config.model} ({parameter_count(state.params):,} parameters) on "
+        f"{config.dataset}: {workers.count} workers ({devices})\n"
+        f"method: {method}; {pieces.total_steps} steps of {config.batch_size} examples"
+    )
+
+
+def _status(
+    position: Position, epoch: int, epochs: int, timing: Timing, horizon: Horizon
+) -> str:
+    means = position.totals.means()
+    return (
+        f"epoch {epoch}/{epochs}  loss {means['train_loss']:.4f}  "
+        f"accuracy {means['train_accuracy']:.2%}  "
+        f"{horizon.batch_size / timing.total:,.0f} images/s"
+    )

@@ -1,0 +1,106 @@
+"""Sums over an epoch, kept on the host and in the checkpoint."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxcomp.training.step import StepMetrics
+
+__all__ = ["NonFinite", "Timing", "Totals", "check_applied", "step_row"]
+
+
+class NonFinite(FloatingPointError):
+    """A step produced a non-finite number; it was not applied."""
+
+
+class Timing(NamedTuple):
+    """Where the time of one step went; the parts do not overlap."""
+
+    data: float
+    step: float  # handing the step to the devices
+    wait: float  # until the devices were done
+
+    @property
+    def total(self) -> float:
+        return sum(self)
+
+
+class Totals(NamedTuple):
+    """Sums over the steps of an epoch so far, and the last residual."""
+
+    steps: int = 0
+    loss: float = 0.0
+    accuracy: float = 0.0
+    gradient_error: float = 0.0
+    residual_norm: float = 0.0
+
+    def add(self, metrics: StepMetrics) -> "Totals":
+        """With one more step, averaged over the workers that this process sees."""
+        return Totals(
+            steps=self.steps + 1,
+            loss=self.loss + _mean(metrics.loss),
+            accuracy=self.accuracy + _mean(metrics.accuracy),
+            gradient_error=self.gradient_error + _mean(metrics.gradient_error),
+            residual_norm=_mean(metrics.residual_norm),
+        )
+
+    def means(self) -> dict[str, float]:
+        """Figures of the epoch."""
+        steps = max(self.steps, 1)
+        return {
+            "train_loss": self.loss / steps,
+            "train_accuracy": self.accuracy / steps,
+            "gradient_error": self.gradient_error / steps,
+            "residual_norm": self.residual_norm,
+        }
+
+
+def step_row(
+    number: int, metrics: StepMetrics, timing: Timing, batch_size: int
+) -> dict[str, Any]:
+    """One row of steps.csv; the loop adds epoch and learning rate."""
+    norms = np.asarray(metrics.gradient_norms, np.float64)
+    return {
+        "step": number + 1,
+        "loss": _mean(metrics.loss),
+        "accuracy": _mean(metrics.accuracy),
+        "data_seconds": timing.data,
+        "step_seconds": timing.step,
+        "wait_seconds": timing.wait,
+        "images_per_second": batch_size / timing.total,
+        "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
+        "residual_norm": _mean(metrics.residual_norm),
+        "gradient_error": _mean(metrics.gradient_error),
+    }
+
+
+def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
+    """Raise `NonFinite` with the step, the norms and the leaf, if a step failed.
+
+    Args:
+      number: of the step, from 0.
+      metrics: of this process's workers.
+      names: of the parameters, in the order of `metrics.gradient_norms`.
+    """
+    if np.all(metrics.applied):
+        return
+    norms = np.asarray(metrics.gradient_norms)
+    bad = [
+        f"  worker {worker}: {names[leaf]} has norm {norms[worker, leaf]}"
+        for worker, leaf in np.argwhere(~np.isfinite(norms))
+    ]
+    losses = ", ".join(f"{loss:.6g}" for loss in np.ravel(metrics.loss))
+    finite = np.where(np.isfinite(norms), norms, 0.0)
+    message = [
+        f"step {number + 1} is not finite and was not applied (loss: {losses})",
+        *(bad[:5] or ["  every local gradient is finite; the exchanged one is not"]),
+        *([f"  and {len(bad) - 5} more"] if len(bad) > 5 else []),
+        f"  largest finite norm of a gradient: {np.max(finite):.6g}",
+        "Lower the learning rate, clip (--config.clip_norm=1), or leave out such steps "
+        "with --config.nonfinite=skip.",
+    ]
+    raise NonFinite("\n".join(message))
+
+
+def _mean(per_worker: Any) -> float:
+    return float(np.mean(np.asarray(per_worker, np.float64)))

@@ -1,0 +1,153 @@
+"""Durations and learning rates, in the units people think in.
+
+The loop counts steps; people say "5 epochs". Schedules give a factor of the base rate.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.base import Array
+from jaxcomp.specs import build, suggest
+
+__all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
+
+Schedule = Callable[[Array | int], Array]
+
+
+class Horizon(NamedTuple):
+    """What turns epochs and examples into steps."""
+
+    steps_per_epoch: int
+    batch_size: int  # examples of all workers in one step
+
+
+def steps_of(duration: str, horizon: Horizon) -> int:
+    """Steps in a duration such as "500 steps", "1.5 epochs" or "50_000 examples".
+
+    An empty string is no steps: for things that never happen.
+
+    Example:
+        >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
+        20
+        >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
+        4
+    """
+    if not duration.strip():
+        return 0
+    units = {
+        "step": 1.0,
+        "epoch": float(horizon.steps_per_epoch),
+        "example": 1 / horizon.batch_size,
+    }
+    parts = duration.split()
+    hint = "Write for example '500 steps', '1.5 epochs' or '50_000 examples'"
+    if len(parts) != 2:
+        raise ValueError(f"not a duration: {duration!r}. {hint}")
+    unit = parts[1].rstrip("s")
+    if unit not in units:
+        raise ValueError(
+            f"unknown unit in {duration!r}. {suggest(unit, units)}. {hint}"
+        )
+    try:
+        amount = float(parts[0])
+    except ValueError:
+        raise ValueError(f"not a number in {duration!r}. {hint}") from None
+    if not amount > 0 or math.isinf(amount):
+        raise ValueError(f"a duration is positive, not {duration!r}. {hint}")
+    return max(1, math.ceil(amount * units[unit] - 1e-9))
+
+
+def constant(horizon: Horizon, total: int) -> Schedule:
+    """Factor 1 from the first step to the last."""
+    return lambda step: jnp.float32(1)
+
+
+def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
+    """Half a cosine from 1 to `final` over the whole run.
+
+    References:
+      Loshchilov and Hutter, SGDR, arXiv:1608.03983, 2017.
+    """
+    return optax.cosine_decay_schedule(1.0, total, alpha=final)
+
+
+def multistep(
+    horizon: Horizon, total: int, epochs: Sequence[float], factor: float = 0.1
+) -> Schedule:
+    """Multiply by `factor` at each of the given epochs."""
+    boundaries = {round(e * horizon.steps_per_epoch): factor for e in epochs}
+    return optax.piecewise_constant_schedule(1.0, boundaries)
+
+
+def piecewise_linear(
+    horizon: Horizon, total: int, epochs: Sequence[float], values: Sequence[float]
+) -> Schedule:
+    """Straight lines through (epoch, value); constant outside.
+
+    Example:
+        >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
+        >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
+        >>> float(rate(25)), float(rate(240))
+        (0.5, 0.0)
+    """
+    if len(epochs) != len(values) or list(epochs) != sorted(set(epochs)):
+        message = f"epochs {epochs} must rise and be as many as values {values}"
+        raise ValueError(message)
+    steps = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
+    heights = jnp.asarray(values, jnp.float32)
+
+    def schedule(step: Array | int) -> Array:
+        return jnp.interp(jnp.asarray(step).astype(jnp.float32), steps, heights)
+
+    return schedule
+
+
+REGISTRY: dict[str, Callable[..., Schedule]] = {
+    "constant": constant,
+    "cosine": cosine,
+    "multistep": multistep,
+    "piecewise_linear": piecewise_linear,
+}
+
+_SCALINGS: dict[str, Callable[[int], float]] = {
+    "none": lambda workers: 1.0,
+    "linear": float,
+    "sqrt": math.sqrt,
+}
+
+
+def learning_rate(
+    base: float,
+    schedule: str,
+    *,
+    horizon: Horizon,
+    total: int,
+    warmup: int = 0,
+    scaling: str = "none",
+    workers: int = 1,
+) -> Schedule:
+    """The learning rate at a step: base * scaling(workers) * schedule * warm-up.
+
+    Args:
+      base: peak rate before scaling.
+      schedule: spec string of a schedule.
+      horizon: from the data set and the batch size.
+      total: steps of the whole run.
+      warmup: steps over which a linear ramp multiplies the schedule.
+      scaling: "none", "linear" or "sqrt" in the number of workers.
+      workers: their number.
+    """
+    if scaling not in _SCALINGS:
+        raise ValueError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
+    factor = build(schedule, REGISTRY, "schedule", horizon, total)
+    peak = base * _SCALINGS[scaling](workers)
+
+    def rate(step: Array | int) -> Array:
+        ramp = (jnp.asarray(step).astype(jnp.float32) + 1) / max(warmup, 1)
+        return peak * factor(step) * jnp.minimum(ramp, 1.0)
+
+    return rate

@@ -1,0 +1,50 @@
+"""What a run is at a step, and nothing else: this is what a checkpoint holds."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.base import Array, PerWorker, Tree
+
+__all__ = ["TrainState", "init_state"]
+
+
+class TrainState(NamedTuple):
+    """State of one step. Data order and random keys follow from `step` and the seed."""
+
+    step: Array  # [] int32, steps done
+    params: Tree
+    batch_stats: Tree  # `PerWorker` where statistics are local
+    opt_state: Any  # holds memories and compressor state too
+
+
+def init_state(
+    model: Any,
+    tx: optax.GradientTransformation,
+    images: Any,
+    *,
+    seed: int,
+    local_stats: bool,
+) -> TrainState:
+    """Fresh state of one worker, the same for every worker.
+
+    Args:
+      model: flax module.
+      tx: the optax chain.
+      images: an example batch or its spec, float32.
+      seed: of the parameters.
+      local_stats: whether each worker keeps its own BatchNorm statistics.
+    """
+    key = jax.random.fold_in(jax.random.key(seed), 0)
+    images = jnp.zeros(images.shape, images.dtype)
+    variables = jax.jit(lambda k: model.init(k, images, train=False))(key)
+    params = variables["params"]
+    stats = variables.get("batch_stats", {})
+    return TrainState(
+        step=jnp.int32(0),
+        params=params,
+        batch_stats=PerWorker(stats) if local_stats else stats,
+        opt_state=tx.init(params),
+    )

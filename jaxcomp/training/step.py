@@ -1,0 +1,153 @@
+"""The per-worker step: pure, written against an axis name, ignorant of its mapper."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.base import Array, PerWorker, Tree
+from jaxcomp.training.state import TrainState
+from jaxcomp.transform import find_state
+
+__all__ = [
+    "Sums",
+    "StepMetrics",
+    "make_average_stats",
+    "make_eval_step",
+    "make_train_step",
+]
+
+
+class StepMetrics(NamedTuple):
+    """What one worker reports of one step. Averaging is left to the host: it is free."""
+
+    loss: Array  # [] mean over the worker's examples
+    accuracy: Array  # []
+    applied: Array  # [] bool: False where something was not finite and nothing changed
+    gradient_norms: Array  # [leaves] of the local gradient
+    gradient_error: Array  # [] |given - sent|^2 / |given|^2
+    residual_norm: Array  # []
+
+
+class Sums(NamedTuple):
+    """Totals of one worker over an evaluation batch."""
+
+    loss: Array
+    correct: Array
+    examples: Array
+
+
+def make_train_step(
+    model: Any,
+    tx: optax.GradientTransformationExtraArgs,
+    augment: Callable[[Array, Array], Array],
+    *,
+    seed: int,
+    axis: str,
+) -> Callable[[TrainState, Array, Array], tuple[TrainState, StepMetrics]]:
+    """Hops 2 to 8 of a step: local gradient, the chain with its exchange, update.
+
+    A step with a non-finite loss or gradient on any worker changes nothing but the step
+    count, on every worker, without a message of its own: the worker poisons its whole
+    gradient with NaN, compressors never hide a NaN, so all see it in the mean.
+
+    Args:
+      model: flax module, called as model(images, train).
+      tx: chain with one `distributed`.
+      augment: (uint8 images, key) -> float32 images.
+      seed: of all random choices of the run.
+      axis: name of the mapped axis.
+    """
+    base_key = jax.random.key(seed)
+
+    def step(
+        state: TrainState, images: Array, labels: Array
+    ) -> tuple[TrainState, StepMetrics]:
+        step_key = jax.random.fold_in(base_key, state.step)
+        exchange_key, own_key = jax.random.split(step_key)
+        own_key = jax.random.fold_in(own_key, jax.lax.axis_index(axis))
+        augment_key, dropout_key = jax.random.split(own_key)
+        inputs = augment(images, augment_key)
+
+        def loss_of(params: Tree) -> tuple[Array, tuple[Array, Tree]]:
+            variables = {"params": params, "batch_stats": _own(state.batch_stats)}
+            logits, new = model.apply(
+                variables,
+                inputs,
+                train=True,
+                mutable=["batch_stats"],
+                rngs={"dropout": dropout_key},
+            )
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return jnp.mean(losses), (logits, new.get("batch_stats", {}))
+
+        (loss, (logits, stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(
+            state.params
+        )
+        norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in jax.tree.leaves(grads)])
+        healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(norms))
+        grads = jax.tree.map(lambda g: jnp.where(healthy, g, jnp.nan), grads)
+        updates, opt_state = tx.update(
+            grads, state.opt_state, state.params, key=exchange_key
+        )
+        finite = [jnp.all(jnp.isfinite(u)) for u in jax.tree.leaves(updates)]
+        applied = jnp.all(jnp.stack(finite))
+        new_state = TrainState(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            batch_stats=_like(state.batch_stats, stats),
+            opt_state=opt_state,
+        )
+        kept = state._replace(step=state.step + 1)
+        info = find_state(opt_state).info.value
+        metrics = StepMetrics(
+            loss=loss,
+            accuracy=jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32)),
+            applied=applied,
+            gradient_norms=norms,
+            gradient_error=info.gradient_error,
+            residual_norm=info.residual_norm,
+        )
+        chosen = jax.tree.map(lambda n, o: jnp.where(applied, n, o), new_state, kept)
+        return chosen, metrics
+
+    return step
+
+
+def make_eval_step(
+    model: Any, normalize: Callable[[Array], Array]
+) -> Callable[[TrainState, Array, Array, Array], Sums]:
+    """Totals over a batch in which padding examples weigh 0."""
+
+    def step(state: TrainState, images: Array, labels: Array, weights: Array) -> Sums:
+        variables = {"params": state.params, "batch_stats": _own(state.batch_stats)}
+        logits = model.apply(variables, normalize(images), train=False)
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
+        return Sums(
+            loss=jnp.sum(losses * weights),
+            correct=jnp.sum(correct * weights),
+            examples=jnp.sum(weights),
+        )
+
+    return step
+
+
+def make_average_stats(axis: str) -> Callable[[TrainState], TrainState]:
+    """Replace local BatchNorm statistics by their mean over the workers."""
+
+    def average(state: TrainState) -> TrainState:
+        mean = jax.lax.pmean(_own(state.batch_stats), axis)
+        return state._replace(batch_stats=_like(state.batch_stats, mean))
+
+    return average
+
+
+def _own(batch_stats: Tree) -> Tree:
+    return batch_stats.value if isinstance(batch_stats, PerWorker) else batch_stats
+
+
+def _like(old: Tree, stats: Tree) -> Tree:
+    return PerWorker(stats) if isinstance(old, PerWorker) else stats

@@ -1,0 +1,73 @@
+"""`jaxcomp data`: exit codes and messages."""
+
+import argparse
+from pathlib import Path
+
+import archive_makers
+import pytest
+from archive_makers import pack
+
+from jaxcomp.cli import data as command
+from jaxcomp.data import sources
+
+
+def call(*words: str) -> int:
+    parser = argparse.ArgumentParser(prog="jaxcomp")
+    command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["data", *words])
+    return args.run(args)
+
+
+def test_prepare_then_list(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toy = archive_makers.mnist()
+    monkeypatch.setitem(sources.SOURCES, "mnist", toy.source)
+    archive = str(pack(toy.files["idx"], tmp_path / "a.zip"))
+    root = str(tmp_path / "data")
+    words = ("prepare", "mnist", "--archive", archive, "--data-dir", root)
+
+    assert call(*words) == 0
+    out = capsys.readouterr().out
+    assert "30 training and 10 test images prepared" in out
+    assert "checked by: MD5 of every file" in out
+    assert call(*words) == 0
+    assert "already prepared" in capsys.readouterr().out
+
+    assert call("list", "--data-dir", root) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == list(command.data.REGISTRY)
+    assert "built in" in lines[0]
+    assert "not prepared" in lines[1]
+    assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist/3.0.1"]
+
+
+def test_errors_are_one_message_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken = tmp_path / "broken.tar.gz"
+    broken.write_bytes(b"\x1f\x8b nothing")
+    for words, message in (
+        (("prepare", "cifar10", "--archive", str(broken)), "broken.tar.gz"),
+        (("prepare", "cifar11"), "did you mean 'cifar10'"),
+    ):
+        assert call(*words, "--data-dir", str(tmp_path / "data")) == 1
+        captured = capsys.readouterr()
+        assert message in captured.err
+        assert "Traceback" not in captured.err
+        assert captured.out == ""
+    assert list(tmp_path.iterdir()) == [broken]
+
+
+def test_built_in_set_needs_no_preparation(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call("prepare", "digits") == 0
+    assert "needs no preparation" in capsys.readouterr().out
+
+
+def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (("--help",), ("prepare", "--help")):
+        with pytest.raises(SystemExit):
+            call(*words)
+        assert "jaxcomp data prepare cifar10 --archive" in capsys.readouterr().out

@@ -1,0 +1,408 @@
+"""Models: published sizes, shapes, statistics, shortcuts and error messages."""
+
+import ast
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.errors import InvalidRngError
+from flax.traverse_util import flatten_dict, unflatten_dict
+
+import jaxcomp.models
+from jaxcomp.models import REGISTRY, WideResNet, make
+from jaxcomp.models.layers import batch_norm, conv, max_pool2
+from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
+
+PUBLISHED = [
+    ("resnet20", {}, 269_722),
+    ("resnet20", {"shortcut": "B"}, 272_474),
+    ("resnet32", {}, 464_154),
+    ("resnet44", {}, 658_586),
+    ("resnet56", {}, 853_018),
+    ("resnet110", {}, 1_727_962),
+    ("resnet9", {}, 6_573_120),
+    ("wide_resnet", {}, 36_479_194),
+    ("wide_resnet", {"depth": 16, "width": 4}, 2_748_890),
+]
+
+# Models small enough to run, by name and keywords.
+SMALL = [
+    ("tiny", {}),
+    ("resnet8", {}),
+    ("resnet9", {"width": 8}),
+    ("wide_resnet", {"depth": 10, "width": 1}),
+]
+
+
+@pytest.fixture(autouse=True)
+def _strict_promotion():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def images_of(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
+    return jax.random.normal(jax.random.key(seed), shape)
+
+
+# One shape for most forward passes, so that they share their compilation.
+WORKERS = 3
+IMAGES = (WORKERS * 2, 8, 8, 3)
+
+
+def init_shapes(model: nn.Module, images: jax.Array, train: bool = False) -> Any:
+    return jax.eval_shape(lambda k: model.init(k, images, train), jax.random.key(0))
+
+
+@cache
+def initial(model: nn.Module) -> Any:
+    # Under jit, `init` runs as one program instead of one per layer.
+    return jax.jit(lambda k: model.init(k, images_of(IMAGES), False))(jax.random.key(1))
+
+
+@partial(jax.jit, static_argnums=(0, 3))
+def forward(
+    model: nn.Module, variables: Any, images: jax.Array, train: bool, rngs: Any = None
+) -> Any:
+    """Returns logits, batch_stats and the output of every submodule."""
+    logits, state = model.apply(
+        variables,
+        images,
+        train,
+        rngs=rngs,
+        mutable=["batch_stats", "intermediates"],
+        capture_intermediates=True,
+    )
+    return logits, state["batch_stats"], state["intermediates"]
+
+
+def count(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize(("name", "kw", "expected"), PUBLISHED)
+def test_parameter_count_is_the_published_one(name, kw, expected):
+    shapes = init_shapes(make(name, **kw), jnp.zeros((1, 32, 32, 3)))
+    assert count(shapes["params"]) == expected
+
+
+def test_tiny_has_a_few_thousand_parameters():
+    shapes = init_shapes(make("tiny"), jnp.zeros((1, 32, 32, 3)))
+    assert 1_000 < count(shapes["params"]) < 5_000
+
+
+@pytest.mark.parametrize("shape", [(2, 32, 32, 3), (2, 28, 28, 1)])
+@pytest.mark.parametrize("name", REGISTRY)
+def test_logits_are_float32_per_class(name, shape):
+    assert_shapes(make(name, num_classes=7), shape, num_classes=7)
+
+
+@pytest.mark.parametrize(("name", "kw"), SMALL)
+def test_odd_and_oblong_images(name, kw):
+    assert_shapes(make(name, **kw), (2, 9, 13, 2), num_classes=10)
+
+
+def assert_shapes(model: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
+    logits, variables = jax.eval_shape(
+        lambda k: model.init_with_output(k, jnp.zeros(shape), True), jax.random.key(0)
+    )
+    assert (logits.shape, logits.dtype) == ((2, num_classes), jnp.float32)
+    assert set(variables) == {"params", "batch_stats"}
+    assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(("name", "kw"), SMALL)
+def test_half_precision_convolutions_leave_float32_logits(name, kw):
+    assert_shapes(make(name, dtype=jnp.bfloat16, **kw), (2, 32, 32, 3), num_classes=10)
+    seen = set()
+
+    def record(call, args, kwargs, context):
+        out = call(*args, **kwargs)
+        if isinstance(context.module, nn.Conv):
+            seen.add(out.dtype)
+        return out
+
+    with nn.intercept_methods(record):
+        init_shapes(make(name, dtype=jnp.bfloat16, **kw), jnp.zeros(IMAGES))
+    assert seen == {jnp.dtype("bfloat16")}
+
+
+@pytest.mark.parametrize(("name", "kw"), SMALL[:3])
+def test_training_forward_is_finite_and_moves_every_statistic(name, kw):
+    model = make(name, **kw)
+    variables = initial(model)
+    logits, stats, _ = forward(model, variables, images_of(IMAGES), True)
+    assert np.isfinite(logits).all()
+    assert np.std(logits) > 0.0
+    for old, new in zip(
+        jax.tree.leaves(variables["batch_stats"]), jax.tree.leaves(stats), strict=True
+    ):
+        assert np.isfinite(new).all()
+        assert not np.array_equal(old, new)
+
+
+class OneNorm(nn.Module):
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        return batch_norm(x, train, None, name="norm")
+
+
+def test_batch_norm_constants():
+    x = jnp.array([[0.0], [4.0]])
+    variables: Any = OneNorm().init(jax.random.key(0), x, True)
+    _, stats, _ = forward(OneNorm(), variables, x, True)
+    # Batch mean 2 and variance 4, mixed into 0 and 1 with weight 0.1.
+    np.testing.assert_allclose(stats["norm"]["mean"], [0.2], rtol=1e-6)
+    np.testing.assert_allclose(stats["norm"]["var"], [1.3], rtol=1e-6)
+    # Variance 4e-6 is small enough to show epsilon.
+    y, _, _ = forward(OneNorm(), variables, 1e-3 * x, True)
+    expected = np.array([[-2e-3], [2e-3]]) / np.sqrt(4e-6 + 1e-5)
+    np.testing.assert_allclose(y, expected, rtol=1e-4)
+
+
+def test_stride_two_convolution_aligns_with_pytorch():
+    # Padded on both sides, the windows are centred on pixels 0 and 2.
+    x = jnp.arange(16.0).reshape(1, 4, 4, 1)
+    kernel = jnp.zeros((3, 3, 1, 1)).at[1, 1].set(1.0)
+    y = conv(1, stride=2).apply({"params": {"kernel": kernel}}, x)
+    np.testing.assert_array_equal(y, x[:, ::2, ::2])
+
+
+def test_he_initialisation_of_convolutions():
+    variables: Any = conv(64).init(jax.random.key(0), jnp.zeros((1, 8, 8, 32)))
+    assert set(variables["params"]) == {"kernel"}
+    std = np.std(variables["params"]["kernel"])
+    np.testing.assert_allclose(std, np.sqrt(2 / (9 * 32)), rtol=0.03)
+
+
+@pytest.mark.parametrize("side", [6, 7])
+def test_max_pool2_equals_flax_in_value_and_gradient(side):
+    x = images_of((2, side, side, 3))
+
+    def loss(pool, x):
+        return jnp.sum(pool(nn.relu(x)) ** 2)
+
+    def flax_pool(x):
+        return nn.max_pool(x, (2, 2), (2, 2))
+
+    np.testing.assert_array_equal(max_pool2(x), flax_pool(x))
+    np.testing.assert_array_equal(
+        jax.grad(loss, argnums=1)(max_pool2, x), jax.grad(loss, argnums=1)(flax_pool, x)
+    )
+
+
+def test_shortcut_a_pads_half_of_the_channels_on_each_side():
+    x = images_of((2, 5, 4, 6))
+    y = shortcut_a(x, features=12, stride=2)
+    assert y.shape == (2, 3, 2, 12)
+    np.testing.assert_array_equal(y[..., 3:9], x[:, ::2, ::2])
+    assert not y[..., :3].any()
+    assert not y[..., 9:].any()
+
+
+@pytest.mark.parametrize(("features", "stride"), [(4, 1), (8, 2)])
+def test_block_with_zero_convolutions_is_its_shortcut(features, stride):
+    # The block ends in a ReLU, so only a non-negative input survives it.
+    x = jnp.abs(images_of((2, 8, 8, 4)))
+    block = BasicBlock(features, stride)
+    shapes = init_shapes(block, x)
+    assert set(shapes["params"]) == {"Conv_0", "Conv_1", "BatchNorm_0", "BatchNorm_1"}
+    ones = jax.tree.map(lambda leaf: np.ones(leaf.shape, leaf.dtype), shapes)
+    for name in ("Conv_0", "Conv_1"):
+        ones["params"][name]["kernel"] *= 0.0
+    for name in ("BatchNorm_0", "BatchNorm_1"):
+        ones["params"][name]["bias"] *= 0.0
+        ones["batch_stats"][name]["mean"] *= 0.0
+    y, _, _ = forward(block, ones, x, False)
+    np.testing.assert_array_equal(y, shortcut_a(x, features, stride))
+
+
+def test_shortcut_b_projects_where_the_shape_changes():
+    model = make("resnet20", shortcut="B")
+    params = init_shapes(model, jnp.zeros((1, 32, 32, 3)))["params"]
+    projected = {name for name in params if "projection" in params[name]}
+    assert projected == {"stage2_block1", "stage3_block1"}
+    kernel = params["stage2_block1"]["projection"]["kernel"]
+    assert kernel.shape == (1, 1, 16, 32)
+
+
+def test_dropout_needs_a_key_in_training_only():
+    model = make("wide_resnet", depth=10, width=1, dropout=0.5)
+    plain = make("wide_resnet", depth=10, width=1)
+    images, variables = images_of(IMAGES), initial(plain)
+
+    def train(seed):
+        return forward(
+            model, variables, images, True, {"dropout": jax.random.key(seed)}
+        )
+
+    with pytest.raises(InvalidRngError, match="dropout"):
+        forward(model, variables, images, True)
+    assert not np.array_equal(train(0)[0], train(1)[0])
+    np.testing.assert_array_equal(
+        forward(model, variables, images, False)[0],
+        forward(plain, variables, images, False)[0],
+    )
+
+
+def test_resnet9_head_is_scaled_by_an_eighth():
+    model = make("resnet9", width=8)
+    variables = initial(model)
+    logits, _, outputs = forward(model, variables, images_of(IMAGES), False)
+    (dense,) = outputs["Dense_0"]["__call__"]
+    assert np.any(logits)
+    np.testing.assert_allclose(logits, 0.125 * dense, rtol=1e-6)
+    assert set(variables["params"]["Dense_0"]) == {"kernel"}
+
+
+def test_resnet9_residual_adds_after_the_relu():
+    model = make("resnet9", width=8)
+    variables = initial(model)
+    # A large negative bias closes the branch: only the identity remains.
+    flat: dict[Any, Any] = flatten_dict(variables["params"])
+    flat["residual3_2", "BatchNorm_0", "bias"] = jnp.full((64,), -1e6)
+    params = unflatten_dict(flat)
+    logits, _, outputs = forward(
+        model, variables | {"params": params}, images_of(IMAGES), False
+    )
+    (layer3,) = outputs["layer3"]["__call__"]
+    features = max_pool2(layer3).max(axis=(1, 2))
+    expected = 0.125 * features @ params["Dense_0"]["kernel"]
+    assert np.any(logits)
+    np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(("name", "kw"), [*SMALL, ("resnet8", {"shortcut": "B"})])
+def test_bn_axis_reaches_every_normalisation(name, kw):
+    seen = []
+
+    def record(call, args, kwargs, context):
+        if isinstance(context.module, nn.BatchNorm):
+            seen.append(context.module.axis_name)
+        return call(*args, **kwargs)
+
+    # No axis of this name exists here, so this also shows that neither
+    # initialisation nor evaluation asks for it.
+    model = make(name, bn_axis="workers", **kw)
+    with nn.intercept_methods(record):
+        shapes = init_shapes(model, jnp.zeros(IMAGES), train=True)
+        jax.eval_shape(lambda v: model.apply(v, jnp.zeros(IMAGES), False), shapes)
+    norms = {path[:-1] for path in flatten_dict(shapes["batch_stats"])}
+    assert seen == ["workers"] * (2 * len(norms))
+
+
+@pytest.mark.parametrize("name", ["tiny", "resnet8"])
+def test_bn_axis_gives_every_worker_the_statistics_of_the_joint_batch(name):
+    local, synced = make(name), make(name, bn_axis="workers")
+    images, variables = images_of(IMAGES), initial(local)
+    joint_logits, joint_stats, _ = forward(local, variables, images, True)
+    logits, stats, _ = jax.vmap(
+        lambda x: forward(synced, variables, x, True), axis_name="workers"
+    )(images.reshape(WORKERS, 2, *IMAGES[1:]))
+    np.testing.assert_allclose(
+        logits.reshape(joint_logits.shape), joint_logits, rtol=1e-3, atol=1e-4
+    )
+    for each, joint in zip(
+        jax.tree.leaves(stats), jax.tree.leaves(joint_stats), strict=True
+    ):
+        for worker in each:
+            np.testing.assert_array_equal(worker, each[0])
+        np.testing.assert_allclose(each[0], joint, rtol=1e-4, atol=1e-5)
+
+
+def test_without_bn_axis_the_statistics_are_local():
+    model = make("tiny")
+    _, stats, _ = jax.vmap(
+        lambda x: forward(model, initial(model), x, True), axis_name="workers"
+    )(images_of(IMAGES).reshape(WORKERS, 2, *IMAGES[1:]))
+    mean = stats["BatchNorm_0"]["mean"]
+    assert not np.allclose(mean[0], mean[1])
+
+
+def test_unknown_name_suggests_the_close_one():
+    with pytest.raises(ValueError, match="'resnt20'; did you mean 'resnet20'") as error:
+        make("resnt20")
+    assert all(name in str(error.value) for name in REGISTRY)
+    with pytest.raises(ValueError, match="unknown model 'zzz'; valid: tiny, "):
+        make("zzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "valid"),
+    [
+        ("resnet20", "depth", "num_classes, shortcut, bn_axis, dtype"),
+        ("resnet9", "parent", "num_classes, width, bn_axis, dtype"),
+        ("wide_resnet", "drop", "num_classes, depth, width, dropout, bn_axis, dtype"),
+    ],
+)
+def test_unknown_keyword_lists_the_valid_ones(name, key, valid):
+    with pytest.raises(TypeError, match=f"{name} has no .*'{key}'; valid: {valid}$"):
+        make(name, **{key: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "kw", "message"),
+    [
+        ("wide_resnet", {"depth": 27}, r"depth=27 .* 6n\+4 .*depths: 22, 28"),
+        ("wide_resnet", {"depth": 4}, "depth=4 .*depths: 10$"),
+        ("wide_resnet", {"dropout": 1.0}, r"dropout=1.0 .*\[0, 1\)"),
+        ("wide_resnet", {"dropout": -0.1}, "dropout=-0.1 "),
+        ("wide_resnet", {"width": 0}, "width=0 .*at least 1"),
+        ("resnet20", {"shortcut": "C"}, r"shortcut='C' .*\('A', 'B'\)"),
+        ("resnet20", {"num_classes": 0}, "num_classes=0 .*at least 1"),
+        ("resnet9", {"width": -1}, "width=-1 .*at least 1"),
+        ("tiny", {"num_classes": -3}, "num_classes=-3 .*at least 1"),
+    ],
+)
+def test_bad_value_is_shown_with_the_valid_ones(name, kw, message):
+    with pytest.raises(ValueError, match=message):
+        make(name, **kw)
+
+
+def test_depth_of_the_cifar_resnet_is_checked():
+    with pytest.raises(ValueError, match=r"depth=18 .* 6n\+2 .*depths: 14, 20"):
+        ResNetCifar(depth=18)
+
+
+@pytest.mark.parametrize(
+    ("images", "message"),
+    [
+        (jnp.zeros((2, 7, 8, 3)), r"shape \(2, 7, 8, 3\).*at least 8"),
+        (jnp.zeros((8, 8, 3)), r"shape \(8, 8, 3\)"),
+        (jnp.zeros((2, 8, 8, 3), jnp.uint8), "dtype uint8.*float32"),
+    ],
+)
+@pytest.mark.parametrize("name", ["tiny", "resnet9"])
+def test_bad_images_are_shown(name, images, message):
+    with pytest.raises(ValueError, match=message):
+        init_shapes(make(name), images)
+
+
+def test_registered_factory_can_be_added(monkeypatch):
+    def narrow(num_classes: int, dropout: float = 0.0) -> nn.Module:
+        return WideResNet(num_classes, depth=10, width=1, dropout=dropout)
+
+    monkeypatch.setitem(REGISTRY, "narrow", narrow)
+    assert make("narrow", num_classes=3, dropout=0.2) == narrow(3, 0.2)
+    with pytest.raises(TypeError, match="valid: num_classes, dropout$"):
+        make("narrow", depth=16)
+
+
+def test_models_import_nothing_else_of_the_package():
+    files = list(Path(jaxcomp.models.__path__[0]).glob("*.py"))
+    assert len(files) > 1
+    for file in files:
+        for node in ast.walk(ast.parse(file.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                assert node.level == 0, f"{file.name}: use absolute imports"
+                names = [node.module or ""]
+            for name in names:
+                inside = name.split(".")[:2] == ["jaxcomp", "models"]
+                assert inside or name.split(".")[0] != "jaxcomp", (file.name, name)

@@ -1,0 +1,101 @@
+"""A run folder as the trainer leaves it, in several shapes."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+CONFIG = {
+    "dataset": "cifar10",
+    "model": "resnet20",
+    "exchange": "gather",
+    "compressor": "top_k(keep=0.01)",
+    "memory": "error_feedback",
+    "workers": 4,
+    "batch_size": 512,
+    "optimizer": {"name": "momentum", "momentum": 0.9, "nesterov": True},
+    "seed": 0,
+}
+ENVIRONMENT = {
+    "versions": {"python": "3.11.7", "jax": "0.10.0", "jaxcomp": "0.1.0"},
+    "devices": ["TFRT_CPU_0", "TFRT_CPU_1", "TFRT_CPU_2", "TFRT_CPU_3"],
+    "platform": "cpu",
+    "git_revision": None,
+    "started": "2025-11-18T14:30:00+00:00",
+    "command": ["python", "train.py", "--config=configs/cifar10.py", "--note=a b"],
+}
+STEPS_PER_EPOCH = 100
+DENSE, WIRE = 1_090_000, 21_800
+
+
+def epoch_row(epoch: int, epochs: int) -> dict[str, Any]:
+    """Makes a plausible row of `metrics.csv`."""
+    progress = 1 - math.exp(-4 * epoch / epochs)
+    wobble = 0.012 * math.sin(5 * epoch)
+    return {
+        "epoch": epoch,
+        "step": STEPS_PER_EPOCH * epoch,
+        "examples": 512 * STEPS_PER_EPOCH * epoch,
+        "seconds": 12.5 * epoch,
+        "learning_rate": 0.1,
+        "train_loss": 2.3 - 2.1 * progress,
+        "train_accuracy": 0.1 + 0.87 * progress,
+        "test_loss": 2.3 - 1.9 * progress + 2 * wobble,
+        "test_accuracy": 0.1 + 0.81 * progress + wobble,
+        "wire_bytes_per_step": WIRE,
+        "dense_bytes_per_step": DENSE,
+        "compression_ratio": DENSE / WIRE,
+        "residual_norm": 3.1 * progress + wobble,
+        "gradient_error": 0.93 - 0.2 * progress,
+    }
+
+
+def step_row(step: int) -> dict[str, Any]:
+    """Makes a plausible row of `steps.csv`; the first step compiles."""
+    return {
+        "step": step,
+        "epoch": 1 + (step - 1) // STEPS_PER_EPOCH,
+        "loss": 2.3 * math.exp(-step / 800),
+        "accuracy": 0.5,
+        "learning_rate": 0.1,
+        "data_seconds": 0.004 + 0.001 * math.sin(step),
+        "step_seconds": 14.2 if step == 10 else 0.11 + 0.004 * math.sin(3 * step),
+        "wait_seconds": 0.009,
+        "images_per_second": 4000 + step % 7,
+        "gradient_norm": 1.0,
+        "residual_norm": 2.0,
+        "gradient_error": 0.8,
+    }
+
+
+def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
+    """Writes rows as the trainer does."""
+    lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Gives a function that writes a run folder.
+
+    The function takes the number of epochs, config entries to change and columns of
+    `metrics.csv` to change in all rows.
+    """
+
+    def make(
+        epochs: int = 12, config: dict[str, Any] | None = None, **columns: Any
+    ) -> Path:
+        folder = tmp_path / "run"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(CONFIG | (config or {})))
+        (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
+        rows = [epoch_row(i, epochs) | columns for i in range(1, epochs + 1)]
+        write_table(folder / "metrics.csv", rows)
+        steps = range(10, STEPS_PER_EPOCH * epochs + 1, 10)
+        write_table(folder / "steps.csv", [step_row(step) for step in steps])
+        return folder
+
+    return make

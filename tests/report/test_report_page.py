@@ -1,0 +1,166 @@
+"""The page: complete, self-contained, escaped and written in one step."""
+
+import os
+import re
+from collections import Counter
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from jaxcomp.report import read_run, write_report
+from jaxcomp.report.html import render_page
+
+MakeRun = Callable[..., Path]
+
+
+class Page(HTMLParser):
+    """Collects the ids, references, tags and headline numbers of a page."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("href", "xlink:href", "src"):
+                self.links.append(value or "")
+
+
+def headline(page: str) -> dict[str, tuple[str, str]]:
+    cards = re.findall(
+        r'<dt>(.*?)</dt><dd class="value">(.*?)</dd><dd class="note">(.*?)</dd>', page
+    )
+    return {name: (value, note) for name, value, note in cards}
+
+
+def test_headline_holds_the_numbers(make_run: MakeRun) -> None:
+    folder = make_run(epochs=3)
+    table = (folder / "metrics.csv").read_text().splitlines()
+    names = table[0].split(",")
+    rows = [dict(zip(names, line.split(","), strict=True)) for line in table[1:]]
+    # Epoch 3 was not evaluated, and it sent half of what the others sent.
+    accuracies, sent = ("0.5", "0.4375", ""), ("1000", "1000", "500")
+    for row, accuracy, wire in zip(rows, accuracies, sent, strict=True):
+        row |= {"test_accuracy": accuracy, "wire_bytes_per_step": wire}
+        row["dense_bytes_per_step"] = "20000"
+    lines = [table[0], *(",".join(row.values()) for row in rows)]
+    (folder / "metrics.csv").write_text("".join(f"{line}\n" for line in lines))
+    assert headline(write_report(folder).read_text(encoding="utf-8")) == {
+        "final test accuracy": ("43.75 %", "epoch 2"),
+        "best test accuracy": ("50.00 %", "epoch 1"),
+        # 100 steps of 1000, 1000 and 500 bytes: 250 kB in 300 steps.
+        "sent per worker and step": ("833 B", "uncompressed 20 kB"),
+        "compression": ("24×", "uncompressed / sent"),
+        "sent per worker in total": ("250 kB", "uncompressed 6 MB"),
+        # 3 epochs of 12.5 seconds.
+        "training time": ("37.5 s", "epochs: 3, steps: 300"),
+        # Steps 10, 20, ... 300 log 4000 + step % 7, whose median is 4003.
+        "images per second": ("4,003", "all workers together"),
+    }
+
+
+def test_page_names_run_config_environment_and_command(make_run: MakeRun) -> None:
+    page = write_report(make_run(epochs=2)).read_text(encoding="utf-8")
+    title = "top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10"
+    assert f"<h1>{title}</h1>" in page
+    assert '<th scope="row">optimizer.nesterov</th><td>true</td>' in page
+    assert '<th scope="row">versions.jax</th><td>0.10.0</td>' in page
+    command = "python train.py --config=configs/cifar10.py &#x27;--note=a b&#x27;"
+    assert f"<code>{command}</code>" in page
+
+
+def test_page_needs_no_other_file(make_run: MakeRun) -> None:
+    text = write_report(make_run(epochs=2)).read_text(encoding="utf-8")
+    addresses = set(re.findall(r"https?://[^\"'\s<]*", text))
+    assert addresses == {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    page = Page(text)
+    assert all(link.startswith("#") or link == "data:," for link in page.links)
+    assert not page.tags.keys() & {"script", "img", "iframe", "object"}
+    assert "@import" not in text
+
+
+def test_ids_are_unique_and_every_reference_has_its_id(make_run: MakeRun) -> None:
+    text = write_report(make_run(epochs=12)).read_text(encoding="utf-8")
+    page = Page(text)
+    assert page.tags["svg"] == 6
+    assert [i for i, count in Counter(page.ids).items() if count > 1] == []
+    references = {link[1:] for link in page.links if link.startswith("#")}
+    references |= set(re.findall(r"url\(#([^)]*)\)", text))
+    assert references
+    assert references <= set(page.ids)
+
+
+def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
+    hostile = '</style><script>alert("1")</script>&'
+    folder = make_run(epochs=1, config={"compressor": hostile, hostile: [hostile, 1]})
+    environment = '{"command": ["<script>"], "started": "<script>"}'
+    (folder / "environment.json").write_text(environment)
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "<script" not in text
+    assert "&lt;/style&gt;&lt;script&gt;alert(&quot;1&quot;)" in text
+    assert text.count("</style>") == 1
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {},
+        {"test_accuracy": "", "test_loss": "", "residual_norm": "", "seconds": ""},
+        {"wire_bytes_per_step": "", "dense_bytes_per_step": "", "train_loss": "nan"},
+        {"wire_bytes_per_step": 1_090_000, "test_accuracy": 0.5, "residual_norm": 0},
+        {"wire_bytes_per_step": 0, "gradient_error": "inf", "train_loss": 1e38},
+        {"wire_bytes_per_step": 3_000_000, "test_accuracy": "", "train_accuracy": ""},
+    ],
+)
+@pytest.mark.parametrize("epochs", [1, 2])
+def test_sparse_short_and_constant_runs(
+    make_run: MakeRun, epochs: int, columns: dict[str, object]
+) -> None:
+    folder = make_run(epochs=epochs, **columns)
+    (folder / "steps.csv").unlink()
+    page = render_page(read_run(folder))
+    assert "step times were not recorded" in page
+    assert ">nan" not in page
+    assert len(headline(page)) == 7
+
+
+def test_folder_with_metrics_only(tmp_path: Path) -> None:
+    (tmp_path / "metrics.csv").write_text("epoch,step\n1,10\n")
+    (tmp_path / "steps.csv").write_text("step,step_seconds\n0,0.5\n")
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    assert f"<h1>{tmp_path.name}</h1>" in page
+    assert "config.json is missing or cut off" in page
+    assert headline(page)["final test accuracy"] == ("–", "not evaluated")
+
+
+def test_same_run_gives_same_page(make_run: MakeRun) -> None:
+    folder = make_run(epochs=2)
+    first = write_report(folder).read_bytes()
+    assert write_report(folder).read_bytes() == first
+
+
+def test_failed_write_keeps_the_old_page(
+    make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = make_run(epochs=1)
+    (folder / "report.html").write_text("old")
+    before = sorted(folder.iterdir())
+
+    def fail(source: Path, target: Path) -> None:
+        assert source.parent == target.parent == folder
+        assert source.read_text(encoding="utf-8").endswith("</html>\n")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_report(folder)
+    assert (folder / "report.html").read_text() == "old"
+    assert sorted(folder.iterdir()) == before
