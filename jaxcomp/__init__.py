@@ -1,9 +1,7 @@
 """Compressed gradient exchange for data-parallel training in JAX.
 
-    optax.chain(
-        jaxcomp.distributed(jaxcomp.make_exchange(compressor="top_k(keep=0.01)"), seed=0),
-        optax.sgd(0.1, momentum=0.9),
-    )
+    exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.01)")
+    tx = optax.chain(jaxcomp.distributed(exchange, seed=0), optax.sgd(0.1))
 
 The whole method is that one link. README.md shows the rest; docs/architecture.md draws
 the way of one step through the folders.

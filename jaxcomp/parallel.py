@@ -42,7 +42,7 @@ class Workers(NamedTuple):
     """The workers of a run and where they live."""
 
     mapper: str
-    count: int  # over all processes
+    size: int  # their number, over all processes
     axis: str
     mesh: Mesh | None  # one device for each worker; None under vmap
 
@@ -50,7 +50,7 @@ class Workers(NamedTuple):
     def local(self) -> slice:
         """Which workers this process holds."""
         if self.mesh is None:
-            return slice(0, self.count)
+            return slice(0, self.size)
         mine = [d.process_index == jax.process_index() for d in self.mesh.devices]
         return slice(mine.index(True), mine.index(True) + sum(mine))
 
@@ -79,7 +79,7 @@ def setup(
       process: index of this one; default: JAXCOMP_PROCESS.
 
     Example:
-        >>> setup(workers=16, mapper="vmap").count
+        >>> setup(workers=16, mapper="vmap").size
         16
     """
     if mapper not in MAPPERS:
@@ -150,14 +150,14 @@ def map_step(
             in_axes=in_axes,
             out_axes=out_axes,
             devices=tuple(workers.mesh.devices),
-            axis_size=workers.count,
+            axis_size=workers.size,
             donate_argnums=donate_argnums,
         )
     if workers.mapper == "shard_map":
         mapped = _shard_map(step, workers, in_axes, out_axes)
     else:
         mapped = jax.vmap(
-            step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.count
+            step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.size
         )
     return jax.jit(mapped, donate_argnums=donate_argnums)
 
@@ -175,8 +175,6 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
         sharding = _sharding(workers, axis)
         if sharding is None:
             return jnp.asarray(x)
-        if jnp.issubdtype(getattr(x, "dtype", None), jax.dtypes.prng_key):
-            return jax.device_put(x, sharding)
         return jax.make_array_from_process_local_data(sharding, np.asarray(x))
 
     return jax.tree.map(put, _broadcast_axes(axis_tree, tree), tree, is_leaf=_is_none)
@@ -187,7 +185,7 @@ def spread(state: Tree, workers: Workers) -> Tree:
 
     Example:
         >>> workers = setup(workers=3, mapper="vmap")
-        >>> spread({"residual": PerWorker(jnp.zeros(2))}, workers)["residual"].value.shape
+        >>> spread(PerWorker(jnp.zeros(2)), workers).value.shape
         (3, 2)
     """
     count = workers.local.stop - workers.local.start
@@ -202,7 +200,7 @@ def spread(state: Tree, workers: Workers) -> Tree:
 
 
 def abstract(tree: Tree) -> Tree:
-    """Shapes, dtypes and shardings of placed arrays: what a checkpoint restores into."""
+    """Shapes, dtypes and shardings of placed arrays; checkpoints restore into it."""
 
     def describe(x: jax.Array) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
@@ -281,7 +279,7 @@ def _pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
 
 
 def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
-    """`step` under shard_map, seeing its own slice without the worker axis, as in pmap."""
+    """`step` under shard_map; it sees its own slice without the axis, as in pmap."""
     assert workers.mesh is not None
 
     def local(*args: Any) -> Any:

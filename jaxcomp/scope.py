@@ -37,7 +37,7 @@ class Leaf(NamedTuple):
 
     path: str  # such as "Conv_0/kernel"
     spec: jax.ShapeDtypeStruct
-    index: int  # position among all leaves of the tree
+    place: int  # position among all leaves of the tree
 
     @property
     def nbytes(self) -> int:
@@ -165,7 +165,7 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
         leaves = jax.tree.leaves(tree)
         payloads, states = [], []
         for i, (group, old) in enumerate(zip(_groups(plan, tree), state, strict=True)):
-            x = _join([leaves[leaf.index] for leaf in group.leaves], group)
+            x = _join([leaves[leaf.place] for leaf in group.leaves], group)
             payload, new = group.compressor.compress(x, old, jax.random.fold_in(key, i))
             payloads.append(payload)
             states.append(new)
@@ -177,7 +177,7 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
         for group, payload in zip(_groups(plan, spec), payloads, strict=True):
             x = getattr(group.compressor, which)(payload, _joined_spec(group))
             for leaf, part in zip(group.leaves, _cut(x, group), strict=True):
-                leaves[leaf.index] = part
+                leaves[leaf.place] = part
         return jax.tree.unflatten(structure, leaves)
 
     def decompress(payloads: Payload, spec: Spec) -> Tree:

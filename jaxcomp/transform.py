@@ -25,7 +25,7 @@ __all__ = ["DistributedState", "distributed", "find_state", "make_exchange"]
 class DistributedState(NamedTuple):
     """State of `distributed`."""
 
-    count: Array  # [] int32, steps taken: each step draws its own key
+    step: Array  # [] int32, steps taken: each step draws its own key
     exchange: State
     info: PerWorker  # the last step's Info, for whoever logs it
 
@@ -100,7 +100,7 @@ def distributed(
 
     def update(
         updates: Tree,
-        state: DistributedState,
+        state: Any,
         params: Tree | None = None,
         *,
         key: Array | None = None,
@@ -114,10 +114,9 @@ def distributed(
                 )
                 raise TypeError(message)
             key = jax.random.key(seed)
-        key = jax.random.fold_in(key, state.count)
+        key = jax.random.fold_in(key, state.step)
         mean, _, inner, info = exchange.average(updates, state.exchange, key)
-        count = optax.safe_increment(state.count)
-        return mean, DistributedState(count, inner, PerWorker(info))
+        return mean, DistributedState(state.step + 1, inner, PerWorker(info))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -127,7 +126,7 @@ def find_state(opt_state: Any) -> DistributedState:
 
     Example:
         >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
-        >>> int(find_state(tx.init(jnp.ones(3))).count)
+        >>> int(find_state(tx.init(jnp.ones(3))).step)
         0
     """
 

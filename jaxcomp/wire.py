@@ -123,8 +123,8 @@ def link_bytes(found: Iterable[Collective]) -> float:
     (N-1)/N n; permute: n; with n the operand's bytes and N workers.
 
     Example:
-        >>> link_bytes([Collective("all-gather", 10, 4), Collective("all-reduce", 8, 4)])
-        42.0
+        >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
+        30.0
     """
     total = 0.0
     for kind, nbytes, n, times in found:
@@ -164,7 +164,6 @@ _KINDS = (
 _INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _OPERATION = re.compile(r"^(\([^=]*?\)|\S+) ([\w\-]+)\((.*)$")
 _SHAPE = re.compile(r"\b([a-z]+\d*[a-z\d]*)\[([\d,]*)\]")
-_HEADER = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) .*\{$|^(ENTRY) %?([\w.\-]+).*\{$")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 
@@ -196,8 +195,7 @@ def _executions(bodies: dict[str, list[str]]) -> dict[str, int | None]:
             loop = " while(" in line
             inner = count
             if loop:
-                known = trips is not None and count is not None
-                inner = count * int(trips[1]) if known else None
+                inner = count * int(trips[1]) if trips and count is not None else None
             for callee in _callees(line):
                 if callee in bodies:
                     visit(callee, inner)

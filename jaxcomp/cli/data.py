@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from jaxcomp import data
-from jaxcomp.data import sources, tfds_source
+from jaxcomp.data import paths, sources, tfds_source
 from jaxcomp.data.dataset import unknown_name
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def _list(args: argparse.Namespace) -> int:
         elif folder := tfds_source.find_prepared(source, args.data_dir):
             state = f"prepared      {folder}"
         else:
-            folder = sources.data_root(args.data_dir) / name / source.version
+            folder = paths.data_root(args.data_dir) / name / source.version
             state = f"not prepared  {folder}"
         print(f"{name:<14} {state}")
     return 0

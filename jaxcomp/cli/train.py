@@ -51,10 +51,11 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
 def closing_lines(result: training.Result, page: Path) -> str:
     """The end of a run in four lines."""
     traffic, steps = result.traffic, result.steps
+    last, best = result.test_accuracy, result.best_accuracy
     verb = "would have sent" if traffic.simulated else "sent"
     return "\n".join(
         [
-            f"test accuracy  {result.test_accuracy:.2%} (best {result.best_accuracy:.2%})",
+            f"test accuracy  {last:.2%} (best {best:.2%})",
             f"each worker    {verb} {bytes_text(traffic.wire * steps)} instead of "
             f"{bytes_text(traffic.dense * steps)} ({traffic.ratio:.3g}x less) in "
             f"{steps} steps, {result.seconds:.1f} s",

@@ -25,7 +25,8 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
 
     Example:
         >>> from jaxcomp.compressors import make
-        >>> make("top_k(keep=0.5) | sign").contraction(jax.ShapeDtypeStruct((8,), float))
+        >>> spec = jax.ShapeDtypeStruct((8,), "float32")
+        >>> make("top_k(keep=0.5) | sign").contraction(spec)
         0.125
     """
 

@@ -53,7 +53,7 @@ def fetch(
                 digest.update(block)
                 done += len(block)
                 progress(f"downloading {target.name}", done, total)
-    except (urllib.error.URLError, http.client.HTTPException, OSError) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", None) or error
         arrived = f" after {done:,} bytes" if done else ""
         raise DataError(f"could not download {url}{arrived}: {reason}") from error
@@ -72,6 +72,8 @@ def _open(url: str, deadline: float) -> Any:
         try:
             answers.put(urllib.request.urlopen(url, timeout=min(STALL, deadline)))
         except (OSError, http.client.HTTPException, ValueError) as error:
+            if isinstance(error, urllib.error.HTTPError):
+                error.close()  # "404" and its like are responses too, still open
             answers.put(error)
 
     # A daemon: a look-up that hangs must not keep the process alive.

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from . import builders, download, sources, tfds_source
+from . import builders, download, paths, tfds_source
 from .builders import Progress
+from .checks import check
 from .dataset import DataError
 from .sources import Source
 
@@ -35,7 +36,7 @@ def prepare(
     Args:
       source: which data set, an entry of `sources.SOURCES`.
       archive: the original archive or an unpacked folder; downloaded when None.
-      data_dir: as in `sources.data_root`.
+      data_dir: as in `paths.data_root`.
       force: prepare again although it is there already.
       progress: called with (task, done, total).
 
@@ -48,14 +49,14 @@ def prepare(
     present = tfds_source.find_prepared(source, data_dir)
     if present is not None and not force:
         return Prepared(present, None)
-    root = sources.data_root(data_dir)
+    root = paths.data_root(data_dir)
     with _scratch(root) as scratch:
         if archive is not None:
             path = Path(archive).expanduser()
         else:
             path = _download(source, scratch, data_dir, progress)
         splits, evidence = source.read(path, source.md5)
-        sources.check(splits, source, path)
+        check(splits, source, path)
         written = builders.write(source, splits, scratch / "tfds", progress)
         folder = root / source.name / source.version
         _install(written, folder, scratch / "old")
@@ -104,7 +105,7 @@ def _download(
     except DataError as error:
         by_hand = "\n".join(f"  {url}" for url in source.urls)
         what = "FILE" if len(files) == 1 else "FOLDER"
-        again = sources.command(source.name, data_dir, options=f"--archive {what}")
+        again = paths.command(source.name, data_dir, options=f"--archive {what}")
         raise DataError(
             f"{error}\nWithout this network, fetch by hand\n{by_hand}\n"
             f"and run\n  {again}"

@@ -1,18 +1,14 @@
-"""The data sets that are prepared from an archive: a table of facts, no policy."""
+"""The data sets that are prepared from an archive: a table of facts."""
 
 import functools
-import os
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
 from . import cifar, idx
-from .dataset import DataError, Splits
+from .dataset import Splits
 
-__all__ = ["SOURCES", "Source", "check", "command", "data_root"]
+__all__ = ["SOURCES", "Source"]
 
 Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
 
@@ -118,82 +114,3 @@ SOURCES = {
     "mnist": MNIST,
     "fashion_mnist": FASHION_MNIST,
 }
-
-
-def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of all prepared data: argument, JAXCOMP_DATA_DIR, ~/.cache/jaxcomp.
-
-    Args:
-      data_dir: takes precedence when given.
-
-    Returns:
-      The folder, which need not exist.
-
-    Example:
-      >>> data_root("data").as_posix()
-      'data'
-    """
-    chosen = data_dir or os.environ.get("JAXCOMP_DATA_DIR") or "~/.cache/jaxcomp"
-    return Path(chosen).expanduser()
-
-
-def command(
-    name: str, data_dir: str | os.PathLike[str] | None = None, *, options: str = ""
-) -> str:
-    """The shell command that prepares a data set, for error messages.
-
-    Args:
-      name: of the data set.
-      data_dir: as the user gave it; the default needs no option.
-      options: more options, already quoted.
-
-    Returns:
-      One line for a shell.
-
-    Example:
-      >>> command("mnist", "my data", options="--archive FILE")
-      "jaxcomp data prepare mnist --archive FILE --data-dir 'my data'"
-    """
-    words = ["jaxcomp data prepare", name]
-    if options:
-        words.append(options)
-    if data_dir is not None:
-        words.append(f"--data-dir {shlex.quote(os.fspath(data_dir))}")
-    return " ".join(words)
-
-
-def check(splits: Splits, source: Source, archive: Path) -> None:
-    """Refuse arrays with wrong counts, image shape, labels or class balance.
-
-    Args:
-      splits: arrays as read.
-      source: what they must look like.
-      archive: where they came from, for the message.
-
-    Raises:
-      DataError: naming the archive, what was found and what was expected.
-    """
-    train_count, test_count = source.counts
-    halves = {
-        "training": (splits.train_images, splits.train_labels, train_count),
-        "test": (splits.test_images, splits.test_labels, test_count),
-    }
-    for half, (images, labels, count) in halves.items():
-        where = f"{archive}: {source.name}, {half} part:"
-        expected = (count, *source.shape)
-        if images.shape != expected or labels.shape != (count,):
-            raise DataError(
-                f"{where} found images {images.shape} and labels {labels.shape}, "
-                f"expected {expected} and {(count,)}"
-            )
-        if labels.min() < 0 or labels.max() >= source.num_classes:
-            raise DataError(
-                f"{where} found labels {labels.min()}..{labels.max()}, "
-                f"expected 0..{source.num_classes - 1}"
-            )
-        sizes = np.bincount(labels, minlength=source.num_classes)
-        if source.balanced and sizes.min() != sizes.max():
-            raise DataError(
-                f"{where} found classes of {sizes.min()} to {sizes.max()} examples, "
-                f"expected {count // source.num_classes} in each"
-            )

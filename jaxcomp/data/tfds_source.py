@@ -9,9 +9,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from . import cache
+from . import cache, paths
 from .dataset import DataError, Dataset, Splits
-from .sources import Source, command, data_root
+from .sources import Source
 
 __all__ = ["find_prepared", "load", "read_records"]
 
@@ -34,12 +34,12 @@ def find_prepared(
 
     Args:
       source: which data set.
-      data_dir: as in `sources.data_root`.
+      data_dir: as in `paths.data_root`.
 
     Returns:
       `data_dir / name / version` if both of TFDS's description files are there.
     """
-    folder = data_root(data_dir) / source.name / source.version
+    folder = paths.data_root(data_dir) / source.name / source.version
     written = (folder / "dataset_info.json", folder / "features.json")
     return folder if all(file.is_file() for file in written) else None
 
@@ -52,7 +52,7 @@ def load(source: Source, *, data_dir: str | os.PathLike[str] | None = None) -> D
 
     Args:
       source: which data set.
-      data_dir: as in `sources.data_root`.
+      data_dir: as in `paths.data_root`.
 
     Returns:
       The data set.
@@ -62,11 +62,11 @@ def load(source: Source, *, data_dir: str | os.PathLike[str] | None = None) -> D
     """
     folder = find_prepared(source, data_dir)
     if folder is None:
-        root = data_root(data_dir)
+        root = paths.data_root(data_dir)
         raise DataError(
             f"{source.name} is not prepared: looked for "
             f"{root / source.name / source.version}. Prepare it with\n"
-            f"  {command(source.name, data_dir, options='--archive FILE')}\n"
+            f"  {paths.command(source.name, data_dir, options='--archive FILE')}\n"
             "or leave --archive out to download it"
         )
     splits = cache.read(folder)
@@ -92,7 +92,7 @@ def _decode(
         open_split = functools.partial(
             tfds.data_source,
             f"{source.name}:{source.version}",
-            data_dir=os.fspath(data_root(data_dir)),
+            data_dir=os.fspath(paths.data_root(data_dir)),
             # Pillow directly is faster than through TFDS, which also warns about
             # OpenCV being absent.
             decoders={"image": tfds.decode.SkipDecoding()},
@@ -104,10 +104,10 @@ def _decode(
         return Splits(*read_records(train, source), *read_records(test, source))
     except (OSError, ValueError, RuntimeError, NotImplementedError, KeyError) as error:
         # What TFDS and array_record raise for damaged records or another format.
+        again = paths.command(source.name, data_dir, options="--force --archive FILE")
         raise DataError(
             f"the prepared {source.name} in {folder} cannot be read as array_record: "
-            f"{error}. Prepare it anew with\n"
-            f"  {command(source.name, data_dir, options='--force --archive FILE')}"
+            f"{error}. Prepare it anew with\n  {again}"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Aligned psum: workers agree on the places, so values are summed and never gathered."""
+"""Aligned psum: workers agree on the places, so only values are summed."""
 
 import functools
 

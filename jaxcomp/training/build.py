@@ -26,7 +26,7 @@ class Pieces(NamedTuple):
     workers: parallel.Workers
     model: Any
     tx: optax.GradientTransformationExtraArgs
-    rate: Callable[[Any], Array]
+    rate: schedules.Schedule
     augment: Callable[[Array, Array], Array]
     normalize: Callable[[Array], Array]
     horizon: Horizon
@@ -47,7 +47,7 @@ def build(config: Any) -> Pieces:
     data.batches(
         data.epoch_order(count, seed=config.seed, epoch=0),
         global_batch=config.batch_size,
-        workers=workers.count,
+        workers=workers.size,
     )
     total = steps_of(config.train_for, horizon)
     rate = schedules.learning_rate(
@@ -57,7 +57,7 @@ def build(config: Any) -> Pieces:
         total=total,
         warmup=steps_of(config.warmup, horizon),
         scaling=config.lr_scaling,
-        workers=workers.count,
+        workers=workers.size,
     )
     tx = optimizers.make_chain(config, rate, workers.axis)
     model = _model(config, dataset, workers.axis)
@@ -65,7 +65,7 @@ def build(config: Any) -> Pieces:
     augment = functools.partial(
         data.augment, **colours, pad=config.pad, flip=config.flip
     )
-    shape = (config.batch_size // workers.count, *dataset.train_images.shape[1:])
+    shape = (config.batch_size // workers.size, *dataset.train_images.shape[1:])
     fresh = functools.partial(
         init_state,
         model,

@@ -42,7 +42,7 @@ def make_evaluator(
         feed = eval_feed(
             pieces.dataset,
             batch_size=batch_size,
-            workers=workers.count,
+            workers=workers.size,
             local=workers.local,
         )
         for batch in feed:

@@ -153,7 +153,7 @@ def _run(
         pieces.dataset,
         seed=config.seed,
         batch_size=config.batch_size,
-        workers=workers.count,
+        workers=workers.size,
         local=workers.local,
         start=start,
     )
@@ -255,7 +255,7 @@ def _compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
     )
     images = pieces.dataset.train_images
     labels = pieces.dataset.train_labels
-    share = pieces.horizon.batch_size // workers.count
+    share = pieces.horizon.batch_size // workers.size
     local = workers.local.stop - workers.local.start
     example = (images[:share], labels[:share])
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
@@ -267,7 +267,7 @@ def _compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
             jax.eval_shape(pieces.fresh),
             *example,
             axis=workers.axis,
-            workers=workers.count,
+            workers=workers.size,
         )
     else:
         found = wire.collectives(compiled)
@@ -347,7 +347,7 @@ def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:
         method = ", ".join(parts)
     return (
         f"{config.model} ({parameter_count(state.params):,} parameters) on "
-        f"{config.dataset}: {workers.count} workers ({devices})\n"
+        f"{config.dataset}: {workers.size} workers ({devices})\n"
         f"method: {method}; {pieces.total_steps} steps of {config.batch_size} examples"
     )
 

@@ -1,4 +1,4 @@
-"""From a config to one optax chain; the chain is the whole method, read left to right."""
+"""From a config to one optax chain: the whole method, read left to right."""
 
 from collections.abc import Callable
 from typing import Any

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 import optax
+from jax import Array
+from jax.typing import ArrayLike
 
-from jaxcomp.base import Array
 from jaxcomp.specs import build, suggest
 
 __all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
 
-Schedule = Callable[[Array | int], Array]
+Schedule = Callable[[ArrayLike], Array]
 
 
 class Horizon(NamedTuple):
@@ -72,7 +73,8 @@ def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
     References:
       Loshchilov and Hutter, SGDR, arXiv:1608.03983, 2017.
     """
-    return optax.cosine_decay_schedule(1.0, total, alpha=final)
+    decay = optax.cosine_decay_schedule(1.0, total, alpha=final)
+    return lambda step: jnp.asarray(decay(step))
 
 
 def multistep(
@@ -80,7 +82,8 @@ def multistep(
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
     boundaries = {round(e * horizon.steps_per_epoch): factor for e in epochs}
-    return optax.piecewise_constant_schedule(1.0, boundaries)
+    steps = optax.piecewise_constant_schedule(1.0, boundaries)
+    return lambda step: jnp.asarray(steps(step))
 
 
 def piecewise_linear(
@@ -100,7 +103,7 @@ def piecewise_linear(
     steps = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
     heights = jnp.asarray(values, jnp.float32)
 
-    def schedule(step: Array | int) -> Array:
+    def schedule(step: ArrayLike) -> Array:
         return jnp.interp(jnp.asarray(step).astype(jnp.float32), steps, heights)
 
     return schedule
@@ -146,7 +149,7 @@ def learning_rate(
     factor = build(schedule, REGISTRY, "schedule", horizon, total)
     peak = base * _SCALINGS[scaling](workers)
 
-    def rate(step: Array | int) -> Array:
+    def rate(step: ArrayLike) -> Array:
         ramp = (jnp.asarray(step).astype(jnp.float32) + 1) / max(warmup, 1)
         return peak * factor(step) * jnp.minimum(ramp, 1.0)
 

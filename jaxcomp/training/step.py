@@ -21,7 +21,7 @@ __all__ = [
 
 
 class StepMetrics(NamedTuple):
-    """What one worker reports of one step. Averaging is left to the host: it is free."""
+    """What one worker reports of one step; the host averages, without a message."""
 
     loss: Array  # [] mean over the worker's examples
     accuracy: Array  # []

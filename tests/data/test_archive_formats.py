@@ -11,6 +11,7 @@ import pytest
 from archive_makers import Toy, md5, pack
 
 from jaxcomp.data import DataError, sources
+from jaxcomp.data.checks import check
 from jaxcomp.data.pickles import read_batch
 
 TARGETS = ["a.tar.gz", "a.tar", "a.zip", "a"]
@@ -28,7 +29,7 @@ def test_every_form_gives_the_same_arrays(
             files, tmp_path / form / target if target == "a" else tmp_path / target
         )
         splits, _ = toy.source.read(path, toy.source.md5)
-        sources.check(splits, toy.source, path)
+        check(splits, toy.source, path)
         for found, expected in zip(splits, toy.splits, strict=True):
             np.testing.assert_array_equal(found, expected)
 
@@ -100,7 +101,7 @@ def test_check_tells_found_from_expected(
     toy = archive_makers.cifar10()
     source = toy.source._replace(**change)
     with pytest.raises(DataError, match=message):
-        sources.check(toy.splits, source, tmp_path)
+        check(toy.splits, source, tmp_path)
 
 
 class _Malicious:

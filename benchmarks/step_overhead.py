@@ -1,0 +1,160 @@
+"""What does the exchange cost when it does nothing?
+
+Compares steps/s of jaxcomp's training step with `exact` to a hand-written pmap + optax
+step of the same model on the same data, in turns, so that a busy machine slows both.
+The hand-written step does what people write: gradient, pmean, optax, metrics; it has no
+guard against NaN, no report of norms and errors. Prints the ratio (1.0: no cost).
+
+    python -m benchmarks.step_overhead --model=resnet20 --batch=128
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from ml_collections import ConfigDict
+
+from configs import default
+from jaxcomp import parallel
+from jaxcomp.training.build import Pieces, build
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--batch", type=int, default=128, help="of all workers")
+    parser.add_argument("--size", type=int, default=32, help="side of the images")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
+    parser.add_argument("--turns", type=int, default=15)
+    args = parser.parse_args()
+
+    config = _config(args)
+    pieces = build(config)
+    batch = _batch(pieces, args)
+    turns = {"jaxcomp": ours(pieces, batch), "hand-written": theirs(pieces, batch)}
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    for run in turns.values():
+        run(2)  # warm up
+    for _ in range(args.turns):
+        for name, run in turns.items():
+            seconds[name].append(run(args.steps) / args.steps)
+    medians = {name: statistics.median(times) for name, times in seconds.items()}
+    for name, median in medians.items():
+        print(
+            f"{name:13} {1 / median:8.2f} steps/s (best {1 / min(seconds[name]):.2f})"
+        )
+    pairs = zip(seconds["hand-written"], seconds["jaxcomp"], strict=True)
+    ratio = statistics.median(hand / own for hand, own in pairs)
+    print(f"ratio jaxcomp / hand-written: {ratio:.3f} (median of {args.turns} pairs)")
+
+
+def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
+    """The trainer's step, compiled as the trainer does; returns a timed runner."""
+    workers = pieces.workers
+    state = parallel.spread(pieces.fresh(), workers)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        pieces.step,
+        workers,
+        in_axes=(axes, 0, 0),
+        out_axes=(axes, 0),
+        donate_argnums=(0,),
+    )
+    placed = parallel.place(batch, workers, 0)
+    compiled = mapped.lower(state, *placed).compile()
+    holder = [state]
+
+    def run(steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            placed = parallel.place(batch, workers, 0)
+            holder[0], metrics = compiled(holder[0], *placed)
+            jax.block_until_ready((holder[0], metrics))
+        return time.perf_counter() - began
+
+    return run
+
+
+def theirs(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
+    """pmap + optax as most people write it, state replicated with a leading axis."""
+    model, size = pieces.model, pieces.workers.size
+    tx = optax.chain(
+        optax.add_decayed_weights(5e-4),
+        optax.sgd(pieces.rate, momentum=0.9, nesterov=True),
+    )
+    fresh = pieces.fresh()
+    stats = fresh.batch_stats.value
+
+    def step(
+        params: Any, stats: Any, opt_state: Any, key: Any, images: Any, labels: Any
+    ) -> Any:
+        key, use = jax.random.split(key)
+        inputs = pieces.augment(images, use)
+
+        def loss_of(params: Any) -> Any:
+            logits, new = model.apply(
+                {"params": params, "batch_stats": stats},
+                inputs,
+                train=True,
+                mutable=["batch_stats"],
+            )
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+            return jnp.mean(losses), (logits, new["batch_stats"])
+
+        (loss, (logits, new)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        grads = jax.lax.pmean(grads, "batch")
+        updates, opt_state = tx.update(grads, opt_state, params)
+        params = optax.apply_updates(params, updates)
+        accuracy = jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32))
+        metrics = jax.lax.pmean({"loss": loss, "accuracy": accuracy}, "batch")
+        return params, new, opt_state, key, metrics
+
+    mapped = jax.pmap(step, axis_name="batch", donate_argnums=(0, 1, 2))
+
+    def replicate(tree: Any) -> Any:
+        return jax.tree.map(lambda x: np.stack([np.asarray(x)] * size), tree)
+
+    keys = jax.random.split(jax.random.key(0), size)
+    holder = [
+        replicate(fresh.params),
+        replicate(stats),
+        replicate(tx.init(fresh.params)),
+        keys,
+    ]
+
+    def run(steps: int) -> float:
+        began = time.perf_counter()
+        for _ in range(steps):
+            *holder[:], metrics = mapped(*holder, *batch)
+            jax.block_until_ready((holder, metrics))
+        return time.perf_counter() - began
+
+    return run
+
+
+def _config(args: argparse.Namespace) -> ConfigDict:
+    config = default.get_config()
+    config.dataset = f"digits(size={args.size})"
+    config.model = args.model
+    config.workers = args.workers
+    config.batch_size = args.batch
+    config.exchange = "exact"
+    config.memory = "none"
+    return config
+
+
+def _batch(pieces: Pieces, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+    chosen = np.arange(args.batch).reshape(args.workers, -1)
+    data = pieces.dataset
+    return data.train_images[chosen], data.train_labels[chosen]
+
+
+if __name__ == "__main__":
+    main()

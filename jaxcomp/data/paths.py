@@ -1,0 +1,49 @@
+"""Where prepared data lies, and the command that puts it there."""
+
+import os
+import shlex
+from pathlib import Path
+
+__all__ = ["command", "data_root"]
+
+
+def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of all prepared data: argument, JAXCOMP_DATA_DIR, ~/.cache/jaxcomp.
+
+    Args:
+      data_dir: takes precedence when given.
+
+    Returns:
+      The folder, which need not exist.
+
+    Example:
+      >>> data_root("data").as_posix()
+      'data'
+    """
+    chosen = data_dir or os.environ.get("JAXCOMP_DATA_DIR") or "~/.cache/jaxcomp"
+    return Path(chosen).expanduser()
+
+
+def command(
+    name: str, data_dir: str | os.PathLike[str] | None = None, *, options: str = ""
+) -> str:
+    """The shell command that prepares a data set, for error messages.
+
+    Args:
+      name: of the data set.
+      data_dir: as the user gave it; the default needs no option.
+      options: more options, already quoted.
+
+    Returns:
+      One line for a shell.
+
+    Example:
+      >>> command("mnist", "my data", options="--archive FILE")
+      "jaxcomp data prepare mnist --archive FILE --data-dir 'my data'"
+    """
+    words = ["jaxcomp data prepare", name]
+    if options:
+        words.append(options)
+    if data_dir is not None:
+        words.append(f"--data-dir {shlex.quote(os.fspath(data_dir))}")
+    return " ".join(words)

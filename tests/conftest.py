@@ -1,0 +1,19 @@
+"""Strictness for every test: devices before jax starts, strict promotion.
+
+Eight virtual devices exist in the test process, so that mappers can be compared; the
+library itself sets them up for users (see jaxcomp.parallel).
+"""
+
+import jax
+import pytest
+
+from jaxcomp import parallel
+
+jax.config.update("jax_numpy_dtype_promotion", "strict")
+jax.config.update("jax_numpy_rank_promotion", "raise")
+parallel.setup(workers=8)
+
+
+@pytest.fixture
+def key() -> jax.Array:
+    return jax.random.key(0)
