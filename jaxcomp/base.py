@@ -45,7 +45,7 @@ class Compressor(NamedTuple):
     init: Callable[[Spec], State]
     # (x, state, key) -> (payload, state). The key is the only source of randomness.
     compress: Callable[[Any, State, Array], tuple[Payload, State]]
-    # (payload, spec) -> x_hat, of the spec's shape and dtype
+    # (payload, spec) -> x_hat, of the spec's shape and dtype; x itself serves as spec
     decompress: Callable[[Payload, Spec], Any]
     # (payloads with a leading axis, spec) -> sum of their x_hat, in at least float32,
     # in the order of the axis and without holding all x_hat at once.
@@ -185,10 +185,15 @@ def compressor(
         name=name,
         init=init,
         compress=jax.jit(compress),
-        decompress=jax.jit(decompress, static_argnums=1),
-        decompress_sum=jax.jit(decompress_sum, static_argnums=1),
+        decompress=_with_spec(jax.jit(decompress, static_argnums=1)),
+        decompress_sum=_with_spec(jax.jit(decompress_sum, static_argnums=1)),
         ideal_bits=ideal_bits,
         contraction=contraction,
         unbiased=unbiased,
         aligned=aligned,
     )
+
+
+def _with_spec(decode: Callable[[Payload, Spec], Array]) -> Callable[..., Array]:
+    """Let an array stand for its spec, and forget where a spec's array lived."""
+    return lambda payload, spec: decode(payload, spec_of(spec))

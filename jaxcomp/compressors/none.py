@@ -17,8 +17,9 @@ def none() -> Compressor:
 
     Example:
         >>> c = none()
-        >>> payload, _ = c.compress(jnp.arange(3.0), (), None)
-        >>> c.decompress(payload, jax.ShapeDtypeStruct((3,), jnp.float32))
+        >>> x = jnp.arange(3.0)
+        >>> payload, _ = c.compress(x, (), None)
+        >>> c.decompress(payload, x)
         Array([0., 1., 2.], dtype=float32)
     """
 

@@ -19,8 +19,9 @@ def sign() -> Compressor:
 
     Example:
         >>> c = sign()
-        >>> payload, _ = c.compress(jnp.array([3.0, -1.0]), (), None)
-        >>> c.decompress(payload, jax.ShapeDtypeStruct((2,), jnp.float32))
+        >>> x = jnp.array([3.0, -1.0])
+        >>> payload, _ = c.compress(x, (), None)
+        >>> c.decompress(payload, x)
         Array([ 2., -2.], dtype=float32)
 
     References:

@@ -25,7 +25,7 @@ def top_k(keep: float = 0.01) -> Compressor:
         >>> c = top_k(keep=0.5)
         >>> x = jnp.array([1.0, -4.0, 2.0, 0.5])
         >>> payload, _ = c.compress(x, (), None)
-        >>> c.decompress(payload, jax.ShapeDtypeStruct(x.shape, x.dtype))
+        >>> c.decompress(payload, x)
         Array([ 0., -4.,  2.,  0.], dtype=float32)
 
     References:
