@@ -179,7 +179,7 @@ def _computations(text: str) -> dict[str, list[str]]:
         elif line.startswith("}"):
             current = None
         elif current is not None:
-            current.append(line)
+            current.append(re.sub(r"/\*.*?\*/", "", line))  # /*index=5*/ in long tuples
     return bodies
 
 
