@@ -161,11 +161,12 @@ def map_values(function: Callable[[Any], Any], payload: Payload) -> Payload:
 
     Args:
       function: list of arrays -> list of as many arrays.
-      payload: a payload or a tree of payloads, each with a `values` field.
+      payload: a payload or a tree of payloads, each with a `values` field. Where a
+        composition has put a payload there, its own `values` are meant.
     """
     nodes, structure = jax.tree.flatten(payload, is_leaf=_has_values)
-    values = function([node.values for node in nodes])
-    nodes = [n._replace(values=v) for n, v in zip(nodes, values, strict=True)]
+    values = function([_innermost(node) for node in nodes])
+    nodes = [_with_innermost(n, v) for n, v in zip(nodes, values, strict=True)]
     return jax.tree.unflatten(structure, nodes)
 
 
@@ -220,12 +221,26 @@ def _has_values(node: Any) -> bool:
     return hasattr(node, "values") and hasattr(node, "_replace")
 
 
+def _innermost(node: Any) -> Any:
+    return _innermost(node.values) if _has_values(node) else node
+
+
+def _with_innermost(node: Any, values: Any) -> Any:
+    if not _has_values(node):
+        return values
+    return node._replace(values=_with_innermost(node.values, values))
+
+
 def _wire_width(dtype: Any) -> int:
     """Bytes of the unsigned integer that carries this dtype; 8-byte types use two."""
-    dtype = jnp.dtype(dtype)
-    if dtype == jnp.bool_ or dtype.itemsize not in (1, 2, 4, 8) or "int4" in dtype.name:
-        raise TypeError(f"pack {dtype.name} arrays into unsigned words before sending")
-    return min(dtype.itemsize, 4)
+    whole_bytes = False
+    if jnp.issubdtype(dtype, jnp.integer):
+        whole_bytes = jnp.iinfo(dtype).bits % 8 == 0
+    elif jnp.issubdtype(dtype, jnp.floating):
+        whole_bytes = jnp.finfo(dtype).bits % 8 == 0
+    if not whole_bytes:
+        raise TypeError(f"pack {dtype} arrays into unsigned words before sending")
+    return min(jnp.dtype(dtype).itemsize, 4)
 
 
 def _wire_size(leaf: Any) -> int:

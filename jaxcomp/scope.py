@@ -15,7 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Payload, Spec, State, Tree, spec_of
+from jaxcomp.base import (
+    Array,
+    Compressor,
+    Payload,
+    Spec,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+)
 from jaxcomp.compressors import make
 from jaxcomp.specs import Call, build
 
@@ -38,10 +47,6 @@ class Leaf(NamedTuple):
     path: str  # such as "Conv_0/kernel"
     spec: jax.ShapeDtypeStruct
     place: int  # position among all leaves of the tree
-
-    @property
-    def nbytes(self) -> int:
-        return self.spec.size * self.spec.dtype.itemsize
 
 
 class Group(NamedTuple):
@@ -88,15 +93,14 @@ def bucketed(compressor: Compressor, bytes: int = 25_000_000) -> Plan:
         raise ValueError(f"bytes is a whole number of at least 1, not {bytes}")
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
-        buckets: list[list[Leaf]] = []
-        room = 0
+        buckets: list[Group] = []
         for leaf in leaves:
-            if not buckets or leaf.nbytes > room:
-                buckets.append([])
-                room = bytes
-            buckets[-1].append(leaf)
-            room -= leaf.nbytes
-        return [Group(tuple(bucket), compressor) for bucket in buckets]
+            joined = Group((*buckets[-1].leaves, leaf), compressor) if buckets else None
+            if joined is None or _nbytes(_joined_spec(joined)) > bytes:
+                buckets.append(Group((leaf,), compressor))
+            else:
+                buckets[-1] = joined
+        return buckets
 
     return Plan(f"bucketed(bytes={bytes})", groups, (compressor,))
 
@@ -181,11 +185,11 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
         return jax.tree.unflatten(structure, leaves)
 
     def decompress(payloads: Payload, spec: Spec) -> Tree:
-        x = decode("decompress", payloads, spec)
-        return jax.tree.map(lambda part, s: part.astype(s.dtype), x, spec)
+        return _cast(decode("decompress", payloads, spec), spec)
 
     def decompress_sum(payloads: Payload, spec: Spec) -> Tree:
-        return decode("decompress_sum", payloads, spec)
+        # Tensors without elements are in no group, yet have their dtype like the rest.
+        return _cast(decode("decompress_sum", payloads, spec), wide_spec(spec))
 
     def ideal_bits(spec: Spec) -> float:
         groups = _groups(plan, spec)
@@ -220,6 +224,14 @@ def _groups(plan: Plan, tree: Tree) -> list[Group]:
         for i, (path, spec) in enumerate(paths)
     ]
     return plan.groups([leaf for leaf in leaves if leaf.spec.size])
+
+
+def _nbytes(spec: jax.ShapeDtypeStruct) -> int:
+    return spec.size * spec.dtype.itemsize
+
+
+def _cast(tree: Tree, spec: Spec) -> Tree:
+    return jax.tree.map(lambda part, s: part.astype(s.dtype), tree, spec)
 
 
 def _joined_spec(group: Group) -> jax.ShapeDtypeStruct:

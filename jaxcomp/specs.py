@@ -16,7 +16,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Call", "Pipe", "SpecError", "build", "parse", "suggest"]
+__all__ = ["Call", "Pipe", "SpecError", "build", "error_at", "parse", "suggest"]
 
 
 class SpecError(ValueError):
@@ -83,20 +83,24 @@ def build(
     """
     call = parse(spec) if isinstance(spec, str) else spec
     if isinstance(call, Pipe):
-        raise SpecError(
-            f"'|' composes compressors; a {kind} cannot be composed: {call}"
-        )
+        message = f"'|' composes compressors; a {kind} cannot be composed"
+        raise error_at(call.left, message)
     if call.name not in registry:
         hint = suggest(call.name, registry)
-        raise _error(call.text, call.column, f"unknown {kind} {call.name!r}. {hint}")
+        raise error_at(call, f"unknown {kind} {call.name!r}. {hint}")
     factory = registry[call.name]
     _check_arguments(factory, call, kind, len(given))
     try:
         return factory(*given, *call.args, **call.kwargs)
     except SpecError:
         raise
-    except ValueError as error:
-        raise _error(call.text, call.column, f"{call.name}: {error}") from error
+    except (TypeError, ValueError) as error:  # TypeError: a value of the wrong kind
+        raise error_at(call, f"{call.name}: {error}") from error
+
+
+def error_at(call: Call, message: str) -> SpecError:
+    """The error that shows where in the text a call stands."""
+    return _error(call.text, call.column, message)
 
 
 def suggest(name: str, valid: Iterable[str]) -> str:
@@ -120,14 +124,18 @@ def _check_arguments(factory: Callable, call: Call, kind: str, given: int) -> No
         if key not in names:
             hint = suggest(key, names)
             message = f"{kind} {call.name!r} has no argument {key!r}. {hint}"
-            raise _error(call.text, call.column, message)
+            raise error_at(call, message)
     positional = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
     if len(call.args) > len(positional):
         message = (
             f"{kind} {call.name!r} takes its arguments by name: "
             f"{', '.join(names) or '(none)'}"
         )
-        raise _error(call.text, call.column, message)
+        raise error_at(call, message)
+    for name in positional[: len(call.args)]:
+        if name in call.kwargs:
+            message = f"{kind} {call.name!r} is given {name!r} twice"
+            raise error_at(call, message)
     required = [
         p.name
         for p in parameters[len(call.args) :]
@@ -135,7 +143,7 @@ def _check_arguments(factory: Callable, call: Call, kind: str, given: int) -> No
     ]
     if required:
         message = f"{kind} {call.name!r} needs {', '.join(required)}"
-        raise _error(call.text, call.column, message)
+        raise error_at(call, message)
 
 
 def _spec(node: ast.expr, text: str) -> Call | Pipe:
@@ -152,6 +160,8 @@ def _spec(node: ast.expr, text: str) -> Call | Pipe:
         for keyword in node.keywords:
             if keyword.arg is None:
                 raise _error(text, node.col_offset, "'**' is not allowed in a spec")
+            if keyword.arg in kwargs:
+                raise _error(text, keyword.col_offset, f"{keyword.arg!r} stands twice")
             kwargs[keyword.arg] = _value(keyword.value, text)
         args = tuple(_value(a, text) for a in node.args)
         return Call(node.func.id, args, kwargs, text, node.col_offset)
@@ -166,8 +176,11 @@ def _pipe(left: Call | Pipe, right: Call | Pipe) -> Pipe:
     return Pipe(left, right)
 
 
+_CONSTANTS = (int, float, str, bool, type(None))  # not bytes, complex or "..."
+
+
 def _value(node: ast.expr, text: str) -> Any:
-    if isinstance(node, ast.Constant):
+    if isinstance(node, ast.Constant) and isinstance(node.value, _CONSTANTS):
         return node.value
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         inner = _value(node.operand, text)

@@ -13,7 +13,7 @@ from jaxcomp.compressors.qsgd import qsgd
 from jaxcomp.compressors.random_k import random_k
 from jaxcomp.compressors.sign import sign
 from jaxcomp.compressors.top_k import top_k
-from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp.specs import Call, Pipe, build, error_at, parse
 
 __all__ = ["REGISTRY", "compose", "make"]
 
@@ -45,5 +45,9 @@ def make(spec: str | Call | Pipe | Compressor) -> Compressor:
     if isinstance(spec, str):
         spec = parse(spec)
     if isinstance(spec, Pipe):
-        return compose(make(spec.left), make(spec.right))
+        left, right = make(spec.left), make(spec.right)
+        try:
+            return compose(left, right)
+        except ValueError as error:
+            raise error_at(spec.left, str(error)) from error
     return build(spec, REGISTRY, "compressor")

@@ -1,6 +1,7 @@
 """QSGD: stochastic levels, packed to their true width."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,10 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Spec, State, compressor
 from jaxcomp.payloads import Quantized, bit_width, pack, unpack
 
-__all__ = ["qsgd"]
+__all__ = ["MAX_LEVELS", "qsgd"]
+
+# Beyond it float32 has no bits left for the noise that makes the rounding unbiased.
+MAX_LEVELS = 1 << 15
 
 
 def qsgd(levels: int = 127, bucket: int | None = 512) -> Compressor:
@@ -34,11 +38,13 @@ def qsgd(levels: int = 127, bucket: int | None = 512) -> Compressor:
       Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
       Encoding, arXiv:1610.02132, 2017.
     """
-    if not isinstance(levels, int) or levels < 1:
-        raise ValueError(f"levels is a whole number of at least 1, not {levels}")
-    if bucket is not None and (not isinstance(bucket, int) or bucket < 1):
+    if type(levels) is not int or not 1 <= levels <= MAX_LEVELS:
         raise ValueError(
-            f"bucket is a whole number of at least 1 or None, not {bucket}"
+            f"levels is a whole number from 1 to {MAX_LEVELS}, not {levels!r}"
+        )
+    if bucket is not None and (type(bucket) is not int or bucket < 1):
+        raise ValueError(
+            f"bucket is a whole number of at least 1 or None, not {bucket!r}"
         )
     bits = bit_width(2 * levels + 1)
 
@@ -50,14 +56,18 @@ def qsgd(levels: int = 127, bucket: int | None = 512) -> Compressor:
         count = rows(flat.size)
         width = bucket or flat.size
         buckets = jnp.pad(flat, (0, count * width - flat.size)).reshape(count, width)
-        units = _norms(buckets) / levels
+        factors = _factors(buckets)
+        buckets = buckets * factors[:, None]
+        norms = jnp.sqrt(jnp.sum(jnp.square(buckets), axis=1))
+        # No element exceeds the largest number, so neither need the largest level.
+        units = jnp.minimum(norms, _largest(x.dtype) * factors) / levels
         scaled = jnp.abs(buckets) / jnp.where(units == 0, 1.0, units)[:, None]
         noise = jax.random.uniform(key, buckets.shape)
         # One element alone has |x| / unit == s exactly; rounding may push it above.
         level = jnp.minimum(jnp.floor(scaled + noise), levels)
         level = jnp.where(buckets < 0, -level, level).reshape(-1)[: flat.size]
         symbols = (level + levels).astype(jnp.uint32)
-        return Quantized(units, pack(symbols, bits)), state
+        return Quantized(units / factors, pack(symbols, bits)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
         size = math.prod(spec.shape)
@@ -92,8 +102,21 @@ def qsgd(levels: int = 127, bucket: int | None = 512) -> Compressor:
     )
 
 
-def _norms(buckets: Array) -> Array:
-    """L2 norm of each row without overflow: squares of 1e20 leave float32."""
+def _factors(buckets: Array) -> Array:
+    """A power of two for each row that moves it to where squares stay in range.
+
+    Squares of 1e20 leave float32, and so does 1 / 1e38, which compilers multiply by
+    instead of dividing. NaN for a row with a NaN or an infinity: the row decodes to NaN
+    as a whole.
+    """
     peak = jnp.max(jnp.abs(buckets), axis=1)
-    safe = jnp.where(peak == 0, 1.0, peak)
-    return peak * jnp.sqrt(jnp.sum(jnp.square(buckets / safe[:, None]), axis=1))
+    factors = jnp.where(
+        peak > 2.0**40, 2.0**-87, jnp.where(peak < 2.0**-40, 2.0**87, 1)
+    )
+    return jnp.where(jnp.isfinite(peak), factors, jnp.nan)
+
+
+def _largest(dtype: Any) -> float:
+    """The dtype's largest number, less what level * unit may gain by rounding."""
+    largest = min(float(jnp.finfo(dtype).max), float(jnp.finfo(jnp.float32).max))
+    return largest * (1 - 2.0**-22)

@@ -5,8 +5,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors.top_k import check_keep, kept
+from jaxcomp.base import Array, Compressor, Spec, State, compressor, spec_of, wide_spec
+from jaxcomp.compressors.top_k import check_keep, kept, show_keep
 from jaxcomp.payloads import Seeded, index_dtype
 
 __all__ = ["random_k", "random_subset"]
@@ -36,6 +36,8 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
       arXiv:1710.09854, 2017.
     """
     check_keep(keep)
+    if not isinstance(unbiased, bool):
+        raise ValueError(f"unbiased is True or False, not {unbiased!r}")
 
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded, State]:
         flat = x.reshape(-1)
@@ -43,7 +45,7 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         seed = jax.random.bits(key, (2,), jnp.uint32)
         values = flat[random_subset(seed, flat.size, k)]
         if unbiased:
-            values = values * jnp.asarray(flat.size / k, values.dtype)
+            values = _scale(values, flat.size / k)
         return Seeded(values, seed), state
 
     def accumulate(total: Array, payload: Seeded) -> Array:
@@ -69,7 +71,7 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         return delta if delta > 0 else None
 
     return compressor(
-        f"random_k(keep={keep:g}, unbiased={unbiased})",
+        f"random_k(keep={show_keep(keep)}, unbiased={unbiased})",
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,
@@ -78,6 +80,12 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         unbiased=unbiased,
         aligned=True,
     )
+
+
+def _scale(values: Array, by: float) -> Array:
+    """Multiply in at least float32: n/k rounded to bfloat16 would itself be a bias."""
+    wide = values.astype(wide_spec(spec_of(values)).dtype)
+    return (wide * by).astype(values.dtype)
 
 
 def random_subset(seed: Array, size: int, count: int) -> Array:

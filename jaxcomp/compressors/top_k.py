@@ -1,6 +1,7 @@
 """Top-k: send the largest elements and where they stand."""
 
 import math
+import numbers
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Spec, State, compressor
 from jaxcomp.payloads import Sparse, index_dtype
 
-__all__ = ["check_keep", "kept", "subset_bits", "top_k"]
+__all__ = ["check_keep", "kept", "show_keep", "subset_bits", "top_k"]
 
 
 def top_k(keep: float = 0.01) -> Compressor:
@@ -61,7 +62,7 @@ def top_k(keep: float = 0.01) -> Compressor:
         return kept(n, keep) / n
 
     return compressor(
-        f"top_k(keep={keep:g})",
+        f"top_k(keep={show_keep(keep)})",
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,
@@ -73,8 +74,18 @@ def top_k(keep: float = 0.01) -> Compressor:
 
 def check_keep(keep: float) -> None:
     """Refuse a `keep` that is not a fraction: other tools count what they DROP."""
-    if not 0 < keep <= 1:
-        raise ValueError(f"keep is the fraction kept, in (0, 1], not {keep}")
+    if not isinstance(keep, numbers.Real) or not 0 < keep <= 1:
+        raise ValueError(f"keep is the fraction kept, in (0, 1], not {keep!s}")
+
+
+def show_keep(keep: float) -> str:
+    """The shortest text that gives the same fraction again: names rebuild a method.
+
+    Example:
+        >>> show_keep(0.01), show_keep(1.0), show_keep(1 / 3)
+        ('0.01', '1', '0.3333333333333333')
+    """
+    return repr(float(keep)).removesuffix(".0")
 
 
 def kept(size: int, keep: float) -> int:

@@ -1,0 +1,200 @@
+"""Every law on every compressor: a new line of the registry is tested by itself."""
+
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import compressors
+from jaxcomp.base import Compressor
+from tests import laws
+
+FURTHER = [
+    "qsgd(levels=1)",
+    "qsgd(levels=7, bucket=None)",
+    "qsgd(levels=127, bucket=100)",
+    "random_k(keep=0.25, unbiased=True)",
+    "random_k(keep=0.5, unbiased=True) | qsgd(levels=15)",
+    "random_k(keep=0.8, unbiased=True) | random_k(keep=0.9, unbiased=True)",
+    "top_k(keep=0.1) | qsgd(levels=7)",
+    "top_k(keep=0.2) | sign",
+    "top_k(keep=1.0)",
+]
+METHODS = [*compressors.REGISTRY, *FURTHER]
+
+SIZE = 257  # odd, and no multiple of the 32 symbols of a word
+SHAPES = [(), (1,), (3,), (SIZE,), (8, 33), (2, 3, 5)]
+DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
+SPEC = jax.ShapeDtypeStruct((SIZE,), jnp.float32)
+
+
+@functools.cache
+def make(method: str) -> Compressor:
+    """One object for each method, so that all tests share its compiled programs."""
+    return compressors.make(method)
+
+
+UNBIASED = [m for m in METHODS if make(m).unbiased]
+ALIGNED = [m for m in METHODS if make(m).aligned]
+CONTRACTIVE = [m for m in METHODS if make(m).contraction(SPEC) is not None]
+
+
+def name(dtype: jnp.dtype) -> str:
+    return jnp.dtype(dtype).name
+
+
+def normal(*shape: int, seed: int = 0) -> jax.Array:
+    values = np.random.default_rng(seed).normal(size=shape)
+    return jnp.asarray(values, jnp.float32)
+
+
+def vectors() -> dict[str, np.ndarray]:
+    """Random, heavy-tailed and adversarial vectors."""
+    rng = np.random.default_rng(1)
+    signs = rng.choice([-1.0, 1.0], SIZE)
+    one_hot = np.where(np.arange(SIZE) == 100, 1.0, 0.0)
+    return {
+        "normal": rng.normal(size=SIZE),
+        "student t": rng.standard_t(1.5, size=SIZE),
+        "log-normal": rng.lognormal(0, 3, size=SIZE) * signs,
+        "one hot": one_hot,
+        "constant": np.full(SIZE, 0.3),
+        "equal magnitudes": signs,
+        "one huge among small": one_hot * 1e3 + signs,
+        "halfway between levels": np.full(SIZE, 1.0) * signs * 0.5 + one_hot,
+    }
+
+
+EXTREMES = {
+    "zero": 0.0,
+    "constant": 0.3,
+    "negative": -2.0,
+    "tiny": 1e-38,
+    "denormal": 1e-44,
+    "huge": 1e37,
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_round_trip_of_every_shape_and_dtype(method: str, key: jax.Array) -> None:
+    for shape, dtype in itertools.product(SHAPES, DTYPES):
+        laws.check_round_trip(make(method), jnp.ones(shape, dtype), key)
+
+
+@pytest.mark.parametrize("method", compressors.REGISTRY)
+def test_elements_keep_their_order(method: str, key: jax.Array) -> None:
+    x = normal(8, 33)
+    np.testing.assert_array_equal(
+        laws.outputs(make(method), x, key[None]),
+        laws.outputs(make(method), x.reshape(-1), key[None]),
+    )
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_sum_of_payloads(method: str, key: jax.Array) -> None:
+    laws.check_sum(make(method), normal(3, SIZE), jax.random.split(key, 3))
+
+
+@pytest.mark.parametrize("method", compressors.REGISTRY)
+def test_payloads_of_narrow_numbers_are_summed_in_float32(
+    method: str, key: jax.Array
+) -> None:
+    xs = normal(3, SIZE).astype(jnp.bfloat16)
+    laws.check_sum(make(method), xs, jax.random.split(key, 3))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_bits(method: str, key: jax.Array) -> None:
+    laws.check_bits(make(method), normal(SIZE), key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_extreme_values_stay_finite(method: str, key: jax.Array) -> None:
+    for value in EXTREMES.values():
+        laws.check_finite(make(method), jnp.full(SIZE, value), key)
+        laws.check_finite(make(method), jnp.zeros(SIZE).at[5].set(value), key)
+
+
+@pytest.mark.parametrize("method", compressors.REGISTRY)
+def test_one_element_stays_finite(method: str, key: jax.Array) -> None:
+    for value in EXTREMES.values():
+        laws.check_finite(make(method), jnp.full(1, value), key)
+
+
+def enlarges(method: str) -> bool:
+    """Whether n/k takes the largest numbers out of range: no finite output is right."""
+    return "unbiased=True" in method
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16], ids=name)
+@pytest.mark.parametrize("method", [m for m in METHODS if not enlarges(m)])
+def test_numbers_near_the_largest(
+    method: str, dtype: jnp.dtype, key: jax.Array
+) -> None:
+    largest = 0.9 * float(jnp.finfo(dtype).max)
+    x = jnp.full(SIZE, largest, dtype)
+    laws.check_finite(make(method), x, key)
+    laws.check_finite(make(method), x.at[::2].multiply(-1), key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_non_finite_values_surface(method: str) -> None:
+    laws.check_non_finite_surfaces(make(method), normal(SIZE))
+
+
+@pytest.mark.parametrize("method", UNBIASED)
+def test_unbiased(method: str) -> None:
+    laws.check_unbiased(make(method), normal(SIZE))
+    laws.check_unbiased(make(method), jnp.asarray(vectors()["student t"], jnp.float32))
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30, 3e38])
+@pytest.mark.parametrize("method", [m for m in UNBIASED if not enlarges(m)])
+def test_unbiased_at_every_scale(method: str, scale: float) -> None:
+    x = normal(SIZE)
+    laws.check_unbiased(make(method), x / jnp.max(jnp.abs(x)) * scale)
+
+
+@pytest.mark.parametrize("method", CONTRACTIVE)
+def test_contraction(method: str) -> None:
+    for vector in vectors().values():
+        laws.check_contraction(make(method), jnp.asarray(vector, jnp.float32))
+
+
+@pytest.mark.parametrize("method", ALIGNED)
+def test_aligned(method: str, key: jax.Array) -> None:
+    x, other = normal(SIZE), jnp.asarray(vectors()["log-normal"], jnp.float32)
+    laws.check_aligned(make(method), x, other, key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_same_key_same_payload(method: str, key: jax.Array) -> None:
+    laws.check_same_key_same_payload(make(method), normal(SIZE), key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_no_recompilation(method: str, key: jax.Array) -> None:
+    laws.check_no_recompilation(make(method), normal(SIZE), key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_vmap_over_workers(method: str, key: jax.Array) -> None:
+    laws.check_vmap(make(method), normal(3, SIZE), jax.random.split(key, 3))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_payload_travels_in_one_buffer(method: str, key: jax.Array) -> None:
+    laws.check_fuses(make(method), normal(SIZE), key)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_name_builds_the_same_method_again(method: str) -> None:
+    compressor = make(method)
+    again = compressors.make(compressor.name)
+    assert again.name == compressor.name
+    assert (again.unbiased, again.aligned) == (compressor.unbiased, compressor.aligned)
+    assert again.contraction(SPEC) == compressor.contraction(SPEC)
+    assert again.ideal_bits(SPEC) == compressor.ideal_bits(SPEC)

@@ -1,0 +1,287 @@
+"""The laws of a compressor, as functions that raise AssertionError.
+
+Each takes a `Compressor` and what to try it on, so that any suite can call them on a
+method of its own. They accept lifted compressors too: read "array" as "tree".
+"""
+
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp import nbits
+from jaxcomp.base import Compressor, spec_of, wide_spec
+from jaxcomp.payloads import fuse, map_values, split
+
+__all__ = [
+    "CHUNK",
+    "check_aligned",
+    "check_bits",
+    "check_contraction",
+    "check_finite",
+    "check_fuses",
+    "check_no_recompilation",
+    "check_non_finite_surfaces",
+    "check_round_trip",
+    "check_same_key_same_payload",
+    "check_sum",
+    "check_unbiased",
+    "check_vmap",
+    "flat",
+    "outputs",
+]
+
+# Keys per compiled call: laws that share a shape share the program.
+CHUNK = 2000
+
+
+def flat(tree: Any) -> np.ndarray:
+    """All elements of a tree as one float64 vector."""
+    leaves = [
+        np.asarray(x).astype(np.float64).reshape(-1) for x in jax.tree.leaves(tree)
+    ]
+    return np.concatenate(leaves)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def outputs(compressor: Compressor, x: Any, keys: jax.Array) -> jax.Array:
+    """One row in float32 for each key: all elements of C(x)."""
+    spec = spec_of(x)
+    state = compressor.init(spec)
+
+    def one(key: jax.Array) -> jax.Array:
+        payload, _ = compressor.compress(x, state, key)
+        leaves = jax.tree.leaves(compressor.decompress(payload, spec))
+        return jnp.concatenate([y.reshape(-1).astype(jnp.float32) for y in leaves])
+
+    return jax.vmap(one)(keys)
+
+
+def check_round_trip(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """C(x) has the shapes and dtypes of x; the state keeps its own."""
+    spec = spec_of(x)
+    _, output, after = jax.eval_shape(functools.partial(_run, compressor), x, key)
+    assert spec_of(output) == spec
+    assert spec_of(after) == spec_of(jax.eval_shape(lambda: compressor.init(spec)))
+
+
+def check_finite(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """Finite input gives a finite payload and a finite output."""
+    assert np.isfinite(flat(x)).all(), "the law speaks of finite input"
+    payload, output, _ = _run(compressor, x, key)
+    assert np.isfinite(flat(payload)).all()
+    assert np.isfinite(flat(output)).all()
+
+
+def check_unbiased(
+    compressor: Compressor, x: Any, draws: int = 10 * CHUNK, z: float = 6.0
+) -> None:
+    """E[C(x)] == x, by three tests that see different kinds of bias.
+
+    Args:
+      compressor: the method under test.
+      x: array or tree.
+      draws: number of keys; a multiple of `CHUNK`.
+      z: standard errors that chance may explain. 6 leaves room for thousands of tests.
+    """
+    target = flat(x)
+    errors = [row - target for row in _draws(compressor, x, draws)]
+    mean = sum(e.sum(axis=0) for e in errors) / draws
+    variance = sum(np.square(e - mean).sum(axis=0) for e in errors) / draws
+    rounding = 4 * _eps(x) * np.abs(target).max()
+    # One element. A rare event may not have happened often enough to show its own
+    # variance, hence the average variance beside it.
+    allowed = z * np.sqrt((variance + variance.mean()) / draws) + rounding
+    worst = int(np.argmax(np.abs(mean) - allowed))
+    assert abs(mean[worst]) <= allowed[worst], f"bias {mean[worst]:g} at {worst}"
+    # A small bias everywhere. Tail of a weighted chi-square: Laurent and Massart,
+    # Adaptive estimation of a quadratic functional, Annals of Statistics, 2000.
+    spread = z * np.sqrt(2 * np.square(variance).sum()) + z**2 * variance.max()
+    limit = variance.sum() + spread + draws * target.size * rounding**2
+    assert draws * np.square(mean).sum() <= limit, "the output is off as a whole"
+    # A wrong factor: the bias lies along x.
+    along = np.concatenate([e @ target for e in errors])
+    limit = z * along.std() / np.sqrt(draws) + rounding * np.abs(target).sum()
+    assert abs(along.mean()) <= limit, "the output is too long or too short"
+
+
+def check_contraction(
+    compressor: Compressor, x: Any, draws: int = 2 * CHUNK, z: float = 5.0
+) -> None:
+    """E|x - C(x)|^2 <= (1 - delta) |x|^2 for the declared delta.
+
+    Args:
+      compressor: the method under test; declares a contraction for the shape of x.
+      x: array or tree, not all zero.
+      draws: number of keys; a multiple of `CHUNK`.
+      z: standard errors of the mean that chance may explain.
+    """
+    delta = compressor.contraction(spec_of(x))
+    assert delta is not None, "no contraction is declared"
+    assert 0 < delta <= 1
+    target = flat(x)
+    rows = _draws(compressor, x, draws)
+    squares = np.concatenate([np.square(row - target).sum(axis=1) for row in rows])
+    squares /= np.square(target).sum()
+    allowed = z * squares.std() / np.sqrt(draws) + 8 * _eps(x)
+    assert squares.mean() <= 1 - delta + allowed, f"{squares.mean()} > 1 - {delta}"
+
+
+def check_aligned(compressor: Compressor, x: Any, other: Any, key: jax.Array) -> None:
+    """Places follow from the key alone and decompress is linear in `values`."""
+    assert compressor.aligned
+    spec = spec_of(x)
+    state = compressor.init(spec)
+    a, _ = compressor.compress(x, state, key)
+    b, _ = compressor.compress(other, state, key)
+    _assert_same(_without_values(a), _without_values(b))
+
+    b_values: list[jax.Array] = []
+    map_values(lambda values: b_values.extend(values) or values, b)
+
+    def mix(values: list[jax.Array]) -> list[jax.Array]:
+        return [2 * v - w for v, w in zip(values, b_values, strict=True)]
+
+    mixed = flat(compressor.decompress(map_values(mix, a), spec))
+    expected = 2 * flat(compressor.decompress(a, spec))
+    expected -= flat(compressor.decompress(b, spec))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(mixed, expected, rtol=0, atol=4 * _eps(x) * scale)
+
+
+def check_same_key_same_payload(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """The key is the only source of randomness."""
+    state = compressor.init(spec_of(x))
+    first = compressor.compress(x, state, key)
+    _assert_same(first, compressor.compress(x, state, key))
+
+
+def check_non_finite_surfaces(
+    compressor: Compressor, x: jax.Array, draws: int = CHUNK
+) -> None:
+    """A NaN or an infinity is seen or left out; it never turns into a finite number.
+
+    Under every key the output either has a non-finite element, or is the one for x with
+    a zero in that place; and under some key it is seen.
+    """
+    for place in (0, x.size // 2, x.size - 1):
+        left_out = np.concatenate(list(_draws(compressor, _plant(x, place, 0), draws)))
+        for value in (np.nan, np.inf, -np.inf):
+            planted = _plant(x, place, value)
+            rows = np.concatenate(list(_draws(compressor, planted, draws)))
+            seen = ~np.isfinite(rows).all(axis=1)
+            assert seen.any(), f"{value} at {place} never shows"
+            np.testing.assert_array_equal(rows[~seen], left_out[~seen])
+    for value in (np.nan, np.inf):
+        rows = np.concatenate(list(_draws(compressor, jnp.full_like(x, value), draws)))
+        assert (~np.isfinite(rows)).any(axis=1).all(), f"{value} everywhere is lost"
+
+
+def check_no_recompilation(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """New values, a new key and the state of the last step need no new program."""
+    spec = spec_of(x)
+    traces = []
+
+    @jax.jit
+    def step(x: Any, state: Any, key: jax.Array) -> Any:
+        traces.append(1)  # runs when the step is traced, not when it is called
+        payload, state = compressor.compress(x, state, key)
+        return compressor.decompress(payload, spec), state
+
+    _, state = step(x, compressor.init(spec), key)
+    step(jax.tree.map(jnp.negative, x), state, jax.random.fold_in(key, 1))
+    assert len(traces) == 1, "the second step was compiled again"
+
+
+def check_vmap(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
+    """`vmap` over workers sends what a loop over workers sends."""
+    mapped = _run_workers(compressor, xs, keys)
+    for i, key in enumerate(keys):
+        alone = _run(compressor, _worker(xs, i), key)
+        pairs = zip(
+            jax.tree.leaves(_worker(mapped, i)), jax.tree.leaves(alone), strict=True
+        )
+        for a, b in pairs:
+            # Sums may be taken in another order; places and levels may not move.
+            exact = not jnp.issubdtype(b.dtype, jnp.floating)
+            rtol = 0 if exact else 4 * float(jnp.finfo(b.dtype).eps)
+            np.testing.assert_allclose(flat(a), flat(b), rtol=rtol)
+
+
+def check_sum(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
+    """`decompress_sum` is the sum of what each payload decodes to, in float32."""
+    spec = spec_of(_worker(xs, 0))
+    wide = wide_spec(spec)
+
+    @jax.jit
+    def decode(payloads: Any) -> Any:
+        rows = jax.vmap(lambda payload: compressor.decompress(payload, wide))(payloads)
+        return compressor.decompress_sum(payloads, spec), rows
+
+    payloads, _, _ = _run_workers(compressor, xs, keys)
+    total, rows = decode(payloads)
+    assert spec_of(total) == wide
+    expected = sum(flat(_worker(rows, i)) for i in range(len(keys)))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(flat(total), expected, rtol=1e-6, atol=1e-6 * scale)
+
+
+def check_bits(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """The size is known before anything is sent, and no bound lies above it."""
+    promised, _, _ = jax.eval_shape(functools.partial(_run, compressor), x, key)
+    payload, _, _ = _run(compressor, x, key)
+    assert nbits(payload) == nbits(promised)
+    assert 0 < compressor.ideal_bits(spec_of(x)) <= nbits(payload) * (1 + 1e-9)
+
+
+def check_fuses(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """The payload travels in one buffer of no more than two words of padding."""
+    payload, _, _ = _run(compressor, x, key)
+    words = fuse(payload)
+    assert words.size * 32 < nbits(payload) + 2 * 32
+    _assert_same(split(words, spec_of(payload)), payload)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run(compressor: Compressor, x: Any, key: jax.Array) -> Any:
+    """Payload, C(x) and new state, as one program that the laws share."""
+    spec = spec_of(x)
+    payload, state = compressor.compress(x, compressor.init(spec), key)
+    return payload, compressor.decompress(payload, spec), state
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _run_workers(compressor: Compressor, xs: Any, keys: jax.Array) -> Any:
+    return jax.vmap(functools.partial(_run, compressor))(xs, keys)
+
+
+def _draws(compressor: Compressor, x: Any, draws: int) -> Iterator[np.ndarray]:
+    """Chunks of rows of C(x), one row for each key."""
+    assert draws % CHUNK == 0, f"draws is a multiple of {CHUNK}"
+    for i in range(draws // CHUNK):
+        keys = jax.random.split(jax.random.key(i), CHUNK)
+        yield np.asarray(outputs(compressor, x, keys), np.float64)
+
+
+def _eps(x: Any) -> float:
+    return max(float(jnp.finfo(leaf.dtype).eps) for leaf in jax.tree.leaves(x))
+
+
+def _plant(x: jax.Array, place: int, value: float) -> jax.Array:
+    return x.reshape(-1).at[place].set(value).reshape(x.shape)
+
+
+def _worker(xs: Any, i: int) -> Any:
+    return jax.tree.map(lambda x: x[i], xs)
+
+
+def _without_values(payload: Any) -> Any:
+    return map_values(lambda values: [jnp.zeros_like(v) for v in values], payload)
+
+
+def _assert_same(a: Any, b: Any) -> None:
+    assert spec_of(a) == spec_of(b)
+    jax.tree.map(np.testing.assert_array_equal, a, b)

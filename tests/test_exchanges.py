@@ -1,0 +1,219 @@
+"""Laws of every exchange with every compressor, memory and scope; traffic."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
+from jaxcomp.base import Exchange
+from jaxcomp.specs import SpecError
+from tests.workers import averaging, gradients, residual_of, run, start
+
+COMPRESSORS = [*compressors.REGISTRY, "top_k(keep=0.1) | qsgd(levels=7)"]
+SCOPES = ["whole_tree", "bucketed(bytes=500)", "only_large(min_size=50)"]
+
+
+def methods(memory: str) -> list[Exchange]:
+    """Every exchange with every compressor that changes what it does."""
+    built = []
+    for exchange, compressor in itertools.product(exchanges.REGISTRY, COMPRESSORS):
+        aligned = compressors.make(compressor).aligned
+        if exchange == "exact" and compressor != "none":
+            continue  # it does not use the compressor
+        if exchange != "aligned_psum" or aligned:
+            built.append(make_exchange(exchange, compressor, memory))
+    return built
+
+
+def average(exchange: Exchange, *trees):
+    """The steps of an exchange on simulated workers."""
+    workers = len(jax.tree.leaves(trees[0])[0])
+    return run(
+        averaging(exchange),
+        start(exchange, trees[0]),
+        list(trees),
+        mapper="vmap",
+        workers=workers,
+    )
+
+
+def close(a, b, tolerance=1e-5):
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance),
+        a,
+        b,
+    )
+
+
+def mean_over_workers(tree):
+    return jax.tree.map(lambda x: x.mean(axis=0), tree)
+
+
+@pytest.mark.parametrize("exchange", methods("none"), ids=lambda e: e.name)
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_the_mean_of_what_is_sent_is_the_mean(exchange, workers):
+    tree = gradients(workers)
+    [step] = average(exchange, tree)
+    sent, _ = step.own
+    assert exchange.lawful
+    close(step.shared, mean_over_workers(sent))
+    for mean, leaf in zip(*map(jax.tree.leaves, (step.shared, tree)), strict=True):
+        assert (mean.shape, mean.dtype) == (leaf.shape[1:], leaf.dtype)
+
+
+@pytest.mark.parametrize(
+    "exchange", methods("error_feedback(decay=0.7)"), ids=lambda e: e.name
+)
+def test_error_feedback_conserves(exchange):
+    """sent + kept == gradient + decay * kept before, at every step and worker."""
+    trees = [gradients(3, seed) for seed in range(3)]
+    kept = jax.tree.map(np.zeros_like, trees[0])
+    for tree, step in zip(trees, average(exchange, *trees), strict=True):
+        sent, info = step.own
+        given = jax.tree.map(lambda g, e: g + np.float32(0.7) * e, tree, kept)
+        kept = residual_of(step.state)
+        close(jax.tree.map(np.add, sent, kept), given)
+        squares = [np.square(k).reshape(3, -1).sum(1) for k in jax.tree.leaves(kept)]
+        norm = np.sqrt(np.sum(squares, axis=0))
+        np.testing.assert_allclose(info.residual_norm, norm, rtol=1e-4, atol=1e-6)
+
+
+def test_with_decay_one_nothing_is_lost_over_many_steps():
+    """Sum of what arrived + what is kept == sum of all gradients."""
+    trees = [gradients(4, seed) for seed in range(10)]
+    steps = average(make_exchange("gather", "top_k(keep=0.05)"), *trees)
+    arrived = jax.tree.map(lambda *xs: np.sum(xs, axis=0), *[s.shared for s in steps])
+    kept = mean_over_workers(residual_of(steps[-1].state))
+    total = jax.tree.map(lambda *xs: np.sum(xs, axis=(0, 1)) / 4, *trees)
+    close(jax.tree.map(np.add, arrived, kept), total, tolerance=1e-4)
+
+
+def test_decay_zero_is_no_memory():
+    trees = [gradients(2, seed) for seed in range(2)]
+    with_memory = make_exchange("gather", "sign", "error_feedback(decay=0)")
+    without = make_exchange("gather", "sign", "none")
+    a, b = average(with_memory, *trees)[1], average(without, *trees)[1]
+    close(a.shared, b.shared, tolerance=0)
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_every_scope_obeys_the_law_and_conserves(scope):
+    exchange = make_exchange("gather", "top_k(keep=0.1)", scope=scope)
+    tree = gradients(4)
+    [step] = average(exchange, tree)
+    sent, _ = step.own
+    close(step.shared, mean_over_workers(sent))
+    close(jax.tree.map(np.add, sent, residual_of(step.state)), tree)
+
+
+def test_gather_against_numpy():
+    """Top-k by gather, written with sorting and loops."""
+    tree = gradients(3)
+    [step] = average(make_exchange("gather", "top_k(keep=0.1)", "none"), tree)
+    for name, leaf in tree.items():
+        flat = np.asarray(leaf).reshape(3, -1)
+        expected = np.zeros(flat.shape[1])
+        for row in flat:
+            for place in np.argsort(-np.abs(row))[: max(1, round(0.1 * row.size))]:
+                expected[place] += row[place] / 3
+        np.testing.assert_allclose(step.shared[name].ravel(), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "shared"), [("gather", False), ("aligned_psum", True)]
+)
+def test_workers_share_places_only_where_they_must(name, shared):
+    tree = {"x": jnp.ones((4, 1000))}
+    first, second = average(
+        make_exchange(name, "random_k(keep=0.1)", "none"), tree, tree
+    )
+    places = first.own[0]["x"] != 0
+    assert (places == places[:1]).all() == shared
+    assert (places.sum(axis=1) == 100).all()
+    assert (first.shared["x"] != second.shared["x"]).any(), "each step draws anew"
+
+
+def test_aligned_psum_refuses_what_is_not_aligned():
+    with pytest.raises(SpecError, match="random_k") as error:
+        make_exchange("aligned_psum", "top_k")
+    assert "top_k" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["exact", "gather", "aligned_psum"])
+def test_low_precision_gradients_keep_their_type_and_lose_nothing(name):
+    """A bfloat16 gradient comes back as bfloat16; its residual is float32."""
+    tree = jax.tree.map(lambda x: x.astype(jnp.bfloat16), gradients(2))
+    [step] = average(make_exchange(name, "random_k(keep=0.1)"), tree)
+    assert {m.dtype for m in jax.tree.leaves(step.shared)} == {jnp.dtype(jnp.bfloat16)}
+    residual = residual_of(step.state)
+    assert {r.dtype for r in jax.tree.leaves(residual)} == {np.dtype(np.float32)}
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float32), tree)
+    close(jax.tree.map(np.add, step.own[0], residual), wide)
+
+
+@pytest.mark.parametrize("exchange", methods("none"), ids=lambda e: e.name)
+def test_a_worker_with_only_nan_is_seen_by_all(exchange):
+    tree = jax.tree.map(lambda x: x.at[1].set(jnp.nan), gradients(3))
+    [step] = average(exchange, tree)
+    finite = [np.isfinite(m).all() for m in jax.tree.leaves(step.shared)]
+    assert not all(finite)
+
+
+# --- Traffic ------------------------------------------------------------------------
+
+
+def compiled(exchange: Exchange, leaves: int):
+    """The exchange as a program for four devices, and one worker's tree."""
+    tree = {f"w{i}": jnp.ones((4, 40 + i)) for i in range(leaves)}
+    crew = parallel.setup(4, "pmap")
+    state = parallel.spread(start(exchange, tree), crew)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
+    )
+    program = mapped.lower(state, parallel.place(tree, crew, 0)).compile()
+    return program, jax.tree.map(lambda x: x[0], tree)
+
+
+@pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
+def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
+    kind = "all-gather" if "gather(" in exchange.name else "all-reduce"
+    program, _ = compiled(exchange, leaves=8)
+    assert [c.kind for c in wire.collectives(program)] == [kind]
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS)
+def test_the_program_sends_the_payload_and_nothing_else(compressor):
+    """Bits of the payload, padded to words, are what the compiled all-gather moves."""
+    program, tree = compiled(make_exchange("gather", compressor), leaves=4)
+    codec = compressors.make(compressor)
+    bits = 0
+    for leaf in tree.values():
+        key = jax.random.key(0)
+        payload, _ = codec.compress(leaf, codec.init(leaf), key)
+        bits += nbits(payload)
+    sent = wire.collective_bytes(program)["all-gather"]
+    assert bits / 8 <= sent < bits / 8 + 8
+
+
+def test_aligned_psum_sends_values_only():
+    program, tree = compiled(make_exchange("aligned_psum", "random_k(keep=0.1)"), 4)
+    kept = sum(max(1, round(0.1 * leaf.size)) for leaf in tree.values())
+    assert wire.collective_bytes(program) == {"all-reduce": 4 * kept}
+
+
+@pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
+def test_the_traced_figure_is_the_compiled_one(exchange):
+    """What the simulation reports is what real workers send."""
+    program, tree = compiled(exchange, leaves=5)
+    found = wire.traced_collectives(
+        averaging(exchange),
+        (jnp.int32(0), exchange.init(tree)),
+        tree,
+        axis="workers",
+        workers=4,
+    )
+    assert wire.collective_bytes(found) == wire.collective_bytes(program)

@@ -1,0 +1,211 @@
+"""Bit packing, the fused buffer, and the sizes that are read off payloads."""
+
+import functools
+
+import hypothesis
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import strategies as st
+
+from jaxcomp import make_compressor, nbits
+from jaxcomp.base import spec_of
+from jaxcomp.payloads import (
+    Dense,
+    Seeded,
+    Sparse,
+    bit_width,
+    fuse,
+    index_dtype,
+    map_values,
+    pack,
+    split,
+    unpack,
+)
+from tests import references
+
+SIZE = 70  # three columns of 32, the last one partly filled
+
+pack_jit = functools.partial(jax.jit, static_argnums=1)(pack)
+unpack_jit = functools.partial(jax.jit, static_argnums=(1, 2))(unpack)
+
+
+def check_packing(symbols: np.ndarray, bits: int) -> None:
+    words = pack_jit(jnp.asarray(symbols), bits)
+    assert words.dtype == jnp.uint32
+    assert words.tolist() == references.pack(symbols.tolist(), bits)
+    again = unpack_jit(words, bits, symbols.size)
+    np.testing.assert_array_equal(again, symbols)
+
+
+@pytest.mark.parametrize("bits", range(1, 33))
+def test_packing_of_every_width(bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    symbols = rng.integers(0, 1 << bits, SIZE, dtype=np.uint64).astype(np.uint32)
+    symbols[::7] = (1 << bits) - 1  # all bits set: a spill into a neighbour shows
+    check_packing(symbols, bits)
+
+
+# Few widths: those that divide a word, that straddle words, and the widest.
+@hypothesis.given(
+    bits=st.sampled_from([1, 5, 8, 31, 32]),
+    numbers=st.lists(st.integers(0, 2**32 - 1), min_size=SIZE, max_size=SIZE),
+)
+@hypothesis.settings(deadline=None, max_examples=100)
+def test_packing_of_any_symbols(bits: int, numbers: list[int]) -> None:
+    check_packing(np.asarray([n % (1 << bits) for n in numbers], np.uint32), bits)
+
+
+@pytest.mark.parametrize("size", [0, 1, 31, 32, 33, 64])
+def test_packing_of_any_length(size: int) -> None:
+    check_packing(np.arange(size, dtype=np.uint32) % 8, 3)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bool_, jnp.uint8, jnp.int32])
+def test_packing_takes_any_integer_type(dtype: jnp.dtype) -> None:
+    symbols = jnp.asarray(np.arange(SIZE) % 2, dtype)
+    np.testing.assert_array_equal(unpack(pack(symbols, 1), 1, SIZE), symbols)
+
+
+@pytest.mark.parametrize("symbols", [2, 3, 4, 5, 255, 256, 257, 2**16 + 1])
+def test_bit_width_is_enough_and_not_more(symbols: int) -> None:
+    bits = bit_width(symbols)
+    assert 2 ** (bits - 1) < symbols <= 2**bits
+
+
+def test_one_symbol_still_has_a_bit() -> None:
+    assert bit_width(1) == 1
+
+
+def test_indices_are_as_narrow_as_they_can_be() -> None:
+    assert index_dtype(2**16) == jnp.uint16
+    assert index_dtype(2**16 + 1) == jnp.uint32
+    assert index_dtype(2**32) == jnp.uint32
+    with pytest.raises(ValueError, match="scope 'bucketed'"):
+        index_dtype(2**32 + 1)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits"),
+    [("float32", 32), ("bfloat16", 16), ("uint16", 16), ("int8", 8), ("bool", 8)],
+)
+def test_nbits_of_a_dtype(dtype: str, bits: int) -> None:
+    x = jax.ShapeDtypeStruct((3, 5), dtype)
+    assert nbits(x) == 15 * bits
+    assert nbits({"a": x, "b": (x, jax.ShapeDtypeStruct((), dtype))}) == 31 * bits
+
+
+def test_nothing_has_no_bits() -> None:
+    assert nbits(()) == 0
+
+
+WIRE_DTYPES = [
+    "float32",
+    "int32",
+    "uint32",
+    "bfloat16",
+    "float16",
+    "uint16",
+    "uint8",
+    "int8",
+    "float8_e4m3fn",
+    "float8_e5m2",
+]
+
+
+def any_bits(shape: tuple[int, ...], dtype: str, seed: int) -> jax.Array:
+    """An array of random bits: NaNs with payloads, infinities, denormals."""
+    itemsize = jnp.dtype(dtype).itemsize
+    rng = np.random.default_rng(seed)
+    raw = rng.integers(0, 256, (*shape, itemsize), dtype=np.uint8)
+    raw[..., -1] |= 0x7F  # the exponent's high bits: many NaNs among the floats
+    return jnp.asarray(raw.view(jnp.dtype(dtype)).reshape(shape))
+
+
+def bits_of(x: jax.Array) -> np.ndarray:
+    return np.atleast_1d(np.asarray(x)).view(np.uint8)
+
+
+def assert_same_bits(a: object, b: object) -> None:
+    assert spec_of(a) == spec_of(b)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_array_equal(bits_of(x), bits_of(y)), a, b
+    )
+
+
+@pytest.mark.parametrize("dtype", WIRE_DTYPES)
+def test_fuse_moves_the_bits_of_every_dtype(dtype: str) -> None:
+    payload = any_bits((3, 5), dtype, seed=0)
+    assert_same_bits(split(fuse(payload), spec_of(payload)), payload)
+
+
+def test_fuse_of_a_mixed_tree_is_one_buffer_with_little_padding() -> None:
+    shapes = [(3,), (), (2, 5), (0,), (7,), (1,)]
+    payload = {
+        dtype: [any_bits(shape, dtype, seed=i) for i, shape in enumerate(shapes)]
+        for dtype in WIRE_DTYPES
+    }
+    words = jax.jit(fuse)(payload)
+    assert words.dtype == jnp.uint32
+    assert words.ndim == 1
+    assert nbits(payload) <= words.size * 32 < nbits(payload) + 2 * 32
+    like = spec_of(payload)
+    assert_same_bits(jax.jit(lambda words: split(words, like))(words), payload)
+
+
+def test_fuse_of_nothing_is_empty() -> None:
+    assert fuse(()).size == 0
+    assert split(fuse(()), ()) == ()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64"])
+def test_fuse_of_eight_byte_types(dtype: str) -> None:
+    with jax.enable_x64(True):
+        payload = (any_bits((3,), dtype, seed=0), any_bits((5,), "uint8", seed=1))
+        assert_same_bits(split(fuse(payload), spec_of(payload)), payload)
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int4", "uint4", "int2", "complex64"])
+def test_fuse_refuses_what_would_not_travel_as_it_is(dtype: str) -> None:
+    like = jax.ShapeDtypeStruct((4,), jnp.dtype(dtype))
+    with pytest.raises(TypeError, match=f"pack {dtype} arrays into unsigned words"):
+        fuse(jnp.zeros(4, dtype))
+    with pytest.raises(TypeError, match=f"pack {dtype} arrays into unsigned words"):
+        split(jnp.zeros(4, jnp.uint32), like)
+
+
+def test_fuse_refuses_keys(key: jax.Array) -> None:
+    with pytest.raises(TypeError, match="arrays into unsigned words"):
+        fuse(key)
+
+
+def test_map_values_sees_all_values_at_once_and_nothing_else() -> None:
+    seed = jnp.zeros(2, jnp.uint32)
+    indices = jnp.zeros(3, jnp.uint16)
+    nested = Sparse(Seeded(jnp.full(3, 2.0), seed), indices)
+    payload = (Dense(jnp.ones(2)), {"a": nested})
+    seen = []
+
+    def negate(values: list[jax.Array]) -> list[jax.Array]:
+        seen.append([v.shape for v in values])
+        return [-v for v in values]
+
+    result = map_values(negate, payload)
+    assert seen == [[(2,), (3,)]]
+    expected = (
+        Dense(-jnp.ones(2)),
+        {"a": Sparse(Seeded(jnp.full(3, -2.0), seed), indices)},
+    )
+    assert_same_bits(result, expected)
+
+
+def test_map_values_reaches_the_values_of_a_composition(key: jax.Array) -> None:
+    compressor = make_compressor("random_k(keep=0.5) | random_k(keep=0.5)")
+    x = jnp.arange(1.0, 17.0)
+    payload, _ = compressor.compress(x, compressor.init(spec_of(x)), key)
+    doubled = map_values(lambda values: [2 * v for v in values], payload)
+    np.testing.assert_array_equal(
+        compressor.decompress(doubled, spec_of(x)),
+        2 * compressor.decompress(payload, spec_of(x)),
+    )
