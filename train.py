@@ -11,7 +11,7 @@ the same config goes on where it stands.
 import os
 import sys
 
-from absl import app, flags
+from absl import app, flags, logging
 from ml_collections import config_flags
 
 from jaxcomp.cli.train import run
@@ -33,6 +33,7 @@ CLUSTER = {
 
 
 def main(argv: list[str]) -> None:
+    logging.set_verbosity(logging.WARNING)  # orbax tells every file it touches
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     for variable, flag in CLUSTER.items():

@@ -26,7 +26,7 @@ from jaxcomp.training.build import Pieces, build
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--batch", type=int, default=128, help="of all workers")

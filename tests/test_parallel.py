@@ -1,0 +1,177 @@
+"""The same numbers under every mapper, and the border that state crosses."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcomp import make_exchange, parallel
+from jaxcomp.base import PerWorker
+from tests.workers import MAPPERS, averaging, gradients, residual_of, run, start
+
+TREES = [gradients(4, seed) for seed in range(3)]
+
+
+def steps_of(exchange, mapper):
+    state = start(exchange, TREES[0])
+    return run(averaging(exchange), state, TREES, mapper=mapper, workers=4)
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize(
+    "compressor",
+    ["top_k(keep=0.1)", "random_k(keep=0.2)", "top_k(keep=0.1) | top_k(keep=0.5)"],
+)
+def test_gathered_sparsifiers_agree_to_the_bit(compressor, mapper):
+    exchange = make_exchange("gather", compressor)
+    expected, found = steps_of(exchange, "vmap"), steps_of(exchange, mapper)
+    for a, b in zip(expected, found, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a.shared, b.shared)
+        jax.tree.map(
+            np.testing.assert_array_equal, residual_of(a.state), residual_of(b.state)
+        )
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize(
+    ("name", "compressor"),
+    [
+        ("exact", "none"),
+        ("gather", "none"),
+        ("gather", "sign"),
+        ("gather", "qsgd(levels=7)"),
+        ("aligned_psum", "random_k(keep=0.2)"),
+    ],
+)
+def test_all_others_agree_to_rounding(name, compressor, mapper):
+    exchange = make_exchange(name, compressor)
+    expected, found = steps_of(exchange, "vmap"), steps_of(exchange, mapper)
+    # One step: a rounding difference in a residual may move a later stochastic level.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        expected[0].shared,
+        found[0].shared,
+    )
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_per_worker_state_survives_a_round_trip_through_the_host(mapper):
+    """What a checkpoint does: all residuals out, all residuals in, same numbers.
+
+    Residuals that are declared replicated run without an error, and lose all but one
+    worker's here.
+    """
+    exchange = make_exchange("gather", "top_k(keep=0.1)")
+    crew = parallel.setup(4, mapper)
+    state = parallel.spread(start(exchange, TREES[0]), crew)
+    axes = parallel.axes(state)
+    step = parallel.map_step(
+        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
+    )
+
+    def advance(state, tree):
+        return step(state, parallel.place(tree, crew, 0))
+
+    _, _, state = advance(state, TREES[0])
+    kept = residual_of(state)["kernel"]
+    assert len({bytes(np.asarray(row)) for row in kept}) == 4, "workers must differ"
+    restored = parallel.place(parallel.to_host(state), crew, axes)
+    expected, found = advance(state, TREES[1]), advance(restored, TREES[1])
+    jax.tree.map(np.testing.assert_array_equal, expected[0], found[0])
+    jax.tree.map(
+        np.testing.assert_array_equal, residual_of(expected[2]), residual_of(found[2])
+    )
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_to_host_and_place_are_inverse(mapper):
+    crew = parallel.setup(4, mapper)
+    tree = {"a": np.arange(12.0).reshape(4, 3), "b": np.float32(7)}
+    placed = parallel.place(tree, crew, {"a": 0, "b": None})
+    jax.tree.map(np.testing.assert_array_equal, parallel.to_host(placed), tree)
+
+
+def test_axes_follow_the_marks():
+    state = {"kept": PerWorker({"x": 1, "y": (2, 3)}), "count": 4, "empty": ()}
+    assert parallel.axes(state) == {"kept": PerWorker(0), "count": None, "empty": ()}
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
+def test_no_recompilation(mapper):
+    exchange = make_exchange("gather", "qsgd")
+    traces = []
+
+    def step(state, tree):
+        traces.append(1)
+        return averaging(exchange)(state, tree)
+
+    run(step, start(exchange, TREES[0]), TREES, mapper=mapper, workers=4)
+    assert len(traces) == 1
+
+
+def test_sixteen_workers_on_one_device():
+    tree = gradients(16)
+    exchange = make_exchange("gather", "sign")
+    [step] = run(
+        averaging(exchange), start(exchange, tree), [tree], mapper="vmap", workers=16
+    )
+    assert residual_of(step.state)["kernel"].shape == (16, 7, 13)
+
+
+def test_too_many_workers_is_an_error_that_says_what_to_do():
+    with pytest.raises(ValueError, match=r"99 workers need 99 devices.*vmap"):
+        parallel.setup(99, "pmap")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mapper": "xmap"}, "unknown mapper 'xmap'. Valid: pmap, shard_map, vmap"),
+        ({"workers": 0}, "workers is at least 1, not 0"),
+        ({"coordinator": "h:1"}, "needs the number of processes"),
+        (
+            {"coordinator": "h:1", "processes": 2, "process": 2},
+            "process 2 is not one of 0 to 1",
+        ),
+        (
+            {"coordinator": "h:1", "processes": 2, "process": 0, "mapper": "vmap"},
+            "simulates workers in one process",
+        ),
+    ],
+)
+def test_bad_settings_are_named(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        parallel.setup(**arguments)
+
+
+def test_setup_gives_a_fresh_process_its_devices_and_threads():
+    """In a process where nothing was prepared: 6 devices, 12 threads, no deadlock."""
+    program = """
+        import os
+        from jaxcomp import parallel
+        crew = parallel.setup(workers=6)
+        import jax
+        assert int(os.environ["NPROC"]) >= 12, os.environ["NPROC"]
+        assert crew.size == jax.device_count() == 6
+        step = parallel.map_step(
+            lambda x: jax.lax.psum(x, "workers"), crew, in_axes=0, out_axes=0
+        )
+        x = parallel.place(jax.numpy.arange(6.0), crew, 0)
+        for _ in range(200):  # queued, not waited for: this is what used to hang
+            x = step(x) / 6
+        print(float(parallel.to_host(x)[0]))
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == pytest.approx(2.5)

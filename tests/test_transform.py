@@ -1,0 +1,150 @@
+"""`distributed` inside other people's loops."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax.training.train_state import TrainState
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+import jaxcomp
+from jaxcomp import parallel
+from jaxcomp.transform import find_state
+
+WORKERS = 4
+RNG = np.random.default_rng(0)
+INPUTS = RNG.normal(size=(WORKERS, 16, 5)).astype(np.float32)
+TRUTH = RNG.normal(size=(5, 1)).astype(np.float32)
+TARGETS = INPUTS @ TRUTH
+EXCHANGE = jaxcomp.make_exchange(compressor="top_k(keep=0.4)")
+
+
+def chain(seed: int | None = 0):
+    return optax.chain(
+        jaxcomp.distributed(EXCHANGE, seed=seed), optax.sgd(0.1, momentum=0.5)
+    )
+
+
+def loss_of(params, inputs, targets):
+    return jnp.mean(jnp.square(inputs @ params["w"] + params["b"] - targets))
+
+
+def fresh_params():
+    return {"w": jnp.zeros((5, 1)), "b": jnp.zeros((1, 1))}
+
+
+def test_flax_train_state_under_pmap():
+    """The usual flax loop: replicated TrainState, no key anywhere, one added line."""
+    model = nn.Dense(1)
+    variables = model.init(jax.random.key(0), INPUTS[0])
+    state = TrainState.create(
+        apply_fn=model.apply, params=variables["params"], tx=chain()
+    )
+    state = jax.tree.map(lambda x: jnp.stack([x] * WORKERS), state)
+
+    def step(state, inputs, targets):
+        def loss_of(params):
+            predictions = state.apply_fn({"params": params}, inputs)
+            return jnp.mean(jnp.square(predictions - targets))
+
+        return state.apply_gradients(grads=jax.grad(loss_of)(state.params))
+
+    mapped = jax.pmap(step, axis_name="workers", devices=jax.devices()[:WORKERS])
+    for _ in range(100):
+        state = mapped(state, INPUTS, TARGETS)
+        jax.block_until_ready(state)
+    kernel = np.asarray(state.params["kernel"])
+    np.testing.assert_array_equal(kernel, kernel[:1].repeat(WORKERS, axis=0))
+    np.testing.assert_allclose(kernel[0], TRUTH, atol=1e-2)
+    residual = find_state(state.opt_state).exchange.residual.value["kernel"]
+    assert len(np.unique(residual, axis=0)) == WORKERS, "each worker keeps its own"
+
+
+def test_plain_optax_under_shard_map():
+    """No trainer, no flax: a mesh, shard_map and an optax chain, key passed by hand."""
+    tx = chain(seed=None)
+    mesh = Mesh(np.array(jax.devices()[:WORKERS]), ("workers",))
+    params = fresh_params()
+    state = jax.tree.map(lambda x: jnp.stack([x] * WORKERS), tx.init(params))
+
+    def step(params, state, inputs, targets, key):
+        state = jax.tree.map(lambda x: x[0], state)
+        grads = jax.grad(loss_of)(params, inputs[0], targets[0])
+        updates, state = tx.update(grads, state, params, key=key)
+        stacked = jax.tree.map(lambda x: x[None], state)
+        return optax.apply_updates(params, updates), stacked
+
+    mapped = jax.jit(
+        jax.shard_map(
+            step,
+            mesh=mesh,
+            in_specs=(P(), P("workers"), P("workers"), P("workers"), P()),
+            out_specs=(P(), P("workers")),
+            check_vma=False,
+        )
+    )
+    for _ in range(100):
+        params, state = mapped(params, state, INPUTS, TARGETS, jax.random.key(1))
+    np.testing.assert_allclose(params["w"], TRUTH, atol=1e-2)
+
+
+def test_a_missing_key_is_an_error_that_names_it():
+    tx = chain(seed=None)
+    params = fresh_params()
+    with pytest.raises(TypeError, match=r"needs key=.*seed=0"):
+        tx.update(params, tx.init(params), params)
+
+
+def test_it_takes_an_exchange_and_nothing_else():
+    with pytest.raises(TypeError, match="make_exchange"):
+        jaxcomp.distributed("gather")  # pyright: ignore[reportArgumentType]
+
+
+def test_init_needs_no_axis_and_accepts_what_others_pass():
+    """Host-side init; extra arguments of other links pass through the chain."""
+    tx = optax.chain(
+        jaxcomp.distributed(EXCHANGE, seed=0), optax.contrib.reduce_on_plateau()
+    )
+    params = fresh_params()
+    state = tx.init(params)
+
+    def step(grads):
+        return tx.update(grads, state, params, value=jnp.float32(1.0))[0]
+
+    stacked = jax.tree.map(lambda p: jnp.ones((2, *p.shape)), params)
+    with jax.numpy_dtype_promotion("standard"):  # reduce_on_plateau is not strict
+        mean = jax.vmap(step, axis_name="workers", out_axes=None)(stacked)
+    assert jax.tree.map(jnp.shape, mean) == jax.tree.map(jnp.shape, params)
+
+
+def test_keys_depend_on_seed_and_step():
+    grads = {"x": jnp.ones((2, 500))}
+
+    def places(seed, steps):
+        exchange = jaxcomp.make_exchange("gather", "random_k(keep=0.1)", "none")
+        tx = jaxcomp.distributed(exchange, seed=seed)
+        crew = parallel.setup(2, "vmap")
+        state = parallel.spread(tx.init({"x": jnp.zeros(500)}), crew)
+        axes = parallel.axes(state)
+        mapped = parallel.map_step(
+            tx.update, crew, in_axes=(0, axes), out_axes=(None, axes)
+        )
+        mean = grads
+        for _ in range(steps):
+            mean, state = mapped(grads, state)
+        return np.asarray(mean["x"]) != 0
+
+    assert (places(0, 1) == places(0, 1)).all()
+    assert (places(0, 1) != places(1, 1)).any()
+    assert (places(0, 1) != places(0, 2)).any()
+
+
+def test_find_state_wants_exactly_one():
+    with pytest.raises(ValueError, match="found 0"):
+        find_state(optax.adam(0.1).init(fresh_params()))
+    twice = optax.chain(chain(), chain()).init(fresh_params())
+    with pytest.raises(ValueError, match="found 2"):
+        find_state(twice)
