@@ -14,12 +14,13 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from jaxcomp.cli.train import run
+from jaxcomp.cli.train import parse_flags, run
 
 CONFIG = config_flags.DEFINE_config_file(
-    "config", "configs/default.py", "Config file.", lock_config=True
+    "config", None, "Config file, such as configs/default.py.", lock_config=True
 )
 WORKDIR = flags.DEFINE_string("workdir", None, "Run folder.", required=True)
+flags.mark_flag_as_required("config")
 EVALUATE = flags.DEFINE_enum(
     "evaluate", None, ["best", "latest"], "Only evaluate this checkpoint of the run."
 )
@@ -43,4 +44,4 @@ def main(argv: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    app.run(main)
+    app.run(main, flags_parser=parse_flags)

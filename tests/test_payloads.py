@@ -1,6 +1,6 @@
 """Bit packing, the fused buffer, and the sizes that are read off payloads."""
 
-import functools
+from typing import Any
 
 import hypothesis
 import jax
@@ -27,16 +27,12 @@ from tests import references
 
 SIZE = 70  # three columns of 32, the last one partly filled
 
-pack_jit = functools.partial(jax.jit, static_argnums=1)(pack)
-unpack_jit = functools.partial(jax.jit, static_argnums=(1, 2))(unpack)
-
 
 def check_packing(symbols: np.ndarray, bits: int) -> None:
-    words = pack_jit(jnp.asarray(symbols), bits)
+    words = pack(jnp.asarray(symbols), bits)
     assert words.dtype == jnp.uint32
     assert words.tolist() == references.pack(symbols.tolist(), bits)
-    again = unpack_jit(words, bits, symbols.size)
-    np.testing.assert_array_equal(again, symbols)
+    np.testing.assert_array_equal(unpack(words, bits, symbols.size), symbols)
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
@@ -47,12 +43,11 @@ def test_packing_of_every_width(bits: int) -> None:
     check_packing(symbols, bits)
 
 
-# Few widths: those that divide a word, that straddle words, and the widest.
 @hypothesis.given(
-    bits=st.sampled_from([1, 5, 8, 31, 32]),
+    bits=st.integers(1, 32),
     numbers=st.lists(st.integers(0, 2**32 - 1), min_size=SIZE, max_size=SIZE),
 )
-@hypothesis.settings(deadline=None, max_examples=100)
+@hypothesis.settings(deadline=None, max_examples=50)
 def test_packing_of_any_symbols(bits: int, numbers: list[int]) -> None:
     check_packing(np.asarray([n % (1 << bits) for n in numbers], np.uint32), bits)
 
@@ -181,23 +176,20 @@ def test_fuse_refuses_keys(key: jax.Array) -> None:
 
 
 def test_map_values_sees_all_values_at_once_and_nothing_else() -> None:
-    seed = jnp.zeros(2, jnp.uint32)
-    indices = jnp.zeros(3, jnp.uint16)
-    nested = Sparse(Seeded(jnp.full(3, 2.0), seed), indices)
-    payload = (Dense(jnp.ones(2)), {"a": nested})
+    def tree(dense: float, inner: float) -> Any:
+        sparse = Sparse(jnp.zeros(3), jnp.zeros(3, jnp.uint16))
+        seeded = Seeded(jnp.full(3, inner), jnp.zeros(2, jnp.uint32))
+        return Dense(jnp.full(2, dense)), {"a": sparse._replace(values=seeded)}
+
     seen = []
 
     def negate(values: list[jax.Array]) -> list[jax.Array]:
         seen.append([v.shape for v in values])
         return [-v for v in values]
 
-    result = map_values(negate, payload)
+    result = map_values(negate, tree(1.0, 2.0))
     assert seen == [[(2,), (3,)]]
-    expected = (
-        Dense(-jnp.ones(2)),
-        {"a": Sparse(Seeded(jnp.full(3, -2.0), seed), indices)},
-    )
-    assert_same_bits(result, expected)
+    assert_same_bits(result, tree(-1.0, -2.0))
 
 
 def test_map_values_reaches_the_values_of_a_composition(key: jax.Array) -> None:

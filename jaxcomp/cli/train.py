@@ -1,16 +1,42 @@
 """What train.py does with its flags: run, say how it ended, write the report."""
 
+import runpy
 import sys
 from pathlib import Path
 from typing import Any
 
 import jax
+from absl import app, flags
 
 from jaxcomp import report, training
 from jaxcomp.data import DataError
+from jaxcomp.specs import suggest
 from jaxcomp.training.progress import bytes_text
 
-__all__ = ["run"]
+__all__ = ["closing_lines", "parse_flags", "run"]
+
+
+def parse_flags(argv: list[str]) -> list[str]:
+    """Parse absl flags; a wrong config key or file is one message, not a traceback."""
+    try:
+        rest = app.parse_flags_with_usage(argv)
+        _ = flags.FLAGS["config"].value.keys  # a file that failed to load fails here
+        return rest
+    except AttributeError as error:
+        sys.exit(f"train.py: {_unknown_key(argv) or error}")
+    except (OSError, TypeError) as error:
+        sys.exit(f"train.py: {error}")
+
+
+def _unknown_key(argv: list[str]) -> str | None:
+    """A message for the first --config.KEY that the config file does not have."""
+    values = dict(a.lstrip("-").split("=", 1) for a in argv if "=" in a)
+    valid = runpy.run_path(values["config"])["get_config"]().keys()
+    for flag in values:
+        key = flag.removeprefix("config.")
+        if key != flag and key not in valid:
+            return f"the config has no key {key!r}. {suggest(key, valid)}"
+    return None
 
 
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:

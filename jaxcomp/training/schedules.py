@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax.numpy as jnp
-import optax
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -73,17 +72,24 @@ def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
     References:
       Loshchilov and Hutter, SGDR, arXiv:1608.03983, 2017.
     """
-    decay = optax.cosine_decay_schedule(1.0, total, alpha=final)
-    return lambda step: jnp.asarray(decay(step))
+
+    def schedule(step: ArrayLike) -> Array:
+        share = jnp.minimum(_real(step) / total, 1.0)
+        return final + (1 - final) * 0.5 * (1 + jnp.cos(math.pi * share))
+
+    return schedule
 
 
 def multistep(
     horizon: Horizon, total: int, epochs: Sequence[float], factor: float = 0.1
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
-    boundaries = {round(e * horizon.steps_per_epoch): factor for e in epochs}
-    steps = optax.piecewise_constant_schedule(1.0, boundaries)
-    return lambda step: jnp.asarray(steps(step))
+    borders = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
+
+    def schedule(step: ArrayLike) -> Array:
+        return factor ** jnp.sum((_real(step) >= borders).astype(jnp.float32))
+
+    return schedule
 
 
 def piecewise_linear(
@@ -104,7 +110,7 @@ def piecewise_linear(
     heights = jnp.asarray(values, jnp.float32)
 
     def schedule(step: ArrayLike) -> Array:
-        return jnp.interp(jnp.asarray(step).astype(jnp.float32), steps, heights)
+        return jnp.interp(_real(step), steps, heights)
 
     return schedule
 
@@ -150,7 +156,12 @@ def learning_rate(
     peak = base * _SCALINGS[scaling](workers)
 
     def rate(step: ArrayLike) -> Array:
-        ramp = (jnp.asarray(step).astype(jnp.float32) + 1) / max(warmup, 1)
+        ramp = (_real(step) + 1) / max(warmup, 1)
         return peak * factor(step) * jnp.minimum(ramp, 1.0)
 
     return rate
+
+
+def _real(step: ArrayLike) -> Array:
+    """A step count as float32, whatever type a caller counts in."""
+    return jnp.asarray(step).astype(jnp.float32)

@@ -18,17 +18,18 @@ FURTHER = [
     "qsgd(levels=127, bucket=100)",
     "random_k(keep=0.25, unbiased=True)",
     "random_k(keep=0.5, unbiased=True) | qsgd(levels=15)",
-    "random_k(keep=0.8, unbiased=True) | random_k(keep=0.9, unbiased=True)",
     "top_k(keep=0.1) | qsgd(levels=7)",
     "top_k(keep=0.2) | sign",
     "top_k(keep=1.0)",
 ]
 METHODS = [*compressors.REGISTRY, *FURTHER]
 
-SIZE = 257  # odd, and no multiple of the 32 symbols of a word
-SHAPES = [(), (1,), (3,), (SIZE,), (8, 33), (2, 3, 5)]
+# Odd, no multiple of the 32 symbols of a word, and with an order of elements to keep.
+SHAPE = (3, 87)
+SIZE = 261
+SHAPES = [(), (1,), (3,), SHAPE, (2, 3, 5)]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
-SPEC = jax.ShapeDtypeStruct((SIZE,), jnp.float32)
+SPEC = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
 
 
 @functools.cache
@@ -51,12 +52,12 @@ def normal(*shape: int, seed: int = 0) -> jax.Array:
     return jnp.asarray(values, jnp.float32)
 
 
-def vectors() -> dict[str, np.ndarray]:
+def vectors() -> dict[str, jax.Array]:
     """Random, heavy-tailed and adversarial vectors."""
     rng = np.random.default_rng(1)
     signs = rng.choice([-1.0, 1.0], SIZE)
     one_hot = np.where(np.arange(SIZE) == 100, 1.0, 0.0)
-    return {
+    values = {
         "normal": rng.normal(size=SIZE),
         "student t": rng.standard_t(1.5, size=SIZE),
         "log-normal": rng.lognormal(0, 3, size=SIZE) * signs,
@@ -64,8 +65,9 @@ def vectors() -> dict[str, np.ndarray]:
         "constant": np.full(SIZE, 0.3),
         "equal magnitudes": signs,
         "one huge among small": one_hot * 1e3 + signs,
-        "halfway between levels": np.full(SIZE, 1.0) * signs * 0.5 + one_hot,
+        "between levels": (signs + one_hot) / 2,
     }
+    return {k: jnp.asarray(v.reshape(SHAPE), jnp.float32) for k, v in values.items()}
 
 
 EXTREMES = {
@@ -84,38 +86,29 @@ def test_round_trip_of_every_shape_and_dtype(method: str, key: jax.Array) -> Non
         laws.check_round_trip(make(method), jnp.ones(shape, dtype), key)
 
 
-@pytest.mark.parametrize("method", compressors.REGISTRY)
-def test_elements_keep_their_order(method: str, key: jax.Array) -> None:
-    x = normal(8, 33)
-    np.testing.assert_array_equal(
-        laws.outputs(make(method), x, key[None]),
-        laws.outputs(make(method), x.reshape(-1), key[None]),
-    )
-
-
 @pytest.mark.parametrize("method", METHODS)
 def test_sum_of_payloads(method: str, key: jax.Array) -> None:
-    laws.check_sum(make(method), normal(3, SIZE), jax.random.split(key, 3))
+    laws.check_sum(make(method), normal(3, *SHAPE), jax.random.split(key, 3))
 
 
 @pytest.mark.parametrize("method", compressors.REGISTRY)
 def test_payloads_of_narrow_numbers_are_summed_in_float32(
     method: str, key: jax.Array
 ) -> None:
-    xs = normal(3, SIZE).astype(jnp.bfloat16)
+    xs = normal(3, *SHAPE).astype(jnp.bfloat16)
     laws.check_sum(make(method), xs, jax.random.split(key, 3))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_bits(method: str, key: jax.Array) -> None:
-    laws.check_bits(make(method), normal(SIZE), key)
+    laws.check_bits(make(method), normal(*SHAPE), key)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_extreme_values_stay_finite(method: str, key: jax.Array) -> None:
     for value in EXTREMES.values():
-        laws.check_finite(make(method), jnp.full(SIZE, value), key)
-        laws.check_finite(make(method), jnp.zeros(SIZE).at[5].set(value), key)
+        laws.check_finite(make(method), jnp.full(SHAPE, value), key)
+        laws.check_finite(make(method), jnp.zeros(SHAPE).at[1, 5].set(value), key)
 
 
 @pytest.mark.parametrize("method", compressors.REGISTRY)
@@ -129,65 +122,69 @@ def enlarges(method: str) -> bool:
     return "unbiased=True" in method
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float16], ids=name)
-@pytest.mark.parametrize("method", [m for m in METHODS if not enlarges(m)])
+NEAR_THE_LARGEST = [(m, jnp.float32) for m in METHODS if not enlarges(m)]
+# A coarse quantiser sends the norm, which float16 cannot hold.
+NEAR_THE_LARGEST += [(m, jnp.float16) for m in ("qsgd", "qsgd(levels=1)", "sign")]
+
+
+@pytest.mark.parametrize(("method", "dtype"), NEAR_THE_LARGEST)
 def test_numbers_near_the_largest(
     method: str, dtype: jnp.dtype, key: jax.Array
 ) -> None:
     largest = 0.9 * float(jnp.finfo(dtype).max)
-    x = jnp.full(SIZE, largest, dtype)
+    x = jnp.full(SHAPE, largest, dtype)
     laws.check_finite(make(method), x, key)
-    laws.check_finite(make(method), x.at[::2].multiply(-1), key)
+    laws.check_finite(make(method), x.at[:, ::2].multiply(-1), key)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_non_finite_values_surface(method: str) -> None:
-    laws.check_non_finite_surfaces(make(method), normal(SIZE))
+    laws.check_non_finite_surfaces(make(method), normal(*SHAPE))
 
 
 @pytest.mark.parametrize("method", UNBIASED)
 def test_unbiased(method: str) -> None:
-    laws.check_unbiased(make(method), normal(SIZE))
-    laws.check_unbiased(make(method), jnp.asarray(vectors()["student t"], jnp.float32))
+    laws.check_unbiased(make(method), normal(*SHAPE))
+    laws.check_unbiased(make(method), vectors()["student t"])
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30, 3e38])
 @pytest.mark.parametrize("method", [m for m in UNBIASED if not enlarges(m)])
 def test_unbiased_at_every_scale(method: str, scale: float) -> None:
-    x = normal(SIZE)
+    x = normal(*SHAPE)
     laws.check_unbiased(make(method), x / jnp.max(jnp.abs(x)) * scale)
 
 
 @pytest.mark.parametrize("method", CONTRACTIVE)
 def test_contraction(method: str) -> None:
     for vector in vectors().values():
-        laws.check_contraction(make(method), jnp.asarray(vector, jnp.float32))
+        laws.check_contraction(make(method), vector)
 
 
 @pytest.mark.parametrize("method", ALIGNED)
 def test_aligned(method: str, key: jax.Array) -> None:
-    x, other = normal(SIZE), jnp.asarray(vectors()["log-normal"], jnp.float32)
+    x, other = normal(*SHAPE), vectors()["log-normal"]
     laws.check_aligned(make(method), x, other, key)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_same_key_same_payload(method: str, key: jax.Array) -> None:
-    laws.check_same_key_same_payload(make(method), normal(SIZE), key)
+    laws.check_same_key_same_payload(make(method), normal(*SHAPE), key)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_no_recompilation(method: str, key: jax.Array) -> None:
-    laws.check_no_recompilation(make(method), normal(SIZE), key)
+    laws.check_no_recompilation(make(method), normal(*SHAPE), key)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_vmap_over_workers(method: str, key: jax.Array) -> None:
-    laws.check_vmap(make(method), normal(3, SIZE), jax.random.split(key, 3))
+    laws.check_vmap(make(method), normal(3, *SHAPE), jax.random.split(key, 3))
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_payload_travels_in_one_buffer(method: str, key: jax.Array) -> None:
-    laws.check_fuses(make(method), normal(SIZE), key)
+    laws.check_fuses(make(method), normal(*SHAPE), key)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -1,0 +1,52 @@
+"""The default config, shrunk until a run takes seconds; comparing runs."""
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from configs import default
+from jaxcomp import parallel
+
+
+def small_config(**changes: Any) -> ConfigDict:
+    """Two workers, a tiny model, small images, 22 steps in two epochs."""
+    config = default.get_config()
+    config.update(
+        dataset="digits(size=8)",
+        model="tiny(width=2)",
+        pad=1,
+        workers=2,
+        compressor="top_k(keep=0.1)",
+        batch_size=128,
+        train_for="2 epochs",
+        warmup="",
+        log_every=4,
+    )
+    config.lock()
+    config.update(changes)
+    return config
+
+
+def assert_same_state(a: Any, b: Any) -> None:
+    """Two train states are equal to the bit."""
+    jax.tree.map(
+        np.testing.assert_array_equal, parallel.to_host(a), parallel.to_host(b)
+    )
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    """Rows of a CSV file without its columns of seconds and rates."""
+    lines = path.read_text().splitlines()
+    header = lines[0].split(",")
+    timed = {"seconds", "images_per_second"}
+    return [
+        {
+            name: value
+            for name, value in zip(header, line.split(","), strict=True)
+            if name not in timed and not name.endswith("_seconds")
+        }
+        for line in lines[1:]
+    ]

@@ -1,0 +1,229 @@
+"""The trainer: the real function on shrunk configs."""
+
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import data, models, parallel, training, wire
+from jaxcomp.training import loop, run_folder
+from jaxcomp.training.build import build
+from tests.training.small import assert_same_state, rows, small_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One whole run that several tests look at."""
+    folder = tmp_path_factory.mktemp("run")
+    return training.train_and_evaluate(small_config(), folder)
+
+
+def test_it_learns(finished):
+    table = rows(finished.folder / "metrics.csv")
+    assert float(table[-1]["train_loss"]) < float(table[0]["train_loss"])
+    assert finished.steps == 22
+    assert finished.test_accuracy == pytest.approx(float(table[-1]["test_accuracy"]))
+
+
+def test_the_run_folder_holds_what_is_promised(finished):
+    folder = finished.folder
+    config = json.loads((folder / "config.json").read_text())
+    assert config == json.loads(small_config().to_json())
+    environment = json.loads((folder / "environment.json").read_text())
+    assert environment["versions"]["jax"] == jax.__version__
+    assert {"devices", "git_revision", "command", "started"} <= environment.keys()
+    header = (folder / "metrics.csv").read_text().splitlines()[0]
+    assert header == ",".join(run_folder.EPOCH_COLUMNS)
+    steps = rows(folder / "steps.csv")
+    assert [int(r["step"]) for r in steps] == [4, 8, 12, 16, 20]
+    assert [r["epoch"] for r in steps] == ["1", "1", "2", "2", "2"]
+
+
+def test_figures_of_traffic_are_those_of_the_program(finished):
+    """top-k 10 %: 4 + 2 bytes for each kept value of each tensor, in one all-gather."""
+    params = parallel.to_host(finished.state.params)
+    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
+    kept = sum(max(1, round(0.1 * size)) for size in sizes)
+    by_hand = 4 * kept + math.ceil(2 * kept / 4) * 4
+    row = rows(finished.folder / "metrics.csv")[-1]
+    assert int(row["wire_bytes_per_step"]) == by_hand == finished.traffic.wire
+    assert int(row["dense_bytes_per_step"]) == 4 * sum(sizes)
+    ratio = 4 * sum(sizes) / by_hand
+    assert float(row["compression_ratio"]) == pytest.approx(ratio, rel=1e-6)
+    assert float(row["residual_norm"]) > 0
+    assert 0 < float(row["gradient_error"]) < 1
+
+
+def test_a_finished_run_is_not_run_again(finished):
+    before = (finished.folder / "metrics.csv").read_text()
+    again = training.train_and_evaluate(small_config(), finished.folder)
+    assert_same_state(again.state, finished.state)
+    assert again.test_accuracy == finished.test_accuracy
+    assert (finished.folder / "metrics.csv").read_text() == before
+
+
+def test_evaluate_only(finished):
+    scores = training.evaluate(small_config(), finished.folder, "latest")
+    assert scores["test_accuracy"] == pytest.approx(finished.test_accuracy)
+    best = training.evaluate(small_config(), finished.folder, "best")
+    assert best["test_accuracy"] == pytest.approx(finished.best_accuracy)
+
+
+def test_evaluate_counts_every_example_once(finished):
+    """Against one forward pass over the whole test set, without batches or workers."""
+    digits = data.load("digits", size=8)
+    model = models.make("tiny", 10, width=2)
+    state = parallel.to_host(finished.state)
+    stats = jax.tree.map(lambda x: x[0], state.batch_stats.value)
+    images = data.normalize(digits.test_images, digits.mean, digits.std)
+    logits = model.apply(
+        {"params": state.params, "batch_stats": stats}, images, train=False
+    )
+    correct = np.mean(np.argmax(np.asarray(logits), -1) == digits.test_labels)
+    assert finished.test_accuracy == pytest.approx(correct)
+
+
+def test_evaluating_nothing_is_an_error(tmp_path):
+    with pytest.raises(ValueError, match="holds no best checkpoint"):
+        training.evaluate(small_config(), tmp_path)
+
+
+def test_another_config_in_the_same_folder_is_refused(finished):
+    with pytest.raises(ValueError, match="another config") as error:
+        training.train_and_evaluate(
+            small_config(seed=7, compressor="sign"), finished.folder
+        )
+    assert "seed: the folder has 0, you ask for 7" in str(error.value)
+    assert "compressor: the folder has 'top_k(keep=0.1)'" in str(error.value)
+
+
+@pytest.mark.parametrize("mapper", ["shard_map", "vmap"])
+def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
+    """Convolutions of a vmapped batch round differently, so to a tolerance."""
+    result = training.train_and_evaluate(small_config(mapper=mapper), tmp_path)
+    assert result.traffic.wire == finished.traffic.wire
+    assert result.traffic.simulated == (mapper == "vmap")
+    assert abs(result.test_accuracy - finished.test_accuracy) < 0.05
+
+
+def test_more_workers_than_devices_are_simulated(tmp_path):
+    config = small_config(workers=16, mapper="vmap", train_for="3 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert result.steps == 3
+    residuals = jax.tree.leaves(parallel.to_host(result.state.opt_state))
+    assert any(r.shape[:1] == (16,) for r in residuals)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
+        {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
+        {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
+        {"compressor": "sign", "scope": "only_large(min_size=20)", "clip_norm": 1.0},
+    ],
+    ids=lambda c: c.get("compressor", "exact"),
+)
+def test_other_methods_train(changes, tmp_path):
+    config = small_config(train_for="6 steps", **changes)
+    with jax.numpy_dtype_promotion("standard"):  # optax.adam is not strict
+        result = training.train_and_evaluate(config, tmp_path)
+    finite = [np.isfinite(x).all() for x in jax.tree.leaves(result.state.params)]
+    assert all(finite)
+
+
+def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):
+    """Synchronised BatchNorm sends more than the gradients, and the figure says so."""
+    config = small_config(
+        exchange="exact", memory="none", batch_norm="sync", train_for="2 steps"
+    )
+    result = training.train_and_evaluate(config, tmp_path)
+    dense = wire.dense_bytes(result.state.params)
+    assert result.traffic.wire > dense
+
+
+# --- Going on -----------------------------------------------------------------------
+
+
+def stop_at(monkeypatch, step):
+    """Let the run be interrupted after a step, as by SIGTERM."""
+    asked = []
+
+    class Signals:
+        def __enter__(self):
+            return lambda: asked.append(1) or (15 if len(asked) == step else None)
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(loop, "catch_signals", Signals)
+
+
+@pytest.mark.parametrize("step", [5, 11, 17])
+def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch):
+    """State to the bit, and tables too, wherever the interruption falls."""
+    config = small_config()
+    with monkeypatch.context() as patched:
+        stop_at(patched, step)
+        with pytest.raises(training.Interrupted, match=f"step {step} of 22"):
+            training.train_and_evaluate(config, tmp_path)
+    result = training.train_and_evaluate(config, tmp_path)
+    assert_same_state(result.state, finished.state)
+    for name in ("metrics.csv", "steps.csv"):
+        assert rows(tmp_path / name) == rows(finished.folder / name)
+
+
+# --- Numbers that are not finite ----------------------------------------------------
+
+
+def poison(monkeypatch, step):
+    """One worker's inputs of one step are NaN: black images, made NaN on the device."""
+    original_feed, original_augment = loop.train_feed, data.augment
+
+    def feed(*args, **kwargs):
+        number = kwargs["start"]
+        for images, labels in original_feed(*args, **kwargs):
+            if number == step:
+                images[1] = 0
+            yield images, labels
+            number += 1
+
+    def augment(images, key, **kwargs):
+        black = jnp.max(images) == 0
+        return jnp.where(black, jnp.nan, original_augment(images, key, **kwargs))
+
+    monkeypatch.setattr(loop, "train_feed", feed)
+    monkeypatch.setattr(data, "augment", augment)
+
+
+def test_a_nan_step_stops_with_step_leaf_and_norms(tmp_path, monkeypatch):
+    poison(monkeypatch, 6)
+    with pytest.raises(training.NonFinite) as error:
+        training.train_and_evaluate(small_config(), tmp_path)
+    message = str(error.value)
+    assert "step 7 is not finite" in message
+    assert "worker 1: " in message
+    assert "worker 0: " not in message
+    assert "kernel has norm nan" in message
+    assert "--config.nonfinite=skip" in message
+
+
+@pytest.mark.parametrize("compressor", ["top_k(keep=0.1)", "random_k(keep=0.05)"])
+def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
+    """Nothing but the step count moves, on any worker; residuals stay finite."""
+    poison(monkeypatch, 0)
+    config = small_config(compressor=compressor, nonfinite="skip", train_for="1 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    pieces = build(config)
+    expected = parallel.spread(pieces.fresh(), pieces.workers)
+    assert_same_state(result.state._replace(step=expected.step), expected)
+    assert int(result.state.step) == 1
+
+
+def test_divergence_stops_the_run(tmp_path):
+    """A real one, without any trick: the learning rate is absurd."""
+    with pytest.raises(training.NonFinite, match="Lower the learning rate"):
+        training.train_and_evaluate(small_config(learning_rate=1e30), tmp_path)

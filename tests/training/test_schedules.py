@@ -1,0 +1,89 @@
+"""Durations and learning rates, by hand."""
+
+import pytest
+
+from jaxcomp.specs import SpecError
+from jaxcomp.training.schedules import REGISTRY, Horizon, learning_rate, steps_of
+
+HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
+
+
+def rate(schedule, **arguments):
+    arguments = {"total": 100, **arguments}
+    return learning_rate(0.5, schedule, horizon=HORIZON, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("duration", "steps"),
+    [
+        ("7 steps", 7),
+        ("1 step", 1),
+        ("3 epochs", 30),
+        ("0.5 epochs", 5),
+        ("0.01 epochs", 1),
+        ("320 examples", 10),
+        ("321 examples", 11),
+        ("50_000 examples", 1563),
+        ("", 0),
+    ],
+)
+def test_durations(duration, steps):
+    assert steps_of(duration, HORIZON) == steps
+
+
+@pytest.mark.parametrize(
+    "duration",
+    ["5", "epochs", "five epochs", "-1 epochs", "0 steps", "3 hours", "1 2 3"],
+)
+def test_a_bad_duration_is_shown_with_good_ones(duration):
+    with pytest.raises(ValueError, match=r"epochs") as error:
+        steps_of(duration, HORIZON)
+    assert repr(duration) in str(error.value)
+    assert "500 steps" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "values"),
+    [
+        ("constant", {0: 0.5, 99: 0.5}),
+        ("cosine", {0: 0.5, 50: 0.25, 100: 0.0}),
+        ("cosine(final=0.1)", {0: 0.5, 100: 0.05}),
+        ("multistep(epochs=[2, 5])", {19: 0.5, 21: 0.05, 51: 0.005}),
+        ("multistep(epochs=[2], factor=0.5)", {21: 0.25}),
+        (
+            "piecewise_linear(epochs=[0, 5, 10], values=[0, 1, 0])",
+            {0: 0.0, 25: 0.25, 50: 0.5, 75: 0.25, 100: 0.0, 130: 0.0},
+        ),
+    ],
+)
+def test_schedules_by_hand(schedule, values):
+    for step, value in values.items():
+        assert float(rate(schedule)(step)) == pytest.approx(value, abs=1e-6)
+
+
+def test_every_schedule_was_tested():
+    assert set(REGISTRY) == {"constant", "cosine", "multistep", "piecewise_linear"}
+
+
+def test_warmup_is_a_ramp_that_multiplies():
+    ramp = rate("constant", warmup=4)
+    assert [float(ramp(s)) for s in range(5)] == pytest.approx(
+        [0.125, 0.25, 0.375, 0.5, 0.5]
+    )
+
+
+@pytest.mark.parametrize(
+    ("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)]
+)
+def test_scaling_with_workers(scaling, factor):
+    scaled = rate("constant", scaling=scaling, workers=4)
+    assert float(scaled(0)) == pytest.approx(0.5 * factor)
+
+
+def test_unknown_names():
+    with pytest.raises(SpecError, match="Did you mean 'cosine'"):
+        rate("cosin")
+    with pytest.raises(ValueError, match="Did you mean 'linear'"):
+        rate("constant", scaling="liner")
+    with pytest.raises(SpecError, match="must rise"):
+        rate("piecewise_linear(epochs=[0, 5, 5], values=[0, 1, 0])")
