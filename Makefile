@@ -1,0 +1,57 @@
+# Everything is a make target; `make help` lists them. PYTHON picks the interpreter.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/installed
+RUN ?= runs/digits
+JOBS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train test test-slow lint format notebooks bench build clean
+
+help: ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## make .venv and install everything, at pinned versions
+
+$(STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+train: $(STAMP) ## train on embedded data with 4 workers; RUN=folder
+	$(BIN)/python train.py --config=configs/default.py --workdir=$(RUN)
+
+test: $(STAMP) ## the tests; JOBS=processes
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+
+test-slow: $(STAMP) ## tests on real data and of many kills
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP) ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/basedpyright
+
+format: $(STAMP) ## write the format that lint asks for
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+notebooks: $(STAMP) ## execute the notebooks; errors fail
+	@mkdir -p build/notebooks
+	@for book in notebooks/*.py; do echo $$book; \
+	  $(BIN)/jupytext --set-kernel python3 --execute --to notebook \
+	    --output build/$${book%.py}.ipynb $$book || exit 1; done
+
+bench: $(STAMP) ## measure the overhead of the step
+	$(BIN)/python -m benchmarks.step_overhead
+
+build: $(STAMP) ## the wheel, and a check that it installs and imports on its own
+	rm -rf dist build/wheel-env
+	$(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv build/wheel-env
+	build/wheel-env/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
+	cd build && wheel-env/bin/python -c "import jaxcomp; print('jaxcomp', jaxcomp.__version__)"
+
+clean: ## remove what can be made again, but no runs
+	rm -rf $(VENV) build dist .pytest_cache .ruff_cache *.egg-info
