@@ -20,9 +20,10 @@ def get_config() -> ConfigDict:
     config.pad = 4
     config.flip = True
     config.compressor = "top_k(keep=0.01)"
-    config.batch_size = 128
+    config.scope = "only_large(min_size=1000)"
+    config.batch_size = 64
     config.train_for = "5 epochs"
-    config.learning_rate = 0.1
+    config.learning_rate = 0.05
     config.schedule = "piecewise_linear(epochs=[0, 1, 5], values=[0.1, 1, 0])"
     config.warmup = ""
     return config

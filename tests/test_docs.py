@@ -1,18 +1,146 @@
 """What the documents show is run, and what they promise is kept."""
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from jaxcomp import compressors, exchanges, memory, scope
+import jaxcomp
+from jaxcomp import compressors, exchanges, memory, models, scope, training
+from jaxcomp.cli import main
 from tests import laws
+from tests.training.small import small_config
 
 ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+GUIDE = (ROOT / "docs" / "add-a-compressor.md").read_text()
 
 
-def code_blocks(document: str, language: str) -> list[str]:
-    text = (ROOT / document).read_text()
-    return re.findall(rf"```{language}\n(.*?)```", text, flags=re.DOTALL)
+def blocks(text: str) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+
+
+def commands(text: str) -> list[str]:
+    """Indented command lines."""
+    return [
+        line.strip().split("  #")[0].strip()
+        for line in text.splitlines()
+        if re.match(r"^    (make|python|jaxcomp|pytest) ", line)
+    ]
+
+
+def test_readme_programs_run_and_print_what_they_say():
+    """All blocks in one fresh process, in order, as a reader pastes them."""
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(blocks(README))],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    promised = [
+        comment for comment in re.findall(r"print\(.*\)  # (.*)", README) if comment
+    ]
+    printed = done.stdout.splitlines()
+    assert len(promised) == len(printed) == 2
+    for promise, line in zip(promised, printed, strict=True):
+        assert promise.startswith(line)
+
+
+def test_readme_commands_exist():
+    """Targets are in the Makefile; flags of train.py are real."""
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    keys = small_config().keys()
+    found = commands(README)
+    assert len(found) > 10
+    for command in found:
+        program, *words = command.split()
+        if program == "make":
+            assert set(words) <= set(targets), command
+        if program == "python":
+            assert (ROOT / words[0]).exists()
+            for key in re.findall(r"--config\.(\w+)=", command):
+                assert key in keys
+            for file in re.findall(r"--config=(\S+)", command):
+                assert (ROOT / file).exists()
+
+
+def test_readme_links_lead_somewhere():
+    for document in ["README.md", "CONTRIBUTING.md"]:
+        for target in re.findall(r"\]\(([\w./-]+)\)", (ROOT / document).read_text()):
+            assert (ROOT / target).exists(), f"{document}: {target}"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [*compressors.REGISTRY, *exchanges.REGISTRY, *memory.REGISTRY, *scope.REGISTRY],
+)
+def test_every_method_is_described(name):
+    assert f"`{name}" in (ROOT / "docs" / "methods.md").read_text()
+
+
+@pytest.mark.parametrize("model", models.REGISTRY)
+def test_every_model_is_known_to_the_config(model):
+    """The registry that the config points to builds each by name."""
+    assert models.make(model, num_classes=10) is not None
+
+
+@pytest.fixture
+def half(tmp_path, monkeypatch):
+    """The guide's compressor, added as the guide says: its file and its line."""
+    file = tmp_path / "half.py"
+    file.write_text(blocks(GUIDE)[0])
+    spec = importlib.util.spec_from_file_location("half", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setitem(compressors.REGISTRY, "half", module.half)
+    return jaxcomp.make_compressor("half")
+
+
+def test_the_guides_compressor_obeys_the_laws(half):
+    key = jax.random.key(0)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(7, 9)), jnp.float32)
+    laws.check_round_trip(half, x, key)
+    laws.check_finite(half, x * 1e37, key)
+    laws.check_non_finite_surfaces(half, x)
+    laws.check_same_key_same_payload(half, x, key)
+    laws.check_no_recompilation(half, x, key)
+    laws.check_bits(half, x, key)
+    error = np.abs(np.asarray(half.decompress(half.compress(x, (), key)[0], x) - x))
+    assert (error <= 2**-11 * np.abs(np.asarray(x))).all()
+
+
+def test_the_guides_compressor_composes_and_trains(half, tmp_path):
+    """As a spec string, behind '|', and in the trainer, without any other change."""
+    composed = jaxcomp.make_compressor("top_k(keep=0.1) | half")
+    assert composed.contraction(jax.ShapeDtypeStruct((10,), jnp.float32)) is None
+    config = small_config(compressor="half", train_for="2 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert result.traffic.ratio == pytest.approx(2, rel=0.01)
+
+
+def test_help_names_every_command(capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["--help"])
+    assert stop.value.code == 0
+    shown = capsys.readouterr().out
+    assert "data" in shown
+    assert "report" in shown
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--version"], ["data", "--help"], ["report", "-h"]]
+)
+def test_the_command_answers(arguments, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out

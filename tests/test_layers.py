@@ -1,0 +1,94 @@
+"""Who may import whom, and who may name what: the plan of the house, checked."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+import jaxcomp
+
+PACKAGE = Path(jaxcomp.__file__).parent
+# Each row may import from rows above it, and from its own.
+ROWS = [
+    {"_version", "base", "specs"},
+    {"payloads"},
+    {"compressors"},
+    {"scope"},
+    {"exchanges"},
+    {"memory"},
+    {"transform"},
+    {"parallel"},
+    {"wire"},
+    {"models"},
+    {"data"},
+    {"report"},
+    {"training"},
+    {"cli"},
+    {"__init__", "__main__"},
+]
+CLOSED = {"models", "data", "report"}  # import nothing else of jaxcomp
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def part_of(path: Path) -> str:
+    """The row entry that a file belongs to."""
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The parts of jaxcomp that a file imports anywhere in it."""
+    package = ["jaxcomp", *path.relative_to(PACKAGE).parts[:-1]]
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *(node.module or "").split(".")]).rstrip(".")
+            names = [f"{module}.{alias.name}" for alias in node.names]
+        for name in names:
+            first, *rest = name.split(".")
+            if first == "jaxcomp" and rest:
+                found.add(rest[0])
+    return found
+
+
+def row(part: str) -> int:
+    return next(i for i, members in enumerate(ROWS) if part in members)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_upwards(path):
+    part = part_of(path)
+    used = imports(path) - {part}
+    known = {name for members in ROWS for name in members}
+    for name in used & known:
+        assert row(name) <= row(part), f"{part} may not import {name}"
+    if part in CLOSED:
+        assert not used & known, f"{part} imports nothing else of jaxcomp"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_names_stay_in_their_place(path):
+    code = "\n".join(
+        ast.unparse(node)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute)
+    )
+    part = part_of(path)
+    if part != "parallel":
+        assert not re.search(r"\bjax\.pmap\b", code)
+    if part in {"compressors", "scope", "memory", "payloads", "base"}:
+        collectives = r"\blax\.(psum|pmean|all_gather|ppermute|all_to_all|axis_index)\b"
+        assert not re.search(collectives, code)
+    if part == "compressors":
+        assert "optax" not in code
+
+
+def test_the_checks_can_fail():
+    """The reader of imports sees absolute, relative and nested ones."""
+    here = PACKAGE / "training" / "build.py"
+    assert {"data", "models", "parallel", "specs"} <= imports(here)
+    assert "dataset" not in imports(PACKAGE / "data" / "__init__.py")
