@@ -26,7 +26,6 @@
 # CPU, needs no download, and defines nothing: everything comes from `jaxcomp`.
 
 # %%
-# %config InlineBackend.figure_formats = ["svg"]
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -36,11 +35,11 @@ from matplotlib.ticker import NullLocator
 
 import jaxcomp
 from jaxcomp import data, models, parallel
-from jaxcomp.exchanges.common import measure, squared_norm
+from jaxcomp.exchanges.common import measure
 from jaxcomp.report import style
 from jaxcomp.scope import lift
 
-plt.rcParams.update(style.RC)
+plt.rcParams.update(style.RC | {"figure.dpi": 120})
 
 # %% [markdown]
 # ## 1. A real gradient
@@ -82,8 +81,230 @@ for (batch,) in data.batches(order, global_batch=64, workers=1)[:20]:
 # The batches of four workers at the next step. Worker 0 is our example until section 5.
 order = data.epoch_order(len(labels), seed=0, epoch=1)
 batches = data.batches(order, global_batch=256, workers=4)[0]
-gradients = jax.vmap(loss_and_gradient, in_axes=(None, 0))(params, batches)[1]
-gradient = jax.tree.map(lambda g: g[0], gradients)
+gradients = [loss_and_gradient(params, batch)[1] for batch in batches]
+gradient = gradients[0]
 size = sum(g.size for g in jax.tree.leaves(gradient))
 print(f"loss {losses[0]:.2f} -> {losses[-1]:.2f} after {len(losses)} steps")
 print(f"a gradient of {size:,} numbers in {len(jax.tree.leaves(gradient))} tensors")
+
+# %% [markdown]
+# ## 2. Cost and loss, method by method
+#
+# `lift` turns a compressor of arrays into one of whole gradients, here tensor by tensor
+# (`per_leaf`, the default). What to see: bits alone say little. `random_k` costs
+# less than `top_k`, since a seed replaces the indices, and loses almost everything.
+# Unbiased methods may even have an error above 1: they are right on average, and that
+# average is what they pay for.
+#
+# - **ideal**: bits that a perfect coder would need for the same message;
+# - **error**: mean over five keys;
+# - **contraction**: the `δ` in `E|x - C(x)|² ≤ (1 - δ)|x|²` that holds for *every* `x`,
+#   the worst one included; `-` where there is none;
+# - **joined**: the error when all tensors are joined into one vector (`whole_tree`).
+#   Section 3 draws it, section 4 explains the difference.
+
+# %%
+specs = [
+    "none",
+    "top_k(keep=0.01)",
+    "random_k(keep=0.01)",
+    "random_k(keep=0.01, unbiased=True)",
+    "qsgd(levels=1)",
+    "qsgd(levels=7)",
+    "qsgd(levels=127)",
+    "sign",
+    "top_k(keep=0.01) | qsgd(levels=7)",
+]
+keys = jax.random.split(jax.random.key(1), 5)
+
+print(f"{'compressor':36}  bits  ideal    error  contraction  unbiased   joined")
+for spec in specs:
+    errors = {"per_leaf": [], "whole_tree": []}
+    for scope in errors:
+        codec = lift(scope, jaxcomp.make_compressor(spec))
+        state = codec.init(gradient)
+        for key in keys:
+            payload, _ = codec.compress(gradient, state, key)
+            decoded = codec.decompress(payload, gradient)
+            errors[scope].append(measure(gradient, decoded).gradient_error)
+        if scope == "per_leaf":
+            bits = jaxcomp.nbits(payload) / size
+            ideal = codec.ideal_bits(gradient) / size
+            delta = codec.contraction(gradient)
+    error, joined = (float(np.mean(errors[scope])) for scope in errors)
+    print(
+        f"{spec:36} {bits:5.2f} {ideal:6.2f} {error:8.3g}",
+        f"{'-' if delta is None else f'{delta:.2g}':>12}",
+        f"{'yes' if codec.unbiased else 'no':>9} {joined:8.3g}",
+    )
+
+# %% [markdown]
+# ## 3. The trade-off in one picture
+#
+# Every method has a knob, so every method is a curve; the sweep joins all tensors into
+# one vector. Down and to the left is better. The dashed line is Shannon's bound
+# `4^-R`: no code of `R` bits per coordinate, however clever, loses less on Gaussian
+# noise. What to see: `top_k` comes close to the bound where few bits are sent and falls
+# far behind it later, `qsgd` runs parallel to it once it has enough levels, and both
+# versions of `random_k` buy little. A gradient is not Gaussian noise (few coordinates
+# hold most of it), so a good method may even cross the line.
+
+# %%
+keeps = [0.001, 0.003, 0.01, 0.03, 0.1, 0.3]
+levels = [1, 3, 7, 15, 31, 127, 511]
+sweeps = {
+    "top_k": [f"top_k(keep={keep})" for keep in keeps],
+    "random_k": [f"random_k(keep={keep})" for keep in keeps],
+    "random_k, unbiased": [f"random_k(keep={keep}, unbiased=True)" for keep in keeps],
+    "qsgd": [f"qsgd(levels={s})" for s in levels],
+    "sign": ["sign"],
+}
+curves = {name: [] for name in sweeps}
+for name, specs in sweeps.items():
+    for spec in specs:
+        codec = lift("whole_tree", jaxcomp.make_compressor(spec))
+        errors = []
+        for key in keys[:3]:
+            payload, _ = codec.compress(gradient, codec.init(gradient), key)
+            decoded = codec.decompress(payload, gradient)
+            errors.append(measure(gradient, decoded).gradient_error)
+        curves[name].append((jaxcomp.nbits(payload) / size, float(np.mean(errors))))
+
+# %%
+figure, axes = plt.subplots(figsize=(8.2, 5), layout="constrained")
+rates = np.geomspace(0.025, 9, 100)
+axes.plot(rates, 4.0**-rates, "--", color=style.INK, lw=1.4)
+axes.text(3.0, 1.3e-3, "Shannon bound\nfor Gaussian noise", ha="right")
+axes.axhline(1, color=style.GREY, lw=0.8)
+axes.text(46, 1.1, "as bad as sending nothing", ha="right", color=style.GREY)
+
+# Name, colour, marker, and where the name stands.
+looks = [
+    ("top_k", style.ORANGE, "o", (6.9, 0.19)),
+    ("random_k", style.BLUE, "s", (5.0, 0.55)),
+    ("random_k, unbiased", style.SKY, "D", (0.4, 95)),
+    ("qsgd", style.GREEN, "^", (8.8, 5.5e-3)),
+    ("sign", style.PINK, "P", (1.12, 0.68)),
+]
+for name, colour, marker, place in looks:
+    axes.plot(*zip(*curves[name], strict=True), color=colour, marker=marker)
+    axes.text(*place, name, color=colour, weight="bold", va="center")
+axes.plot(32, 1.4e-5, "v", color=style.INK, ms=8, clip_on=False)
+axes.text(32, 2.4e-5, "none: error 0", ha="center", weight="bold")
+
+# The values of the knobs, at a few points.
+for i, text in [(0, "keep 0.1 %"), (2, "1 %"), (4, "10 %")]:
+    axes.annotate(text, curves["top_k"][i], (0, -12), textcoords="offset points")
+for i, text in [(0, "1 level"), (2, "7"), (5, "127"), (6, "511")]:
+    axes.annotate(text, curves["qsgd"][i], (6, 3), textcoords="offset points")
+
+axes.set(xscale="log", yscale="log", xlim=(0.025, 48), ylim=(1e-5, 2e3))
+axes.set_xticks([0.1, 0.3, 1, 3, 10, 32], ["0.1", "0.3", "1", "3", "10", "32"])
+axes.xaxis.set_minor_locator(NullLocator())
+axes.yaxis.set_minor_locator(NullLocator())
+axes.set(xlabel="bits sent per coordinate", ylabel="error  |x − C(x)|² / |x|²")
+axes.set_title("What a bit buys, method by method")
+plt.show()
+
+# %% [markdown]
+# ## 4. Tensor by tensor, or the whole model at once?
+#
+# Same gradient, same `top_k(keep=0.01)`: `per_leaf` sends 1 % of every tensor,
+# `whole_tree` the largest 1 % of the model. What to see: joined, the budget goes to the
+# tensors with large entries, and the total error falls a lot; but the big kernels with
+# small entries are hardly sent at all. That is the price, and error feedback
+# (section 5) is what gives them their turn.
+
+# %%
+compressor = jaxcomp.make_compressor("top_k(keep=0.01)")
+layer_errors, totals = {}, {}
+for scope in ("per_leaf", "whole_tree"):
+    codec = lift(scope, compressor)
+    payload, _ = codec.compress(gradient, codec.init(gradient), keys[0])
+    decoded = codec.decompress(payload, gradient)
+    each = jax.tree.map(lambda x, y: measure(x, y).gradient_error, gradient, decoded)
+    layer_errors[scope] = jax.tree.leaves(each)
+    totals[scope] = float(measure(gradient, decoded).gradient_error)
+
+layers = [
+    (i, jax.tree_util.keystr(path, simple=True, separator="/"), leaf.size)
+    for i, (path, leaf) in enumerate(jax.tree_util.tree_leaves_with_path(gradient))
+    if leaf.ndim > 1  # kernels; biases and norms are 2 % of this gradient
+]
+
+# %%
+figure, axes = plt.subplots(figsize=(8.2, 4), layout="constrained")
+rows = np.arange(len(layers))
+for shift, scope, colour in [
+    (-0.2, "per_leaf", style.BLUE),
+    (0.2, "whole_tree", style.ORANGE),
+]:
+    heights = [float(layer_errors[scope][i]) for i, _, _ in layers]
+    label = f"{scope}: {totals[scope]:.2f} in total"
+    axes.barh(rows + shift, heights, height=0.36, color=colour, label=label)
+axes.set_yticks(rows, [f"{name}\n{count:,} numbers" for _, name, count in layers])
+axes.invert_yaxis()
+axes.grid(visible=False, axis="y")
+axes.set(xlim=(0, 1), xlabel="error of the layer  |x − C(x)|² / |x|²")
+axes.set_title("top_k(keep=0.01): the same budget, spent in two ways")
+figure.legend(loc="outside lower right", ncols=2, frameon=False)
+plt.show()
+
+# %% [markdown]
+# ## 5. Error feedback: late, but not lost
+#
+# Four simulated workers send the same four gradients again and again with
+# `top_k(keep=0.01)`. How far is the average of all they received so far from the true
+# mean? What to see: without a memory the same coordinates are lost every time, so
+# waiting does not help. With error feedback, what was not sent is added to the next
+# gradient: the error falls from the first steps on and, once every coordinate has had
+# its turn, like `1/t`.
+
+# %%
+workers = parallel.setup(4, mapper="vmap")
+stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
+truth = jax.tree.map(lambda g: g.mean(axis=0), stacked)
+distances = {"none": [], "error_feedback": []}
+for memory in distances:
+    exchange = jaxcomp.make_exchange("gather", "top_k(keep=0.01)", memory)
+    state = exchange.init(truth)
+    own = parallel.axes(state)  # which parts of the state differ between workers
+    state = parallel.spread(state, workers)
+    step = parallel.map_step(
+        exchange.average,
+        workers,
+        in_axes=(0, own, None),
+        out_axes=jaxcomp.Averaged(mean=None, sent=0, state=own, info=0),
+    )
+    total = jax.tree.map(jnp.zeros_like, truth)
+    for t in range(1, 501):
+        mean, _, state, _ = step(stacked, state, jax.random.key(t))
+        total = jax.tree.map(jnp.add, total, mean)
+        average = jax.tree.map(lambda x, t=t: x / t, total)
+        distances[memory].append(measure(truth, average).gradient_error ** 0.5)
+
+# %%
+figure, axes = plt.subplots(figsize=(8.2, 3.8), layout="constrained")
+steps = np.arange(1, 501)
+for memory, colour in [("none", style.BLUE), ("error_feedback", style.ORANGE)]:
+    axes.plot(steps, distances[memory], color=colour)
+    last = float(distances[memory][-1])
+    place = (steps[-1] * 1.06, last)
+    axes.text(*place, f"{memory}\n{last:.2f}", color=colour, weight="bold", va="center")
+axes.plot(steps[60:], 500 * last / steps[60:], "--", color=style.INK, lw=1.2)
+axes.text(60, 500 * last / 60, "1/t ", ha="right", va="center")
+axes.set(xscale="log", yscale="log", xlim=(1, 500), ylim=(0.05, 1.3))
+axes.set_xticks([1, 10, 50, 100, 500], ["1", "10", "50", "100", "500"])
+axes.set_yticks([0.05, 0.1, 0.2, 0.5, 1], ["0.05", "0.1", "0.2", "0.5", "1"])
+axes.minorticks_off()
+axes.set(xlabel="steps t", ylabel="|average − mean| / |mean|")
+axes.set_title("Average of what arrived in t steps, against the true mean")
+plt.show()
+
+# %% [markdown]
+# ## Where to go next
+#
+# - Put your own method into the picture: `docs/add-a-compressor.md` shows the one file
+#   and the one line it takes. Then add its spec to `specs` and `sweeps` above.
+# - An error is not yet an accuracy: `README.md` shows how to train with a compressor
+#   and how to read the report of a run.

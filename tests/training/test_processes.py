@@ -1,0 +1,171 @@
+"""Real processes: killed ones, interrupted ones, and two that are one."""
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxcomp import parallel, training
+from jaxcomp.training.build import build
+from jaxcomp.training.checkpoint import open_checkpoints
+from tests.training.small import assert_same_state, rows, small_config
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONFIG = small_config(workers=4, train_for="60 steps", checkpoint_every="7 steps")
+FLAGS = [f"--config.{key}={CONFIG[key]}" for key in CONFIG if CONFIG[key] != ""]
+EMPTY = [f"--config.{key}=" for key in CONFIG if CONFIG[key] == ""]
+
+
+def command(folder: Path, *extra: str) -> list[str]:
+    script = [sys.executable, "train.py", "--config=configs/default.py"]
+    return [*script, f"--workdir={folder}", *FLAGS, *EMPTY, *extra]
+
+
+def begin(folder: Path, *extra: str) -> subprocess.Popen:
+    environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
+    return subprocess.Popen(
+        command(folder, *extra),
+        cwd=ROOT,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def finish(process: subprocess.Popen) -> str:
+    try:
+        output, _ = process.communicate(timeout=300)
+    finally:
+        process.kill()
+    assert process.returncode == 0, output
+    return output
+
+
+def final_state(folder: Path):
+    pieces = build(CONFIG)
+    like = parallel.abstract(parallel.spread(pieces.fresh(), pieces.workers))
+    restored = open_checkpoints(folder / "checkpoints").restore(like, "latest")
+    assert restored is not None
+    assert restored.step == 60
+    return restored.state
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
+    """Until the run has logged a step; the kill then falls somewhere behind it."""
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and process.poll() is None:
+        path = folder / "steps.csv"
+        lines = path.read_text().splitlines()[1:] if path.exists() else []
+        if lines and int(lines[-1].split(",")[0] or 0) >= step:
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"step {step} was not reached")
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """The run that nothing happened to, in this process."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    training.train_and_evaluate(CONFIG, folder)
+    return folder
+
+
+def test_a_killed_run_ends_with_the_same_bits(unbroken, tmp_path):
+    process = begin(tmp_path)
+    wait_for_step(tmp_path, 20, process)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    output = finish(begin(tmp_path))
+    assert "going on from step" in output
+    assert_same_state(final_state(tmp_path), final_state(unbroken))
+    assert rows(tmp_path / "metrics.csv") == rows(unbroken / "metrics.csv")
+    assert rows(tmp_path / "steps.csv") == rows(unbroken / "steps.csv")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attempt", range(5))
+def test_kills_at_random_moments(unbroken, tmp_path, attempt):
+    """At any moment: while compiling, stepping, or in the middle of a checkpoint."""
+    delays = random.Random(attempt)
+    for _ in range(2):
+        process = begin(tmp_path)
+        time.sleep(delays.uniform(2, 14))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+    finish(begin(tmp_path))
+    assert_same_state(final_state(tmp_path), final_state(unbroken))
+    assert rows(tmp_path / "metrics.csv") == rows(unbroken / "metrics.csv")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_says_how_to_go_on(unbroken, tmp_path, signum):
+    process = begin(tmp_path)
+    wait_for_step(tmp_path, 12, process)
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum, output
+    assert "everything is saved" in output
+    assert "Go on with the same command" in output
+    assert "Traceback" not in output
+    finish(begin(tmp_path))
+    assert_same_state(final_state(tmp_path), final_state(unbroken))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def test_two_processes_are_one_with_as_many_devices(unbroken, tmp_path):
+    """Four workers over two processes: the same model, checkpoint and tables."""
+    address = f"--coordinator=127.0.0.1:{free_port()}"
+    pair = [
+        begin(tmp_path, address, "--processes=2", f"--process={index}")
+        for index in range(2)
+    ]
+    outputs = [finish(process) for process in pair]
+    assert "test accuracy" in outputs[0]
+    assert outputs[1].strip() == "", (
+        "the second process leaves the talking to the first"
+    )
+    assert_same_state(final_state(tmp_path), final_state(unbroken))
+    ours, theirs = rows(tmp_path / "metrics.csv"), rows(unbroken / "metrics.csv")
+    for a, b in zip(ours, theirs, strict=True):
+        assert a["test_accuracy"] == b["test_accuracy"]
+        assert a["wire_bytes_per_step"] == b["wire_bytes_per_step"]
+
+
+def test_a_mistake_is_one_message(tmp_path):
+    done = subprocess.run(
+        command(tmp_path, "--config.compressor=topk(keep=0.1)"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "Did you mean 'top_k'" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir()), "nothing is left behind"
+
+
+def test_an_unknown_key_names_those_that_exist(tmp_path):
+    done = subprocess.run(
+        command(tmp_path, "--config.compresor=sign"),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "Did you mean 'compressor'" in done.stderr
+    assert "batch_size" in done.stderr
+    assert "Traceback" not in done.stderr
