@@ -66,5 +66,5 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         state = FeedbackState(PerWorker(residual), inner)
         return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
 
-    name = f"error_feedback(decay={decay}: {exchange.name}"
+    name = f"error_feedback(decay={decay}): {exchange.name}"
     return exchange._replace(name=name, init=init, average=average)

@@ -175,9 +175,11 @@ def _run(
         done = number + 1
         epoch = -(-done // horizon.steps_per_epoch)
         ends_epoch = done % horizon.steps_per_epoch == 0 or done == total
-        looks = ends_epoch or done % every.log == 0
+        keep = _due(done, every.keep)
+        saves = keep or done == total or _due(done, every.checkpoint)
+        looks = ends_epoch or saves or _due(done, every.log)
         # Several processes must agree on a signal, which costs a message, so they ask
-        # only where they log.
+        # only where they look at the figures anyway.
         signum = caught() if looks or jax.process_count() == 1 else None
         if looks or signum:
             position = _account(pending, position, config, pieces, tables.steps)
@@ -200,9 +202,7 @@ def _run(
             position = position._replace(totals=Totals())
 
         # --- Save ----------------------------------------------------------------
-        keep = _due(done, every.keep)
-        last = bool(signum) or done == total
-        if is_best or keep or last or _due(done, every.checkpoint):
+        if saves or is_best or signum:
             checkpoints.save(state, _plain(position), done, keep, is_best)
         if signum and done < total:
             message = f"stopped at step {done} of {total}; everything is saved"
