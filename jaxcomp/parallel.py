@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
@@ -31,6 +32,7 @@ __all__ = [
     "place",
     "setup",
     "spread",
+    "sum_over_processes",
     "to_host",
 ]
 
@@ -223,6 +225,18 @@ def to_host(tree: Tree) -> Tree:
         return np.concatenate([np.asarray(s.data) for s in shards])
 
     return jax.tree.map(fetch, tree)
+
+
+def sum_over_processes(values: np.ndarray) -> np.ndarray:
+    """Sum of a small float64 array over all processes, exact where they are one.
+
+    All processes must call it at the same place.
+    """
+    if jax.process_count() == 1:
+        return values
+    # jax would round float64 to float32 on the way; bits travel as they are.
+    bits = multihost_utils.process_allgather(values.astype(np.float64).view(np.uint32))
+    return np.asarray(bits).view(np.float64).sum(axis=0)
 
 
 def _start_distributed(

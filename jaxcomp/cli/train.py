@@ -20,7 +20,7 @@ def parse_flags(argv: list[str]) -> list[str]:
     """Parse absl flags; a wrong config key or file is one message, not a traceback."""
     try:
         rest = app.parse_flags_with_usage(argv)
-        _ = flags.FLAGS["config"].value.keys  # a file that failed to load fails here
+        _ = flags.FLAGS.config.keys  # a file that failed to load fails here
         return rest
     except AttributeError as error:
         sys.exit(f"train.py: {_unknown_key(argv) or error}")

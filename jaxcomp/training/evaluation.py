@@ -2,9 +2,7 @@
 
 from collections.abc import Callable
 
-import jax
 import numpy as np
-from jax.experimental import multihost_utils
 
 from jaxcomp import parallel
 from jaxcomp.training.build import Pieces
@@ -51,7 +49,7 @@ def make_evaluator(
                 compiled.append(mapped.lower(state, *placed).compile())
             sums: Sums = parallel.to_host(compiled[0](state, *placed))
             totals += [float(np.sum(total)) for total in sums]
-        loss, correct, examples = _over_processes(totals)
+        loss, correct, examples = parallel.sum_over_processes(totals).tolist()
         return loss / examples, correct / examples
 
     return evaluate
@@ -73,9 +71,3 @@ def make_averager(
     )
     compiled = mapped.lower(state).compile()
     return lambda state: compiled(state)
-
-
-def _over_processes(totals: np.ndarray) -> np.ndarray:
-    if jax.process_count() == 1:
-        return totals
-    return np.asarray(multihost_utils.process_allgather(totals)).sum(axis=0)

@@ -16,7 +16,7 @@ from jaxcomp.training.feed import train_feed
 from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
 from jaxcomp.training.progress import Display, bytes_text, display, epoch_line
-from jaxcomp.training.run_folder import open_run, open_tables
+from jaxcomp.training.run_folder import Table, open_run, open_tables
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
@@ -182,11 +182,20 @@ def _run(
         # only where they look at the figures anyway.
         signum = caught() if looks or jax.process_count() == 1 else None
         if looks or signum:
-            position = _account(pending, position, config, pieces, tables.steps)
+            position = _account(
+                pending,
+                position,
+                pieces,
+                tables.steps,
+                log_every=every.log,
+                stops=config.nonfinite == "stop",
+            )
             pending = []
             show.step(done, _status(position, epoch, epochs, timing, horizon))
 
         is_best = False
+        if ends_epoch or saves or signum:
+            position = position._replace(totals=position.totals.over_processes())
         if ends_epoch:
             state = average(state)
             scores = None
@@ -292,20 +301,22 @@ def _due(done: int, interval: int) -> bool:
 def _account(
     pending: list[tuple[int, StepMetrics, Timing]],
     position: Position,
-    config: Any,
     pieces: Pieces,
-    table: Any,
+    table: Table,
+    *,
+    log_every: int,
+    stops: bool,
 ) -> Position:
     """Add steps to the sums, log those that are due, and stop at a failed one."""
     totals, seconds = position.totals, position.seconds
     for number, on_device, timing in pending:
         metrics = parallel.to_host(on_device)
         seconds += timing.total
-        if config.nonfinite == "stop":
+        if stops:
             check_applied(number, metrics, pieces.leaf_names)
         totals = totals.add(metrics)
-        if _due(number + 1, max(1, config.log_every)):
-            row = step_row(number, metrics, timing, config.batch_size)
+        if _due(number + 1, log_every):
+            row = step_row(number, metrics, timing, pieces.horizon.batch_size)
             row["epoch"] = number // pieces.horizon.steps_per_epoch + 1
             row["learning_rate"] = float(pieces.rate(number))
             table.append(row)

@@ -2,8 +2,10 @@
 
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
+from jaxcomp import parallel
 from jaxcomp.training.step import StepMetrics
 
 __all__ = ["NonFinite", "Timing", "Totals", "check_applied", "step_row"]
@@ -43,6 +45,12 @@ class Totals(NamedTuple):
             gradient_error=self.gradient_error + _mean(metrics.gradient_error),
             residual_norm=_mean(metrics.residual_norm),
         )
+
+    def over_processes(self) -> "Totals":
+        """The mean over all processes; each sees its own workers only."""
+        sums = parallel.sum_over_processes(np.asarray(self, np.float64))
+        steps, *others = (sums / jax.process_count()).tolist()
+        return Totals(round(steps), *others)
 
     def means(self) -> dict[str, float]:
         """Figures of the epoch."""
