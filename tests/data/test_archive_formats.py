@@ -5,14 +5,14 @@ import pickle
 from collections.abc import Callable
 from pathlib import Path
 
-import archive_makers
 import numpy as np
 import pytest
-from archive_makers import Toy, md5, pack
 
 from jaxcomp.data import DataError, sources
 from jaxcomp.data.checks import check
 from jaxcomp.data.pickles import read_batch
+from tests.data import archive_makers
+from tests.data.archive_makers import Toy, md5, pack
 
 TARGETS = ["a.tar.gz", "a.tar", "a.zip", "a"]
 TOYS = [archive_makers.cifar10, archive_makers.cifar100, archive_makers.mnist]

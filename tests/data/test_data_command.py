@@ -3,12 +3,12 @@
 import argparse
 from pathlib import Path
 
-import archive_makers
 import pytest
-from archive_makers import pack
 
 from jaxcomp.cli import data as command
 from jaxcomp.data import sources
+from tests.data import archive_makers
+from tests.data.archive_makers import pack
 
 
 def call(*words: str) -> int:

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import archive_makers
 import pytest
-from archive_makers import md5, pack
 
 from jaxcomp.data import DataError, download, tfds_source
 from jaxcomp.data.prepare import prepare
+from tests.data import archive_makers
+from tests.data.archive_makers import md5, pack
 
 BODY = bytes(range(256)) * 4096
 

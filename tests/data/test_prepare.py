@@ -9,16 +9,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import archive_makers
 import numpy as np
 import pytest
-from archive_makers import Toy, pack
 from PIL import Image
 
 from jaxcomp import data
 from jaxcomp.data import builders, cache, sources, tfds_source
 from jaxcomp.data.dataset import Dataset
 from jaxcomp.data.prepare import prepare
+from tests.data import archive_makers
+from tests.data.archive_makers import Toy, pack
 
 SHARED = Path(__file__).parents[3] / "shared"
 
@@ -167,7 +167,7 @@ sys.path.insert(0, sys.argv[1])
 import jaxcomp.data
 heavy = {"tensorflow_datasets", "sklearn", "PIL", "rich"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
-import archive_makers
+from tests.data import archive_makers
 from pathlib import Path
 from jaxcomp.data import tfds_source
 from jaxcomp.data.prepare import prepare
