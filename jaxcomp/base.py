@@ -196,4 +196,8 @@ def compressor(
 
 def _with_spec(decode: Callable[[Payload, Spec], Array]) -> Callable[..., Array]:
     """Let an array stand for its spec, and forget where a spec's array lived."""
-    return lambda payload, spec: decode(payload, spec_of(spec))
+
+    def decompress(payload: Payload, spec: Spec) -> Array:
+        return decode(payload, spec_of(spec))
+
+    return decompress

@@ -119,6 +119,9 @@ def pack(symbols: Array, bits: int) -> Array:
     """
     columns = -(-symbols.size // 32)
     rows = jnp.pad(symbols.astype(jnp.uint32), (0, columns * 32 - symbols.size))
+    if 32 % bits == 0:  # a few operations instead of many: compiles much faster
+        fields = rows.reshape(bits, 32 // bits, columns) << _shifts(bits)
+        return jnp.sum(fields, axis=1, dtype=jnp.uint32).reshape(-1)
     rows = rows.reshape(32, columns)
     words = [jnp.zeros(columns, jnp.uint32)] * bits
     for row in range(32):
@@ -144,8 +147,11 @@ def unpack(words: Array, bits: int, size: int) -> Array:
         >>> unpack(pack(jnp.array([3, 0, 6, 5]), bits=3), bits=3, size=4)
         Array([3, 0, 6, 5], dtype=uint32)
     """
-    words = words.reshape(bits, -1)
     mask = np.uint32((1 << bits) - 1)
+    if 32 % bits == 0:
+        fields = words.reshape(bits, 1, -1) >> _shifts(bits)
+        return (fields & mask).reshape(-1)[:size]
+    words = words.reshape(bits, -1)
     rows = []
     for row in range(32):
         word, shift = divmod(row * bits, 32)
@@ -212,6 +218,11 @@ def split(words: Array, like: Spec) -> Payload:
             result[i] = _from_unsigned(flat[offset : offset + size], leaves[i])
             offset += size
     return jax.tree.unflatten(structure, result)
+
+
+def _shifts(bits: int) -> Array:
+    """Places of the fields in a word, as a column beside [bits, fields, columns]."""
+    return jnp.arange(0, 32, bits, dtype=jnp.uint32)[None, :, None]
 
 
 _UNSIGNED = {4: jnp.uint32, 2: jnp.uint16, 1: jnp.uint8}

@@ -111,9 +111,9 @@ def random_subset(seed: Array, size: int, count: int) -> Array:
     strata = jnp.arange(count, dtype=jnp.uint32)
     starts = strata * jnp.uint32(width) + jnp.minimum(strata, jnp.uint32(wider))
     widths = jnp.uint32(width) + (strata < wider).astype(jnp.uint32)
-    places = starts + jax.random.randint(
-        place_key, (count,), jnp.uint32(0), widths, jnp.uint32
-    )
+    # A remainder of 32 bits is not quite even for wide strata. The rotation, drawn from
+    # 64 bits, makes the chance of every place even whatever the draws within strata.
+    places = starts + jax.random.bits(place_key, (count,), jnp.uint32) % widths
     rotation = jax.random.randint(rotation_key, (), 0, size, jnp.uint32)
     # places + rotation may pass 2^32, so wrap by comparison instead of by remainder.
     room = jnp.uint32(size) - rotation
