@@ -7,6 +7,9 @@ The whole method is that one link. README.md shows the rest; docs/architecture.m
 the way of one step through the folders.
 """
 
+import importlib
+from typing import Any
+
 from jaxcomp import compressors, exchanges, memory, parallel, scope, wire
 from jaxcomp._version import __version__
 from jaxcomp.base import Averaged, Compressor, Exchange, Info, PerWorker
@@ -34,3 +37,12 @@ __all__ = [
     "scope",
     "wire",
 ]
+
+# Parts that need the extra `train`; the library alone is jax and optax.
+_NEED_TRAIN = ("data", "models", "report", "training")
+
+
+def __getattr__(name: str) -> Any:
+    if name in _NEED_TRAIN:
+        return importlib.import_module(f"jaxcomp.{name}")
+    raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -85,6 +87,19 @@ def test_names_stay_in_their_place(path):
         assert not re.search(collectives, code)
     if part == "compressors":
         assert "optax" not in code
+
+
+def test_the_library_needs_only_jax_and_optax():
+    """`import jaxcomp` loads nothing of the extra `train`, which is there on demand."""
+    program = """
+import sys
+import jaxcomp
+heavy = {"flax", "orbax", "ml_collections", "tensorflow_datasets", "matplotlib", "rich"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
+assert jaxcomp.models.make("tiny", num_classes=3) is not None
+assert "flax" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_the_checks_can_fail():
