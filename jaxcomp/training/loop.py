@@ -8,39 +8,22 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxcomp import parallel, wire
+from jaxcomp import parallel
 from jaxcomp.training.build import Pieces, build, parameter_count
-from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
+from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.evaluation import Scores, make_averager, make_evaluator
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
-from jaxcomp.training.progress import Display, bytes_text, display, epoch_line
+from jaxcomp.training.position import Position, plain, resume
+from jaxcomp.training.progress import Display, display, epoch_line
 from jaxcomp.training.run_folder import Table, open_run, open_tables
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
+from jaxcomp.training.traffic import Traffic, compile_step
 
-__all__ = ["Result", "Traffic", "evaluate", "train_and_evaluate"]
-
-
-class Traffic(NamedTuple):
-    """Bytes that one worker hands to the network in one step."""
-
-    wire: int
-    dense: int  # of the uncompressed gradient
-    simulated: bool  # vmap: nothing moves; what the traced step would send
-
-    @property
-    def ratio(self) -> float:
-        return self.dense / self.wire if self.wire else float("inf")
-
-    def __str__(self) -> str:
-        kind = "would send" if self.simulated else "sends"
-        return (
-            f"each worker {kind} {bytes_text(self.wire)} a step instead of "
-            f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
-        )
+__all__ = ["Result", "evaluate", "train_and_evaluate"]
 
 
 class Result(NamedTuple):
@@ -54,15 +37,6 @@ class Result(NamedTuple):
     traffic: Traffic
     seconds: float  # of training steps
     folder: Path
-
-
-class Position(NamedTuple):
-    """What the host knows at a step, beside the state; saved with it."""
-
-    totals: Totals = Totals()
-    seconds: float = 0.0
-    best: float | None = None
-    scores: Scores | None = None  # of the last evaluation
 
 
 class Intervals(NamedTuple):
@@ -138,14 +112,14 @@ def _run(
     checkpoints = open_checkpoints(folder / "checkpoints")
     fresh = parallel.spread(pieces.fresh(), workers)
     show.say(_headline(config, pieces, fresh))
-    state, position, start = _resume(checkpoints, fresh)
+    state, position, start = resume(checkpoints, fresh)
     tables = open_tables(folder, start, writes=jax.process_index() == 0)
     if start:
         show.say(f"going on from step {start} of {total} in {folder}")
 
     # --- Programs ----------------------------------------------------------------
     began = time.perf_counter()
-    step, traffic = _compile_step(pieces, state)
+    step, traffic = compile_step(pieces, state)
     average = make_averager(pieces, state)
     score = make_evaluator(pieces, state, config.batch_size)
     show.say(f"compiled in {time.perf_counter() - began:.1f} s; {traffic}")
@@ -212,7 +186,7 @@ def _run(
 
         # --- Save ----------------------------------------------------------------
         if saves or is_best or signum:
-            checkpoints.save(state, _plain(position), done, keep, is_best)
+            checkpoints.save(state, plain(position), done, keep, is_best)
         if signum and done < total:
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
@@ -228,60 +202,6 @@ def _run(
         seconds=position.seconds,
         folder=folder,
     )
-
-
-def _resume(
-    checkpoints: Checkpoints, fresh: TrainState
-) -> tuple[TrainState, Position, int]:
-    restored = checkpoints.restore(parallel.abstract(fresh), "latest")
-    if restored is None:
-        return fresh, Position(), 0
-    saved = restored.position
-    position = Position(
-        totals=Totals(**saved["totals"]),
-        seconds=saved["seconds"],
-        best=saved["best"],
-        scores=tuple(saved["scores"]) if saved["scores"] else None,
-    )
-    return restored.state, position, restored.step
-
-
-def _plain(position: Position) -> dict[str, Any]:
-    """As JSON; floats survive it exactly."""
-    return {**position._asdict(), "totals": position.totals._asdict()}
-
-
-def _compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
-    """The mapped step, compiled, and its bytes read from the compiled program."""
-    workers = pieces.workers
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        pieces.step,
-        workers,
-        in_axes=(axes, 0, 0),
-        out_axes=(axes, 0),
-        donate_argnums=(0,),
-    )
-    images = pieces.dataset.train_images
-    labels = pieces.dataset.train_labels
-    share = pieces.horizon.batch_size // workers.size
-    local = workers.local.stop - workers.local.start
-    example = (images[:share], labels[:share])
-    stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
-    compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
-    simulated = workers.mapper == "vmap"
-    if simulated:
-        found = wire.traced_collectives(
-            pieces.step,
-            jax.eval_shape(pieces.fresh),
-            *example,
-            axis=workers.axis,
-            workers=workers.size,
-        )
-    else:
-        found = wire.collectives(compiled)
-    sent = sum(wire.collective_bytes(found).values())
-    return compiled, Traffic(sent, wire.dense_bytes(state.params), simulated)
 
 
 def _intervals(config: Any, horizon: Horizon) -> Intervals:

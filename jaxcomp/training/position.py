@@ -1,0 +1,42 @@
+"""What the host knows at a step, beside the state: sums, scores, and where to go on."""
+
+from typing import Any, NamedTuple
+
+from jaxcomp import parallel
+from jaxcomp.training.checkpoint import Checkpoints
+from jaxcomp.training.evaluation import Scores
+from jaxcomp.training.meters import Totals
+from jaxcomp.training.state import TrainState
+
+__all__ = ["Position", "plain", "resume"]
+
+
+class Position(NamedTuple):
+    """What the host knows at a step, beside the state; saved with it."""
+
+    totals: Totals = Totals()
+    seconds: float = 0.0
+    best: float | None = None
+    scores: Scores | None = None  # of the last evaluation
+
+
+def resume(
+    checkpoints: Checkpoints, fresh: TrainState
+) -> tuple[TrainState, Position, int]:
+    """State, position and step of the newest whole checkpoint, or the fresh ones."""
+    restored = checkpoints.restore(parallel.abstract(fresh), "latest")
+    if restored is None:
+        return fresh, Position(), 0
+    saved = restored.position
+    position = Position(
+        totals=Totals(**saved["totals"]),
+        seconds=saved["seconds"],
+        best=saved["best"],
+        scores=tuple(saved["scores"]) if saved["scores"] else None,
+    )
+    return restored.state, position, restored.step
+
+
+def plain(position: Position) -> dict[str, Any]:
+    """As JSON; floats survive it exactly."""
+    return {**position._asdict(), "totals": position.totals._asdict()}

@@ -1,0 +1,64 @@
+"""The compiled step, and the bytes that it sends, read from the program itself."""
+
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxcomp import parallel, wire
+from jaxcomp.training.build import Pieces
+from jaxcomp.training.progress import bytes_text
+from jaxcomp.training.state import TrainState
+
+__all__ = ["Traffic", "compile_step"]
+
+
+class Traffic(NamedTuple):
+    """Bytes that one worker hands to the network in one step."""
+
+    wire: int
+    dense: int  # of the uncompressed gradient
+    simulated: bool  # vmap: nothing moves; what the traced step would send
+
+    @property
+    def ratio(self) -> float:
+        return self.dense / self.wire if self.wire else float("inf")
+
+    def __str__(self) -> str:
+        kind = "would send" if self.simulated else "sends"
+        return (
+            f"each worker {kind} {bytes_text(self.wire)} a step instead of "
+            f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
+        )
+
+
+def compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
+    """The mapped step, compiled, and its bytes read from the compiled program."""
+    workers = pieces.workers
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        pieces.step,
+        workers,
+        in_axes=(axes, 0, 0),
+        out_axes=(axes, 0),
+        donate_argnums=(0,),
+    )
+    images = pieces.dataset.train_images
+    labels = pieces.dataset.train_labels
+    share = pieces.horizon.batch_size // workers.size
+    local = workers.local.stop - workers.local.start
+    example = (images[:share], labels[:share])
+    stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
+    compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
+    simulated = workers.mapper == "vmap"
+    if simulated:
+        found = wire.traced_collectives(
+            pieces.step,
+            jax.eval_shape(pieces.fresh),
+            *example,
+            axis=workers.axis,
+            workers=workers.size,
+        )
+    else:
+        found = wire.collectives(compiled)
+    sent = sum(wire.collective_bytes(found).values())
+    return compiled, Traffic(sent, wire.dense_bytes(state.params), simulated)
