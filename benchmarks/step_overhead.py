@@ -23,6 +23,7 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import parallel
 from jaxcomp.training.build import Pieces, build
+from jaxcomp.training.traffic import compile_step
 
 
 def main() -> None:
@@ -59,16 +60,7 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
     workers = pieces.workers
     state = parallel.spread(pieces.fresh(), workers)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        pieces.step,
-        workers,
-        in_axes=(axes, 0, 0),
-        out_axes=(axes, 0),
-        donate_argnums=(0,),
-    )
-    placed = parallel.place(batch, workers, 0)
-    compiled = mapped.lower(state, *placed).compile()
+    compiled, _ = compile_step(pieces, state)
     holder = [state]
 
     def run(steps: int) -> float:

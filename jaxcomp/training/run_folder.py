@@ -20,11 +20,10 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp._version import __version__
+from jaxcomp.report.run_folder import METRIC_COLUMNS, STEP_COLUMNS
 from jaxcomp.training.files import write_atomically
 
 __all__ = [
-    "EPOCH_COLUMNS",
-    "STEP_COLUMNS",
     "Table",
     "Tables",
     "open_run",
@@ -33,37 +32,6 @@ __all__ = [
 
 # Settings that change what is watched or kept, never a number of the run.
 _CHANGEABLE = ("checkpoint_every", "data_dir", "keep_every", "log_every", "nonfinite")
-
-EPOCH_COLUMNS = (
-    "epoch",
-    "step",
-    "examples",
-    "seconds",
-    "learning_rate",
-    "train_loss",
-    "train_accuracy",
-    "test_loss",
-    "test_accuracy",
-    "wire_bytes_per_step",
-    "dense_bytes_per_step",
-    "compression_ratio",
-    "residual_norm",
-    "gradient_error",
-)
-STEP_COLUMNS = (
-    "step",
-    "epoch",
-    "loss",
-    "accuracy",
-    "learning_rate",
-    "data_seconds",
-    "step_seconds",
-    "wait_seconds",
-    "images_per_second",
-    "gradient_norm",
-    "residual_norm",
-    "gradient_error",
-)
 
 
 class Table(NamedTuple):
@@ -113,7 +81,7 @@ def open_tables(folder: Path, step: int, *, writes: bool = True) -> Tables:
         silent = Table(lambda row: None)
         return Tables(silent, silent)
     return Tables(
-        epochs=_open_table(folder / "metrics.csv", EPOCH_COLUMNS, step),
+        epochs=_open_table(folder / "metrics.csv", METRIC_COLUMNS, step),
         steps=_open_table(folder / "steps.csv", STEP_COLUMNS, step),
     )
 

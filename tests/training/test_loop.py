@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import data, models, parallel, training, wire
-from jaxcomp.training import loop, run_folder
+from jaxcomp.report.run_folder import METRIC_COLUMNS
+from jaxcomp.training import loop
 from jaxcomp.training.build import build
 from tests.training.small import assert_same_state, rows, small_config
 
@@ -36,7 +37,7 @@ def test_the_run_folder_holds_what_is_promised(finished):
     assert environment["versions"]["jax"] == jax.__version__
     assert {"devices", "git_revision", "command", "started"} <= environment.keys()
     header = (folder / "metrics.csv").read_text().splitlines()[0]
-    assert header == ",".join(run_folder.EPOCH_COLUMNS)
+    assert header == ",".join(METRIC_COLUMNS)
     steps = rows(folder / "steps.csv")
     assert [int(r["step"]) for r in steps] == [4, 8, 12, 16, 20]
     assert [r["epoch"] for r in steps] == ["1", "1", "2", "2", "2"]

@@ -1,0 +1,30 @@
+"""Scopes lift a compressor from arrays to trees: what is compressed as one vector.
+
+A scope is a plan: it puts the tensors of a tree into groups, each with a compressor. A
+group of one keeps the tensor's shape; a larger group is joined into one vector. `lift`
+turns a plan into a `Compressor` of trees with the same facts and laws.
+"""
+
+from jaxcomp.scope.lift import lift
+from jaxcomp.scope.plans import (
+    REGISTRY,
+    Group,
+    Leaf,
+    Plan,
+    bucketed,
+    only_large,
+    per_leaf,
+    whole_tree,
+)
+
+__all__ = [
+    "REGISTRY",
+    "Group",
+    "Leaf",
+    "Plan",
+    "bucketed",
+    "lift",
+    "only_large",
+    "per_leaf",
+    "whole_tree",
+]
