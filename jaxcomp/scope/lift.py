@@ -34,6 +34,7 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
       with a payload for each group, stacked where groups are alike.
 
     Example:
+        >>> from jaxcomp.compressors import make
         >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
         >>> c = lift("whole_tree", make("sign"))
         >>> payload, _ = c.compress(tree, c.init(tree), jax.random.key(0))
