@@ -65,7 +65,7 @@ class Info(NamedTuple):
 
     gradient_error: Array  # |given - sent|^2 / |given|^2
     residual_norm: Array  # norm of what the memory kept; 0 without memory
-    extra: dict[str, Array] = {}  # a method's own figures, by name
+    extra: dict[str, Array] = {}  # a method's own, named in `Exchange.figures`
 
 
 class Averaged(NamedTuple):
@@ -89,6 +89,7 @@ class Exchange(NamedTuple):
     average: Callable[[Tree, State, Array], Averaged]  # runs under the axis
     axis: str
     lawful: bool = True
+    figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]

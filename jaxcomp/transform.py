@@ -94,7 +94,7 @@ def distributed(
 
     def init(params: Tree) -> DistributedState:
         zero = jnp.float32(0)
-        info = jax.tree.map(jnp.zeros_like, Info(zero, zero))
+        info = Info(zero, zero, dict.fromkeys(exchange.figures, zero))
         state = exchange.init(params)
         return DistributedState(jnp.int32(0), state, PerWorker(info))
 

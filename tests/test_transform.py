@@ -142,6 +142,29 @@ def test_keys_depend_on_seed_and_step():
     assert (places(0, 1) != places(0, 2)).any()
 
 
+def test_a_methods_own_figures_reach_the_state():
+    """What a later exchange wants to report needs no change of any type."""
+    exact = jaxcomp.make_exchange("exact", memory="none")
+
+    def average(tree, state, key):
+        result = exact.average(tree, state, key)
+        extra = {"overflow": jnp.float32(7)}
+        return result._replace(info=result.info._replace(extra=extra))
+
+    exchange = exact._replace(average=average, figures=("overflow",))
+    tx = jaxcomp.distributed(exchange, seed=0)
+    crew = parallel.setup(2, "vmap")
+    state = parallel.spread(tx.init(fresh_params()), crew)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        tx.update, crew, in_axes=(0, axes), out_axes=(None, axes)
+    )
+    grads = jax.tree.map(lambda p: jnp.ones((2, *p.shape)), fresh_params())
+    for _ in range(2):
+        _, state = mapped(grads, state)
+    np.testing.assert_array_equal(find_state(state).info.value.extra["overflow"], 7)
+
+
 def test_find_state_wants_exactly_one():
     with pytest.raises(ValueError, match="found 0"):
         find_state(optax.adam(0.1).init(fresh_params()))

@@ -99,7 +99,7 @@ def test_kills_at_random_moments(unbroken, tmp_path, attempt):
     delays = random.Random(attempt)
     for _ in range(2):
         process = begin(tmp_path)
-        time.sleep(delays.uniform(2, 14))
+        time.sleep(delays.uniform(1.5, 8))
         process.send_signal(signal.SIGKILL)
         process.communicate()
     finish(begin(tmp_path))
