@@ -1,10 +1,9 @@
 """Lift: from a plan and a compressor of arrays to a compressor of trees."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxcomp.base import (
     Array,
@@ -31,7 +30,7 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
 
     Returns:
       A `Compressor` whose x, x_hat and spec are trees, and whose payload is a tuple
-      with a payload for each group, stacked where groups are alike.
+      with one payload for each group.
 
     Example:
         >>> from jaxcomp.compressors import make
@@ -47,15 +46,14 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
         plan = build(scope, REGISTRY, "scope", compressor)
 
     def init(spec: Spec) -> State:
-        return tuple(b.compressor.init(b.spec) for b in _batches(plan, spec))
+        return tuple(g.compressor.init(joined_spec(g)) for g in _groups(plan, spec))
 
     def compress(tree: Tree, state: State, key: Array) -> tuple[Payload, State]:
         leaves = jax.tree.leaves(tree)
         payloads, states = [], []
-        batches = _batches(plan, tree)
-        for i, (batch, old) in enumerate(zip(batches, state, strict=True)):
-            x = _join(leaves, batch)
-            payload, new = batch.compressor.compress(x, old, jax.random.fold_in(key, i))
+        for i, (group, old) in enumerate(zip(_groups(plan, tree), state, strict=True)):
+            x = _join([leaves[leaf.place] for leaf in group.leaves], group)
+            payload, new = group.compressor.compress(x, old, jax.random.fold_in(key, i))
             payloads.append(payload)
             states.append(new)
         return tuple(payloads), tuple(states)
@@ -63,9 +61,9 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
     def decode(which: str, payloads: Payload, spec: Spec) -> Tree:
         specs, structure = jax.tree.flatten(spec)
         leaves: list[Any] = [jnp.zeros(s.shape, s.dtype) for s in specs]
-        for batch, payload in zip(_batches(plan, spec), payloads, strict=True):
-            x = getattr(batch.compressor, which)(payload, batch.spec)
-            for leaf, part in _cut(x, batch):
+        for group, payload in zip(_groups(plan, spec), payloads, strict=True):
+            x = getattr(group.compressor, which)(payload, joined_spec(group))
+            for leaf, part in zip(group.leaves, _cut(x, group), strict=True):
                 leaves[leaf.place] = part
         return jax.tree.unflatten(structure, leaves)
 
@@ -115,92 +113,20 @@ def _cast(tree: Tree, spec: Spec) -> Tree:
     return jax.tree.map(lambda part, s: part.astype(s.dtype), tree, spec)
 
 
-class _Batch(NamedTuple):
-    """Groups whose vectors are alike, compressed by one program.
-
-    A model has many tensors and few shapes. One program for each shape instead of one
-    for each tensor compiles several times faster and starts fewer kernels.
-    """
-
-    groups: list[Group]
-    compressor: Compressor
-    spec: jax.ShapeDtypeStruct
+def _join(arrays: list[Array], group: Group) -> Array:
+    if len(arrays) == 1:
+        return arrays[0]
+    dtype = joined_spec(group).dtype
+    return jnp.concatenate([array.reshape(-1).astype(dtype) for array in arrays])
 
 
-# Larger vectors keep a program of their own: they gain nothing, stacking would copy
-# them, and under vmap a branch that is hardly ever taken would always be computed.
-_ALIKE_UP_TO = 1 << 16
-
-
-def _batches(plan: Plan, tree: Tree) -> list[_Batch]:
-    alike: dict[Any, list[Group]] = {}
-    for group in _groups(plan, tree):
-        spec = joined_spec(group)
-        large = group.leaves[0].place if spec.size > _ALIKE_UP_TO else None
-        key = (id(group.compressor), spec.shape, spec.dtype, large)
-        alike.setdefault(key, []).append(group)
-    return [_batch(groups) for groups in alike.values()]
-
-
-def _batch(groups: list[Group]) -> _Batch:
-    compressor, spec = groups[0].compressor, joined_spec(groups[0])
-    if len(groups) == 1:
-        return _Batch(groups, compressor, spec)
-    stacked = jax.ShapeDtypeStruct((len(groups), *spec.shape), spec.dtype)
-    return _Batch(groups, _each_row(compressor), stacked)
-
-
-def _each_row(compressor: Compressor) -> Compressor:
-    """Compress each row of an array by itself, with its own key and state."""
-
-    def row(spec: Spec) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(spec.shape[1:], spec.dtype)
-
-    def init(spec: Spec) -> State:
-        one = compressor.init(row(spec))
-        return jax.tree.map(lambda s: jnp.stack([s] * spec.shape[0]), one)
-
-    def compress(x: Array, state: State, key: Array) -> tuple[Payload, State]:
-        keys = jax.random.split(key, x.shape[0])
-        return jax.vmap(compressor.compress)(x, state, keys)
-
-    def decompress(payload: Payload, spec: Spec) -> Array:
-        return jax.vmap(lambda p: compressor.decompress(p, row(spec)))(payload)
-
-    def decompress_sum(payloads: Payload, spec: Spec) -> Array:
-        def one(payload: Payload) -> Array:
-            return compressor.decompress_sum(payload, row(spec))
-
-        return jax.vmap(one, in_axes=1)(payloads)  # the first axis is summed
-
-    return compressor._replace(
-        init=init,
-        compress=compress,
-        decompress=decompress,
-        decompress_sum=decompress_sum,
-    )
-
-
-def _join(leaves: list[Array], batch: _Batch) -> Array:
-    """The array that a batch compresses, from all leaves of the tree."""
-    rows = []
-    for group in batch.groups:
-        parts = [leaves[leaf.place] for leaf in group.leaves]
-        if len(parts) > 1:
-            flat = [part.reshape(-1).astype(batch.spec.dtype) for part in parts]
-            parts = [jnp.concatenate(flat)]
-        rows += parts
-    return rows[0] if len(rows) == 1 else jnp.stack(rows)
-
-
-def _cut(x: Array, batch: _Batch) -> list[tuple[Leaf, Array]]:
-    """The inverse of `_join`: each leaf with its part."""
-    rows = [x] if len(batch.groups) == 1 else list(x)
-    pairs = []
-    for row, group in zip(rows, batch.groups, strict=True):
-        sizes = [leaf.spec.size for leaf in group.leaves]
-        ends = np.cumsum(sizes).tolist()
-        for leaf, end, size in zip(group.leaves, ends, sizes, strict=True):
-            part = row if len(ends) == 1 else row[end - size : end]
-            pairs.append((leaf, part.reshape(leaf.spec.shape)))
-    return pairs
+def _cut(x: Array, group: Group) -> list[Array]:
+    """The inverse of `_join`."""
+    if len(group.leaves) == 1:
+        return [x]
+    parts, start = [], 0
+    for leaf in group.leaves:
+        part = x[start : start + leaf.spec.size]
+        parts.append(part.reshape(leaf.spec.shape))
+        start += leaf.spec.size
+    return parts
