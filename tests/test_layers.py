@@ -14,7 +14,7 @@ PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
     {"_version", "base", "specs"},
-    {"payloads"},
+    {"payloads", "bitmaps", "indices", "noise", "selection"},
     {"compressors"},
     {"scope"},
     {"exchanges"},

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Spec, State, compressor, spec_of, wide_spec
-from jaxcomp.compressors.top_k import check_keep, kept, show_keep
+from jaxcomp.compressors.sparse import check_keep, kept, show_keep
 from jaxcomp.payloads import Seeded, index_dtype
 
 __all__ = ["random_k", "random_subset"]

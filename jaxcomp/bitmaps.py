@@ -1,0 +1,113 @@
+"""Sets of places as bits, 32 to a word, and the way back to the places.
+
+Finding the set places of a mask is what sparse methods do most. A bitmap is 32 times
+smaller than what it was computed from, so everything after its one pass is cheap.
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import Array
+
+__all__ = ["count", "first", "places", "to_bits", "to_words"]
+
+
+def to_words(mask: Array) -> Array:
+    """[n] bool -> [ceil(n / 32)] uint32: place i is bit i % 32 of word i // 32.
+
+    Example:
+        >>> to_words(jnp.array([True, False, True]))
+        Array([5], dtype=uint32)
+    """
+    padded = jnp.pad(mask, (0, -mask.size % 32))
+    octets = jnp.packbits(padded, bitorder="little").reshape(-1, 4)
+    return jax.lax.bitcast_convert_type(octets, jnp.uint32)
+
+
+def to_bits(words: Array, size: int) -> Array:
+    """The inverse of `to_words`, as [size] uint8 of 0 and 1.
+
+    Example:
+        >>> to_bits(jnp.array([5], jnp.uint32), 3)
+        Array([1, 0, 1], dtype=uint8)
+    """
+    octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)
+    return jnp.unpackbits(octets, count=size, bitorder="little")
+
+
+def count(words: Array) -> Array:
+    """Number of set bits.
+
+    Example:
+        >>> count(jnp.array([5, 1], jnp.uint32))
+        Array(3, dtype=uint32)
+    """
+    return jnp.sum(jax.lax.population_count(words), dtype=jnp.uint32)
+
+
+def first(words: Array, most: Array) -> Array:
+    """The bitmap with only its first `most` set bits left.
+
+    Example:
+        >>> first(jnp.array([5, 7], jnp.uint32), jnp.uint32(3))
+        Array([5, 1], dtype=uint32)
+    """
+    counts = jax.lax.population_count(words)
+    before = _cumulative(counts) - counts
+    room = most - jnp.minimum(most, before)
+    # Below the bit that is one too many. All of the word where there is none.
+    limit = _place_of_bit(words, room)
+    kept = words & ((np.uint32(1) << limit) - np.uint32(1))
+    return jnp.where(counts <= room, words, kept)
+
+
+def places(words: Array, most: int, absent: int) -> Array:
+    """Places of the first `most` set bits in ascending order.
+
+    Args:
+      words: the bitmap.
+      most: length of the result.
+      absent: fills the result where fewer bits are set.
+
+    Returns:
+      [most] uint32.
+
+    Example:
+        >>> places(jnp.array([5, 1], jnp.uint32), most=4, absent=64)
+        Array([ 0,  2, 32, 64], dtype=uint32)
+    """
+    ranks = jax.lax.iota(jnp.uint32, most)
+    counts = jax.lax.population_count(words)
+    ends = _cumulative(counts)
+    # The word of rank r is the first one that ends beyond r.
+    owner = jnp.searchsorted(ends, ranks, side="right").astype(jnp.uint32)
+    owner = jnp.minimum(owner, np.uint32(words.size - 1))
+    within = ranks - (ends[owner] - counts[owner])
+    found = owner * np.uint32(32) + _place_of_bit(words[owner], within)
+    return jnp.where(ranks < ends[-1], found, np.uint32(absent))
+
+
+def _cumulative(counts: Array) -> Array:
+    """Inclusive sums, by rows: a long cumulative sum is not vectorised, rows are."""
+    rows = jnp.pad(counts, (0, -counts.size % 1024)).reshape(-1, 1024)
+    totals = jnp.sum(rows, axis=1, dtype=jnp.uint32)
+    before = jnp.cumsum(totals) - totals
+    sums = jnp.cumsum(rows, axis=1) + before[:, None]
+    return sums.reshape(-1)[: counts.size]
+
+
+def _place_of_bit(words: Array, ranks: Array) -> Array:
+    """Place (0 to 31) of the set bit that `ranks` set bits precede, by halving.
+
+    Where a word has no more than `ranks` set bits, the result means nothing.
+    """
+    place = jnp.zeros_like(words)
+    for half in (16, 8, 4, 2, 1):
+        low = words & np.uint32((1 << half) - 1)
+        below = jax.lax.population_count(low)
+        is_high = ranks >= below
+        ranks = jnp.where(is_high, ranks - below, ranks)
+        words = jnp.where(is_high, words >> np.uint32(half), low)
+        place += jnp.where(is_high, np.uint32(half), np.uint32(0))
+    return place
