@@ -1,7 +1,7 @@
 """Random bits at the speed of arithmetic: a hash of the place, keyed by a seed.
 
 JAX's own generator takes 30 times as long as the rounding that uses its numbers. Here
-word i is h(h(i xor a) + b) with a seed (a, b) and a 32-bit mixing function h, so that
+word i is h(h(i xor a) + b + h(a)) with a seed (a, b) and a mixing function h, so that
 the compiler computes it inside the loop that uses it: nothing is stored and no pass
 over memory is added. It is not for cryptography; tests/test_noise.py tests what
 compressors rely on: even bits, independent along a vector and between seeds. The seed
@@ -45,7 +45,9 @@ def words(seed: Array, size: int) -> Array:
         dtype('uint32')
     """
     places = jax.lax.iota(jnp.uint32, size)
-    return _mix(_mix(places ^ seed[0]) + seed[1])
+    # The second word takes in the first: seeds that differ in their first word alone
+    # would give the same words in another order.
+    return _mix(_mix(places ^ seed[0]) + (seed[1] + _mix(seed[0])))
 
 
 def uniform(seed: Array, shape: tuple[int, ...]) -> Array:

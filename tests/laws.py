@@ -48,16 +48,22 @@ def flat(tree: Any) -> np.ndarray:
 
 @functools.partial(jax.jit, static_argnums=0)
 def outputs(compressor: Compressor, x: Any, keys: jax.Array) -> jax.Array:
-    """One row in float32 for each key: all elements of C(x)."""
+    """One row in float32 for each key: all elements of C(x).
+
+    A method with state goes from draw to draw as it goes from step to step.
+    """
     spec = spec_of(x)
-    state = compressor.init(spec)
 
-    def one(key: jax.Array) -> jax.Array:
-        payload, _ = compressor.compress(x, state, key)
+    def one(state: Any, key: jax.Array) -> tuple[Any, jax.Array]:
+        payload, state = compressor.compress(x, state, key)
         leaves = jax.tree.leaves(compressor.decompress(payload, spec))
-        return jnp.concatenate([y.reshape(-1).astype(jnp.float32) for y in leaves])
+        row = jnp.concatenate([y.reshape(-1).astype(jnp.float32) for y in leaves])
+        return state, row
 
-    return jax.vmap(one)(keys)
+    state = compressor.init(spec)
+    if jax.tree.leaves(state):
+        return jax.lax.scan(one, state, keys)[1]
+    return jax.vmap(lambda key: one(state, key)[1])(keys)
 
 
 def check_round_trip(compressor: Compressor, x: Any, key: jax.Array) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-__all__ = ["pack"]
+__all__ = ["elias_fano", "pack"]
 
 
 def pack(symbols: Sequence[int], bits: int) -> list[int]:
@@ -21,3 +21,22 @@ def pack(symbols: Sequence[int], bits: int) -> list[int]:
         for digit in range(bits):
             words[digit * columns + column] = integer >> (32 * digit) & 0xFFFFFFFF
     return words
+
+
+def elias_fano(places: Sequence[int], limit: int) -> tuple[list[int], list[int]]:
+    """Words of the low bits and of the steps, bit by bit."""
+    count, width = len(places), 0
+    while count * 2 ** (width + 1) <= limit:
+        width += 1
+    low = [(place >> bit) & 1 for bit in range(width) for place in places]
+    high = [0] * (count + ((limit - 1) >> width) + 1)
+    for rank, place in enumerate(places):
+        high[(place >> width) + rank] = 1
+    return _words(low), _words(high)
+
+
+def _words(bits: Sequence[int]) -> list[int]:
+    return [
+        sum(bit << i for i, bit in enumerate(bits[start : start + 32]))
+        for start in range(0, len(bits), 32)
+    ]

@@ -1,0 +1,70 @@
+"""Bitmaps against sets of Python integers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcomp import bitmaps
+
+# Both sides of a word and of a row of words that are summed together.
+SIZES = [1, 31, 32, 33, 1000, 32 * 1024, 32 * 1024 + 1]
+MASKS = {
+    "none": lambda n: np.zeros(n, bool),
+    "all": lambda n: np.ones(n, bool),
+    "last": lambda n: np.arange(n) == n - 1,
+    "random": lambda n: np.random.default_rng(n).random(n) < 0.3,
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", MASKS)
+def test_places_of_a_mask(name: str, size: int) -> None:
+    mask = MASKS[name](size)
+    expected = np.flatnonzero(mask)
+    words = bitmaps.to_words(jnp.asarray(mask))
+    assert words.shape == (-(-size // 32),)
+    np.testing.assert_array_equal(bitmaps.to_bits(words, size), mask)
+    assert bitmaps.count(words) == expected.size
+    most = expected.size + 3
+    padded = np.full(most, size)
+    padded[: expected.size] = expected
+    np.testing.assert_array_equal(bitmaps.places(words, most, absent=size), padded)
+    half = expected.size // 2
+    if half:
+        few = bitmaps.places(words, half, absent=size)
+        np.testing.assert_array_equal(few, expected[:half])
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", MASKS)
+def test_the_first_bits_alone(name: str, size: int) -> None:
+    mask = MASKS[name](size)
+    words = bitmaps.to_words(jnp.asarray(mask))
+    total = int(mask.sum())
+    for most in {0, 1, total // 2, max(total - 1, 0), total, total + 5}:
+        kept = bitmaps.to_bits(bitmaps.first(words, jnp.uint32(most)), size)
+        expected = mask & (np.cumsum(mask) <= most)
+        np.testing.assert_array_equal(kept, expected)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=5), st.integers(0, 165))
+def test_any_words(numbers: list[int], most: int) -> None:
+    bits = [(w >> i) & 1 for w in numbers for i in range(32)]
+    words = jnp.asarray(numbers, jnp.uint32)
+    kept = bitmaps.to_bits(bitmaps.first(words, jnp.uint32(most)), 160)
+    expected = np.asarray(bits) * (np.cumsum(bits) <= most)
+    np.testing.assert_array_equal(kept, expected)
+    places = np.asarray(bitmaps.places(words, 160, absent=160))
+    np.testing.assert_array_equal(places[places < 160], np.flatnonzero(bits))
+
+
+def test_vmap() -> None:
+    masks = np.random.default_rng(0).random((3, 100)) < 0.2
+    words = jax.vmap(bitmaps.to_words)(jnp.asarray(masks))
+    found = jax.vmap(lambda w: bitmaps.places(w, 40, absent=100))(words)
+    for row, mask in zip(np.asarray(found), masks, strict=True):
+        np.testing.assert_array_equal(row[row < 100], np.flatnonzero(mask))

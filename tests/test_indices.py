@@ -1,0 +1,92 @@
+"""Elias-Fano against a bit-by-bit coder, and its size against the entropy."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxcomp import indices, nbits
+from jaxcomp.compressors.sparse import subset_bits
+from jaxcomp.indices import EliasFano
+from tests import references
+
+
+@st.composite
+def ascending(draw: st.DrawFn) -> tuple[list[int], int]:
+    limit = draw(st.integers(1, 5000))
+    places = draw(st.lists(st.integers(0, limit - 1), min_size=1, max_size=70))
+    return sorted(places), limit
+
+
+@settings(max_examples=60, deadline=None)
+@given(ascending())
+def test_round_trip_of_any_ascending_places(case: tuple[list[int], int]) -> None:
+    places, limit = case
+    for code in indices.CODES:
+        coded = indices.encode(jnp.asarray(places, jnp.uint32), limit, code)
+        assert nbits(coded) == indices.coded_bits(limit, len(places), code)
+        decoded = indices.decode(coded, limit, len(places))
+        np.testing.assert_array_equal(decoded, places)
+
+
+@pytest.mark.parametrize(
+    ("places", "limit"),
+    [([3, 500, 999], 1000), ([0], 1), ([7, 7, 7], 8), (list(range(40)), 40)],
+)
+def test_the_bits_are_those_of_elias_and_fano(places: list[int], limit: int) -> None:
+    coded = indices.encode(jnp.asarray(places, jnp.uint32), limit, "elias_fano")
+    assert isinstance(coded, EliasFano)
+    low, high = references.elias_fano(places, limit)
+    np.testing.assert_array_equal(coded.low, np.asarray(low, np.uint32))
+    np.testing.assert_array_equal(coded.high, np.asarray(high, np.uint32))
+
+
+@pytest.mark.parametrize("keep", [0.001, 0.01])
+@pytest.mark.parametrize("size", [1_000_000, 25_000_000])
+def test_places_cost_little_more_than_their_information(keep: float, size: int) -> None:
+    count = round(keep * size)
+    assert indices.coded_bits(size + 1, count) <= 1.07 * subset_bits(size, count)
+
+
+@pytest.mark.parametrize(("limit", "count"), [(2**32 - 1, 10), (70_000, 100)])
+def test_wide_places(limit: int, count: int) -> None:
+    rng = np.random.default_rng(0)
+    places = np.sort(rng.choice(limit, count, replace=False))
+    places[-1] = limit - 1
+    for code in indices.CODES:
+        coded = indices.encode(jnp.asarray(places, jnp.uint32), limit, code)
+        np.testing.assert_array_equal(indices.decode(coded, limit, count), places)
+
+
+def test_auto_takes_the_smaller_code() -> None:
+    for limit, count in [(10, 1), (10, 9), (1000, 1), (1000, 500), (10**6, 1000)]:
+        sizes = [indices.coded_bits(limit, count, c) for c in indices.CODES[1:]]
+        assert indices.coded_bits(limit, count) == min(sizes)
+        coded = indices.encode(jnp.zeros(count, jnp.uint32), limit)
+        assert isinstance(coded, EliasFano) == (sizes[0] < sizes[1])
+
+
+def test_vmap() -> None:
+    rng = np.random.default_rng(1)
+    places = np.sort(rng.integers(0, 500, (3, 20)), axis=1).astype(np.uint32)
+
+    def there_and_back(row: jax.Array) -> jax.Array:
+        return indices.decode(indices.encode(row, 500, "elias_fano"), 500, 20)
+
+    np.testing.assert_array_equal(jax.vmap(there_and_back)(jnp.asarray(places)), places)
+
+
+def test_an_unknown_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="auto, elias_fano, plain, not 'golomb'"):
+        indices.check_code("golomb")
+
+
+def test_two_bits_and_the_logarithm() -> None:
+    """The rule of thumb in the docs: k (2 + log2(n / k)) bits at most."""
+    for count in (100, 1000, 33_333, 500_000):
+        bits = indices.coded_bits(1_000_000, count, "elias_fano")
+        assert bits <= count * (2 + math.log2(1_000_000 / count)) + 96
