@@ -17,6 +17,7 @@ __all__ = [
     "Averaged",
     "Compressor",
     "Exchange",
+    "Figure",
     "Info",
     "Memory",
     "PerWorker",
@@ -34,6 +35,13 @@ State: TypeAlias = Any  # a pytree; () when there is nothing to remember
 Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
 
 
+class Figure(NamedTuple):
+    """Something a method reports of each payload, such as what found no room in it."""
+
+    name: str
+    of: Callable[[Any, Any], Array]  # (payload, spec) -> number; summed over tensors
+
+
 class Compressor(NamedTuple):
     """A lossy code for one array: pure functions plus facts that the tests check.
 
@@ -47,6 +55,8 @@ class Compressor(NamedTuple):
     compress: Callable[[Any, State, Array], tuple[Payload, State]]
     # (payload, spec) -> x_hat, of the spec's shape and dtype; x itself serves as spec
     decompress: Callable[[Payload, Spec], Any]
+    # (total, payload) -> total + x_hat, at the cost of what the payload holds
+    accumulate: Callable[[Any, Payload], Any]
     # (payloads with a leading axis, spec) -> sum of their x_hat, in at least float32,
     # in the order of the axis and without holding all x_hat at once.
     decompress_sum: Callable[[Payload, Spec], Any]
@@ -58,6 +68,7 @@ class Compressor(NamedTuple):
     # The support depends on the key alone and decompress is linear in the `values` of
     # the payload: workers that share a key may sum values instead of payloads.
     aligned: bool
+    figures: tuple[Figure, ...] = ()
 
 
 class Info(NamedTuple):
@@ -152,6 +163,7 @@ def compressor(
     aligned: bool = False,
     init: Callable[[Spec], State] = lambda spec: (),
     accumulate: Callable[[Array, Payload], Array] | None = None,
+    figures: tuple[Figure, ...] = (),
 ) -> Compressor:
     """A `Compressor` for arrays, compiled, with the usual defaults filled in.
 
@@ -166,6 +178,7 @@ def compressor(
       init: spec -> state; default: no state.
       accumulate: (total, payload) -> total + x_hat, for payloads that can be added
         without a dense x_hat; default: decompress and add.
+      figures: what the method reports of each payload.
     """
 
     def dense_add(total: Array, payload: Payload) -> Array:
@@ -187,11 +200,13 @@ def compressor(
         init=init,
         compress=jax.jit(compress),
         decompress=_with_spec(jax.jit(decompress, static_argnums=1)),
+        accumulate=add,
         decompress_sum=_with_spec(jax.jit(decompress_sum, static_argnums=1)),
         ideal_bits=ideal_bits,
         contraction=contraction,
         unbiased=unbiased,
         aligned=aligned,
+        figures=figures,
     )
 
 

@@ -217,18 +217,22 @@ def check_vmap(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
 
 
 def check_sum(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
-    """`decompress_sum` is the sum of what each payload decodes to, in float32."""
+    """`decompress_sum` and `accumulate` add what each payload decodes to."""
     spec = spec_of(_worker(xs, 0))
     wide = wide_spec(spec)
 
     @jax.jit
     def decode(payloads: Any) -> Any:
         rows = jax.vmap(lambda payload: compressor.decompress(payload, wide))(payloads)
-        return compressor.decompress_sum(payloads, spec), rows
+        one_more = compressor.accumulate(_worker(rows, 0), _worker(payloads, 1))
+        return compressor.decompress_sum(payloads, spec), one_more, rows
 
     payloads, _, _ = _run_workers(compressor, xs, keys)
-    total, rows = decode(payloads)
-    assert spec_of(total) == wide
+    total, two, rows = decode(payloads)
+    assert spec_of(total) == spec_of(two) == wide
+    expected = flat(_worker(rows, 0)) + flat(_worker(rows, 1))
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(flat(two), expected, rtol=1e-6, atol=1e-6 * scale)
     expected = sum(flat(_worker(rows, i)) for i in range(len(keys)))
     scale = np.abs(expected).max()
     np.testing.assert_allclose(flat(total), expected, rtol=1e-6, atol=1e-6 * scale)

@@ -4,7 +4,16 @@ from collections.abc import Callable
 
 import jax
 
-from jaxcomp.base import Array, Compressor, Payload, Spec, State, compressor, spec_of
+from jaxcomp.base import (
+    Array,
+    Compressor,
+    Figure,
+    Payload,
+    Spec,
+    State,
+    compressor,
+    spec_of,
+)
 from jaxcomp.payloads import nbits
 
 __all__ = ["compose"]
@@ -60,6 +69,15 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
     def decompress(payload: Payload, spec: Spec) -> Array:
         return left.decompress(restore(payload, spec), spec)
 
+    def accumulate(total: Array, payload: Payload) -> Array:
+        return left.accumulate(total, restore(payload, spec_of(total)))
+
+    def of_values(figure: Figure) -> Figure:
+        def of(payload: Payload, spec: Spec) -> Array:
+            return figure.of(payload.values, inner_spec(spec))
+
+        return Figure(figure.name, of)
+
     def ideal_bits(spec: Spec) -> float:
         values = inner_spec(spec)
         return left.ideal_bits(spec) - nbits(values) + right.ideal_bits(values)
@@ -69,10 +87,12 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         init=init,
         compress=compress,
         decompress=decompress,
+        accumulate=accumulate,
         ideal_bits=ideal_bits,
         contraction=_contraction(left, right, inner_spec),
         unbiased=left.unbiased and right.unbiased,
         aligned=left.aligned and right.aligned,
+        figures=(*left.figures, *(of_values(figure) for figure in right.figures)),
     )
 
 

@@ -62,8 +62,13 @@ def aligned_psum(codec: Compressor, axis: str) -> Exchange:
         payload, codec_state = codec.compress(tree, state.value, key)
         mean = codec.decompress(map_values(mean_of, payload), spec)
         sent = codec.decompress(payload, spec)
-        return Averaged(mean, sent, PerWorker(codec_state), measure(tree, sent))
+        info = measure(tree, sent, codec, payload)
+        return Averaged(mean, sent, PerWorker(codec_state), info)
 
     return Exchange(
-        f"aligned_psum({codec.name})", init=init, average=average, axis=axis
+        f"aligned_psum({codec.name})",
+        init=init,
+        average=average,
+        axis=axis,
+        figures=tuple(figure.name for figure in codec.figures),
     )

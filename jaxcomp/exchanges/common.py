@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Info, Spec, Tree
+from jaxcomp.base import Array, Compressor, Info, Payload, Spec, Tree, spec_of
 
 __all__ = ["measure", "narrow", "squared_norm"]
 
@@ -19,12 +19,24 @@ def squared_norm(tree: Tree) -> Array:
     return sum(leaves, start=jnp.float32(0))
 
 
-def measure(given: Tree, sent: Tree) -> Info:
-    """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree."""
+def measure(
+    given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
+) -> Info:
+    """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree.
+
+    Args:
+      given: what the exchange was given.
+      sent: what it charges to this worker.
+      codec: the compressor whose figures of `payload` are reported too.
+      payload: of this worker.
+    """
     error = squared_norm(jax.tree.map(lambda g, s: g - s, given, sent))
     norm = squared_norm(given)
     relative = error / jnp.where(norm == 0, 1.0, norm)
-    return Info(gradient_error=relative, residual_norm=jnp.float32(0))
+    spec = spec_of(given)
+    figures = codec.figures if codec else ()
+    extra = {figure.name: figure.of(payload, spec) for figure in figures}
+    return Info(gradient_error=relative, residual_norm=jnp.float32(0), extra=extra)
 
 
 def narrow(tree: Tree, spec: Spec) -> Tree:

@@ -43,7 +43,13 @@ def gather(codec: Compressor, axis: str) -> Exchange:
         total = codec.decompress_sum(payloads, spec)
         mean = jax.tree.map(lambda t: t / messages.shape[0], total)
         sent = codec.decompress(payload, spec)
-        info = measure(tree, sent)
+        info = measure(tree, sent, codec, payload)
         return Averaged(narrow(mean, spec), sent, PerWorker(codec_state), info)
 
-    return Exchange(f"gather({codec.name})", init=init, average=average, axis=axis)
+    return Exchange(
+        f"gather({codec.name})",
+        init=init,
+        average=average,
+        axis=axis,
+        figures=tuple(figure.name for figure in codec.figures),
+    )

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxcomp.base import (
     Array,
     Compressor,
+    Figure,
     Payload,
     Spec,
     State,
@@ -70,6 +71,15 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
     def decompress(payloads: Payload, spec: Spec) -> Tree:
         return _cast(decode("decompress", payloads, spec), spec)
 
+    def accumulate(total: Tree, payloads: Payload) -> Tree:
+        leaves, structure = jax.tree.flatten(total)
+        for group, payload in zip(_groups(plan, total), payloads, strict=True):
+            x = _join([leaves[leaf.place] for leaf in group.leaves], group)
+            x = group.compressor.accumulate(x, payload)
+            for leaf, part in zip(group.leaves, _cut(x, group), strict=True):
+                leaves[leaf.place] = part
+        return jax.tree.unflatten(structure, leaves)
+
     def decompress_sum(payloads: Payload, spec: Spec) -> Tree:
         # Tensors without elements are in no group, yet have their dtype like the rest.
         return _cast(decode("decompress_sum", payloads, spec), wide_spec(spec))
@@ -91,12 +101,33 @@ def lift(scope: str | Call | Plan, compressor: Compressor) -> Compressor:
         init=init,
         compress=compress,
         decompress=decompress,
+        accumulate=accumulate,
         decompress_sum=decompress_sum,
         ideal_bits=ideal_bits,
         contraction=contraction,
         unbiased=all(c.unbiased for c in plan.compressors),
         aligned=all(c.aligned for c in plan.compressors),
+        figures=_figures(plan),
     )
+
+
+def _figures(plan: Plan) -> tuple[Figure, ...]:
+    """Each figure of any of the plan's compressors, summed over the groups."""
+
+    def total(name: str) -> Figure:
+        def of(payloads: Payload, spec: Spec) -> Array:
+            found = [
+                figure.of(payload, joined_spec(group)).astype(jnp.float32)
+                for group, payload in zip(_groups(plan, spec), payloads, strict=True)
+                for figure in group.compressor.figures
+                if figure.name == name
+            ]
+            return sum(found, start=jnp.float32(0))
+
+        return Figure(name, of)
+
+    names = dict.fromkeys(f.name for c in plan.compressors for f in c.figures)
+    return tuple(total(name) for name in names)
 
 
 def _groups(plan: Plan, tree: Tree) -> list[Group]:

@@ -22,6 +22,7 @@ from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, compile_step
+from jaxcomp.transform import find_state
 
 __all__ = ["Result", "evaluate", "train_and_evaluate"]
 
@@ -113,7 +114,8 @@ def _run(
     fresh = parallel.spread(pieces.fresh(), workers)
     show.say(_headline(config, pieces, fresh))
     state, position, start = resume(checkpoints, fresh)
-    tables = open_tables(folder, start, writes=jax.process_index() == 0)
+    figures = tuple(find_state(fresh.opt_state).info.value.extra)
+    tables = open_tables(folder, start, figures, writes=jax.process_index() == 0)
     if start:
         show.say(f"going on from step {start} of {total} in {folder}")
 

@@ -79,6 +79,7 @@ def step_row(
         "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
         "residual_norm": _mean(metrics.residual_norm),
         "gradient_error": _mean(metrics.gradient_error),
+        **{name: _mean(value) for name, value in metrics.figures.items()},
     }
 
 

@@ -12,7 +12,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -67,7 +67,9 @@ def open_run(folder: Path, config: dict[str, Any]) -> None:
     write_atomically(path, json.dumps(config, indent=1))
 
 
-def open_tables(folder: Path, step: int, *, writes: bool = True) -> Tables:
+def open_tables(
+    folder: Path, step: int, figures: Sequence[str] = (), *, writes: bool = True
+) -> Tables:
     """metrics.csv and steps.csv without the rows after `step`.
 
     A run that goes on from a checkpoint writes those rows again.
@@ -75,6 +77,7 @@ def open_tables(folder: Path, step: int, *, writes: bool = True) -> Tables:
     Args:
       folder: the run folder.
       step: where the run goes on.
+      figures: further columns of steps.csv, those that the exchange names.
       writes: False on processes that only compute.
     """
     if not writes:
@@ -82,7 +85,7 @@ def open_tables(folder: Path, step: int, *, writes: bool = True) -> Tables:
         return Tables(silent, silent)
     return Tables(
         epochs=_open_table(folder / "metrics.csv", METRIC_COLUMNS, step),
-        steps=_open_table(folder / "steps.csv", STEP_COLUMNS, step),
+        steps=_open_table(folder / "steps.csv", (*STEP_COLUMNS, *figures), step),
     )
 
 

@@ -29,6 +29,7 @@ class StepMetrics(NamedTuple):
     gradient_norms: Array  # [leaves] of the local gradient
     gradient_error: Array  # [] |given - sent|^2 / |given|^2
     residual_norm: Array  # []
+    figures: dict[str, Array]  # each []; what the exchange names in its `figures`
 
 
 class Sums(NamedTuple):
@@ -109,6 +110,7 @@ def make_train_step(
             gradient_norms=norms,
             gradient_error=info.gradient_error,
             residual_norm=info.residual_norm,
+            figures=info.extra,
         )
         chosen = jax.tree.map(lambda n, o: jnp.where(applied, n, o), new_state, kept)
         return chosen, metrics
