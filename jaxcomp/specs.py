@@ -16,7 +16,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Call", "Pipe", "SpecError", "build", "error_at", "parse", "suggest"]
+__all__ = [
+    "Call",
+    "Pipe",
+    "SpecError",
+    "build",
+    "canonical",
+    "error_at",
+    "parse",
+    "suggest",
+]
 
 
 class SpecError(ValueError):
@@ -111,9 +120,37 @@ def suggest(name: str, valid: Iterable[str]) -> str:
         "Did you mean 'top_k'? Valid: sign, top_k"
     """
     names = sorted(valid)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=0.5)
+    # Letters in another order are the likeliest slip: qsdg is qsgd rather than qsvd.
+    close.sort(key=lambda other: sorted(other) != sorted(str(name)))
     hint = f"Did you mean {close[0]!r}? " if close else ""
     return f"{hint}Valid: {', '.join(names) or '(none)'}"
+
+
+def canonical(factory: Callable, shown: Iterable[str] = (), **arguments: Any) -> str:
+    """The one spec string that builds the same method again.
+
+    Args:
+      factory: what the registry has under its own name.
+      shown: arguments that stand in every name; the others only where they are not the
+        default.
+      **arguments: of the factory, in its order.
+
+    Example:
+        >>> def top_k(keep=0.01, index="auto"): ...
+        >>> canonical(top_k, ["keep"], keep=0.5, index="auto")
+        'top_k(keep=0.5)'
+        >>> canonical(top_k, ["keep"], keep=1.0, index="plain")
+        "top_k(keep=1, index='plain')"
+    """
+    usual = inspect.signature(factory).parameters
+    parts = [
+        f"{name}={_show(value)}"
+        for name, value in arguments.items()
+        if name in shown or value != usual[name].default
+    ]
+    name = factory.__name__
+    return f"{name}({', '.join(parts)})" if parts else name
 
 
 def _check_arguments(factory: Callable, call: Call, kind: str, given: int) -> None:
@@ -194,6 +231,9 @@ def _value(node: ast.expr, text: str) -> Any:
 
 
 def _show(value: Any) -> str:
+    """The shortest text that gives the same value again."""
+    if isinstance(value, float):
+        return repr(float(value)).removesuffix(".0")
     return str(value) if isinstance(value, Call | Pipe) else repr(value)
 
 
