@@ -65,8 +65,9 @@ class Compressor(NamedTuple):
     # delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x, or None.
     contraction: Callable[[Spec], float | None]
     unbiased: bool  # E[C(x)] == x
-    # The support depends on the key alone and decompress is linear in the `values` of
-    # the payload: workers that share a key may sum values instead of payloads.
+    # Support and new state depend on key and state alone, and decompress is linear in
+    # the `values` of the payload: workers that share these may sum values instead of
+    # payloads.
     aligned: bool
     figures: tuple[Figure, ...] = ()
 

@@ -80,7 +80,7 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
 
     Example:
         >>> coded_bits(1_000_000, 1000, "plain"), coded_bits(1_000_000, 1000)
-        (32000, 11968)
+        (32000, 12000)
     """
     if _resolve(code, limit, count) == "plain":
         return count * jnp.iinfo(index_dtype(limit)).bits

@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxcomp.base import Array
 
-__all__ = ["seed_of", "uniform", "words"]
+__all__ = ["high_product", "seed_of", "uniform", "words"]
 
 
 def seed_of(key: Array) -> Array:
@@ -60,6 +60,26 @@ def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
     """
     bits = words(seed, math.prod(shape)) >> np.uint32(8)
     return (bits.astype(jnp.float32) * np.float32(2**-24)).reshape(shape)
+
+
+def high_product(a: Array, b: Array) -> Array:
+    """floor(a b / 2^32): a random word a becomes an almost even number below b.
+
+    By halves, as `jax.lax.mulhi` does not compile inside a mapped step (jax 0.10.2).
+
+    Args:
+      a: uint32.
+      b: uint32 of the same shape.
+
+    Example:
+        >>> high_product(jnp.array([1 << 31], jnp.uint32), jnp.array([7], jnp.uint32))
+        Array([3], dtype=uint32)
+    """
+    half, low = np.uint32(16), np.uint32(0xFFFF)
+    # No sum passes 2^32: (2^16 - 1)^2 + 2 (2^16 - 1) = 2^32 - 1.
+    first = (a >> half) * (b & low) + (((a & low) * (b & low)) >> half)
+    second = (a & low) * (b >> half) + (first & low)
+    return (a >> half) * (b >> half) + (first >> half) + (second >> half)
 
 
 def _mix(x: Array) -> Array:

@@ -22,13 +22,16 @@ __all__ = [
     "Signs",
     "Sparse",
     "bit_width",
+    "complete",
     "fuse",
     "index_dtype",
     "map_values",
     "nbits",
     "pack",
+    "pack_symbols",
     "split",
     "unpack",
+    "unpack_symbols",
 ]
 
 
@@ -42,7 +45,7 @@ class Sparse(NamedTuple):
     """Chosen elements with their places in the flattened tensor."""
 
     values: Array  # [k]
-    indices: Array  # [k] uint16 or uint32
+    indices: Any  # ascending, as `jaxcomp.indices` codes them
 
 
 class Seeded(NamedTuple):
@@ -56,14 +59,14 @@ class Quantized(NamedTuple):
     """Integer levels, packed, with one step size for each bucket."""
 
     units: Array  # [buckets] float32: an element is units * level
-    words: Array  # uint32
+    packed: Array  # uint8
 
 
 class Signs(NamedTuple):
     """One bit for each element and one scale for all."""
 
     scale: Array  # [] float32
-    words: Array  # [ceil(n / 32)] uint32; a set bit is a negative sign
+    packed: Array  # [ceil(n / 8)] uint8; a set bit is a negative sign
 
 
 def nbits(payload: Payload) -> int:
@@ -100,43 +103,41 @@ def bit_width(symbols: int) -> int:
 
 
 def pack(symbols: Array, bits: int) -> Array:
-    """Pack small unsigned integers into 32-bit words, `bits` each.
+    """Pack small unsigned integers into bytes, `bits` each.
 
-    32 symbols fill exactly `bits` words. Symbol i of m = ceil(n / 32) columns stands in
-    row i // m, so that every shift works on whole contiguous rows: no strides, and the
-    compiler vectorises all of it.
+    The bits of a symbol are cut into fields of 8, 4, 2 or 1, the widest first and at
+    the low end. A field of all symbols stands together, in the order of the symbols,
+    so that every symbol is found by shifts whatever the width.
 
     Args:
-      symbols: [n] integers in [0, 2^bits).
+      symbols: integers in [0, 2^bits).
       bits: 1 to 32.
 
     Returns:
-      [bits * ceil(n / 32)] uint32.
+      uint8; n * bits / 8 bytes, and less than two more for each field.
 
     Example:
         >>> pack(jnp.array([1, 0, 1]), bits=1)
-        Array([5], dtype=uint32)
+        Array([160], dtype=uint8)
     """
-    columns = -(-symbols.size // 32)
-    rows = jnp.pad(symbols.astype(jnp.uint32), (0, columns * 32 - symbols.size))
-    if 32 % bits == 0:  # a few operations instead of many: compiles much faster
-        fields = rows.reshape(bits, 32 // bits, columns) << _shifts(bits)
-        return jnp.sum(fields, axis=1, dtype=jnp.uint32).reshape(-1)
-    rows = rows.reshape(32, columns)
-    words = [jnp.zeros(columns, jnp.uint32)] * bits
-    for row in range(32):
-        word, shift = divmod(row * bits, 32)
-        words[word] |= rows[row] << np.uint32(shift)
-        if shift + bits > 32:
-            words[word + 1] |= rows[row] >> np.uint32(32 - shift)
-    return jnp.concatenate(words)
+    symbols = symbols.reshape(-1)
+    if symbols.dtype == jnp.bool_:
+        symbols = symbols.astype(jnp.uint8)
+    fields = []
+    size = _whole(symbols.size, _piece(bits))
+    for low, width in _fields(bits):
+        field = symbols >> np.array(low, symbols.dtype) if low else symbols
+        if low + width < bits:
+            field &= np.array((1 << width) - 1, symbols.dtype)
+        fields.append(_to_bytes(field, 1 << width, size))
+    return fields[0] if len(fields) == 1 else jnp.concatenate(fields)
 
 
-def unpack(words: Array, bits: int, size: int) -> Array:
+def unpack(packed: Array, bits: int, size: int) -> Array:
     """The inverse of `pack`.
 
     Args:
-      words: [bits * ceil(size / 32)] uint32.
+      packed: what `pack` returned.
       bits: bits of one symbol.
       size: number of symbols.
 
@@ -147,19 +148,75 @@ def unpack(words: Array, bits: int, size: int) -> Array:
         >>> unpack(pack(jnp.array([3, 0, 6, 5]), bits=3), bits=3, size=4)
         Array([3, 0, 6, 5], dtype=uint32)
     """
-    mask = np.uint32((1 << bits) - 1)
-    if 32 % bits == 0:
-        fields = words.reshape(bits, 1, -1) >> _shifts(bits)
-        return (fields & mask).reshape(-1)[:size]
-    words = words.reshape(bits, -1)
-    rows = []
-    for row in range(32):
-        word, shift = divmod(row * bits, 32)
-        symbol = words[word] >> np.uint32(shift)
-        if shift + bits > 32:
-            symbol |= words[word + 1] << np.uint32(32 - shift)
-        rows.append(symbol & mask)
-    return jnp.concatenate(rows)[:size]
+    symbols, start = None, 0
+    for low, width in _fields(bits):
+        stop = start + -(-_whole(size, _piece(bits)) * width // 8)
+        field = _from_bytes(packed[start:stop], 1 << width, size) << np.uint32(low)
+        symbols = field if symbols is None else symbols | field
+        start = stop
+    assert symbols is not None
+    return symbols
+
+
+def pack_symbols(symbols: Array, alphabet: int) -> Array:
+    """Pack symbols of an alphabet in the smaller of two ways.
+
+    Either as `pack` does with `bit_width(alphabet)` bits each, or as many digits of
+    base `alphabet` as a byte holds: five of base 3, so 1.6 bits each, three of base 5
+    or 6.
+
+    Args:
+      symbols: integers in [0, alphabet).
+      alphabet: number of different symbols.
+
+    Example:
+        >>> pack_symbols(jnp.array([2, 0, 1, 1, 2]), alphabet=3)
+        Array([186], dtype=uint8)
+    """
+    if _is_denser_by_digits(alphabet):
+        size = _whole(symbols.size, _digits(alphabet))
+        return _to_bytes(symbols.reshape(-1), alphabet, size)
+    return pack(symbols, bit_width(alphabet))
+
+
+def unpack_symbols(packed: Array, alphabet: int, size: int) -> Array:
+    """The inverse of `pack_symbols`, as [size] uint32.
+
+    Example:
+        >>> unpack_symbols(jnp.array([186], jnp.uint8), 3, size=5)
+        Array([2, 0, 1, 1, 2], dtype=uint32)
+    """
+    if _is_denser_by_digits(alphabet):
+        return _from_bytes(packed, alphabet, size)
+    return unpack(packed, bit_width(alphabet), size)
+
+
+def complete(flat: Array, alphabet: int) -> Array:
+    """A long vector with its last element repeated until packed symbols fill up.
+
+    XLA vectorises a loop over an odd number of results badly: it takes five to ten
+    times as long on a CPU. A few more symbols cost a byte or two.
+
+    Args:
+      flat: [n] what the symbols are computed from.
+      alphabet: number of different symbols.
+
+    Returns:
+      [m] with m >= n. Packed, its symbols have the size of n symbols.
+
+    Example:
+        >>> complete(jnp.zeros(99_999), alphabet=3).size
+        100000
+    """
+    digits = _digits(alphabet) if _is_denser_by_digits(alphabet) else 0
+    size = _whole(flat.size, digits or _piece(bit_width(alphabet)))
+    if size == flat.size:
+        return flat
+    # A padded copy would cost more than all else. What is read in two ways is copied
+    # too, hence the bits, which are read in one.
+    bits = jax.lax.bitcast_convert_type(flat, _UNSIGNED[flat.dtype.itemsize])
+    bits = bits.at[jax.lax.iota(jnp.uint32, size)].get(mode="clip")
+    return jax.lax.bitcast_convert_type(bits, flat.dtype)
 
 
 def map_values(function: Callable[[Any], Any], payload: Payload) -> Payload:
@@ -220,9 +277,77 @@ def split(words: Array, like: Spec) -> Payload:
     return jax.tree.unflatten(structure, result)
 
 
-def _shifts(bits: int) -> Array:
-    """Places of the fields in a word, as a column beside [bits, fields, columns]."""
-    return jnp.arange(0, 32, bits, dtype=jnp.uint32)[None, :, None]
+# Below it a loop takes microseconds, and a larger program longer to compile.
+_SHORT = 1 << 16
+
+
+def _whole(size: int, piece: int) -> int:
+    """Symbols that are packed for `size`: pieces, an even number if there are many."""
+    return size if size <= _SHORT else -(-size // (2 * piece)) * 2 * piece
+
+
+def _piece(bits: int) -> int:
+    """Symbols whose narrowest field fills a byte."""
+    return 8 // _fields(bits)[-1][1]
+
+
+def _fields(bits: int) -> list[tuple[int, int]]:
+    """(place, width) of the fields of a symbol: whole bytes, then what is left.
+
+    Example:
+        >>> _fields(7), _fields(9)
+        ([(0, 4), (4, 2), (6, 1)], [(0, 8), (8, 1)])
+    """
+    fields, low = [], 0
+    while low < bits:
+        width = next(w for w in (8, 4, 2, 1) if w <= bits - low)
+        fields.append((low, width))
+        low += width
+    return fields
+
+
+def _digits(base: int) -> int:
+    """How many digits of a base a byte holds."""
+    digits = 1
+    while base ** (digits + 1) <= 256:
+        digits += 1
+    return digits
+
+
+def _is_denser_by_digits(alphabet: int) -> bool:
+    return alphabet <= 256 and _digits(alphabet) * bit_width(alphabet) > 8
+
+
+def _to_bytes(symbols: Array, base: int, size: int) -> Array:
+    """`size` digits to bytes: a byte b is the fraction b / 256 that its digits are.
+
+    The integer v of d digits is the fraction v / base^d. Rounded up to 1/256 it still
+    lies below (v + 1) / base^d, as there are no more such steps than bytes.
+    """
+    digits = _digits(base)
+    size = -(-size // digits) * digits
+    if size > symbols.size:
+        symbols = jnp.pad(symbols, (0, size - symbols.size))
+    if digits == 1:
+        return symbols.astype(jnp.uint8)
+    rows = symbols.astype(jnp.uint32).reshape(-1, digits)
+    weights = np.array([[base**i for i in reversed(range(digits))]], np.uint32)
+    numbers = jnp.sum(rows * weights, axis=1, dtype=jnp.uint32)
+    total = base**digits
+    if total < 256:
+        numbers = (numbers * np.uint32(256) + np.uint32(total - 1)) // np.uint32(total)
+    return numbers.astype(jnp.uint8)
+
+
+def _from_bytes(packed: Array, base: int, size: int) -> Array:
+    """The inverse: digit i is the whole part of fraction * base^i * base, mod base."""
+    packed = packed.astype(jnp.uint32)
+    digits = _digits(base)
+    if digits == 1:
+        return packed[:size]
+    powers = np.array([[base**i for i in range(digits)]], np.uint32)
+    fractions = (packed[:, None] * powers) & np.uint32(255)
+    return ((fractions * np.uint32(base)) >> np.uint32(8)).reshape(-1)[:size]
 
 
 _UNSIGNED = {4: jnp.uint32, 2: jnp.uint16, 1: jnp.uint8}

@@ -26,7 +26,7 @@ class Selected(NamedTuple):
     """Places of chosen elements in ascending order."""
 
     places: Array  # [most] uint32; the vector's size where there are fewer
-    count: Array  # [] uint32: how many places are chosen
+    taken: Array  # [] uint32: how many places are chosen
     passed: Array  # [] uint32: how many elements reached the floor
 
 
@@ -90,7 +90,7 @@ def largest(x: Array, most: int, floor: Array | int = 0) -> Selected:
 
 
 def _sorted(x: Array, most: int, floor: Array) -> Selected:
-    """`largest` by sorting: for short vectors as fast, and compiled much faster."""
+    """`largest` by sorting: milliseconds at most here, and compiled much faster."""
     _, places = jax.lax.top_k(jnp.abs(x), most)
     reaches = magnitude_bits(x) >= floor
     places = jnp.where(reaches[places], places, x.size)
@@ -99,7 +99,7 @@ def _sorted(x: Array, most: int, floor: Array) -> Selected:
     return Selected(places, jnp.minimum(passed, np.uint32(most)), passed)
 
 
-def _reaching(x: Array, threshold: Array, count: Array, most: int) -> Array:
+def _reaching(x: Array, threshold: Array, count: Array | np.uint32, most: int) -> Array:
     """Places of all beyond the threshold and of the first on it: `count` in total."""
     beyond = bitmaps.to_words(_reach(x, threshold + np.array(1, threshold.dtype)))
     on = bitmaps.to_words(_reach(x, threshold)) & ~beyond

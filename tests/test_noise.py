@@ -115,3 +115,13 @@ def test_the_same_under_vmap_and_jit() -> None:
     mapped = jax.jit(jax.vmap(lambda seed: noise.words(seed, 100)))(seeds)
     for row, seed in zip(np.asarray(mapped), SEEDS, strict=True):
         np.testing.assert_array_equal(row, draw(seed, 100))
+
+
+def test_high_product_is_that_of_integers() -> None:
+    edges = [0, 1, 2, 0xFFFF, 0x10000, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]
+    words = np.asarray([*edges, *draw((7, 8), 1000).tolist()], np.uint32)
+    for b in [*edges, 25_000_000, 3_000_000_019]:
+        limits = np.full_like(words, b)
+        found = noise.high_product(jnp.asarray(words), jnp.asarray(limits))
+        wanted = (words.astype(object) * b) >> 32
+        np.testing.assert_array_equal(found, wanted.astype(np.uint32))

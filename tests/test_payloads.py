@@ -16,23 +16,26 @@ from jaxcomp.payloads import (
     Seeded,
     Sparse,
     bit_width,
+    complete,
     fuse,
     index_dtype,
     map_values,
     pack,
+    pack_symbols,
     split,
     unpack,
+    unpack_symbols,
 )
 from tests import references
 
-SIZE = 70  # three columns of 32, the last one partly filled
+SIZE = 71  # no multiple of anything
 
 
 def check_packing(symbols: np.ndarray, bits: int) -> None:
-    words = pack(jnp.asarray(symbols), bits)
-    assert words.dtype == jnp.uint32
-    assert words.tolist() == references.pack(symbols.tolist(), bits)
-    np.testing.assert_array_equal(unpack(words, bits, symbols.size), symbols)
+    packed = pack(jnp.asarray(symbols), bits)
+    assert packed.dtype == jnp.uint8
+    assert packed.tolist() == references.pack(symbols.tolist(), bits)
+    np.testing.assert_array_equal(unpack(packed, bits, symbols.size), symbols)
 
 
 @pytest.mark.parametrize("bits", range(1, 33))
@@ -61,6 +64,57 @@ def test_packing_of_any_length(size: int) -> None:
 def test_packing_takes_any_integer_type(dtype: jnp.dtype) -> None:
     symbols = jnp.asarray(np.arange(SIZE) % 2, dtype)
     np.testing.assert_array_equal(unpack(pack(symbols, 1), 1, SIZE), symbols)
+
+
+@pytest.mark.parametrize("alphabet", [*range(2, 21), 31, 33, 128, 129, 255, 256, 257])
+def test_packing_of_every_alphabet(alphabet: int) -> None:
+    rng = np.random.default_rng(alphabet)
+    symbols = rng.integers(0, alphabet, SIZE).astype(np.uint32)
+    symbols[:20] = (
+        np.arange(20) // 10 * (alphabet - 1)
+    )  # all digits least, then largest
+    packed = pack_symbols(jnp.asarray(symbols), alphabet)
+    digits = {3: 5, 5: 3, 6: 3}.get(alphabet)  # of these a byte holds more digits
+    if digits:
+        expected = references.pack_digits(symbols.tolist(), alphabet, digits)
+    else:
+        expected = references.pack(symbols.tolist(), bit_width(alphabet))
+    assert packed.tolist() == expected
+    np.testing.assert_array_equal(unpack_symbols(packed, alphabet, SIZE), symbols)
+
+
+@pytest.mark.parametrize("base", [3, 5, 6])
+def test_every_byte_of_digits(base: int) -> None:
+    digits = {3: 5, 5: 3, 6: 3}[base]
+    groups = np.indices((base,) * digits).reshape(digits, -1).T.reshape(-1)
+    packed = pack_symbols(jnp.asarray(groups, jnp.uint8), base)
+    assert packed.size == base**digits
+    np.testing.assert_array_equal(unpack_symbols(packed, base, groups.size), groups)
+
+
+@pytest.mark.parametrize("alphabet", [2, 3, 9, 15, 33, 256, 1000])
+@pytest.mark.parametrize("size", [65_536, 65_537, 99_999, 100_000])
+def test_long_vectors_are_completed_before_they_are_packed(
+    size: int, alphabet: int
+) -> None:
+    """Symbols of a completed vector are packed as those of the vector are."""
+    rng = np.random.default_rng(size)
+    symbols = rng.integers(0, alphabet, size).astype(np.uint16)
+    completed = complete(jnp.asarray(symbols), alphabet)
+    assert size <= completed.size <= size + 16
+    np.testing.assert_array_equal(completed[:size], symbols)
+    packed = pack_symbols(completed, alphabet)
+    assert packed.size == pack_symbols(jnp.asarray(symbols), alphabet).size
+    np.testing.assert_array_equal(unpack_symbols(packed, alphabet, size), symbols)
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_a_completed_vector_has_the_bits_of_the_vector(dtype: jnp.dtype) -> None:
+    x = any_bits((100_001,), jnp.dtype(dtype).name, seed=0)
+    completed = complete(x, 256)
+    assert completed.dtype == dtype
+    assert_same_bits(completed[: x.size], x)
+    assert_same_bits(completed[x.size :], x[-1:])
 
 
 @pytest.mark.parametrize("symbols", [2, 3, 4, 5, 255, 256, 257, 2**16 + 1])

@@ -1,122 +1,137 @@
 """QSGD: stochastic levels, packed to their true width."""
 
 import math
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 
+from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.payloads import Quantized, bit_width, pack, unpack
+from jaxcomp.compressors import buckets
+from jaxcomp.payloads import Quantized, complete, pack_symbols, unpack_symbols
+from jaxcomp.specs import canonical
 
 __all__ = ["MAX_LEVELS", "qsgd"]
 
 # Beyond it float32 has no bits left for the noise that makes the rounding unbiased.
 MAX_LEVELS = 1 << 15
+NORMS = ("l2", "max")
+ROUNDINGS = ("stochastic", "nearest")
 
 
-def qsgd(levels: int = 127, bucket: int | None = 512) -> Compressor:
+def qsgd(
+    levels: int = 127,
+    bucket: int | None = 512,
+    norm: str = "l2",
+    rounding: str = "stochastic",
+    damped: bool = False,
+) -> Compressor:
     """Round each element of a bucket to one of 2s + 1 multiples of its norm / s.
 
-    C(x)_i = (|b|_2 / s) sgn(x_i) floor(s |x_i| / |b|_2 + u_i), u_i uniform in [0, 1), b
-    the bucket that holds x_i, s = levels. Unbiased, with
-    E|x - C(x)|^2 <= min(m / s^2, sqrt(m) / s) |x|^2 for buckets of m elements. Levels
-    are packed to ceil(log2(2s + 1)) bits.
+    C(x)_i = u floor(x_i / u + r_i), r_i uniform in [0, 1), u = |b| / s with the norm of
+    the bucket b that holds x_i and s = levels. Unbiased up to 2^-24 u, and
+    E|x - C(x)|^2 <= w |x|^2 for buckets of m elements, with w = min(m / s^2, sqrt(m) /
+    s) for the Euclidean norm and min((m-1) / 4s^2, sqrt(m-1) / 2s) for the maximum.
+    Rounding to the nearest is biased, with |x - C(x)|^2 <= (m / 4s^2) |x|^2, or
+    (m-1) / (4s^2 + m-1) for the maximum. Levels take ceil(log2(2s + 1)) bits, or 1.6
+    bits for s = 1 and 2.67 for s = 2.
 
     Args:
       levels: s, the number of positive levels.
       bucket: elements that share a norm; None takes the whole tensor as one bucket.
+      norm: "l2" or "max", the largest magnitude.
+      rounding: "stochastic" or "nearest".
+      damped: multiply by 1 / (1 + w). Biased, and a contraction with delta = 1 / (1 +
+        w) for any levels: for use with a memory. Stochastic rounding only.
 
     Example:
+        >>> import jax
         >>> c = qsgd(levels=7)
         >>> x = jnp.array([1.0, -1.0, 0.0, 0.0])
         >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> payload.words.shape  # 4 bits for each of 32 places
-        (4,)
+        >>> payload.packed.shape  # 4 bits for each
+        (2,)
 
     References:
       Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
-      Encoding, arXiv:1610.02132, 2017.
+      Encoding, arXiv:1610.02132, 2017. Koloskova et al., Decentralized Stochastic
+      Optimization and Gossip Algorithms with Compressed Communication,
+      arXiv:1902.00340, 2019 (damped).
     """
     if type(levels) is not int or not 1 <= levels <= MAX_LEVELS:
         raise ValueError(
             f"levels is a whole number from 1 to {MAX_LEVELS}, not {levels!r}"
         )
-    if bucket is not None and (type(bucket) is not int or bucket < 1):
-        raise ValueError(
-            f"bucket is a whole number of at least 1 or None, not {bucket!r}"
-        )
-    bits = bit_width(2 * levels + 1)
+    buckets.check_bucket(bucket)
+    if norm not in NORMS:
+        raise ValueError(f"norm is one of {', '.join(NORMS)}, not {norm!r}")
+    if rounding not in ROUNDINGS:
+        raise ValueError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
+    if not isinstance(damped, bool):
+        raise ValueError(f"damped is True or False, not {damped!r}")
+    if damped and rounding == "nearest":
+        raise ValueError("damped=True goes with rounding='stochastic', not 'nearest'")
+    alphabet = 2 * levels + 1
 
-    def rows(size: int) -> int:
-        return -(-size // (bucket or size))
+    def variance(size: int) -> float:
+        return _variance(min(bucket or size, size), levels, norm)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
-        flat = x.reshape(-1).astype(jnp.float32)
-        count = rows(flat.size)
-        width = bucket or flat.size
-        buckets = jnp.pad(flat, (0, count * width - flat.size)).reshape(count, width)
-        factors = _factors(buckets)
-        buckets = buckets * factors[:, None]
-        norms = jnp.sqrt(jnp.sum(jnp.square(buckets), axis=1))
-        # No element exceeds the largest number, so neither need the largest level.
-        units = jnp.minimum(norms, _largest(x.dtype) * factors) / levels
-        scaled = jnp.abs(buckets) / jnp.where(units == 0, 1.0, units)[:, None]
-        noise = jax.random.uniform(key, buckets.shape)
-        # One element alone has |x| / unit == s exactly; rounding may push it above.
-        level = jnp.minimum(jnp.floor(scaled + noise), levels)
-        level = jnp.where(buckets < 0, -level, level).reshape(-1)[: flat.size]
-        symbols = (level + levels).astype(jnp.uint32)
-        return Quantized(units / factors, pack(symbols, bits)), state
+        flat = x.reshape(-1)
+        peaks = buckets.peaks(flat, bucket)
+        scales = buckets.factors(peaks)
+        lengths = peaks * scales
+        if norm == "l2":
+            # No element exceeds the largest number, so neither need the largest level.
+            top = buckets.largest(x.dtype) * scales
+            lengths = jnp.minimum(buckets.norms(flat, bucket, scales), top)
+        units = lengths / levels
+        seed = noise.seed_of(key) if rounding == "stochastic" else None
+        values = complete(flat, alphabet)
+        symbols = buckets.to_levels(values, bucket, scales, units, levels, seed)
+        if damped:
+            units /= 1 + variance(flat.size)
+        return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
         size = math.prod(spec.shape)
-        symbols = unpack(payload.words, bits, size)
-        level = symbols.astype(jnp.int32) - levels
-        units = jnp.repeat(
-            payload.units,
-            bucket or size,
-            total_repeat_length=rows(size) * (bucket or size),
-        )[:size]
-        return (
-            (level.astype(jnp.float32) * units).reshape(spec.shape).astype(spec.dtype)
-        )
+        symbols = unpack_symbols(payload.packed, alphabet, size)
+        values = buckets.from_levels(symbols, bucket, payload.units, levels)
+        return values.reshape(spec.shape).astype(spec.dtype)
 
     def ideal_bits(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return size * math.log2(2 * levels + 1) + 32 * rows(size)
+        return size * math.log2(alphabet) + 32 * buckets.rows(size, bucket)
 
     def contraction(spec: Spec) -> float | None:
         size = math.prod(spec.shape)
+        if damped:
+            return 1 / (1 + variance(size))
         m = min(bucket or size, size)
-        delta = 1 - min(m / levels**2, math.sqrt(m) / levels)
+        if rounding == "stochastic":
+            delta = 1 - variance(size)
+        elif norm == "l2":
+            delta = 1 - m / (4 * levels**2)
+        else:
+            delta = 4 * levels**2 / (4 * levels**2 + m - 1)
         return delta if delta > 0 else None
 
+    given = {"norm": norm, "rounding": rounding, "damped": damped}
     return compressor(
-        f"qsgd(levels={levels}, bucket={bucket})",
+        canonical(qsgd, ["levels", "bucket"], levels=levels, bucket=bucket, **given),
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,
         contraction=contraction,
-        unbiased=True,
+        unbiased=rounding == "stochastic" and not damped,
     )
 
 
-def _factors(buckets: Array) -> Array:
-    """A power of two for each row that moves it to where squares stay in range.
+def _variance(m: int, levels: int, norm: str) -> float:
+    """w with E|x - C(x)|^2 <= w |x|^2 for stochastic rounding of m elements.
 
-    Squares of 1e20 leave float32, and so does 1 / 1e38, which compilers multiply by
-    instead of dividing. NaN for a row with a NaN or an infinity: the row decodes to NaN
-    as a whole.
+    The variance of one is at most u^2 / 4 and at most u |x_i|. Under the maximum norm
+    the largest element is a level itself and has none.
     """
-    peak = jnp.max(jnp.abs(buckets), axis=1)
-    factors = jnp.where(
-        peak > 2.0**40, 2.0**-87, jnp.where(peak < 2.0**-40, 2.0**87, 1)
-    )
-    return jnp.where(jnp.isfinite(peak), factors, jnp.nan)
-
-
-def _largest(dtype: Any) -> float:
-    """The dtype's largest number, less what level * unit may gain by rounding."""
-    largest = min(float(jnp.finfo(dtype).max), float(jnp.finfo(jnp.float32).max))
-    return largest * (1 - 2.0**-22)
+    if norm == "l2":
+        return min(m / levels**2, math.sqrt(m) / levels)
+    return min((m - 1) / (4 * levels**2), math.sqrt(m - 1) / (2 * levels))

@@ -4,10 +4,13 @@ import math
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State, compressor, spec_of, wide_spec
-from jaxcomp.compressors.sparse import check_keep, kept, show_keep
-from jaxcomp.payloads import Seeded, index_dtype
+from jaxcomp.compressors.sparse import check_keep, kept
+from jaxcomp.payloads import Seeded
+from jaxcomp.specs import canonical
 
 __all__ = ["random_k", "random_subset"]
 
@@ -42,20 +45,22 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded, State]:
         flat = x.reshape(-1)
         k = kept(flat.size, keep)
-        seed = jax.random.bits(key, (2,), jnp.uint32)
-        values = flat[random_subset(seed, flat.size, k)]
+        seed = noise.seed_of(key)
+        places = random_subset(seed, flat.size, k)
+        values = flat.at[places].get(mode="promise_in_bounds")
         if unbiased:
             values = _scale(values, flat.size / k)
         return Seeded(values, seed), state
 
     def accumulate(total: Array, payload: Seeded) -> Array:
-        indices = random_subset(payload.seed, total.size, payload.values.size)
-        flat = (
+        places = random_subset(payload.seed, total.size, payload.values.size)
+        values = payload.values.astype(total.dtype)
+        added = (
             total.reshape(-1)
-            .at[indices]
-            .add(payload.values.astype(total.dtype), unique_indices=True)
+            .at[places]
+            .add(values, mode="promise_in_bounds", unique_indices=True)
         )
-        return flat.reshape(total.shape)
+        return added.reshape(total.shape)
 
     def decompress(payload: Seeded, spec: Spec) -> Array:
         return accumulate(jnp.zeros(spec.shape, spec.dtype), payload)
@@ -71,7 +76,7 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         return delta if delta > 0 else None
 
     return compressor(
-        f"random_k(keep={show_keep(keep)}, unbiased={unbiased})",
+        canonical(random_k, ["keep", "unbiased"], keep=keep, unbiased=unbiased),
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,
@@ -93,9 +98,10 @@ def random_subset(seed: Array, size: int, count: int) -> Array:
 
     One place is drawn in each of `count` strata of (almost) equal width, then all are
     rotated by one random offset. The strata keep places distinct; the rotation makes
-    the chance of every place exactly count/size although the widths may differ by one.
-    A random permutation would cost a sort of all `size` places. The means and second
-    moments that the laws need depend on these chances alone.
+    the chance of every place count/size although the widths may differ by one, to one
+    part in 2^32, as 64 random bits cannot be divided better. A random permutation would
+    cost a sort of all `size` places. The means and second moments that the laws need
+    depend on these chances alone.
 
     Args:
       seed: [2] uint32.
@@ -103,19 +109,32 @@ def random_subset(seed: Array, size: int, count: int) -> Array:
       count: number of places drawn.
 
     Returns:
-      [count] indices, all different.
+      [count] uint32, all different, in no order.
+
+    Example:
+        >>> places = random_subset(jnp.array([1, 2], jnp.uint32), size=10, count=10)
+        >>> sorted(places.tolist())
+        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
-    key = jax.random.wrap_key_data(seed, impl="threefry2x32")
-    place_key, rotation_key = jax.random.split(key)
     width, wider = divmod(size, count)  # the first `wider` strata have width + 1
-    strata = jnp.arange(count, dtype=jnp.uint32)
-    starts = strata * jnp.uint32(width) + jnp.minimum(strata, jnp.uint32(wider))
-    widths = jnp.uint32(width) + (strata < wider).astype(jnp.uint32)
-    # A remainder of 32 bits is not quite even for wide strata. The rotation, drawn from
-    # 64 bits, makes the chance of every place even whatever the draws within strata.
-    places = starts + jax.random.bits(place_key, (count,), jnp.uint32) % widths
-    rotation = jax.random.randint(rotation_key, (), 0, size, jnp.uint32)
+    strata = jax.lax.iota(jnp.uint32, count)
+    starts = strata * np.uint32(width) + jnp.minimum(strata, np.uint32(wider))
+    widths = np.uint32(width) + (strata < wider).astype(jnp.uint32)
+    # Draws of 32 bits are not quite even in wide strata. The rotation makes up for it.
+    places = starts + noise.high_product(noise.words(seed, count), widths)
+    rotation = _scaled(seed, size)
     # places + rotation may pass 2^32, so wrap by comparison instead of by remainder.
-    room = jnp.uint32(size) - rotation
-    rotated = jnp.where(places >= room, places - room, places + rotation)
-    return rotated.astype(index_dtype(size))
+    room = np.uint32(size) - rotation
+    return jnp.where(places >= room, places - room, places + rotation)
+
+
+def _scaled(seed: Array, size: int) -> Array:
+    """floor(s size / 2^64), s the seed as one number.
+
+    Even to size / 2^64. Given the first word the second still makes every draw of
+    `noise.words` even, so that the draws do not depend on the rotation.
+    """
+    wide = jnp.full((2,), size, jnp.uint32)
+    whole = noise.high_product(seed, wide)
+    carry = seed[0] * wide[0] + whole[1] < whole[1]
+    return whole[0] + carry.astype(jnp.uint32)

@@ -1,21 +1,28 @@
-"""Scaled sign: one bit for each element."""
+"""Sign: one bit for each element, with or without a scale."""
 
 import math
 
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.payloads import Signs, pack, unpack
+from jaxcomp.compressors import buckets
+from jaxcomp.payloads import Signs, complete, pack, unpack
+from jaxcomp.specs import canonical
 
 __all__ = ["mean_magnitude", "sign"]
 
 
-def sign() -> Compressor:
-    """Send the signs, 32 to a word, and the mean magnitude.
+def sign(scaled: bool = True) -> Compressor:
+    """Send the signs, eight to a byte, and the mean magnitude.
 
     C(x) = (|x|_1 / n) sgn(x), with sgn(0) = 1. Then
     |x - C(x)|^2 = |x|_2^2 - |x|_1^2 / n <= (1 - 1/n) |x|_2^2; on Gaussian x the error
-    is 1 - 2/pi of |x|^2. Biased: use a memory.
+    is 1 - 2/pi of |x|^2. Biased: use a memory. Not scaled, C(x) = sgn(x): no bound
+    holds, and the learning rate is the size of the step. A NaN or an infinity makes the
+    scale, and so all of C(x), NaN or infinite.
+
+    Args:
+      scaled: whether signs are multiplied by the mean magnitude.
 
     Example:
         >>> c = sign()
@@ -29,31 +36,42 @@ def sign() -> Compressor:
       arXiv:1802.04434, 2018. Karimireddy et al., Error Feedback Fixes SignSGD and other
       Gradient Compression Schemes, arXiv:1901.09847, 2019.
     """
+    if not isinstance(scaled, bool):
+        raise ValueError(f"scaled is True or False, not {scaled!r}")
 
     def compress(x: Array, state: State, key: Array) -> tuple[Signs, State]:
         flat = x.reshape(-1)
-        return Signs(mean_magnitude(flat), pack(flat < 0, bits=1)), state
+        if scaled:
+            scale = mean_magnitude(flat)
+        else:
+            is_finite = jnp.isfinite(buckets.peaks(flat, None)[0])
+            scale = jnp.where(is_finite, 1.0, jnp.nan)
+        return Signs(scale, pack(complete(flat, 2) < 0, bits=1)), state
 
     def decompress(payload: Signs, spec: Spec) -> Array:
-        negative = unpack(payload.words, bits=1, size=math.prod(spec.shape))
+        negative = unpack(payload.packed, bits=1, size=math.prod(spec.shape))
         values = jnp.where(negative == 1, -payload.scale, payload.scale)
         return values.reshape(spec.shape).astype(spec.dtype)
 
     return compressor(
-        "sign",
+        canonical(sign, scaled=scaled),
         compress=compress,
         decompress=decompress,
         ideal_bits=lambda spec: math.prod(spec.shape) + 32.0,
-        contraction=lambda spec: 1 / math.prod(spec.shape),
+        contraction=lambda spec: 1 / math.prod(spec.shape) if scaled else None,
         unbiased=False,
     )
 
 
 def mean_magnitude(flat: Array) -> Array:
-    """Mean of |x| in float32, without overflow for huge elements.
+    """Mean of |x| in float32, at any scale; NaN if there is a NaN or an infinity.
 
     Example:
         >>> mean_magnitude(jnp.full(4, 3e38))
         Array(3.e+38, dtype=float32)
     """
-    return jnp.sum(jnp.abs(flat).astype(jnp.float32) * (1 / flat.size))
+    peaks = buckets.peaks(flat, None)
+    scales = buckets.factors(peaks)
+    means = buckets.means(flat, None, scales) / scales
+    # By rounding, the mean of the largest numbers may lie beyond them.
+    return jnp.minimum(means, peaks)[0]

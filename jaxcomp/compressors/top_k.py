@@ -7,6 +7,7 @@ from jaxcomp.base import Array, Compressor, Spec, State, compressor
 from jaxcomp.compressors import sparse
 from jaxcomp.indices import check_code
 from jaxcomp.payloads import Sparse
+from jaxcomp.specs import canonical
 
 __all__ = ["top_k"]
 
@@ -24,6 +25,7 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
         smaller of both.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> c = top_k(keep=0.5)
         >>> x = jnp.array([1.0, -4.0, 2.0, 0.5])
         >>> payload, _ = c.compress(x, (), None)
@@ -47,9 +49,7 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
         return sparse.kept(math.prod(spec.shape), keep)
 
     return compressor(
-        f"top_k(keep={sparse.show_keep(keep)})"
-        if index == "auto"
-        else f"top_k(keep={sparse.show_keep(keep)}, index={index!r})",
+        canonical(top_k, ["keep"], keep=keep, index=index),
         compress=compress,
         decompress=sparse.decompress,
         accumulate=sparse.accumulate,

@@ -12,7 +12,6 @@ from jaxcomp.base import (
     Averaged,
     Compressor,
     Exchange,
-    PerWorker,
     State,
     Tree,
     spec_of,
@@ -46,7 +45,8 @@ def aligned_psum(codec: Compressor, axis: str) -> Exchange:
         raise ValueError(message)
 
     def init(tree: Tree) -> State:
-        return PerWorker(codec.init(spec_of(tree)))
+        # The same on all workers: it decides on places.
+        return codec.init(spec_of(tree))
 
     def mean_of(values: list[Array]) -> list[Array]:
         """One all-reduce for all arrays, in the widest of their types."""
@@ -59,11 +59,11 @@ def aligned_psum(codec: Compressor, axis: str) -> Exchange:
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec = spec_of(tree)
-        payload, codec_state = codec.compress(tree, state.value, key)
+        payload, codec_state = codec.compress(tree, state, key)
         mean = codec.decompress(map_values(mean_of, payload), spec)
         sent = codec.decompress(payload, spec)
         info = measure(tree, sent, codec, payload)
-        return Averaged(mean, sent, PerWorker(codec_state), info)
+        return Averaged(mean, sent, codec_state, info)
 
     return Exchange(
         f"aligned_psum({codec.name})",

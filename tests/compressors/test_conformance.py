@@ -13,12 +13,33 @@ from jaxcomp.base import Compressor
 from tests import laws
 
 FURTHER = [
+    "adaptive_threshold(cap=0.5)",
+    "atomo(rank=2)",
+    "block_scaled(bits=4)",
+    "block_scaled(bits=4, rounding='stochastic')",
+    "block_top_k(keep=0.1) | qsgd(levels=7)",
+    "block_top_k(keep=0.1, per_block=3)",
+    "cast(dtype='float8_e4m3fn')",
+    "count_sketch(estimate='mean')",
+    "count_sketch(ratio=0.3, rows=3, estimate='median')",
+    "dgc_top_k(keep=0.1, sample=0.1)",
+    "dgc_top_k(keep=0.1, sample=0.1, strided=False, resample=False)",
+    "eden(bits=3, unbiased=False)",
     "qsgd(levels=1)",
     "qsgd(levels=7, bucket=None)",
     "qsgd(levels=127, bucket=100)",
+    "qsgd(levels=7, norm='max', damped=True)",
+    "qsgd(bucket=25, norm='max', rounding='nearest')",
+    "qsvd(rank=1, unbiased=True)",
     "random_k(keep=0.25, unbiased=True)",
     "random_k(keep=0.5, unbiased=True) | qsgd(levels=15)",
+    "sign(scaled=False)",
+    "svd(rank=1)",
+    "svd(rank=2) | qsgd(levels=127)",
+    "terngrad(clip=2.5, bucket=64)",
+    "threshold(v=1.0, cap=0.5)",
     "top_k(keep=0.1) | qsgd(levels=7)",
+    "top_k(keep=0.1, index='plain')",
     "top_k(keep=0.2) | sign",
     "top_k(keep=1.0)",
 ]
@@ -119,7 +140,8 @@ def test_one_element_stays_finite(method: str, key: jax.Array) -> None:
 
 def enlarges(method: str) -> bool:
     """Whether n/k takes the largest numbers out of range: no finite output is right."""
-    return "unbiased=True" in method
+    marks = ("unbiased=True", "atomo(rank=", "estimate='me", "qsgd_sparse")
+    return any(mark in make(method).name for mark in marks)
 
 
 NEAR_THE_LARGEST = [(m, jnp.float32) for m in METHODS if not enlarges(m)]
@@ -140,6 +162,11 @@ def test_numbers_near_the_largest(
 @pytest.mark.parametrize("method", METHODS)
 def test_non_finite_values_surface(method: str) -> None:
     laws.check_non_finite_surfaces(make(method), normal(*SHAPE))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_long_vectors_hide_nothing(method: str) -> None:
+    laws.check_long_vectors_hide_nothing(make(method), normal(5003))
 
 
 @pytest.mark.parametrize("method", UNBIASED)

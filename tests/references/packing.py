@@ -1,26 +1,33 @@
 """Wire formats, by integers of any length."""
 
+import math
 from collections.abc import Sequence
+from fractions import Fraction
 
-__all__ = ["elias_fano", "pack"]
+__all__ = ["elias_fano", "pack", "pack_digits"]
 
 
 def pack(symbols: Sequence[int], bits: int) -> list[int]:
-    """The words of `payloads.pack`, by integers of any length.
+    """The bytes of `payloads.pack`: bits cut into fields, each field bit by bit."""
+    result, low = [], 0
+    for width in (8, 8, 8, 8, 4, 2, 1):
+        if low + width <= bits:
+            fields = [symbol >> low & (1 << width) - 1 for symbol in symbols]
+            string = "".join(f"{field:0{width}b}" for field in fields)
+            string += "0" * (-len(string) % 8)
+            result += [int(string[i : i + 8], 2) for i in range(0, len(string), 8)]
+            low += width
+    return result
 
-    32 symbols, `columns` apart, are one integer of 32 * bits bits; its 32-bit digits
-    are the words of that column.
-    """
-    columns = -(-len(symbols) // 32)
-    padded = [*symbols, *[0] * (columns * 32 - len(symbols))]
-    words = [0] * (bits * columns)
-    for column in range(columns):
-        integer = sum(
-            s << (row * bits) for row, s in enumerate(padded[column::columns])
-        )
-        for digit in range(bits):
-            words[digit * columns + column] = integer >> (32 * digit) & 0xFFFFFFFF
-    return words
+
+def pack_digits(symbols: Sequence[int], base: int, digits: int) -> list[int]:
+    """The least byte b with b / 256 >= 0.ddd in the base, digit by digit."""
+    result = []
+    for start in range(0, len(symbols), digits):
+        group = [*symbols[start : start + digits], *[0] * digits][:digits]
+        fraction = sum(Fraction(d, base ** (i + 1)) for i, d in enumerate(group))
+        result.append(math.ceil(fraction * 256))
+    return result
 
 
 def elias_fano(places: Sequence[int], limit: int) -> tuple[list[int], list[int]]:

@@ -1,0 +1,265 @@
+"""EDEN: a random rotation, then the best levels for normal numbers."""
+
+import functools
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp import noise
+from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.compressors.lloyd_max import lloyd_max, mean_square_error
+from jaxcomp.compressors.rotation import haar, multiply
+from jaxcomp.payloads import pack, unpack
+from jaxcomp.specs import canonical
+
+__all__ = ["MAX_BITS", "Rotated", "eden"]
+
+MAX_BITS = 8
+# Elements that are rotated together: more cost more time, fewer send more scales.
+_WIDTH = 256
+# Blocks that go through at a time, so that what is computed between stays in a cache.
+_ROWS = 4096
+
+
+class Rotated(NamedTuple):
+    """Levels of rotated blocks, packed, and what it takes to undo the rotation."""
+
+    scales: Array  # [blocks] bfloat16
+    packed: Array  # uint8
+    seed: Array  # [2] uint32
+
+
+def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
+    """Rotate at random, then round to the levels that are best for normal numbers.
+
+    C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 256 elements:
+    R is uniform over all rotations, Q takes the nearest Lloyd-Max level. Unbiased with
+    s = |b|^2 / <R b, q>: then C(b) - b is orthogonal to b, in no direction more than in
+    another. Otherwise s = <R b, q> / |q|^2, which makes |C(b) - b| least, and
+    E|x - C(x)|^2 <= D |x|^2 with D = E(t - Q(t))^2, t an element of sqrt(d) R b / |b|.
+    Whatever x, the error is that of a normal vector: of |x|^2, at 1, 2, 3, 4 bits
+    0.57, 0.13, 0.035, 0.0094 unbiased and 0.36, 0.12, 0.034, 0.0093 biased. One bit is
+    DRIVE.
+
+    Args:
+      bits: 1 to 8 for each element. The scale of a block takes 16, the seed 64.
+      unbiased: which scale. With a memory take the other one.
+
+    Example:
+        >>> c = eden(bits=2)
+        >>> x = jnp.arange(1000.0)
+        >>> payload, _ = c.compress(x, (), jax.random.key(0))
+        >>> payload.packed.shape, payload.scales.shape
+        ((252,), (9,))
+
+    References:
+      Vargaftik et al., EDEN: Communication-Efficient and Robust Distributed Mean
+      Estimation for Federated Learning, arXiv:2108.08842, 2022. Vargaftik et al.,
+      DRIVE: One-bit Distributed Mean Estimation, arXiv:2105.08339, 2021.
+    """
+    if type(bits) is not int or not 1 <= bits <= MAX_BITS:
+        raise ValueError(f"bits is a whole number from 1 to {MAX_BITS}, not {bits!r}")
+    if not isinstance(unbiased, bool):
+        raise ValueError(f"unbiased is True or False, not {unbiased!r}")
+
+    # Workers under vmap one after the other: as fast, and a product of matrices is the
+    # same number as under any other mapper, to the last bit.
+    @jax.custom_batching.sequential_vmap
+    def send(x: Array, key: Array) -> Rotated:
+        layout = _layout(x.size)
+        drawn = jax.random.bits(key, (4,), jnp.uint32)
+        seed, private = drawn[:2], drawn[2:]
+        matrix, flips = _rotation(seed, layout)
+        flat = jnp.pad(x.reshape(-1), (0, max(0, layout.part - x.size)))
+
+        def encode(part: _Part) -> tuple[Array, Array]:
+            blocks = _blocks(flat, part.place, layout)
+            down, up = _powers(jnp.max(jnp.abs(blocks), axis=1))
+            blocks = _flip(blocks * down[:, None], part.flips)
+            rotated = multiply(blocks, matrix.T)
+            # NaN for a block with a NaN or an infinity. So is its scale, then.
+            squares = jnp.mean(jnp.square(rotated), axis=1)
+            units = jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
+            symbols, values = _quantize(rotated, units, bits)
+            inner = jnp.mean(values * rotated, axis=1) / units
+            if unbiased:
+                scales = units / inner
+            else:
+                scales = units * (inner / jnp.mean(jnp.square(values), axis=1))
+            scales = jnp.where(squares == 0, 0.0, scales * up)
+            return _narrow(scales, part.draws), pack(symbols.reshape(-1), bits)
+
+        shape = (layout.parts, layout.rows)
+        draws = noise.words(private, math.prod(shape)).reshape(shape) >> np.uint32(16)
+        if not unbiased:
+            draws = jnp.full(shape, 1 << 15, jnp.uint32)
+        places = jax.lax.iota(jnp.uint32, layout.parts)
+        scales, packed = jax.lax.map(encode, _Part(places, flips, draws))
+        return Rotated(scales.reshape(-1), packed.reshape(-1), seed)
+
+    def receive(payload: Rotated, spec: Spec) -> Array:
+        size = math.prod(spec.shape)
+        layout = _layout(size)
+        matrix, flips = _rotation(payload.seed, layout)
+        packed = payload.packed.reshape(layout.parts, -1)
+        scales = payload.scales.reshape(layout.parts, -1).astype(jnp.float32)
+        levels = jnp.asarray(_levels(bits), jnp.float32)
+        largest = float(min(jnp.finfo(d).max for d in (spec.dtype, jnp.float32)))
+
+        def decode(i: Array, flat: Array) -> Array:
+            # From the end: a part begins with what the part before it decodes.
+            place = layout.parts - 1 - i
+            symbols = unpack(packed[place], bits, layout.part)
+            values = levels.at[symbols].get(mode="clip")
+            blocks = multiply(values.reshape(layout.rows, layout.width), matrix)
+            blocks = _flip(blocks, flips[place])
+            blocks = _clip(blocks * scales[place][:, None], largest)
+            part = blocks.reshape(-1).astype(spec.dtype)
+            start = _start(place, flat.size, layout)
+            return jax.lax.dynamic_update_slice(flat, part, (start,))
+
+        flat = jnp.zeros(max(size, layout.part), spec.dtype)
+        flat = jax.lax.fori_loop(0, layout.parts, decode, flat)
+        return flat[:size].reshape(spec.shape)
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Rotated, State]:
+        return send(x, key), state
+
+    def decompress(payload: Rotated, spec: Spec) -> Array:
+        one = functools.partial(receive, spec=spec)
+        return jax.custom_batching.sequential_vmap(one)(payload)
+
+    def ideal_bits(spec: Spec) -> float:
+        size = math.prod(spec.shape)
+        layout = _layout(size)
+        return size * bits + layout.parts * layout.rows * 16.0 + 64
+
+    def contraction(spec: Spec) -> float | None:
+        if unbiased:
+            return None
+        # The least error over all scales is below that of s = |b| / sqrt(d). Rounding s
+        # to bfloat16 adds at most 2^-16 of |C(b)|^2.
+        error = mean_square_error(bits, _layout(math.prod(spec.shape)).width)
+        return (1 - error) * (1 - 2.0**-16)
+
+    return compressor(
+        canonical(eden, ["bits", "unbiased"], bits=bits, unbiased=unbiased),
+        compress=compress,
+        decompress=decompress,
+        ideal_bits=ideal_bits,
+        contraction=contraction,
+        unbiased=unbiased,
+    )
+
+
+class _Layout(NamedTuple):
+    """How a vector is cut: into parts of so many rows, which are the blocks."""
+
+    parts: int
+    rows: int
+    width: int
+
+    @property
+    def part(self) -> int:
+        return self.rows * self.width
+
+
+class _Part(NamedTuple):
+    """What differs between parts."""
+
+    place: Array  # [] uint32
+    flips: Array  # [2] uint32, a seed
+    draws: Array  # [rows] uint32 below 2^16, to round the scales with
+
+
+def _layout(size: int) -> _Layout:
+    """Any width can be rotated, so all are equal and what is left over is little.
+
+    A rotation is drawn in width^3 steps, far more than a short vector is worth.
+    """
+    blocks = -(-size // min(_WIDTH, 4 * math.isqrt(size)))
+    parts = -(-blocks // _ROWS)
+    rows = -(-blocks // parts)
+    return _Layout(parts, rows, -(-size // (parts * rows)))
+
+
+def _rotation(seed: Array, layout: _Layout) -> tuple[Array, Array]:
+    """The matrix that all blocks share and, for each part, the seed of its flips.
+
+    Elements are flipped at random before it. That makes it another rotation for each
+    block: equal blocks have errors that differ and average out.
+    """
+    seeds = noise.words(seed, 2 * (1 + layout.parts)).reshape(-1, 2)
+    return haar(seeds[0], layout.width), seeds[1:]
+
+
+def _start(place: Array, size: int, layout: _Layout) -> Array:
+    return jnp.minimum(place * np.uint32(layout.part), np.uint32(size - layout.part))
+
+
+def _blocks(flat: Array, place: Array, layout: _Layout) -> Array:
+    """[rows, width] float32: the part at `place`.
+
+    The last part ends where the vector does and has zeros where it overlaps with the
+    part before it: padding the vector would be a copy of it.
+    """
+    start = _start(place, flat.size, layout)
+    part = jax.lax.dynamic_slice(flat, (start,), (layout.part,)).astype(jnp.float32)
+    overlap = place * np.uint32(layout.part) - start
+    part = jnp.where(jax.lax.iota(jnp.uint32, layout.part) < overlap, 0.0, part)
+    return part.reshape(layout.rows, layout.width)
+
+
+def _powers(peaks: Array) -> tuple[Array, Array]:
+    """A power of two that moves each block to where squares stay in range, and back."""
+    is_huge, is_tiny = peaks > 2.0**40, peaks < 2.0**-40
+    down = jnp.where(is_huge, 2.0**-87, jnp.where(is_tiny, 2.0**87, 1.0))
+    # Not 1 / down: XLA divides by it early, and intermediate results overflow.
+    up = jnp.where(is_huge, 2.0**87, jnp.where(is_tiny, 2.0**-87, 1.0))
+    return down, up
+
+
+def _flip(blocks: Array, seed: Array) -> Array:
+    """Half of the elements with their sign changed. Twice is not at all."""
+    words = noise.words(seed, blocks.size).reshape(blocks.shape)
+    return jnp.where(words >> np.uint32(31) == 1, -blocks, blocks)
+
+
+def _quantize(rotated: Array, units: Array, bits: int) -> tuple[Array, Array]:
+    """Symbols and the levels they stand for, nearest to elements over their unit."""
+    magnitudes = jnp.abs(rotated) / units[:, None]
+    levels = lloyd_max(bits)
+    symbols = jnp.where(rotated < 0, np.uint8(levels.size), np.uint8(0))
+    values = jnp.full(rotated.shape, levels[0], jnp.float32)
+    for i, edge in enumerate((levels[1:] + levels[:-1]) / 2):
+        is_above = magnitudes >= np.float32(edge)
+        symbols += is_above.astype(jnp.uint8)
+        values = jnp.where(is_above, np.float32(levels[i + 1]), values)
+    return symbols, jnp.where(rotated < 0, -values, values)
+
+
+def _narrow(scales: Array, draws: Array) -> Array:
+    """Scales as bfloat16, rounded up where `draws` carries over into its last place.
+
+    Draws from all 16 bits keep the mean, their middle rounds to nearest. Compilers may
+    leave out a conversion to bfloat16 and back, but no arithmetic on bits: who decodes
+    in the same program must get what the others get.
+    """
+    bits = jax.lax.bitcast_convert_type(scales, jnp.uint32)
+    bits = (bits + draws) & np.uint32(0xFFFF0000)
+    narrowed = jax.lax.bitcast_convert_type(bits, jnp.float32)
+    narrowed = jnp.where(jnp.isfinite(scales), narrowed, scales)
+    return _clip(narrowed, float(jnp.finfo(jnp.bfloat16).max)).astype(jnp.bfloat16)
+
+
+def _clip(x: Array, largest: float) -> Array:
+    """x within the finite numbers; NaN stays, which XLA's minimum does not promise."""
+    return jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
+
+
+def _levels(bits: int) -> np.ndarray:
+    """The level of each symbol: positive ones, then negative ones."""
+    return np.concatenate([lloyd_max(bits), -lloyd_max(bits)])

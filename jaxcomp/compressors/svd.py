@@ -1,0 +1,66 @@
+"""Truncated SVD: the best approximation of low rank."""
+
+import functools
+
+from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.compressors import matrices
+from jaxcomp.compressors.matrices import Factors
+from jaxcomp.payloads import Dense
+
+__all__ = ["svd"]
+
+
+def svd(rank: int = 4) -> Compressor:
+    """Send the `rank` largest singular triples of the tensor as a matrix.
+
+    C(A) = A V V^T with the first r right singular vectors in V: of all matrices of rank
+    r the nearest to A. |A - C(A)|^2 <= (1 - r / min(m, n)) |A|^2. Biased: use a memory.
+    The last axis makes the columns; a vector is folded to a nearly square matrix. Where
+    r (m + n) numbers are no fewer than the tensor's, it goes as it is.
+
+    From short sides of 96 (r + 4) on a randomised search takes the place of the full
+    decomposition. The bound then holds in the mean over keys. What is kept has the
+    energy of the best but for rounding, or for 0.2 % where singular values hardly
+    differ, as in large Gaussian matrices.
+
+    Args:
+      rank: r, the number of triples.
+
+    Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> c = svd(rank=1)
+        >>> x = jnp.outer(jnp.arange(8.0), jnp.ones(6))
+        >>> payload, _ = c.compress(x, (), jax.random.key(0))
+        >>> payload.values.shape, payload.basis.shape
+        ((1, 8), (1, 6))
+        >>> bool(jnp.allclose(c.decompress(payload, x), x, atol=1e-5))
+        True
+
+    References:
+      Eckart and Young, The approximation of one matrix by another of lower rank,
+      Psychometrika 1, 1936. Musco and Musco, Randomized Block Krylov Methods for
+      Stronger and Faster Approximate Singular Value Decomposition, arXiv:1504.05477,
+      2015.
+    """
+    matrices.check_rank(rank)
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
+        if not matrices.pays(x.shape, rank):
+            return Dense(x), state
+        matrix, factor = matrices.in_range(matrices.fold(x))
+        left, right = matrices.leading(matrix, rank, key)
+        return matrices.send(left, right, factor, x), state
+
+    def contraction(spec: Spec) -> float | None:
+        pays = matrices.pays(spec.shape, rank)
+        return rank / matrices.short_side(spec.shape) if pays else 1.0
+
+    return compressor(
+        f"svd(rank={rank})",
+        compress=compress,
+        decompress=functools.partial(matrices.decompress, bounded=True),
+        ideal_bits=lambda spec: matrices.ideal_bits(spec, rank),
+        contraction=contraction,
+        unbiased=False,
+    )

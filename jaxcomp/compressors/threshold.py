@@ -1,0 +1,77 @@
+"""Fixed threshold: every element of at least a given magnitude."""
+
+import math
+import numbers
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxcomp import selection
+from jaxcomp.base import Array, Compressor, State, compressor
+from jaxcomp.compressors import capped, sparse
+from jaxcomp.compressors.capped import Capped
+from jaxcomp.specs import canonical
+
+__all__ = ["threshold"]
+
+
+def threshold(
+    v: float = 0.001, cap: float = 0.05, index: str = "auto", overflow: str = "largest"
+) -> Compressor:
+    """Keep the elements of magnitude >= v, at most round(cap * n) of them.
+
+    C(x)_i = x_i where |x_i| >= v, else 0. A message has the size of the cap, whatever
+    passes. When more pass, the largest are sent, or NaN, as `overflow` says; the
+    payload's `passed` and the figure `overflow` tell it. NaN and infinity pass every
+    threshold. A vector below v sends nothing, so no contraction holds. Biased: use a
+    memory.
+
+    Args:
+      v: the threshold, above 0. In a narrow type it is rounded up to the next number.
+      cap: largest fraction of the elements that is sent, in (0, 1].
+      index: how places are sent; see `top_k`.
+      overflow: what is sent when more than the cap pass: "largest", the largest ones,
+        or "nan", NaN in their stead, so that a guard against bad steps sees it.
+
+    Example:
+        >>> c = threshold(v=2.0, cap=0.75)
+        >>> payload, _ = c.compress(jnp.array([1.0, -4.0, 2.0, 0.5]), (), None)
+        >>> payload.values, payload.passed
+        (Array([-4.,  2.,  0.], dtype=float32), Array(2, dtype=uint32))
+
+    References:
+      Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
+      Interspeech, 2015. Dutta et al., On the Discrepancy between the Theoretical
+      Analysis and Practical Implementations of Compressed Communication,
+      arXiv:1911.08250, 2020.
+    """
+    if not isinstance(v, numbers.Real) or not 0 < v < math.inf:
+        raise ValueError(f"v is a number above 0, not {v!s}")
+    capped.check_cap(cap, index, overflow)
+    arguments = {"v": v, "cap": cap, "index": index, "overflow": overflow}
+
+    def room(size: int) -> int:
+        return sparse.kept(size, cap)
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
+        flat = x.reshape(-1)
+        floor = _floor(float(v), flat.dtype)
+        chosen = capped.reaching(flat, floor, room(flat.size))
+        return capped.send(flat, chosen, index, overflow), state
+
+    return compressor(
+        canonical(threshold, ["v", "cap"], **arguments),
+        compress=compress,
+        decompress=sparse.decompress,
+        accumulate=sparse.accumulate,
+        ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
+        contraction=lambda spec: None,
+        unbiased=False,
+        figures=(capped.overflow_figure(room),),
+    )
+
+
+def _floor(v: float, dtype: Any) -> int:
+    """Magnitude bits of v; those of infinity where v is beyond the type."""
+    beyond = v > float(jnp.finfo(dtype).max)
+    return selection.magnitude_bits_of(math.inf if beyond else v, dtype)

@@ -1,0 +1,362 @@
+"""EDEN against its slow version, its theory, and vectors that break Hadamard's."""
+
+import functools
+import math
+import statistics
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import SpecError, make_compressor, nbits, noise
+from jaxcomp.base import Compressor, spec_of
+from jaxcomp.compressors.eden import Rotated
+from jaxcomp.compressors.lloyd_max import lloyd_max, mean_square_error
+from jaxcomp.compressors.rotation import haar
+from tests import laws, references
+
+
+@functools.cache
+def make(method: str) -> Compressor:
+    """One object for each method, so that tests share its compiled programs."""
+    return make_compressor(method)
+
+
+def heavy(size: int, seed: int = 0) -> np.ndarray:
+    values = np.random.default_rng(seed).standard_t(3, size=size)
+    return values.astype(np.float32)
+
+
+def rows(method: str, x: np.ndarray, draws: int) -> np.ndarray:
+    """C(x), a row for each key."""
+    keys = jax.random.split(jax.random.key(5), draws)
+    chunks = keys.reshape(-1, min(draws, laws.CHUNK))
+    parts = [laws.outputs(make(method), jnp.asarray(x), chunk) for chunk in chunks]
+    return np.concatenate([np.asarray(part, np.float64) for part in parts])
+
+
+def error(method: str, x: np.ndarray) -> float:
+    """|x - C(x)|^2 / |x|^2 for one key."""
+    x_hat = rows(method, x, 1)[0]
+    return float(np.square(x_hat - x).sum() / np.square(x, dtype=np.float64).sum())
+
+
+# The rotation.
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 16, 64, 65, 131])
+def test_a_rotation_is_a_product_of_reflections(size: int) -> None:
+    seed = jnp.array([3, size], jnp.uint32)
+    words = np.asarray(noise.words(seed, size * size)).reshape(size, size)
+    to_normal = np.vectorize(statistics.NormalDist().inv_cdf)
+    directions = to_normal(((words >> 8) + 0.5) / 2**24)
+    signs = np.where(words[0] % 2 == 1, -1, 1)
+    expected = references.reflections(directions, signs)
+    actual = jax.jit(haar, static_argnums=1)(seed, size)
+    np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_rotations_are_uniform() -> None:
+    """Moments of entries and of the trace, which no other distribution here shares."""
+    size, draws = 4, 40_000
+    seeds = jax.random.bits(jax.random.key(0), (draws, 2), jnp.uint32)
+    q = np.asarray(jax.vmap(lambda seed: haar(seed, size))(seeds), np.float64)
+    trace = np.trace(q, axis1=1, axis2=2)
+    trace_of_square = np.einsum("kij,kji->k", q, q)
+    pair = q[:, 0, 0] ** 2 * q[:, 1, 1] ** 2
+    moments = [
+        (np.linalg.det(q), 0.0),
+        (trace, 0.0),
+        (trace**2, 1.0),
+        (trace**4, 3.0),
+        (trace_of_square, 1.0),
+        (pair, (size + 1) / ((size - 1) * size * (size + 2))),
+    ]
+    for i, j in np.ndindex(size, size):
+        moments.append((q[:, i, j], 0.0))
+        moments.append((q[:, i, j] ** 2, 1 / size))
+        moments.append((q[:, i, j] ** 4, 3 / (size * (size + 2))))
+    for values, expected in moments:
+        allowed = 5 * values.std() / math.sqrt(draws)
+        assert abs(values.mean() - expected) < allowed
+
+
+# The levels.
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_levels_are_the_means_of_their_cells(bits: int) -> None:
+    """And cells end half-way between levels: no other levels have both (Max, 1960)."""
+    levels = lloyd_max(bits)
+    assert levels.size == 2 ** (bits - 1)
+    edges = [0, *(levels[1:] + levels[:-1]) / 2, 40]
+    for level, low, high in zip(levels, edges[:-1], edges[1:], strict=True):
+        high = min(high, low + 8)
+        width = (high - low) / 20_000
+        t = low + width * (np.arange(20_000) + 0.5)
+        weights = np.exp((low**2 - t**2) / 2)
+        assert level == pytest.approx(np.average(t, weights=weights), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("bits", "published"), [(1, 0.3634), (2, 0.1175), (3, 0.03454), (4, 0.009497)]
+)
+def test_error_of_the_levels_is_the_published_one(bits: int, published: float) -> None:
+    assert mean_square_error(bits, 10**6) == pytest.approx(published, rel=5e-4)
+
+
+@pytest.mark.parametrize("size", [2, 3, 10, 256])
+def test_error_of_one_bit_in_few_dimensions(size: int) -> None:
+    """E|t| is known for an element t of a random vector of length sqrt(size)."""
+    level = math.sqrt(2 / math.pi)
+    log_mean = math.lgamma(size / 2) - math.lgamma((size + 1) / 2)
+    mean = math.sqrt(size / math.pi) * math.exp(log_mean)
+    expected = 1 - 2 * level * mean + level**2
+    assert mean_square_error(1, size) == pytest.approx(expected, abs=1e-6)
+
+
+# The method.
+
+
+@pytest.mark.parametrize(
+    ("size", "bits", "unbiased"),
+    [(1, 2, True), (3, 1, False), (257, 1, True), (257, 3, False), (1000, 8, True)],
+)
+def test_eden_is_its_slow_version(size: int, bits: int, unbiased: bool) -> None:
+    x = heavy(size)
+    compressor = make(f"eden(bits={bits}, unbiased={unbiased})")
+    payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(1))
+    number, width = references.eden_blocks(size)
+    seeds = noise.words(payload.seed, 4).reshape(2, 2)
+    words = np.asarray(noise.words(seeds[1], number * width))
+    flips = np.where(words >> 31 == 1, -1, 1)
+    rotation = np.asarray(haar(seeds[0], width), np.float64)
+    expected = references.eden(
+        x.astype(np.float64), rotation, flips, lloyd_max(bits), unbiased
+    )
+    actual = np.asarray(compressor.decompress(payload, x), np.float64)
+    # Up to the scales: eight bits, up or down if the mean is kept, else to nearest.
+    step = 2.0**-7 if unbiased else 2.0**-8
+    for start in range(0, size, width):
+        a, b = actual[start : start + width], expected[start : start + width]
+        ratio = (a @ b) / (b @ b)
+        assert abs(ratio - 1) <= step
+        np.testing.assert_allclose(a, ratio * b, atol=1e-5 * np.abs(b).max())
+
+
+GAUSSIAN = [
+    ("eden", math.pi / 2 - 1),
+    ("eden(unbiased=False)", 1 - 2 / math.pi),
+]
+
+
+@pytest.mark.parametrize(("method", "theory"), GAUSSIAN)
+def test_one_bit_has_the_error_of_the_theory(method: str, theory: float) -> None:
+    x = np.random.default_rng(0).normal(size=1 << 20).astype(np.float32)
+    assert error(method, x) == pytest.approx(theory, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("bits", "unbiased", "limit"),
+    [(2, True, 0.1175), (3, False, 0.03454), (4, True, 0.009497), (8, True, 4.2e-5)],
+)
+def test_more_bits_have_less_error_than_on_normal_numbers(
+    bits: int, unbiased: bool, limit: float
+) -> None:
+    """Blocks of 256 have smaller peaks, which is 1 to 2 % at 2 to 4 bits.
+
+    At eight bits, the rounding of the scales shows.
+    """
+    if unbiased:
+        limit /= 1 - limit
+    x = np.random.default_rng(0).normal(size=1 << 18).astype(np.float32)
+    low, high = (0.97, 1.0) if bits < 8 else (0.9, 1.2)
+    assert low < error(f"eden(bits={bits}, unbiased={unbiased})", x) / limit < high
+
+
+SPIKES = {
+    "two unequal": [1.0, 0.03],
+    "two very unequal": [1.0, 1 / 64],
+    "huge among small": [1000.0, *[1.0] * 63],
+    "large among small": [10.0, *[-1.0] * 63],
+    "constant": [0.3] * 64,
+}
+
+
+@pytest.fixture(params=SPIKES)
+def spiky(request: pytest.FixtureRequest) -> np.ndarray:
+    values = SPIKES[request.param]
+    return np.asarray([*values, *[0.0] * (64 - len(values))], np.float32)
+
+
+def test_eden_is_unbiased_where_hadamard_rotations_are_not(spiky: np.ndarray) -> None:
+    """Small elements beside a huge one arrive as large as they are, on the average."""
+    x = jnp.asarray(spiky)
+    laws.check_unbiased(make("eden"), x)
+    draws = rows("eden", spiky, 5 * laws.CHUNK)
+    small = np.where(np.abs(spiky) < np.abs(spiky).max(), spiky, 0)
+    if small.any():
+        share = draws @ small / (small @ small)
+        allowed = 5 * share.std() / math.sqrt(len(draws))
+        assert abs(share.mean() - 1) < allowed
+
+
+def test_the_error_does_not_depend_on_the_vector(spiky: np.ndarray) -> None:
+    """E(<R x, q> / |R x| |q|)^2 = 2/pi + (1 - 2/pi)/d for one bit, exactly."""
+    _, width = references.eden_blocks(64)
+    expected = (1 - 2 / math.pi) * (1 - 1 / width)
+    draws = rows("eden(unbiased=False)", spiky, laws.CHUNK)
+    errors = np.square(draws - spiky).sum(axis=1) / np.square(spiky).sum()
+    allowed = 5 * errors.std() / math.sqrt(len(errors)) + 2.0**-16
+    assert abs(errors.mean() - expected) < allowed
+
+
+def test_unbiased_with_more_bits() -> None:
+    x = jnp.asarray(heavy(64, seed=1))
+    laws.check_unbiased(make("eden(bits=4)"), x)
+
+
+def test_one_number_is_rounded_without_bias() -> None:
+    """Nothing but the rounding of its scale is random."""
+    x = jnp.asarray([0.3], jnp.float32)
+    laws.check_unbiased(make("eden"), x)
+    below, above = np.unique(rows("eden", np.asarray(x), 100))
+    assert below < 0.3 < above < below * (1 + 2**-6.9)
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_unbiased_at_every_scale(scale: float) -> None:
+    x = heavy(64)
+    x *= np.float32(scale) / np.abs(x).max()
+    laws.check_unbiased(make("eden"), jnp.asarray(x))
+
+
+def test_inner_products_are_kept() -> None:
+    """<C(x), x> = |x|^2 under every key, up to the rounding of the scales."""
+    x = heavy(300)
+    inner = rows("eden(bits=2)", x, 200) @ x / (x.astype(np.float64) @ x)
+    assert np.abs(inner - 1).max() < 2.0**-7
+
+
+def test_errors_of_equal_blocks_differ() -> None:
+    number, width = references.eden_blocks(1024)
+    x = np.tile(heavy(width), number)
+    errors = (rows("eden", x, 500) - x).reshape(500, number, width)
+    products = np.einsum("kia,kja->ij", errors, errors)
+    products /= np.trace(products) / number
+    np.testing.assert_allclose(products, np.eye(number), atol=0.06)
+
+
+def test_long_vectors_are_cut_into_parts_that_fit_together() -> None:
+    """Every stretch is restored, also where the last part overlaps with another."""
+    size = 2_200_001
+    x = heavy(size)
+    compressor = make("eden(bits=6, unbiased=False)")
+    payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(0))
+    x_hat = np.asarray(compressor.decompress(payload, x))
+    part_size = payload.scales.size // 3 * 256
+    assert 2 * part_size < size < 3 * part_size
+    for start in range(0, size, 100):
+        part = x[start : start + 100]
+        distance = np.square(x_hat[start : start + 100] - part).sum()
+        around = x[max(0, start - 256) : start + 356]
+        assert distance < 0.004 * np.square(around).sum()
+    # What comes before the last part proper is none of its business.
+    x[:] = 0
+    x[2 * part_size - 1] = 1
+    payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(0))
+    assert 0 < np.count_nonzero(compressor.decompress(payload, x)) <= 256
+
+
+def test_a_nan_stays_in_its_block() -> None:
+    number, width = references.eden_blocks(300)
+    assert number > 2
+    x = heavy(300)
+    compressor = make("eden(bits=2, unbiased=False)")
+    key = jax.random.key(0)
+    clean, _ = compressor.compress(jnp.asarray(x), (), key)
+    expected = np.array(compressor.decompress(clean, x))
+    for value in (np.nan, np.inf):
+        payload, _ = compressor.compress(jnp.asarray(x).at[width].set(value), (), key)
+        actual = np.asarray(compressor.decompress(payload, x))
+        assert np.isnan(actual[width : 2 * width]).all()
+        np.testing.assert_array_equal(actual[:width], expected[:width])
+        np.testing.assert_array_equal(actual[2 * width :], expected[2 * width :])
+
+
+def test_blocks_have_scales_of_their_own() -> None:
+    number, width = references.eden_blocks(300)
+    scales = np.resize(np.array([1e37, 0, 1, 1e-35], np.float32), number)
+    x = heavy(300) * np.repeat(scales, width)[:300]
+    compressor = make("eden(bits=8, unbiased=False)")
+    payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(0))
+    actual = np.asarray(compressor.decompress(payload, x), np.float64)
+    for start in range(0, 300, width):
+        a, b = actual[start : start + width], x[start : start + width]
+        assert np.linalg.norm(a - b) <= 0.02 * np.linalg.norm(b.astype(np.float64))
+
+
+def test_who_decodes_in_the_same_program_gets_what_others_get() -> None:
+    """XLA may drop a conversion to bfloat16 and back: a memory would count wrongly."""
+    x = jnp.asarray(heavy(300))
+    compressor = make("eden(unbiased=False)")
+    here = jax.jit(
+        lambda x, key: compressor.decompress(compressor.compress(x, (), key)[0], x)
+    )
+    key = jax.random.key(0)
+    payload, _ = compressor.compress(x, (), key)
+    there = compressor.decompress(payload, x)
+    np.testing.assert_allclose(here(x, key), there, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_narrow_numbers_lose_no_more_than_wide_ones(dtype: jnp.dtype) -> None:
+    x = jnp.asarray(heavy(4096)).astype(dtype)
+    compressor = make("eden(bits=4)")
+    payload, _ = compressor.compress(x, (), jax.random.key(0))
+    y = compressor.decompress(payload, x)
+    assert y.dtype == dtype
+    squares = np.square(laws.flat(y) - laws.flat(x)).sum()
+    assert squares < 0.0105 * np.square(laws.flat(x)).sum()
+
+
+def test_memory_is_a_fraction_of_the_vector() -> None:
+    spec = jax.ShapeDtypeStruct((1 << 22,), jnp.float32)
+    compressor = make("eden")
+    key = jax.random.key(0)
+    payload = jax.eval_shape(lambda x: compressor.compress(x, (), key)[0], spec)
+    compress = jax.jit(lambda x, key: compressor.compress(x, (), key)[0])
+    decompress = jax.jit(lambda payload: compressor.decompress(payload, spec))
+    for lowered in (compress.lower(spec, key), decompress.lower(payload)):
+        analysis = lowered.compile().memory_analysis()
+        assert analysis is not None
+        assert analysis.temp_size_in_bytes < 0.6 * nbits(spec) / 8
+
+
+def test_the_seed_stands_for_the_rotation() -> None:
+    """Nothing but levels, scales and 64 bits is sent."""
+    spec = jax.ShapeDtypeStruct((4096,), jnp.float32)
+    payload = jax.eval_shape(
+        lambda x: make("eden(bits=3)").compress(x, (), jax.random.key(0))[0],
+        spec,
+    )
+    assert isinstance(payload, Rotated)
+    assert spec_of(payload.scales) == jax.ShapeDtypeStruct((16,), jnp.bfloat16)
+    assert nbits(payload) == 3 * 4096 + 16 * 16 + 64
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        ("eden(bits=0)", "bits is a whole number from 1 to 8, not 0"),
+        ("eden(bits=9)", "bits is a whole number from 1 to 8, not 9"),
+        ("eden(bits=1.0)", "bits is a whole number from 1 to 8, not 1.0"),
+        ("eden(bits=True)", "bits is a whole number from 1 to 8, not True"),
+        ("eden(unbiased=1)", "unbiased is True or False, not 1"),
+    ],
+)
+def test_arguments_out_of_range_are_refused(method: str, message: str) -> None:
+    with pytest.raises(SpecError) as raised:
+        make_compressor(method)
+    assert message in str(raised.value)
