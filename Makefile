@@ -5,9 +5,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 RUN ?= runs/digits
 JOBS ?= 2
+BENCH ?=
+ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow lint format notebooks bench build clean
+.PHONY: help setup train test test-slow lint format notebooks bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -43,8 +45,16 @@ notebooks: $(STAMP) ## execute the notebooks; errors fail
 	  $(BIN)/jupytext --set-kernel python3 --execute --to notebook \
 	    --output build/$${book%.py}.ipynb $$book || exit 1; done
 
-bench: $(STAMP) ## measure the overhead of the step
-	$(BIN)/python -m benchmarks.step_overhead
+bench: $(STAMP) ## list what is measured; BENCH=name runs it, with ARGS
+	@if [ -n "$(BENCH)" ]; then $(BIN)/python -m benchmarks.$(BENCH) $(ARGS); \
+	else for file in $$(grep -l __main__ benchmarks/*.py); do \
+	  printf '%-32s %s\n' "make bench BENCH=$$(basename $$file .py)" \
+	    "$$(sed -n '1s/"""//p' $$file)"; done; fi
+
+oracles: $(STAMP) ## install other people's packages and compare with them
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,oracles]'
+	$(BIN)/python -m pip install --quiet --no-deps --requirement tests/oracles/requirements.txt
+	$(BIN)/python -m pytest tests/oracles
 
 build: $(STAMP) ## the wheel, and a check that it installs and imports on its own
 	rm -rf dist build/wheel-env

@@ -1,0 +1,1 @@
+"""The same inputs through other people's packages. `make oracles` installs them."""

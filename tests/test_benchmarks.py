@@ -1,0 +1,141 @@
+"""The benchmarks run, on little data and without peers, and write what they say."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import compress, error, gradients, vectors
+from jaxcomp import compressors, make_compressor
+
+
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="") as source:
+        return list(csv.DictReader(source))
+
+
+def test_compress_measures_and_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compress, "_peers", lambda: None)
+    out = f"--out={tmp_path}"
+    rows = compress.main(
+        [out, "--size=3000", "--repeats=2", "--methods", "sign", "top_k(keep=0.01)"]
+    )
+    assert [(row.method, row.data) for row in rows] == [
+        ("sign", "gaussian"),
+        ("sign", "heavy"),
+        ("top_k(keep=0.01)", "gaussian"),
+        ("top_k(keep=0.01)", "heavy"),
+    ]
+    sign = rows[0]
+    assert sign.both > 0
+    assert sign.torch_ratio is None
+    assert sign.bits == pytest.approx(1 + 32 / 3000, rel=0.01)  # and some padding
+    assert sign.error == pytest.approx(1 - 2 / np.pi, rel=0.1)
+    # The output of decompress alone is one vector.
+    assert 1 <= sign.decompress_memory < 3
+    assert [row["method"] for row in rows_of(tmp_path / "compress.csv")] == [
+        row.method for row in rows
+    ]
+    assert (tmp_path / "compress.png").stat().st_size > 10_000
+    assert "one read pass" in capsys.readouterr().out
+
+
+def test_compress_covers_every_method():
+    covered = {case.spec.split("(")[0] for case in compress._chosen(None)}
+    assert covered >= set(compressors.REGISTRY)
+    for case in compress.CASES:
+        assert make_compressor(case.spec).name
+
+
+def test_floors_say_what_is_missed():
+    case = compress.Case("sign", floor=5, passes=6)
+    verdict = compress._verdict
+    assert verdict(case, None, None, 1.0) == ""
+    assert verdict(case, 5.1, None, 5.9) == "met"
+    assert verdict(case, 5.1, 4.9, 5.9) == "met, but by tuned"
+    assert verdict(case, 4.9, 4.9, 6.1) == "MISSED 5x, 6 passes"
+    assert verdict(compress.Case("sign"), 1.0, None, 1.0) == ""
+
+
+@pytest.fixture
+def gradient_file(tmp_path):
+    """What benchmarks.gradients saves, of a model with two tensors."""
+    vectors_ = {
+        name: np.random.default_rng(i).normal(size=64 * 20 + 20).astype(np.float32)
+        for i, name in enumerate(("early", "late"))
+    }
+    found = gradients.Gradients(
+        vectors=vectors_,
+        steps={"early": 10, "late": 99},
+        names=["Dense_0/kernel", "Dense_0/bias"],
+        shapes=[(64, 20), (20,)],
+    )
+    gradients.save(tmp_path / "gradients.npz", found)
+    return tmp_path / "gradients.npz"
+
+
+def test_gradients_are_read_as_they_were_saved(gradient_file):
+    found = gradients.load(gradient_file)
+    assert found.steps == {"early": 10, "late": 99}
+    kernel, bias = found.tensors("late")
+    assert kernel.shape == (64, 20)
+    joined = np.concatenate([kernel.reshape(-1), bias])
+    np.testing.assert_array_equal(joined, found.vectors["late"])
+
+
+def test_error_measures_and_writes(tmp_path, capsys, gradient_file, monkeypatch):
+    lines = (
+        error.Line("sparse", "top_k(keep={})", (0.01, 0.1)),
+        error.Line("quantised", "sign"),
+        error.Line("low rank", "svd(rank={})", (2,), matrices=True),
+    )
+    monkeypatch.setattr(error, "LINES", lines)
+    monkeypatch.setattr(error, "THEORY", (("sign", 1 - 2 / np.pi),))
+    monkeypatch.setattr(error, "THEORY_SIZE", 1 << 16)
+    few = ["--size=2048", "--draws=1", "--methods", "top_k", "sign", "svd"]
+    rows = error.main([f"--out={tmp_path}", f"--gradients={gradient_file}", *few])
+    names = ["gaussian", "log-normal", "gradient, step 10", "gradient, step 99"]
+    assert list(dict.fromkeys(row.data for row in rows)) == names
+    assert len(rows_of(tmp_path / "error.csv")) == len(rows) == 4 * len(names)
+    less, more = (r for r in rows if r.family == "sparse" and r.data == "gaussian")
+    assert less.bits < more.bits
+    assert less.error > more.error
+    # Tensor by tensor: 64 x 20, and the bias of 20 folded to 5 x 4.
+    svd = next(r for r in rows if r.family == "low rank" and r.data == names[2])
+    assert svd.bits == 32 * (2 * (64 + 20) + 2 * (5 + 4)) / (64 * 20 + 20)
+    assert (tmp_path / "error.png").stat().st_size > 10_000
+    assert "expected" in capsys.readouterr().out
+
+
+def test_error_fails_where_theory_is_missed(monkeypatch, tmp_path):
+    monkeypatch.setattr(error, "THEORY", (("sign", 0.37),))
+    with pytest.raises(SystemExit, match="off by more than 1 %: sign"):
+        error.main(["--size=512", "--draws=1", "--methods", "sign"])
+
+
+def test_error_covers_every_method():
+    covered = {line.spec.split("(")[0] for line in error.lines(None)}
+    assert covered >= set(compressors.REGISTRY)
+    for line in error.LINES:
+        for spec in line.specs():
+            assert make_compressor(spec).name
+
+
+def test_an_unknown_method_is_an_error():
+    with pytest.raises(SystemExit, match="unknown.*topk"):
+        error.lines(["topk"])
+
+
+@pytest.mark.parametrize("source", vectors.SOURCES)
+def test_vectors_are_the_same_each_time(source):
+    x, y = vectors.draw(source, (100,)), vectors.draw(source, (100,))
+    np.testing.assert_array_equal(x, y)
+    assert x.dtype == np.float32
+    assert (x < 0).any()
+    assert (x > 0).any()
+
+
+def test_an_unknown_source_is_an_error():
+    with pytest.raises(ValueError, match="unknown source 'uniform'; valid: gaussian"):
+        vectors.draw("uniform", (3,))
