@@ -214,7 +214,8 @@ def complete(flat: Array, alphabet: int) -> Array:
         return flat
     # A padded copy would cost more than all else. What is read in two ways is copied
     # too, hence the bits, which are read in one.
-    bits = jax.lax.bitcast_convert_type(flat, _UNSIGNED[flat.dtype.itemsize])
+    unsigned = jnp.dtype(f"uint{8 * flat.dtype.itemsize}")
+    bits = jax.lax.bitcast_convert_type(flat, unsigned)
     bits = bits.at[jax.lax.iota(jnp.uint32, size)].get(mode="clip")
     return jax.lax.bitcast_convert_type(bits, flat.dtype)
 

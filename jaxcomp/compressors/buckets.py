@@ -20,7 +20,6 @@ __all__ = [
     "factors",
     "from_levels",
     "largest",
-    "means",
     "norms",
     "peaks",
     "round_to",
@@ -58,9 +57,9 @@ def counts(size: int, bucket: int | None) -> Array:
         >>> counts(1000, 512)
         Array([512., 488.], dtype=float32)
     """
-    width = bucket or size
-    before = jax.lax.iota(jnp.float32, rows(size, bucket)) * width
-    return jnp.minimum(size - before, width)
+    width = np.uint32(bucket or size)
+    before = jax.lax.iota(jnp.uint32, rows(size, bucket)) * width
+    return jnp.minimum(np.uint32(size) - before, width).astype(jnp.float32)
 
 
 def peaks(flat: Array, bucket: int | None) -> Array:
@@ -89,16 +88,6 @@ def norms(flat: Array, bucket: int | None, scales: Array) -> Array:
         Array([5., 4.], dtype=float32)
     """
     return jnp.sqrt(_sums(flat, bucket, scales, jnp.square))
-
-
-def means(flat: Array, bucket: int | None, scales: Array) -> Array:
-    """Mean magnitude of each bucket times its scale, a positive one.
-
-    Example:
-        >>> means(jnp.array([3.0, -4.0, 2.0]), 2, jnp.array([1.0, 2.0]))
-        Array([3.5, 4. ], dtype=float32)
-    """
-    return _sums(flat, bucket, scales, jnp.abs) / counts(flat.size, bucket)
 
 
 def spread(values: Array, bucket: int | None, size: int) -> Array:

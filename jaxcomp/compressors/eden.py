@@ -19,7 +19,7 @@ __all__ = ["MAX_BITS", "Rotated", "eden"]
 
 MAX_BITS = 8
 # Elements that are rotated together: more cost more time, fewer send more scales.
-_WIDTH = 256
+_WIDTH = 192
 # Blocks that go through at a time, so that what is computed between stays in a cache.
 _ROWS = 4096
 
@@ -35,7 +35,7 @@ class Rotated(NamedTuple):
 def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
     """Rotate at random, then round to the levels that are best for normal numbers.
 
-    C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 256 elements:
+    C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 192 elements:
     R is uniform over all rotations, Q takes the nearest Lloyd-Max level. Unbiased with
     s = |b|^2 / <R b, q>: then C(b) - b is orthogonal to b, in no direction more than in
     another. Otherwise s = <R b, q> / |q|^2, which makes |C(b) - b| least, and

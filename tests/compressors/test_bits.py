@@ -50,8 +50,8 @@ SENT = [
     ("eden", 1000, "float32", 1008 + 9 * 16 + 64),
     # 12 blocks of 192. Fields of 2 bits and of 1.
     ("eden(bits=3, unbiased=False)", 2304, "bfloat16", 3 * 2304 + 12 * 16 + 64),
-    # 256 blocks of 256.
-    ("eden(bits=2)", 65_536, "float32", 2 * 65_536 + 256 * 16 + 64),
+    # 256 blocks of 192.
+    ("eden(bits=2)", 49_152, "float32", 2 * 49_152 + 256 * 16 + 64),
     # Of three symbols five fill a byte, of five symbols three.
     ("qsgd(levels=1, bucket=None)", 1000, "float32", 200 * 8 + 32),
     ("qsgd(levels=2, bucket=None)", 1000, "float32", 334 * 8 + 32),

@@ -164,14 +164,14 @@ def test_one_bit_has_the_error_of_the_theory(method: str, theory: float) -> None
 def test_more_bits_have_less_error_than_on_normal_numbers(
     bits: int, unbiased: bool, limit: float
 ) -> None:
-    """Blocks of 256 have smaller peaks, which is 1 to 2 % at 2 to 4 bits.
+    """Blocks of 192 have smaller peaks, which is 1 to 4 % at 2 to 4 bits.
 
     At eight bits, the rounding of the scales shows.
     """
     if unbiased:
         limit /= 1 - limit
     x = np.random.default_rng(0).normal(size=1 << 18).astype(np.float32)
-    low, high = (0.97, 1.0) if bits < 8 else (0.9, 1.2)
+    low, high = (0.96, 1.0) if bits < 8 else (0.9, 1.2)
     assert low < error(f"eden(bits={bits}, unbiased={unbiased})", x) / limit < high
 
 
@@ -255,18 +255,18 @@ def test_long_vectors_are_cut_into_parts_that_fit_together() -> None:
     compressor = make("eden(bits=6, unbiased=False)")
     payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(0))
     x_hat = np.asarray(compressor.decompress(payload, x))
-    part_size = payload.scales.size // 3 * 256
+    part_size = payload.scales.size // 3 * 192
     assert 2 * part_size < size < 3 * part_size
     for start in range(0, size, 100):
         part = x[start : start + 100]
         distance = np.square(x_hat[start : start + 100] - part).sum()
-        around = x[max(0, start - 256) : start + 356]
+        around = x[max(0, start - 192) : start + 292]
         assert distance < 0.004 * np.square(around).sum()
     # What comes before the last part proper is none of its business.
     x[:] = 0
     x[2 * part_size - 1] = 1
     payload, _ = compressor.compress(jnp.asarray(x), (), jax.random.key(0))
-    assert 0 < np.count_nonzero(compressor.decompress(payload, x)) <= 256
+    assert 0 < np.count_nonzero(compressor.decompress(payload, x)) <= 192
 
 
 def test_a_nan_stays_in_its_block() -> None:
@@ -342,7 +342,7 @@ def test_the_seed_stands_for_the_rotation() -> None:
         spec,
     )
     assert isinstance(payload, Rotated)
-    assert spec_of(payload.scales) == jax.ShapeDtypeStruct((16,), jnp.bfloat16)
+    assert spec_of(payload.scales) == jax.ShapeDtypeStruct((22,), jnp.bfloat16)
     assert nbits(payload) == 3 * 4096 + 16 * 16 + 64
 
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import hypothesis
 import jax
@@ -370,8 +371,10 @@ def test_cast_to_bfloat16_contracts_over_the_whole_range() -> None:
 def test_block_scaling_at_every_exponent(bits: int, rounding: str) -> None:
     """One block for each binade of float32, with its largest number at many places."""
     edges = [1.0, 1.5, 1.500001, 1.75, 1.7500001, 1.984375, 1.9844, 1.9922, 2 - 2**-23]
-    tops = np.ldexp(np.float32(edges)[:, None], np.arange(-126, 128)).reshape(-1, 1)
-    x = tops * np.float32([1, -0.3, 0.11])
+    tops = np.ldexp(np.array(edges, np.float32)[:, None], np.arange(-126, 128)).reshape(
+        -1, 1
+    )
+    x = tops * np.array([1, -0.3, 0.11], np.float32)
     y = through(f"block_scaled(bits={bits}, block=3, {rounding=})", x.reshape(-1))
     error = np.abs(y.reshape(-1, 3).astype(np.float64) - x) / tops
     # Of the largest element a step is a 64th, or a third at most.
@@ -438,13 +441,18 @@ def test_long_vectors_need_no_second_one(method: str, size: int) -> None:
     x = jax.ShapeDtypeStruct((size,), jnp.float32)
     key = jax.random.key(0)
     payload, _ = jax.eval_shape(compressor.compress, x, (), key)
-    compress = compressor.compress.lower(x, (), key).compile()
-    decode = functools.partial(compressor.decompress, spec=x)
-    decompress = jax.jit(decode).lower(payload).compile()
+
+    def compress(x: jax.Array, key: jax.Array) -> Any:
+        return compressor.compress(x, (), key)
+
+    def decompress(payload: Any) -> jax.Array:
+        return compressor.decompress(payload, x)
+
+    programs = [jax.jit(compress).lower(x, key), jax.jit(decompress).lower(payload)]
     # Of an odd size `natural` stores one, for two loops that read it.
     allowed = 5 if (method, size % 2) == ("natural", 1) else 1.5
-    for program in (compress, decompress):
-        memory = program.memory_analysis()
+    for program in programs:
+        memory: Any = program.compile().memory_analysis()
         assert memory.temp_size_in_bytes <= allowed * size
 
 

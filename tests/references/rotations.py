@@ -28,7 +28,7 @@ def reflections(directions: np.ndarray, signs: np.ndarray) -> np.ndarray:
 
 def eden_blocks(size: int) -> tuple[int, int]:
     """Number of blocks and elements of each, for at most 4096 blocks."""
-    number = math.ceil(size / min(256, 4 * math.isqrt(size)))
+    number = math.ceil(size / min(192, 4 * math.isqrt(size)))
     return number, math.ceil(size / number)
 
 
