@@ -464,10 +464,15 @@ def draw_plot(file: Path, rows: list[Row]) -> None:
 
 
 def _draw_panel(ax: Any, rows: list[Row]) -> None:
+    # One unit for vectors of one size: a single row's read pass varies by a half.
+    passes: dict[int, list[float]] = {}
+    for row in rows:
+        passes.setdefault(row.elements, []).append(row.read_pass)
+    units = np.array([statistics.median(passes[row.elements]) for row in rows])
     places = np.arange(len(rows))
-    ours = [row.both / row.read_pass for row in rows]
-    theirs = [(row.torch_both or math.nan) / row.read_pass for row in rows]
-    tuned = [(row.tuned_both or math.nan) / row.read_pass for row in rows]
+    ours = np.array([row.both for row in rows]) / units
+    theirs = np.array([row.torch_both or math.nan for row in rows]) / units
+    tuned = np.array([row.tuned_both or math.nan for row in rows]) / units
     ax.barh(places - 0.2, ours, 0.38, color=style.BLUE, label="jaxcomp")
     ax.barh(places + 0.2, theirs, 0.38, color=style.YELLOW, label="PyTorch or peer")
     tick = {"color": style.INK, "ms": 9, "mew": 2}
@@ -478,7 +483,7 @@ def _draw_panel(ax: Any, rows: list[Row]) -> None:
             end = np.nanmax([ours[place], theirs[place]])
             text = f"{row.torch_ratio:.1f}x{floor}"
             ax.text(1.1 * end, place, text, va="center", fontsize=7.5)
-    copies = np.median([row.copy / row.read_pass for row in rows])
+    copies = np.median(np.array([row.copy for row in rows]) / units)
     ax.axvline(copies, color=style.GREY, lw=1, ls=":", label="a copy of the vector")
     ax.set_xscale("log")
     ax.set_xlim(1, 6 * np.nanmax([*ours, *theirs]))

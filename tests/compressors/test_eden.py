@@ -336,14 +336,14 @@ def test_memory_is_a_fraction_of_the_vector() -> None:
 
 def test_the_seed_stands_for_the_rotation() -> None:
     """Nothing but levels, scales and 64 bits is sent."""
-    spec = jax.ShapeDtypeStruct((4096,), jnp.float32)
+    spec = jax.ShapeDtypeStruct((4608,), jnp.float32)
     payload = jax.eval_shape(
         lambda x: make("eden(bits=3)").compress(x, (), jax.random.key(0))[0],
         spec,
     )
     assert isinstance(payload, Rotated)
-    assert spec_of(payload.scales) == jax.ShapeDtypeStruct((22,), jnp.bfloat16)
-    assert nbits(payload) == 3 * 4096 + 16 * 16 + 64
+    assert spec_of(payload.scales) == jax.ShapeDtypeStruct((24,), jnp.bfloat16)
+    assert nbits(payload) == 3 * 4608 + 24 * 16 + 64
 
 
 @pytest.mark.parametrize(
