@@ -13,7 +13,7 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor
-from jaxcomp.base import spec_of
+from jaxcomp.base import Compressor, spec_of
 from jaxcomp.compressors import buckets
 from tests import laws, references
 
@@ -26,12 +26,20 @@ def heavy(seed: int = 0, size: int = SIZE) -> np.ndarray:
     return values.astype(np.float32)
 
 
-def through(method: str, x: np.ndarray | jax.Array, seed: int = 0) -> np.ndarray:
+@functools.cache
+def one_key() -> jax.Array:
+    return jax.random.split(jax.random.key(0), 1)
+
+
+@functools.cache
+def make(method: str) -> Compressor:
+    """One object for each method, so that all tests share its compiled programs."""
+    return make_compressor(method)
+
+
+def through(method: str, x: np.ndarray | jax.Array) -> np.ndarray:
     """C(x) under one key."""
-    x = jnp.asarray(x)
-    compressor = make_compressor(method)
-    payload, _ = compressor.compress(x, (), jax.random.key(seed))
-    return np.asarray(compressor.decompress(payload, spec_of(x)).astype(jnp.float32))
+    return np.asarray(laws.outputs(make(method), jnp.asarray(x), one_key()))[0]
 
 
 # Methods that draw, and what they may do. E2M1 reaches 6, or 7 where it is rounded to.
@@ -58,7 +66,7 @@ def test_a_neighbour_is_taken_with_its_chance(method: str) -> None:
     x, draws = heavy(), laws.CHUNK
     expected = STOCHASTIC[method](x)
     keys = jax.random.split(jax.random.key(1), draws)
-    rows = np.asarray(laws.outputs(make_compressor(method), x, keys), np.float64)
+    rows = np.asarray(laws.outputs(make(method), x, keys), np.float64)
     gap = np.abs(expected.upper - expected.lower)
     is_upper = np.abs(rows - expected.upper) < 1e-3 * gap
     is_lower = np.abs(rows - expected.lower) < 1e-3 * gap
@@ -69,10 +77,9 @@ def test_a_neighbour_is_taken_with_its_chance(method: str) -> None:
     assert (np.abs(is_upper.mean(axis=0) - p) <= allowed).all()
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("method", [m for m in STOCHASTIC if "clip" not in m])
-def test_narrow_numbers_are_unbiased_too(method: str, dtype: str) -> None:
-    laws.check_unbiased(make_compressor(method), jnp.asarray(heavy(), dtype))
+def test_narrow_numbers_are_unbiased_too(method: str) -> None:
+    laws.check_unbiased(make(method), jnp.asarray(heavy(), jnp.bfloat16))
 
 
 DETERMINISTIC: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -97,7 +104,7 @@ DETERMINISTIC: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 2, 31, SIZE, 70_001])
+@pytest.mark.parametrize("size", [1, 31, SIZE, 70_001])
 @pytest.mark.parametrize("method", DETERMINISTIC)
 def test_what_draws_nothing_is_its_reference(method: str, size: int) -> None:
     x = heavy(size, size)
@@ -111,7 +118,7 @@ def test_what_draws_nothing_is_its_reference(method: str, size: int) -> None:
     bucket=st.none() | st.integers(1, 300),
     norm=st.sampled_from(["l2", "max"]),
 )
-@hypothesis.settings(deadline=None, max_examples=20, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=10, derandomize=True)
 def test_qsgd_of_any_size_takes_a_neighbour(
     size: int, levels: int, bucket: int | None, norm: str
 ) -> None:
@@ -126,7 +133,7 @@ def test_qsgd_of_any_size_takes_a_neighbour(
 @hypothesis.given(
     size=st.integers(1, 300), bits=st.sampled_from([4, 8]), block=st.integers(1, 100)
 )
-@hypothesis.settings(deadline=None, max_examples=20, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=10, derandomize=True)
 def test_block_scaling_of_any_size_is_its_reference(
     size: int, bits: int, block: int
 ) -> None:
@@ -227,7 +234,7 @@ WORST = {
 @pytest.mark.parametrize("method", WORST)
 def test_bounds_of_the_nearest_are_kept_and_nearly_reached(method: str) -> None:
     x = WORST[method]
-    delta = make_compressor(method).contraction(spec_of(x))
+    delta = make(method).contraction(spec_of(x))
     assert delta is not None
     assert 0.95 * (1 - delta) <= squared_error(method, x) <= (1 - delta) * (1 + 1e-6)
 
@@ -248,7 +255,7 @@ def test_bounds_of_the_nearest_are_kept_and_nearly_reached(method: str) -> None:
 )
 def test_variances_are_within_their_bounds(method: str) -> None:
     """On vectors near the worst: a large element among small ones, at many ratios."""
-    compressor = make_compressor(method)
+    compressor = make(method)
     for first, others in [(1, 0.3), (1, 0.05), (3.01, 0.25), (4.8, 0.2), (1.34, 1.34)]:
         x = jnp.asarray(one_and(first, others, 64))
         laws.check_contraction(compressor, x)
@@ -266,7 +273,7 @@ WORST_VARIANCES = {
 @pytest.mark.parametrize("method", WORST_VARIANCES)
 def test_bounds_of_variances_are_nearly_reached(method: str) -> None:
     x = WORST_VARIANCES[method]
-    compressor = make_compressor(method)
+    compressor = make(method)
     laws.check_contraction(compressor, jnp.asarray(x))
     keys = jax.random.split(jax.random.key(6), laws.CHUNK)
     rows = np.asarray(laws.outputs(compressor, x, keys), np.float64)
@@ -310,14 +317,14 @@ def test_natural_at_the_ends_of_the_range() -> None:
     largest = float(jnp.finfo(jnp.float32).max)
     x = np.asarray([largest, -largest, 2.0**127, 2.0**-126, 1e-40, -1e-40, -0.0, 0.0])
     keys = jax.random.split(jax.random.key(4), 100)
-    rows = np.asarray(laws.outputs(make_compressor("natural"), np.float32(x), keys))
+    rows = np.asarray(laws.outputs(make("natural"), np.float32(x), keys))
     # The chance of 2^127 is 2^-23.
     np.testing.assert_array_equal(rows[:, :2], np.tile([largest, -largest], (100, 1)))
     np.testing.assert_array_equal(rows[:, 2], 2.0**127)
     np.testing.assert_array_equal(rows[:, 3], 2.0**-126)
     np.testing.assert_array_equal(rows[:, 4:], 0)
     x = np.asarray([65504, 2.0**-24, -3 * 2.0**-24], np.float16)
-    rows = np.asarray(laws.outputs(make_compressor("natural"), x, keys))
+    rows = np.asarray(laws.outputs(make("natural"), x, keys))
     assert set(rows[:, 0]) <= {32768, 65504}
     np.testing.assert_array_equal(rows[:, 1], 2.0**-24)
     assert set(rows[:, 2]) == {-(2.0**-23), -(2.0**-22)}
@@ -384,8 +391,8 @@ def test_block_scaling_at_every_exponent(bits: int, rounding: str) -> None:
     assert error[normal].max() <= step * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("bucket", [None, 1, 7, 25, 64, 100, 512, 4096, 99_999])
-@pytest.mark.parametrize("size", [1, 65, 5003, 70_001, 300_000])
+@pytest.mark.parametrize("bucket", [None, 1, 7, 25, 100, 512, 99_999])
+@pytest.mark.parametrize("size", [65, 70_001, 300_000])
 def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None:
     x = heavy(size, size)
     width = bucket or size
@@ -437,7 +444,7 @@ QUANTISERS = [
 @pytest.mark.parametrize("method", QUANTISERS)
 def test_long_vectors_need_no_second_one(method: str, size: int) -> None:
     """Of the program's own memory: what XLA stores between its loops."""
-    compressor = make_compressor(method)
+    compressor = make(method)
     x = jax.ShapeDtypeStruct((size,), jnp.float32)
     key = jax.random.key(0)
     payload, _ = jax.eval_shape(compressor.compress, x, (), key)
@@ -474,15 +481,15 @@ def test_long_vectors_decode_as_short_ones_do(method: str) -> None:
     assert np.corrcoef(x, y)[0, 1] > 0.1
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("method", QUANTISERS)
 def test_numbers_near_the_largest_of_any_type(
     method: str, dtype: str, key: jax.Array
 ) -> None:
     largest = float(jnp.finfo(dtype).max)
     x = jnp.asarray(np.clip(heavy(), -1, 1) * largest, dtype)
-    laws.check_finite(make_compressor(method), x, key)
-    laws.check_finite(make_compressor(method), jnp.full_like(x, -largest), key)
+    laws.check_finite(make(method), x, key)
+    laws.check_finite(make(method), jnp.full_like(x, -largest), key)
 
 
 BAD_ARGUMENTS = [
