@@ -6,6 +6,7 @@ exchange and keeps what was not sent. `PerWorker` marks state that differs betwe
 workers; `Info` carries what we report and never what the next step needs.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
@@ -15,6 +16,7 @@ import numpy as np
 
 __all__ = [
     "Averaged",
+    "Axis",
     "Compressor",
     "Exchange",
     "Figure",
@@ -33,6 +35,7 @@ Tree: TypeAlias = Any  # a pytree of arrays
 Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the data
 State: TypeAlias = Any  # a pytree; () when there is nothing to remember
 Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
+Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: exchanges/collectives
 
 
 class Figure(NamedTuple):
@@ -69,6 +72,8 @@ class Compressor(NamedTuple):
     # the `values` of the payload: workers that share these may sum values instead of
     # payloads.
     aligned: bool
+    # At most so many elements of C(x) are not zero; a sparsifier has few.
+    support: Callable[[Spec], int]
     figures: tuple[Figure, ...] = ()
 
 
@@ -93,15 +98,22 @@ class Exchange(NamedTuple):
     """A way to average a tree over the workers of a mapped axis.
 
     The law: the mean over workers of `sent` equals `mean`. Memories conserve mass if
-    and only if it holds, so a method that breaks it says `lawful=False`.
+    and only if it holds, so a method that breaks it says `lawful=False`. Where an
+    exchange itself holds back, the mean over workers of `sent`, plus what was `held`
+    before, minus what is held now, equals `mean`.
     """
 
     name: str
     init: Callable[[Tree], State]  # runs on the host, outside any mapped axis
     average: Callable[[Tree, State, Array], Averaged]  # runs under the axis
-    axis: str
+    axis: Axis
     lawful: bool = True
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
+    # What this worker was given and has not yet sent, as a tree; None: nothing ever.
+    held: Callable[[State], Tree] | None = None
+    # For each leaf, whether it arrives as it was given. None: no leaf does.
+    lossless: Callable[[Spec], list[bool]] | None = None
+    simulated: bool = False  # what it sends is not what its method is meant to send
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
@@ -164,6 +176,7 @@ def compressor(
     aligned: bool = False,
     init: Callable[[Spec], State] = lambda spec: (),
     accumulate: Callable[[Array, Payload], Array] | None = None,
+    support: Callable[[Spec], int] = lambda spec: math.prod(spec.shape),
     figures: tuple[Figure, ...] = (),
 ) -> Compressor:
     """A `Compressor` for arrays, compiled, with the usual defaults filled in.
@@ -179,6 +192,7 @@ def compressor(
       init: spec -> state; default: no state.
       accumulate: (total, payload) -> total + x_hat, for payloads that can be added
         without a dense x_hat; default: decompress and add.
+      support: spec -> bound on the elements of C(x) that are not zero; default: all.
       figures: what the method reports of each payload.
     """
 
@@ -207,6 +221,7 @@ def compressor(
         contraction=contraction,
         unbiased=unbiased,
         aligned=aligned,
+        support=support,
         figures=figures,
     )
 

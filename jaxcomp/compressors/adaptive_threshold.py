@@ -66,6 +66,7 @@ def adaptive_threshold(
         ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=contraction,
         unbiased=False,
+        support=lambda spec: room(math.prod(spec.shape)),
         figures=(capped.overflow_figure(room),),
     )
 

@@ -106,6 +106,10 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
         form = shape(math.prod(spec.shape))
         return form.chosen / form.rows
 
+    def support(spec: Spec) -> int:
+        form = shape(math.prod(spec.shape))
+        return min(math.prod(spec.shape), form.chosen * form.blocks)
+
     return compressor(
         canonical(block_top_k, ["keep"], keep=keep, per_block=per_block),
         compress=compress,
@@ -114,6 +118,7 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
         ideal_bits=ideal_bits,
         contraction=contraction,
         unbiased=False,
+        support=support,
     )
 
 

@@ -92,6 +92,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         contraction=_contraction(left, right, inner_spec),
         unbiased=left.unbiased and right.unbiased,
         aligned=left.aligned and right.aligned,
+        support=left.support,
         figures=(*left.figures, *(of_values(figure) for figure in right.figures)),
     )
 

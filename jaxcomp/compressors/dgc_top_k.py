@@ -164,6 +164,7 @@ def dgc_top_k(
         ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=contraction,
         unbiased=False,
+        support=lambda spec: room(math.prod(spec.shape)),
         figures=(capped.overflow_figure(room),),
     )
 

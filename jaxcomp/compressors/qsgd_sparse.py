@@ -107,6 +107,7 @@ def qsgd_sparse(index: str = "auto") -> Compressor:
         ideal_bits=ideal_bits,
         contraction=contraction,
         unbiased=True,
+        support=lambda spec: most_chosen(math.prod(spec.shape)),
         figures=(overflow_figure(most_chosen),),
     )
 

@@ -84,6 +84,7 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         contraction=contraction,
         unbiased=unbiased,
         aligned=True,
+        support=lambda spec: kept(math.prod(spec.shape), keep),
     )
 
 

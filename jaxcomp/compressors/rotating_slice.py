@@ -87,6 +87,7 @@ def rotating_slice(keep: float = 0.01) -> Compressor:
         contraction=contraction,
         unbiased=False,
         aligned=True,
+        support=lambda spec: kept(math.prod(spec.shape), keep),
     )
 
 

@@ -67,6 +67,7 @@ def threshold(
         ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=lambda spec: None,
         unbiased=False,
+        support=lambda spec: room(math.prod(spec.shape)),
         figures=(capped.overflow_figure(room),),
     )
 

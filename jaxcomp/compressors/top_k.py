@@ -56,4 +56,5 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
         ideal_bits=lambda spec: sparse.ideal_bits(spec, kept(spec)),
         contraction=lambda spec: kept(spec) / math.prod(spec.shape),
         unbiased=False,
+        support=kept,
     )

@@ -1,25 +1,38 @@
 """Exchanges: the only place where gradients cross workers. One way, one file, one line.
 
-A factory takes the lifted compressor and the axis name first; its own arguments come
+A factory takes the plan (which tensors, and how) and the axis first; its own arguments come
 from the spec string.
 """
 
 from collections.abc import Callable
 
-from jaxcomp import compressors
-from jaxcomp.base import Compressor, Exchange
+from jaxcomp.base import Axis, Compressor, Exchange
 from jaxcomp.exchanges.aligned_psum import aligned_psum
-from jaxcomp.exchanges.exact import exact
+from jaxcomp.exchanges.exact import dense_step, exact
 from jaxcomp.exchanges.gather import gather
-from jaxcomp.scope import Plan, lift
+from jaxcomp.exchanges.hierarchical import hierarchical
+from jaxcomp.exchanges.majority_vote import majority_vote
+from jaxcomp.exchanges.power_sgd import power_sgd
+from jaxcomp.exchanges.shared_scale import shared_scale
+from jaxcomp.exchanges.simulated import simulated
+from jaxcomp.exchanges.sparse_reduce import sparse_reduce
+from jaxcomp.exchanges.two_phase import two_phase
+from jaxcomp.scope import Plan, make_plan
 from jaxcomp.specs import Call, build
 
-__all__ = ["REGISTRY", "make"]
+__all__ = ["REGISTRY", "dense_step", "make"]
 
 REGISTRY: dict[str, Callable[..., Exchange]] = {
     "aligned_psum": aligned_psum,
     "exact": exact,
     "gather": gather,
+    "hierarchical": hierarchical,
+    "majority_vote": majority_vote,
+    "power_sgd": power_sgd,
+    "shared_scale": shared_scale,
+    "simulated": simulated,
+    "sparse_reduce": sparse_reduce,
+    "two_phase": two_phase,
 }
 
 
@@ -27,7 +40,7 @@ def make(
     spec: str | Call | Exchange,
     compressor: str | Compressor = "none",
     scope: str | Plan = "per_leaf",
-    axis: str = "workers",
+    axis: Axis = "workers",
 ) -> Exchange:
     """Build an exchange, without a memory, from spec strings.
 
@@ -37,5 +50,4 @@ def make(
     """
     if isinstance(spec, Exchange):
         return spec
-    codec = lift(scope, compressors.make(compressor))
-    return build(spec, REGISTRY, "exchange", codec, axis)
+    return build(spec, REGISTRY, "exchange", make_plan(scope, compressor), axis)

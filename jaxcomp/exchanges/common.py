@@ -1,11 +1,20 @@
-"""What several exchanges need: the report of one step, and casting back."""
+"""What several exchanges need: the report of one step, shares, and casting back."""
 
 import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Info, Payload, Spec, Tree, spec_of
+from jaxcomp.scope import Plan, groups_of
+from jaxcomp.scope.plans import joined_spec
 
-__all__ = ["measure", "narrow", "squared_norm"]
+__all__ = [
+    "figure_names",
+    "lossless_leaves",
+    "measure",
+    "narrow",
+    "squared_norm",
+    "with_method",
+]
 
 
 def squared_norm(tree: Tree) -> Array:
@@ -42,3 +51,37 @@ def measure(
 def narrow(tree: Tree, spec: Spec) -> Tree:
     """Cast sums from at least float32 back to the dtypes of the spec."""
     return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, spec)
+
+
+def figure_names(codec: Compressor) -> tuple[str, ...]:
+    """What `measure` puts into `Info.extra` for a codec."""
+    return tuple(figure.name for figure in codec.figures)
+
+
+def lossless_leaves(plan: Plan, spec: Spec) -> list[bool]:
+    """For each leaf, whether its compressor loses nothing.
+
+    Example:
+        >>> from jaxcomp.compressors import make
+        >>> from jaxcomp.scope import only_large
+        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((9, 9))}
+        >>> lossless_leaves(only_large(make("sign"), min_size=9), tree)
+        [True, False]
+    """
+    result = [True] * len(jax.tree.leaves(spec))
+    for group in groups_of(plan, spec):
+        exact = group.compressor.contraction(joined_spec(group)) == 1
+        for leaf in group.leaves:
+            result[leaf.place] = exact
+    return result
+
+
+def with_method(exchange: str, method: str) -> str:
+    """The name of an exchange together with what it sends.
+
+    Example:
+        >>> with_method("gather", "sign"), with_method("two_phase(a=1)", "sign")
+        ('gather(sign)', 'two_phase(a=1; sign)')
+    """
+    head, _, arguments = exchange.removesuffix(")").partition("(")
+    return f"{head}({arguments + '; ' if arguments else ''}{method})"

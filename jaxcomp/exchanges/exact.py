@@ -3,22 +3,49 @@
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Compressor, Exchange, Info, State, Tree
+from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
+from jaxcomp.exchanges import collectives
+from jaxcomp.scope import Plan
 
-__all__ = ["exact"]
+__all__ = ["dense_step", "exact"]
 
 
-def exact(codec: Compressor, axis: str) -> Exchange:
+def exact(plan: Plan, axis: Axis) -> Exchange:
     """Average the uncompressed tree: mean = (1/N) sum_i g_i, by one all-reduce.
 
     Args:
-      codec: not used; every exchange has the same signature, so that one setting
+      plan: not used; every exchange has the same signature, so that one setting
         switches the compression off.
-      axis: name of the mapped axis.
+      axis: the mapped axis.
     """
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         zero = jnp.float32(0)
-        return Averaged(jax.lax.pmean(tree, axis), tree, state, Info(zero, zero))
+        return Averaged(collectives.mean(tree, axis), tree, state, Info(zero, zero))
 
-    return Exchange("exact", init=lambda tree: (), average=average, axis=axis)
+    return Exchange(
+        "exact",
+        init=lambda tree: (),
+        average=average,
+        axis=axis,
+        lossless=_every_leaf,
+    )
+
+
+def dense_step(exchange: Exchange) -> Exchange:
+    """The same exchange at a step at which everything is sent as it is.
+
+    Its state is that of the exchange and does not change, so a run may pass from one
+    to the other at any step: dense first epochs, and a dense step now and then.
+    """
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        zero = jnp.float32(0)
+        info = Info(zero, zero, dict.fromkeys(exchange.figures, zero))
+        return Averaged(collectives.mean(tree, exchange.axis), tree, state, info)
+
+    return exchange._replace(average=average, lossless=_every_leaf)
+
+
+def _every_leaf(spec: Spec) -> list[bool]:
+    return [True] * len(jax.tree.leaves(spec))

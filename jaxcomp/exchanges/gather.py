@@ -1,24 +1,28 @@
 """Gather: every worker receives every payload, in one fused all-gather."""
 
+import functools
+
 import jax
 
 from jaxcomp.base import (
     Array,
     Averaged,
-    Compressor,
+    Axis,
     Exchange,
     PerWorker,
     State,
     Tree,
     spec_of,
 )
-from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import figure_names, lossless_leaves, measure, narrow
 from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan, lift
 
 __all__ = ["gather"]
 
 
-def gather(codec: Compressor, axis: str) -> Exchange:
+def gather(plan: Plan, axis: Axis) -> Exchange:
     """Gather the payloads of all workers and average what they decode to.
 
     mean = (1/N) sum_i D(C(g_i)). Each worker hands over one message of
@@ -27,18 +31,19 @@ def gather(codec: Compressor, axis: str) -> Exchange:
     on each worker, so their errors average out.
 
     Args:
-      codec: compressor of trees.
-      axis: name of the mapped axis.
+      plan: which tensors are compressed as one vector, and how.
+      axis: the mapped axis.
     """
+    codec = lift(plan)
 
     def init(tree: Tree) -> State:
         return PerWorker(codec.init(spec_of(tree)))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec = spec_of(tree)
-        own_key = jax.random.fold_in(key, jax.lax.axis_index(axis))
+        own_key = jax.random.fold_in(key, collectives.index(axis))
         payload, codec_state = codec.compress(tree, state.value, own_key)
-        messages = jax.lax.all_gather(fuse(payload), axis)
+        messages = collectives.gather(fuse(payload), axis)
         payloads = jax.vmap(lambda words: split(words, spec_of(payload)))(messages)
         total = codec.decompress_sum(payloads, spec)
         mean = jax.tree.map(lambda t: t / messages.shape[0], total)
@@ -51,5 +56,6 @@ def gather(codec: Compressor, axis: str) -> Exchange:
         init=init,
         average=average,
         axis=axis,
-        figures=tuple(figure.name for figure in codec.figures),
+        figures=figure_names(codec),
+        lossless=functools.partial(lossless_leaves, plan),
     )

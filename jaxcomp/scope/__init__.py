@@ -12,10 +12,13 @@ from jaxcomp.scope.plans import (
     Leaf,
     Plan,
     bucketed,
+    make_plan,
     only_large,
     per_leaf,
+    policy,
     whole_tree,
 )
+from jaxcomp.scope.vectors import groups_of, to_tree, to_vectors, vectors_plan
 
 __all__ = [
     "REGISTRY",
@@ -23,8 +26,14 @@ __all__ = [
     "Leaf",
     "Plan",
     "bucketed",
+    "groups_of",
     "lift",
+    "make_plan",
     "only_large",
     "per_leaf",
+    "policy",
+    "to_tree",
+    "to_vectors",
+    "vectors_plan",
     "whole_tree",
 ]

@@ -3,7 +3,10 @@
 No plan names a method, except that small tensors may go dense.
 """
 
+import fnmatch
 import functools
+import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -12,7 +15,7 @@ import numpy as np
 
 from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
-from jaxcomp.specs import Call, build
+from jaxcomp.specs import Call, build, suggest
 
 __all__ = [
     "REGISTRY",
@@ -21,8 +24,10 @@ __all__ = [
     "Plan",
     "bucketed",
     "joined_spec",
+    "make_plan",
     "only_large",
     "per_leaf",
+    "policy",
     "whole_tree",
 ]
 
@@ -45,7 +50,7 @@ class Group(NamedTuple):
 class Plan(NamedTuple):
     """How a tree is cut into groups."""
 
-    name: str
+    title: str  # of scope and method
     groups: Callable[[Sequence[Leaf]], list[Group]]
     compressors: tuple[Compressor, ...]  # all that may occur, for the facts
 
@@ -56,7 +61,7 @@ def per_leaf(compressor: Compressor) -> Plan:
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         return [Group((leaf,), compressor) for leaf in leaves]
 
-    return Plan("per_leaf", groups, (compressor,))
+    return Plan(compressor.name, groups, (compressor,))
 
 
 def whole_tree(compressor: Compressor) -> Plan:
@@ -65,7 +70,7 @@ def whole_tree(compressor: Compressor) -> Plan:
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         return [Group(tuple(leaves), compressor)] if leaves else []
 
-    return Plan("whole_tree", groups, (compressor,))
+    return Plan(f"whole_tree: {compressor.name}", groups, (compressor,))
 
 
 def bucketed(compressor: Compressor, bytes: int = 25_000_000) -> Plan:
@@ -88,7 +93,8 @@ def bucketed(compressor: Compressor, bytes: int = 25_000_000) -> Plan:
                 buckets[-1] = joined
         return buckets
 
-    return Plan(f"bucketed(bytes={bytes})", groups, (compressor,))
+    title = f"bucketed(bytes={bytes}): {compressor.name}"
+    return Plan(title, groups, (compressor,))
 
 
 def only_large(
@@ -113,16 +119,106 @@ def only_large(
         small = [leaf for leaf in leaves if leaf.spec.size < min_size]
         return inner.groups(large) + [Group((leaf,), dense) for leaf in small]
 
-    name = f"only_large(min_size={min_size}, scope={inner.name})"
-    return Plan(name, groups, (*inner.compressors, dense))
+    title = f"only_large(min_size={min_size}, scope={scope}): {compressor.name}"
+    return Plan(title, groups, (*inner.compressors, dense))
+
+
+def policy(compressor: Compressor, rules: Sequence[tuple[str, str]] = ()) -> Plan:
+    """Choose for each tensor by its path, size and rank; the first rule that fits.
+
+    What no rule fits goes dense if it has fewer than two axes, as biases and norms
+    have, and is compressed as the rest otherwise.
+
+    Args:
+      compressor: for tensors of two axes and more that no rule fits.
+      rules: pairs (pattern, method). A pattern is a path with wildcards ("*/bias",
+        "Dense*"), or a comparison of `size` or `ndim` ("size<1000", "ndim>=2"), or
+        several of these joined by "&". A method is the spec of a compressor.
+
+    Example:
+        >>> plan = policy(make("sign"), rules=[("Dense*&ndim>=2", "qsgd(levels=7)")])
+        >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0)
+        >>> plan.groups([leaf])[0].compressor.name
+        'qsgd(levels=7, bucket=512)'
+    """
+    for rule in rules:
+        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
+            message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
+            raise ValueError(message)
+    chosen = [(pattern, _predicate(pattern), make(spec)) for pattern, spec in rules]
+    dense = make("none")
+
+    def method_for(leaf: Leaf) -> Compressor:
+        for _, fits, method in chosen:
+            if fits(leaf):
+                return method
+        return compressor if len(leaf.spec.shape) > 1 else dense
+
+    def groups(leaves: Sequence[Leaf]) -> list[Group]:
+        return [Group((leaf,), method_for(leaf)) for leaf in leaves]
+
+    shown = tuple((pattern, method.name) for pattern, _, method in chosen)
+    methods = tuple(method for _, _, method in chosen)
+    title = f"policy(rules={shown!r}): {compressor.name}"
+    return Plan(title, groups, (compressor, dense, *methods))
 
 
 REGISTRY: dict[str, Callable[..., Plan]] = {
     "bucketed": bucketed,
     "only_large": only_large,
     "per_leaf": per_leaf,
+    "policy": policy,
     "whole_tree": whole_tree,
 }
+
+
+def make_plan(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Plan:
+    """The plan that a scope makes of a compressor; a ready plan has its own.
+
+    Example:
+        >>> make_plan("whole_tree", "sign").title
+        'whole_tree: sign'
+    """
+    if isinstance(scope, Plan):
+        return scope
+    return build(scope, REGISTRY, "scope", make(compressor))
+
+
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def _predicate(pattern: str) -> Callable[[Leaf], bool]:
+    """Whether a leaf fits a pattern of `policy`."""
+    tests = [_test(part.strip()) for part in pattern.split("&")]
+    return lambda leaf: all(test(leaf) for test in tests)
+
+
+def _test(part: str) -> Callable[[Leaf], bool]:
+    comparison = re.fullmatch(r"(\w+)\s*(<=|>=|==|<|>)\s*([\d_]+)", part)
+    if comparison is None:
+        if not part or re.search(r"[<>=]", part):
+            message = (
+                f"not a pattern: {part!r}. Write '*/bias', 'size<1000' or 'ndim>=2'"
+            )
+            raise ValueError(message)
+        return lambda leaf: fnmatch.fnmatchcase(leaf.path, part)
+    name, sign, number = comparison.groups()
+    figures: dict[str, Callable[[Leaf], int]] = {
+        "ndim": lambda leaf: len(leaf.spec.shape),
+        "size": lambda leaf: leaf.spec.size,
+    }
+    if name not in figures:
+        raise ValueError(
+            f"unknown figure {name!r} in {part!r}. {suggest(name, figures)}"
+        )
+    figure, compare, limit = figures[name], _COMPARISONS[sign], int(number)
+    return lambda leaf: compare(figure(leaf), limit)
 
 
 def joined_spec(group: Group) -> jax.ShapeDtypeStruct:

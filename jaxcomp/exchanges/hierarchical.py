@@ -1,0 +1,133 @@
+"""Hierarchical: dense inside a host, compressed between hosts."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.exchanges.rows import to_rows
+from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
+from jaxcomp.specs import Call, canonical
+
+__all__ = ["hierarchical"]
+
+
+class HierarchicalState(NamedTuple):
+    """State of `hierarchical`."""
+
+    inner: State
+    outer: State
+
+
+def hierarchical(
+    plan: Plan,
+    axis: Axis,
+    inner: str | Call = "exact",
+    outer: str | Call = "gather",
+    per_host: int | None = None,
+) -> Exchange:
+    """Average inside each host by one exchange, then between hosts by another.
+
+    The L workers of a host average their trees (`inner`), and each takes one L-th of
+    every vector to its counterparts in the other hosts (`outer`), so that what leaves a
+    host is one compressed tree, in L parts side by side. The parts are gathered inside
+    the host. What the outer exchange loses is charged to the worker whose part it is.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how, between hosts.
+      axis: the mapped axis, whose neighbours share a host; or two, (hosts, workers of
+        one host), as in a mesh of two axes.
+      inner: spec of an exchange that compresses nothing: "exact".
+      outer: spec of the exchange between hosts.
+      per_host: L; default: the devices of this process.
+
+    References:
+      Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017 (section 4).
+    """
+    from jaxcomp import exchanges  # its registry holds this function too
+
+    if per_host is not None and (type(per_host) is not int or per_host < 1):
+        raise ValueError(f"per_host is a whole number of at least 1, not {per_host!r}")
+    share = per_host or jax.local_device_count()
+    if isinstance(axis, tuple):
+        across, inside = axis
+    else:
+        inside, across = (collectives.Part(axis, share, own) for own in (True, False))
+    within = exchanges.make(inner, axis=inside)
+
+    def between(tree: Tree) -> Exchange:
+        """The outer exchange, of a tuple with a part of each vector."""
+        parts = vectors_plan(groups_of(plan, tree), plan.title)
+        exchange = exchanges.make(outer, scope=parts, axis=across)
+        if exchange.held or not exchange.lawful:
+            message = (
+                f"the outer exchange of hierarchical has to be lawful and hold nothing "
+                f"back, and {exchange.name!r} is not like that"
+            )
+            raise ValueError(message)
+        return exchange
+
+    probe = between({"w": jax.ShapeDtypeStruct((64, 64), "float32")})
+
+    def init(tree: Tree) -> State:
+        spec = wide_spec(spec_of(tree))
+        parts = jax.eval_shape(
+            lambda x: tuple(
+                to_rows(v, share)[0] for v in to_vectors(x, groups_of(plan, x))
+            ),
+            spec,
+        )
+        # Of other workers' parts there are other states, even where counterparts agree.
+        return PerWorker(
+            HierarchicalState(within.init(tree), between(tree).init(parts))
+        )
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        if collectives.size(inside) != share:
+            message = f"the axis has {collectives.size(inside)} workers, not {share}"
+            raise ValueError(f"{message}: give per_host")
+        spec, wide = spec_of(tree), wide_spec(spec_of(tree))
+        groups = groups_of(plan, tree)
+        inner_key, outer_key = jax.random.split(key)
+        host = within.average(narrow(tree, wide), state.value.inner, inner_key)
+        place = collectives.index(inside)
+        own = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
+        # Counterparts share a key, workers of one host do not.
+        outer_key = jax.random.fold_in(outer_key, place)
+        result = between(tree).average(own, state.value.outer, outer_key)
+
+        parts = collectives.gather(fuse(result.mean), inside, alike=True)
+        rows = jax.vmap(lambda words: split(words, spec_of(result.mean)))(parts)
+        mean = to_tree(tuple(r.reshape(-1) for r in rows), groups, spec)
+        missing = tuple(
+            jnp.zeros((share, o.size), o.dtype).at[place].set((o - s) * share)
+            for o, s in zip(own, result.sent, strict=True)
+        )
+        lost = to_tree(tuple(m.reshape(-1) for m in missing), groups, wide)
+        sent = narrow(jax.tree.map(jnp.subtract, host.sent, lost), spec)
+        info = measure(tree, sent)._replace(extra=result.info.extra)
+        state = PerWorker(HierarchicalState(host.state, result.state))
+        return Averaged(mean, sent, state, info)
+
+    arguments = {"inner": str(inner), "outer": probe.name, "per_host": per_host}
+    return Exchange(
+        canonical(hierarchical, ["outer"], **arguments).replace("'", ""),
+        init=init,
+        average=average,
+        axis=axis,
+        figures=probe.figures,
+    )

@@ -1,0 +1,79 @@
+"""Vectors in rows, one for each worker that owns it; what the two-phase ways share."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Axis, Compressor, Tree, spec_of, wide_spec
+from jaxcomp.exchanges import collectives
+from jaxcomp.payloads import fuse, split
+
+__all__ = ["Reduced", "reduce_rows", "to_rows"]
+
+
+class Reduced(NamedTuple):
+    """What `reduce_rows` returns. Trees with leaves [N, m] but for `missing`."""
+
+    mean: Tree  # identical on every worker
+    first: Tree  # what this worker's messages to the owners decode to
+    missing: Tree  # [m] of the own row: what the owner had to send and did not
+
+
+def to_rows(vector: Array, count: int) -> Array:
+    """A vector as `count` rows of equal length, with zeros at the end.
+
+    Example:
+        >>> to_rows(jnp.arange(5), 2)
+        Array([[0, 1, 2],
+               [3, 4, 0]], dtype=int32)
+    """
+    width = -(-vector.size // count)
+    padded = jnp.pad(vector, (0, width * count - vector.size))
+    return padded.reshape(count, width)
+
+
+def reduce_rows(
+    rows: Tree, codec: Compressor, held: Tree, axis: Axis, key: Array
+) -> Reduced:
+    """Mean over the workers, each of which sums one row: compressed twice.
+
+    Row j of every worker goes to worker j, which decodes and adds them, compresses the
+    mean and sends it to all. One all-to-all and one all-gather.
+
+    Args:
+      rows: leaves [N, m]; row j belongs to worker j.
+      codec: compressor of trees with leaves [m], without state.
+      held: leaves [m]; added to the sum of the own row.
+      axis: the mapped axis.
+      key: the same on every worker.
+    """
+    count, place = collectives.size(axis), collectives.index(axis)
+    own_key = jax.random.fold_in(key, place)
+    first_key, second_key = jax.random.split(own_key)
+    narrow = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    wide = wide_spec(narrow)
+
+    def compress(row: Tree, key: Array) -> Tree:
+        return codec.compress(row, codec.init(spec_of(row)), key)[0]
+
+    # One row after the other: batched selections and rotations are slower, and hold
+    # the intermediates of all rows at once.
+    keys = jax.random.split(first_key, count)
+    payloads = jax.lax.map(lambda pair: compress(*pair), (rows, keys))
+    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), payloads)
+    received = collectives.swap(jax.vmap(fuse)(payloads), axis)
+    arrived = jax.vmap(lambda words: split(words, one))(received)
+    summed = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
+    due = jax.tree.map(lambda x: x / count, summed)
+
+    answer = compress(due, second_key)
+    messages = collectives.gather(fuse(answer), axis)
+
+    def decoded(words: Array) -> Tree:
+        return codec.decompress(split(words, spec_of(answer)), wide)
+
+    mean = jax.lax.map(decoded, messages)
+    first = jax.lax.map(lambda payload: codec.decompress(payload, wide), payloads)
+    missing = jax.tree.map(lambda s, m: s - count * m[place], summed, mean)
+    return Reduced(mean, first, missing)

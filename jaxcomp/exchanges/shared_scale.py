@@ -1,0 +1,151 @@
+"""Shared scale: workers agree on a scale, so that levels add up inside packed words."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp import noise
+from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree, spec_of
+from jaxcomp.compressors import buckets
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import measure
+from jaxcomp.payloads import bit_width
+from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
+from jaxcomp.selection import magnitude_bits
+from jaxcomp.specs import canonical
+
+__all__ = ["shared_scale"]
+
+
+def shared_scale(
+    plan: Plan,
+    axis: Axis,
+    levels: int = 1,
+    clip: float | None = None,
+    bucket: int | None = None,
+) -> Exchange:
+    """Round to multiples of a unit that is the same on all workers, and add these.
+
+    u = (1/s) max_i |g_i|, the largest magnitude over the workers, by one small
+    all-gather; then level_i = floor(g_i / u + r), r uniform in [0, 1), and mean =
+    (u / N) sum_i level_i, by an all-reduce of words that hold 32 // b levels of b =
+    ceil(log2(2 s N + 1)) bits each: room for the sum of N, so no carry crosses. With s
+    = 1, the default, this is TernGrad with a shared scaler. Unbiased without `clip`.
+    Traffic grows with log N only.
+
+    Args:
+      plan: which tensors share a scale; its compressor is not used.
+      axis: the mapped axis.
+      levels: s.
+      clip: how many root mean squares an element may have on its worker; None does not
+        clip. The paper takes 2.5.
+      bucket: elements that share a scale; None for the whole vector.
+
+    References:
+      Wen et al., TernGrad, arXiv:1705.07878, 2017 (scaler sharing). Li et al., THC:
+      Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression,
+      arXiv:2302.08545, 2024.
+    """
+    if type(levels) is not int or not 1 <= levels <= 127:
+        raise ValueError(f"levels is a whole number from 1 to 127, not {levels!r}")
+    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
+        raise ValueError(f"clip is a positive number or None, not {clip!r}")
+    buckets.check_bucket(bucket)
+
+    def scales_of(vector: Array) -> Array:
+        """Of this worker alone; [buckets]."""
+        peaks = buckets.peaks(vector, bucket)
+        if clip is None:
+            return peaks
+        factors = buckets.factors(peaks)
+        norms = buckets.norms(vector, bucket, factors)
+        counts = buckets.counts(vector.size, bucket)
+        # Of a broken bucket the factor is NaN, and the peak shows how.
+        limit = clip * norms / jnp.sqrt(counts) / factors
+        return jnp.where(limit < peaks, limit, peaks)
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        spec = spec_of(tree)
+        groups = groups_of(plan, tree)
+        vectors = to_vectors(tree, groups)
+        if not vectors:
+            return Averaged(tree, tree, state, measure(tree, tree))
+        count = collectives.size(axis)
+        bits = bit_width(2 * levels * count + 1)
+        if bits > 16:
+            message = (
+                f"{levels} levels of {count} workers need {bits} bits each, half of "
+                "what they replace; take fewer levels, or two_phase"
+            )
+            raise ValueError(message)
+        # As integers: a maximum of floats may forget a NaN.
+        own = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
+        highest = jnp.max(collectives.gather(own, axis), axis=0)
+        shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
+        borders = np.cumsum([buckets.rows(v.size, bucket) for v in vectors])[:-1]
+        peaks = jnp.split(shared, borders)
+
+        seed_key = jax.random.fold_in(key, collectives.index(axis))
+        symbols = []
+        for i, (vector, peak) in enumerate(zip(vectors, peaks, strict=True)):
+            scale = buckets.factors(peak)
+            seed = noise.seed_of(jax.random.fold_in(seed_key, i))
+            units = peak * scale / levels
+            symbols.append(
+                buckets.to_levels(vector, bucket, scale, units, levels, seed)
+            )
+
+        def decoded(symbols: list[Array], workers: int) -> Tree:
+            restored = [
+                buckets.from_levels(
+                    s, bucket, _unit(p, levels) / workers, levels * workers
+                )
+                for s, p in zip(symbols, peaks, strict=True)
+            ]
+            return to_tree(tuple(restored), groups, spec)
+
+        flat = jnp.concatenate([s.astype(jnp.uint32) for s in symbols])
+        words = collectives.total(_pack_fields(flat, bits), axis)
+        sums = jnp.split(
+            _unpack_fields(words, bits, flat.size),
+            np.cumsum([v.size for v in vectors])[:-1],
+        )
+        mean = decoded(sums, count)
+        sent = decoded([s.astype(jnp.uint32) for s in symbols], 1)
+        return Averaged(mean, sent, state, measure(tree, sent))
+
+    arguments = {"levels": levels, "clip": clip, "bucket": bucket}
+    return Exchange(
+        canonical(shared_scale, **arguments),
+        init=lambda tree: (),
+        average=average,
+        axis=axis,
+    )
+
+
+def _unit(peaks: Array, levels: int) -> Array:
+    """NaN where a bucket has a NaN or an infinity, which no level can show."""
+    return jnp.where(jnp.isfinite(peaks), peaks / levels, jnp.nan)
+
+
+def _pack_fields(symbols: Array, bits: int) -> Array:
+    """Words of 32 // bits symbols, with room for carries within each field.
+
+    Example:
+        >>> _pack_fields(jnp.array([1, 2, 3], jnp.uint32), bits=16)
+        Array([131073,      3], dtype=uint32)
+    """
+    fields = 32 // bits
+    words = -(-symbols.size // fields)
+    padded = jnp.pad(symbols, (0, words * fields - symbols.size))
+    shifts = np.arange(fields, dtype=np.uint32)[None] * np.uint32(bits)
+    shifted = padded.reshape(words, fields) << shifts
+    return jnp.sum(shifted, axis=1, dtype=jnp.uint32)
+
+
+def _unpack_fields(words: Array, bits: int, size: int) -> Array:
+    """The inverse of `_pack_fields`, of words or of a sum of them."""
+    fields = 32 // bits
+    shifts = np.arange(fields, dtype=np.uint32)[None] * np.uint32(bits)
+    symbols = (words[:, None] >> shifts) & np.uint32((1 << bits) - 1)
+    return symbols.reshape(-1)[:size]

@@ -1,0 +1,61 @@
+"""Simulated: the numbers of `gather` without its savings, for studies alone."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import figure_names, lossless_leaves, measure
+from jaxcomp.payloads import nbits
+from jaxcomp.scope import Plan, lift
+
+__all__ = ["simulated"]
+
+
+def simulated(plan: Plan, axis: Axis) -> Exchange:
+    """Sum decompressed gradients by a dense all-reduce: nothing is saved.
+
+    mean = (1/N) sum_i D(C(g_i)), as `gather` computes it, to rounding. Quicker where
+    the network is no matter and one wants to know what a method does to training; logs
+    and figures say that it is simulated, and its bytes are the dense ones. What the
+    method would send stands in the column `would_send_bytes`.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      axis: the mapped axis.
+    """
+    codec = lift(plan)
+
+    def init(tree: Tree) -> State:
+        return PerWorker(codec.init(spec_of(tree)))
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        spec = spec_of(tree)
+        own_key = jax.random.fold_in(key, collectives.index(axis))
+        payload, codec_state = codec.compress(tree, state.value, own_key)
+        sent = codec.decompress(payload, spec)
+        info = measure(tree, sent, codec, payload)
+        info.extra["would_send_bytes"] = jnp.float32(nbits(payload) / 8)
+        mean = collectives.mean(sent, axis)
+        return Averaged(mean, sent, PerWorker(codec_state), info)
+
+    return Exchange(
+        f"simulated({codec.name})",
+        init=init,
+        average=average,
+        axis=axis,
+        figures=(*figure_names(codec), "would_send_bytes"),
+        lossless=functools.partial(lossless_leaves, plan),
+        simulated=True,
+    )

@@ -1,0 +1,110 @@
+"""Two-phase: a compressed all-reduce whose traffic does not grow with the workers."""
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import lossless_leaves, measure, narrow, with_method
+from jaxcomp.exchanges.rows import reduce_rows, to_rows
+from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
+from jaxcomp.specs import canonical
+
+__all__ = ["two_phase"]
+
+
+class ServerState(NamedTuple):
+    """State of `two_phase` with feedback on the servers."""
+
+    held: PerWorker  # a tree; zero but in the part that this worker owns
+
+
+def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange:
+    """Every worker averages the part of each vector that it owns: compressed twice.
+
+    Vectors are cut into N parts. Part j of every worker goes to worker j (all-to-all),
+    which decodes and adds them, compresses the mean m_j = (1/N) sum_i D(C(g_ij)) and
+    sends it to all (all-gather): mean_j = D(C(m_j)). A worker hands over two messages
+    of about `nbits(payload)`, and receives as much, whatever N is.
+
+    The owner is charged with what its answer lost, N (mean_j - m_j), so that the mean
+    of `sent` is the mean: a memory keeps both errors. With `server_feedback` the owner
+    keeps this error itself and adds it to its next sum, exactly and uncompressed.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how; without state.
+      axis: the mapped axis.
+      server_feedback: error feedback of the answers, as in DoubleSqueeze.
+
+    References:
+      Tang et al., DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-Pass
+      Error-Compensated Compression, arXiv:1905.05957, 2019. Tang et al., 1-bit Adam,
+      arXiv:2102.02888, 2021.
+    """
+    if not isinstance(server_feedback, bool):
+        raise ValueError(f"server_feedback is True or False, not {server_feedback!r}")
+
+    def init(tree: Tree) -> State:
+        if jax.tree.leaves(lift(plan).init(spec_of(tree))):
+            message = (
+                f"two_phase cuts vectors into as many parts as there are workers, so "
+                f"it takes compressors without state, and {plan.title!r} has one"
+            )
+            raise ValueError(message)
+        if not server_feedback:
+            return ()
+        return ServerState(PerWorker(zeros_like_spec(wide_spec(spec_of(tree)))))
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        spec, wide = spec_of(tree), wide_spec(spec_of(tree))
+        groups = groups_of(plan, tree)
+        count, place = collectives.size(axis), collectives.index(axis)
+        rows = tuple(to_rows(v, count) for v in to_vectors(tree, groups))
+
+        def only_own(parts: tuple[Array, ...]) -> Tree:
+            """A tree that is zero but in the own part of each vector."""
+            own = [jnp.zeros((count, p.size), p.dtype).at[place].set(p) for p in parts]
+            return to_tree(tuple(o.reshape(-1) for o in own), groups, wide)
+
+        if server_feedback:
+            vectors = to_vectors(state.held.value, groups)
+            held = tuple(to_rows(v, count)[place] for v in vectors)
+        else:
+            held = tuple(jnp.zeros(s.shape[1:], s.dtype) for s in wide_spec(rows))
+        codec = lift(vectors_plan(groups, plan.title))
+        reduced = reduce_rows(rows, codec, held, axis, key)
+        mean, sent = (
+            to_tree(tuple(x.reshape(-1) for x in part), groups, like)
+            for part, like in ((reduced.mean, spec), (reduced.first, wide))
+        )
+        missing = only_own(reduced.missing)
+        if server_feedback:
+            state = ServerState(PerWorker(missing))
+        else:
+            sent = jax.tree.map(jnp.subtract, sent, missing)
+        info = measure(tree, sent)
+        return Averaged(mean, narrow(sent, spec), state, info)
+
+    name = canonical(two_phase, server_feedback=server_feedback)
+    return Exchange(
+        with_method(name, plan.title),
+        init=init,
+        average=average,
+        axis=axis,
+        held=(lambda state: state.held.value) if server_feedback else None,
+        lossless=functools.partial(lossless_leaves, plan),
+    )
