@@ -14,11 +14,11 @@ PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
     {"_version", "base", "specs"},
-    {"payloads", "bitmaps", "indices", "noise", "selection"},
+    {"norms", "payloads", "bitmaps", "indices", "noise", "selection"},
     {"compressors"},
     {"scope"},
     {"exchanges"},
-    {"memory"},
+    {"memory", "clipping"},
     {"transform"},
     {"parallel"},
     {"wire"},

@@ -1,7 +1,7 @@
 """Exchanges: the only place where gradients cross workers. One way, one file, one line.
 
-A factory takes the plan (which tensors, and how) and the axis first; its own arguments come
-from the spec string.
+A factory takes the plan (which tensors, and how) and the axis first; its own arguments
+come from the spec string.
 """
 
 from collections.abc import Callable

@@ -40,9 +40,10 @@ def dense_step(exchange: Exchange) -> Exchange:
     """
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
-        zero = jnp.float32(0)
-        info = Info(zero, zero, dict.fromkeys(exchange.figures, zero))
-        return Averaged(collectives.mean(tree, exchange.axis), tree, state, info)
+        zero = jnp.zeros((), jnp.float32)
+        extra: dict[str, Array] = dict.fromkeys(exchange.figures, zero)
+        mean = collectives.mean(tree, exchange.axis)
+        return Averaged(mean, tree, state, Info(zero, zero, extra))
 
     return exchange._replace(average=average, lossless=_every_leaf)
 

@@ -1,4 +1,4 @@
-"""Sparse reduce: chosen elements go to the worker that owns their place, and from it."""
+"""Sparse reduce: chosen elements go to the worker that owns their place, and back."""
 
 import math
 

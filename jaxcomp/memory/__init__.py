@@ -1,14 +1,18 @@
 """Memories: what was not sent is kept and sent later. Exchange -> Exchange.
 
 A factory takes the exchange first; its own arguments come from the spec string. No
-memory communicates.
+memory communicates. `a | b` hands what a makes of the gradient to b.
 """
 
 from collections.abc import Callable
 
 from jaxcomp.base import Exchange
+from jaxcomp.memory.dgc import dgc
+from jaxcomp.memory.ef21 import ef21, ef21_momentum
 from jaxcomp.memory.error_feedback import error_feedback
-from jaxcomp.specs import Call, build
+from jaxcomp.memory.local_momentum import local_momentum
+from jaxcomp.memory.shared_momentum import shared_momentum
+from jaxcomp.specs import Call, Pipe, build, parse
 
 __all__ = ["REGISTRY", "make"]
 
@@ -19,17 +23,26 @@ def _none(exchange: Exchange) -> Exchange:
 
 
 REGISTRY: dict[str, Callable[..., Exchange]] = {
+    "dgc": dgc,
+    "ef21": ef21,
+    "ef21_momentum": ef21_momentum,
     "error_feedback": error_feedback,
+    "local_momentum": local_momentum,
     "none": _none,
+    "shared_momentum": shared_momentum,
 }
 
 
-def make(spec: str | Call, exchange: Exchange) -> Exchange:
+def make(spec: str | Call | Pipe, exchange: Exchange) -> Exchange:
     """Wrap an exchange in the memory that the spec string names.
 
     Example:
         >>> from jaxcomp import exchanges
-        >>> make("error_feedback(decay=0.9)", exchanges.make("gather", "sign")).name
-        'error_feedback(decay=0.9): gather(sign)'
+        >>> gather = exchanges.make("gather", "sign")
+        >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
+        'local_momentum(beta=0.9): error_feedback: gather(sign)'
     """
-    return build(spec, REGISTRY, "memory", exchange)
+    call = parse(spec) if isinstance(spec, str) else spec
+    if isinstance(call, Pipe):
+        return make(call.left, make(call.right, exchange))
+    return build(call, REGISTRY, "memory", exchange)

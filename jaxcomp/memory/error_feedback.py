@@ -5,18 +5,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    spec_of,
-    wide_spec,
-    zeros_like_spec,
-)
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
 from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.memory.common import (
+    check_factor,
+    check_lawful,
+    held_with,
+    kept_zeros,
+    widen,
+)
+from jaxcomp.specs import canonical
 
 __all__ = ["FeedbackState", "error_feedback"]
 
@@ -43,22 +41,16 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
       Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014. Karimireddy et
       al., Error Feedback Fixes SignSGD, arXiv:1901.09847, 2019.
     """
-    if not 0 <= decay <= 1:
-        raise ValueError(f"decay is a factor in [0, 1], not {decay}")
-    if not exchange.lawful:
-        message = (
-            f"needs an exchange whose mean equals the mean of what is sent, which "
-            f"{exchange.name!r} does not promise. Use memory 'none'"
-        )
-        raise ValueError(message)
+    check_factor("decay", decay)
+    check_lawful(exchange)
 
     def init(tree: Tree) -> FeedbackState:
-        spec = wide_spec(spec_of(tree))
-        return FeedbackState(PerWorker(zeros_like_spec(spec)), exchange.init(spec))
+        residual = kept_zeros(tree)
+        return FeedbackState(residual, exchange.init(residual.value))
 
     def average(tree: Tree, state: FeedbackState, key: Array) -> Averaged:
         given = jax.tree.map(
-            lambda g, e: g.astype(e.dtype) + decay * e, tree, state.residual.value
+            lambda g, e: g + decay * e, widen(tree), state.residual.value
         )
         mean, sent, inner, info = exchange.average(given, state.exchange, key)
         residual = jax.tree.map(jnp.subtract, given, sent)
@@ -66,5 +58,9 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         state = FeedbackState(PerWorker(residual), inner)
         return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
 
-    name = f"error_feedback(decay={decay}): {exchange.name}"
-    return exchange._replace(name=name, init=init, average=average)
+    return exchange._replace(
+        name=f"{canonical(error_feedback, decay=decay)}: {exchange.name}",
+        init=init,
+        average=average,
+        held=held_with(exchange, lambda state: state.residual.value),
+    )

@@ -28,7 +28,8 @@ def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
         >>> from jaxcomp.compressors import make
         >>> from jaxcomp.scope import whole_tree
         >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
-        >>> [v.shape for v in to_vectors(tree, groups_of(whole_tree(make("sign")), tree))]
+        >>> groups = groups_of(whole_tree(make("sign")), tree)
+        >>> [v.shape for v in to_vectors(tree, groups)]
         [(8,)]
     """
     leaves = jax.tree.leaves(tree)

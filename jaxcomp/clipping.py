@@ -1,0 +1,91 @@
+"""Clipping before the exchange, as links of an optax chain.
+
+`optax.clip_by_global_norm` clips by this worker's norm. Here are the ways that know of
+tensors and of workers; `memory="dgc(clip=...)"` clips to c / sqrt(N).
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.exchanges import collectives
+from jaxcomp.norms import clipped, norm, norms, scale_to
+
+__all__ = ["clip_by_norm", "clip_by_worker_norm", "clip_values_by_worker_norm"]
+
+
+def clip_by_norm(limit: float) -> optax.GradientTransformation:
+    """Scale each tensor down to a norm of at most `limit`.
+
+    Example:
+        >>> tx = clip_by_norm(1.0)
+        >>> tree = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([0.5])}
+        >>> tx.update(tree, tx.init(tree))[0]
+        {'a': Array([0.6, 0.8], dtype=float32), 'b': Array([0.5], dtype=float32)}
+    """
+    _check(limit)
+    return _stateless(lambda tree: clipped(tree, limit, each=True))
+
+
+def clip_by_worker_norm(
+    limit: float, axis: Axis = "workers", each: bool = False
+) -> optax.GradientTransformation:
+    """Scale by one factor on all workers: by the root mean square of their norms.
+
+    Keeps the workers' gradients in proportion, which clipping each of them does not.
+    Sends a number for each tensor, or one.
+
+    Args:
+      limit: of the root mean square over the workers.
+      axis: the mapped axis.
+      each: a factor for every tensor instead of one for the tree.
+    """
+    _check(limit)
+
+    def clip(tree: Tree) -> Tree:
+        leaves, structure = jax.tree.flatten(tree)
+        own = norms(tree) if each else [norm(tree)] * len(leaves)
+        factors = scale_to(_over_workers(jnp.stack(own), axis), limit)
+        scaled = [x * f.astype(x.dtype) for x, f in zip(leaves, factors, strict=True)]
+        return jax.tree.unflatten(structure, scaled)
+
+    return _stateless(clip)
+
+
+def clip_values_by_worker_norm(axis: Axis = "workers") -> optax.GradientTransformation:
+    """Clip the elements of a tensor at the root mean square of its workers' norms.
+
+    Only elements that are a whole tensor's norm by themselves are changed.
+
+    Args:
+      axis: the mapped axis.
+    """
+
+    def clip(tree: Tree) -> Tree:
+        leaves, structure = jax.tree.flatten(tree)
+        limits = _over_workers(jnp.stack(norms(tree)), axis)
+        pairs = [
+            (x, limit.astype(x.dtype)) for x, limit in zip(leaves, limits, strict=True)
+        ]
+        return jax.tree.unflatten(structure, [jnp.clip(x, -t, t) for x, t in pairs])
+
+    return _stateless(clip)
+
+
+def _over_workers(lengths: Array, axis: Axis) -> Array:
+    """Root mean square over the workers, at any scale."""
+    return jax.vmap(lambda column: norm(column))(
+        collectives.gather(lengths, axis).T
+    ) / jnp.sqrt(jnp.float32(collectives.size(axis)))
+
+
+def _check(limit: float) -> None:
+    if not isinstance(limit, int | float) or not limit > 0:
+        raise ValueError(f"limit is a positive number, not {limit!r}")
+
+
+def _stateless(clip: Any) -> optax.GradientTransformation:
+    return optax.stateless(lambda updates, params: clip(updates))

@@ -1,0 +1,66 @@
+"""What several memories need: state in at least float32, and whom they refuse."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+
+__all__ = ["check_factor", "check_lawful", "held_with", "kept_zeros", "widen"]
+
+
+def kept_zeros(tree: Tree) -> PerWorker:
+    """Fresh state of each worker's own, in at least float32.
+
+    A bfloat16 residual would swallow what is kept.
+    """
+    return PerWorker(zeros_like_spec(wide_spec(spec_of(tree))))
+
+
+def widen(tree: Tree) -> Tree:
+    """The tree in at least float32."""
+    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, wide_spec(spec_of(tree)))
+
+
+def check_lawful(exchange: Exchange) -> None:
+    """Refuse an exchange under which what is kept would not be what was not sent."""
+    if not exchange.lawful:
+        message = (
+            f"needs an exchange whose mean equals the mean of what is sent, which "
+            f"{exchange.name!r} does not promise. Use memory 'none' or 'local_momentum'"
+        )
+        raise ValueError(message)
+
+
+def check_factor(name: str, value: float, below_one: bool = False) -> None:
+    """Refuse what is no factor in [0, 1], or [0, 1)."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1 or (below_one and value == 1):
+        closing = ")" if below_one else "]"
+        raise ValueError(f"{name} is a factor in [0, 1{closing}, not {value!r}")
+
+
+def held_with(
+    exchange: Exchange, own: Callable[[State], Tree] | None = None
+) -> Callable[[State], Tree] | None:
+    """`held` of a memory: what it keeps itself and what the exchange keeps.
+
+    Args:
+      exchange: what the memory wraps; its state is the field `exchange`.
+      own: from the memory's state to what it keeps.
+    """
+    inner = exchange.held
+    if inner is None:
+        return own
+    if own is None:
+        return lambda state: inner(state.exchange)
+    return lambda state: jax.tree.map(jnp.add, own(state), inner(state.exchange))

@@ -1,0 +1,123 @@
+"""DGC: the momentum is local, and what is kept back is velocity, not gradient."""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
+from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.memory.common import (
+    check_factor,
+    check_lawful,
+    held_with,
+    kept_zeros,
+    widen,
+)
+from jaxcomp.norms import clipped
+from jaxcomp.specs import canonical
+
+__all__ = ["DgcState", "dgc"]
+
+
+class DgcState(NamedTuple):
+    """State of `dgc`."""
+
+    momentum: PerWorker  # u
+    velocity: PerWorker  # v: what was not sent
+    exchange: State
+
+
+def dgc(
+    exchange: Exchange,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    masking: bool = True,
+    clip: float | None = None,
+    clip_each: bool = False,
+) -> Exchange:
+    """Momentum correction: u <- m u + g, v <- v + u, send from v, v <- v - sent.
+
+    With Nesterov momentum: u <- m (u + g), v <- v + u + g. What comes out of the
+    exchange carries the momentum, so that the optimiser after it has none of its own:
+    `sgd(momentum=0)`, or `dgc_sgd`, which lets weight decay through a momentum as SGD
+    does. With `masking` u <- 0 where something was sent, which keeps a late element
+    from being pushed on in an old direction. Tensors that the exchange sends as they
+    are keep their momentum; it is linear, so they get what momentum SGD gives them. So
+    does everything at a dense step.
+
+    A compressor that changes every element masks every momentum: take masking=False.
+
+    Args:
+      exchange: any lawful exchange; of a sparsifier, if masking.
+      momentum: m, in [0, 1).
+      nesterov: whether the momentum is Nesterov's.
+      masking: whether u is cleared where something was sent.
+      clip: the local gradient is clipped to a norm of clip / sqrt(N); None does not
+        clip. The paper's rule: a sum of N gradients is about sqrt(N) longer.
+      clip_each: clip every tensor by itself instead of the tree as a whole.
+
+    References:
+      Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
+      Distributed Training, arXiv:1712.01887, 2018.
+    """
+    check_factor("momentum", momentum, below_one=True)
+    check_lawful(exchange)
+    for name, flag in (("nesterov", nesterov), ("masking", masking)):
+        if not isinstance(flag, bool):
+            raise ValueError(f"{name} is True or False, not {flag!r}")
+    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
+        raise ValueError(f"clip is a positive number or None, not {clip!r}")
+
+    def init(tree: Tree) -> DgcState:
+        zeros = kept_zeros(tree)
+        return DgcState(zeros, zeros, exchange.init(zeros.value))
+
+    def average(tree: Tree, state: DgcState, key: Array) -> Averaged:
+        gradient = widen(tree)
+        if clip is not None:
+            limit = clip / math.sqrt(jax.lax.axis_size(exchange.axis))
+            gradient = clipped(gradient, limit, each=clip_each)
+        u, v = state.momentum.value, state.velocity.value
+        if nesterov:
+            u = jax.tree.map(lambda u, g: momentum * (u + g), u, gradient)
+            v = jax.tree.map(lambda v, u, g: v + u + g, v, u, gradient)
+        else:
+            u = jax.tree.map(lambda u, g: momentum * u + g, u, gradient)
+            v = jax.tree.map(jnp.add, v, u)
+        mean, sent, inner, info = exchange.average(v, state.exchange, key)
+        v = jax.tree.map(jnp.subtract, v, sent)
+        if masking:
+            u = _masked(u, sent, _lossless(exchange, tree))
+        info = info._replace(residual_norm=jnp.sqrt(squared_norm(v)))
+        state = DgcState(PerWorker(u), PerWorker(v), inner)
+        return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
+
+    arguments = {
+        "momentum": momentum,
+        "nesterov": nesterov,
+        "masking": masking,
+        "clip": clip,
+        "clip_each": clip_each,
+    }
+    return exchange._replace(
+        name=f"{canonical(dgc, **arguments)}: {exchange.name}",
+        init=init,
+        average=average,
+        held=held_with(exchange, lambda state: state.velocity.value),
+    )
+
+
+def _lossless(exchange: Exchange, tree: Tree) -> list[bool]:
+    if exchange.lossless is None:
+        return [False] * len(jax.tree.leaves(tree))
+    return exchange.lossless(spec_of(tree))
+
+
+def _masked(momentum: Tree, sent: Tree, lossless: list[bool]) -> Tree:
+    """Momentum of what was not sent, and of all that is always sent."""
+    leaves, structure = jax.tree.flatten(momentum)
+    triples = zip(leaves, jax.tree.leaves(sent), lossless, strict=True)
+    kept = [u if whole else jnp.where(s != 0, 0, u) for u, s, whole in triples]
+    return jax.tree.unflatten(structure, kept)

@@ -1,0 +1,84 @@
+"""EF21: send how far the gradient is from what all believe it to be."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
+from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros, widen
+from jaxcomp.memory.local_momentum import local_momentum
+from jaxcomp.specs import canonical
+
+__all__ = ["Ef21State", "ef21", "ef21_momentum"]
+
+
+class Ef21State(NamedTuple):
+    """State of `ef21`."""
+
+    estimate: PerWorker  # h_i: what all know of this worker's gradient
+    mean: Tree  # of all estimates, the same on all workers
+    exchange: State
+
+
+def ef21(exchange: Exchange) -> Exchange:
+    """Send c_i = C(g_i - h_i), h_i <- h_i + c_i; the result is the mean of all h_i.
+
+    Nothing piles up: what is not sent is not owed. If g_i stands still, h_i goes to it
+    as (1 - delta)^t, so that the step vanishes at the optimum even where the workers'
+    gradients differ there. Needs a compressor with a contraction: an unbiased one of
+    large variance makes h_i run away.
+
+    Args:
+      exchange: any lawful exchange that holds nothing back itself.
+
+    References:
+      Richtarik et al., EF21: A New, Simpler, Theoretically Better, and Practically
+      Faster Error Feedback, arXiv:2106.05203, 2021.
+    """
+    check_lawful(exchange)
+    if exchange.held is not None:
+        message = (
+            f"{exchange.name!r} keeps an error of its own, which ef21 must not have"
+        )
+        raise ValueError(message)
+
+    def init(tree: Tree) -> Ef21State:
+        zeros = kept_zeros(tree)
+        return Ef21State(zeros, zeros.value, exchange.init(zeros.value))
+
+    def average(tree: Tree, state: Ef21State, key: Array) -> Averaged:
+        gradient = widen(tree)
+        distance = jax.tree.map(jnp.subtract, gradient, state.estimate.value)
+        step = exchange.average(distance, state.exchange, key)
+        estimate = jax.tree.map(jnp.add, state.estimate.value, step.sent)
+        mean = jax.tree.map(jnp.add, state.mean, step.mean)
+        apart = jax.tree.map(jnp.subtract, gradient, estimate)
+        info = step.info._replace(residual_norm=jnp.sqrt(squared_norm(apart)))
+        new = Ef21State(PerWorker(estimate), mean, step.state)
+        return Averaged(narrow(mean, spec_of(tree)), estimate, new, info)
+
+    return exchange._replace(
+        name=f"ef21: {exchange.name}", init=init, average=average, lossless=None
+    )
+
+
+def ef21_momentum(exchange: Exchange, eta: float = 0.1) -> Exchange:
+    """EF21 of a running mean of gradients: v_i <- (1 - eta) v_i + eta g_i.
+
+    The same as `local_momentum(beta=1 - eta) | ef21`. The running mean takes out the
+    noise of small batches, which EF21 alone would try to follow. The optimiser after it
+    should have no momentum, or little.
+
+    Args:
+      exchange: as in `ef21`.
+      eta: weight of the new gradient, in [0, 1].
+
+    References:
+      Fatkhullin et al., Momentum Provably Improves Error Feedback!, arXiv:2305.15155,
+      2023.
+    """
+    check_factor("eta", eta)
+    name = f"{canonical(ef21_momentum, eta=eta)}: {exchange.name}"
+    return local_momentum(ef21(exchange), beta=1 - eta)._replace(name=name)

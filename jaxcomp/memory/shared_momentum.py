@@ -1,0 +1,56 @@
+"""Shared momentum: each worker adds its gradient to the momentum that all have."""
+
+from typing import NamedTuple
+
+import jax
+
+from jaxcomp.base import Array, Averaged, Exchange, State, Tree, spec_of, wide_spec
+from jaxcomp.exchanges.common import narrow
+from jaxcomp.memory.common import check_factor, held_with, kept_zeros, widen
+from jaxcomp.specs import canonical
+
+__all__ = ["SharedState", "shared_momentum"]
+
+
+class SharedState(NamedTuple):
+    """State of `shared_momentum`."""
+
+    momentum: Tree  # m, the same on all workers
+    exchange: State
+
+
+def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
+    """Send beta m + (1 - beta) g_i; the mean of what arrives is the next m.
+
+    The first moment of Adam, compressed: `shared_momentum | error_feedback` before the
+    optimiser `one_bit_adam` is 1-bit Adam. A momentum changes little from step to step,
+    so that what compression takes from it comes back soon.
+
+    Args:
+      exchange: any exchange.
+      beta: factor on the old momentum, in [0, 1].
+
+    References:
+      Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
+      Convergence Speed, arXiv:2102.02888, 2021.
+    """
+    check_factor("beta", beta)
+
+    def init(tree: Tree) -> SharedState:
+        zeros = kept_zeros(tree).value
+        return SharedState(zeros, exchange.init(zeros))
+
+    def average(tree: Tree, state: SharedState, key: Array) -> Averaged:
+        given = jax.tree.map(
+            lambda m, g: beta * m + (1 - beta) * g, state.momentum, widen(tree)
+        )
+        mean, sent, inner, info = exchange.average(given, state.exchange, key)
+        new = SharedState(narrow(mean, wide_spec(spec_of(tree))), inner)
+        return Averaged(narrow(mean, spec_of(tree)), sent, new, info)
+
+    return exchange._replace(
+        name=f"{canonical(shared_momentum, ['beta'], beta=beta)}: {exchange.name}",
+        init=init,
+        average=average,
+        held=held_with(exchange),
+    )
