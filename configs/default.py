@@ -23,14 +23,20 @@ def get_config() -> ConfigDict:
     # --- How gradients cross the workers ----------------------------------------
     config.workers = 4  # over all processes
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
-    config.exchange = "gather"  # exact | gather | aligned_psum
+    config.exchange = "gather"  # see jaxcomp.exchanges.REGISTRY and docs/methods.md
     config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY
-    config.memory = "error_feedback"  # none | error_feedback(decay=1.0)
+    config.memory = "error_feedback"  # "|" composes; see jaxcomp.memory.REGISTRY
     config.scope = "per_leaf"  # per_leaf | whole_tree | bucketed | only_large
+    config.policy = ()  # instead of a scope: (("*/bias", "none"), ("size<99", "cast"))
+    config.keep_warmup = ""  # exponential(epochs=5) | listed(keeps=[0.25, 0.06])
+    config.dense_for = ""  # send everything as it is for a first while: "1 epoch"
+    config.flush_every = ""  # and again at every so many: "100 steps"
 
     # --- Optimisation -----------------------------------------------------------
     config.batch_size = 64  # of all workers together
+    config.accumulate = 1  # parts of it, each computed before one exchange of all
     config.train_for = "15 epochs"  # durations: "N steps", "N epochs", "N examples"
+    # adam | dgc_sgd | one_bit_adam | sgd; memories with a momentum take momentum=0
     config.optimizer = "sgd(momentum=0.9, nesterov=True)"
     config.learning_rate = 0.1  # peak
     config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear

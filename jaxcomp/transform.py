@@ -1,5 +1,6 @@
 """From an exchange to one link of an optax chain."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import optax
 from jaxcomp import exchanges, memory
 from jaxcomp.base import (
     Array,
+    Axis,
     Compressor,
     Exchange,
     Info,
@@ -16,8 +18,10 @@ from jaxcomp.base import (
     State,
     Tree,
 )
+from jaxcomp.compressors import make as make_compressor
 from jaxcomp.scope import Plan
-from jaxcomp.specs import Call
+from jaxcomp.scope import policy as _policy
+from jaxcomp.specs import Call, Pipe, SpecError
 
 __all__ = ["DistributedState", "distributed", "find_state", "make_exchange"]
 
@@ -33,9 +37,12 @@ class DistributedState(NamedTuple):
 def make_exchange(
     exchange: str | Call | Exchange = "gather",
     compressor: str | Compressor = "top_k(keep=0.01)",
-    memory: str | Call = "error_feedback",
+    memory: str | Call | Pipe = "error_feedback",
     scope: str | Plan = "per_leaf",
-    axis: str = "workers",
+    axis: Axis = "workers",
+    *,
+    policy: Sequence[tuple[str, str]] = (),
+    dense: bool = False,
 ) -> Exchange:
     """Build the whole method from spec strings.
 
@@ -43,9 +50,13 @@ def make_exchange(
       exchange: how trees cross workers, a name in `jaxcomp.exchanges.REGISTRY`.
       compressor: what is lost, a name in `jaxcomp.compressors.REGISTRY` or a
         composition with "|".
-      memory: what happens to the loss, a name in `jaxcomp.memory.REGISTRY`.
+      memory: what happens to the loss, a name in `jaxcomp.memory.REGISTRY`, or several
+        with "|", the first one next to the gradient.
       scope: what is compressed as one vector, a name in `jaxcomp.scope.REGISTRY`.
       axis: name of the mapped axis.
+      policy: pairs (pattern, method) that choose for each tensor, as in
+        `jaxcomp.scope.policy`; in place of a scope.
+      dense: send everything as it is, with the same state: for some steps of a run.
 
     Raises:
       SpecError: unknown name, argument or value; the message lists the valid ones.
@@ -54,8 +65,14 @@ def make_exchange(
         >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
         'aligned_psum(random_k(keep=0.1, unbiased=False))'
     """
+    if policy:
+        if scope != "per_leaf":
+            raise SpecError(
+                f"a policy is a scope of its own; {scope!r} cannot be one too"
+            )
+        scope = _policy(make_compressor(compressor), rules=policy)
     inner = exchanges.make(exchange, compressor, scope, axis)
-    return _make_memory(memory, inner)
+    return _make_memory(memory, exchanges.dense_step(inner) if dense else inner)
 
 
 _make_memory = memory.make  # `make_exchange` has an argument of the module's name

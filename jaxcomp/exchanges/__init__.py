@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from jaxcomp.base import Axis, Compressor, Exchange
 from jaxcomp.exchanges.aligned_psum import aligned_psum
+from jaxcomp.exchanges.budget import budget
 from jaxcomp.exchanges.exact import dense_step, exact
 from jaxcomp.exchanges.gather import gather
 from jaxcomp.exchanges.hierarchical import hierarchical
@@ -24,6 +25,7 @@ __all__ = ["REGISTRY", "dense_step", "make"]
 
 REGISTRY: dict[str, Callable[..., Exchange]] = {
     "aligned_psum": aligned_psum,
+    "budget": budget,
     "exact": exact,
     "gather": gather,
     "hierarchical": hierarchical,

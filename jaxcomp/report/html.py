@@ -53,7 +53,7 @@ def render_page(run: Run) -> str:
     Returns:
         The page as text; the same run gives the same text.
     """
-    title = method_title(run.config) or run.name
+    title = method_title(run.config, run.environment.get("method")) or run.name
     environment = dict(run.environment)
     command = environment.pop("command", None)
     return f"""<!DOCTYPE html>

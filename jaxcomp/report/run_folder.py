@@ -23,6 +23,7 @@ METRIC_COLUMNS = (
     "wire_bytes_per_step",
     "dense_bytes_per_step",
     "compression_ratio",
+    "simulated",
     "residual_norm",
     "gradient_error",
 )

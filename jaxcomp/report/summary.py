@@ -96,11 +96,13 @@ def bytes_sent(run: Run, kind: str) -> np.ndarray:
     return np.cumsum(steps_of_epoch * run.metrics[f"{kind}_bytes_per_step"])
 
 
-def method_title(config: dict[str, Any]) -> str:
+def method_title(config: dict[str, Any], method: str | None = None) -> str:
     """Names what was trained and how in one line.
 
     Args:
         config: Config of the run.
+        method: How gradients crossed the workers, as the run recorded it; default:
+            the names in the config.
 
     Returns:
         The line, with the parts that the config holds.
@@ -110,11 +112,11 @@ def method_title(config: dict[str, Any]) -> str:
     ...               "dataset": "cifar10"})
     'top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10'
     """
-    method = [_name(config, key) for key in ("compressor", "memory", "exchange")]
+    names = [_name(config, key) for key in ("compressor", "memory", "exchange")]
     workers = _name(config, "workers")
     task = [_name(config, key) for key in ("model", "dataset")]
     parts = [
-        " · ".join(filter(None, method)),
+        method or " · ".join(filter(None, names)),
         workers and f"{workers} worker{'' if workers == '1' else 's'}",
         " on ".join(filter(None, task)),
     ]

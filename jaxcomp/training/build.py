@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
 from jaxcomp import data, models, parallel
-from jaxcomp.base import Array, Tree
+from jaxcomp.base import Array, Exchange, Tree
 from jaxcomp.specs import Call, SpecError, parse, suggest
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 
@@ -25,14 +25,15 @@ class Pieces(NamedTuple):
     dataset: data.Dataset
     workers: parallel.Workers
     model: Any
-    tx: optax.GradientTransformationExtraArgs
+    stages: Stages
+    exchange: Exchange  # of the last stage
     rate: schedules.Schedule
     augment: Callable[[Array, Array], Array]
     normalize: Callable[[Array], Array]
     horizon: Horizon
     total_steps: int
     fresh: Callable[[], TrainState]  # of one worker
-    step: Callable[..., Any]  # of one worker
+    step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
 
 
@@ -40,6 +41,13 @@ def build(config: Any) -> Pieces:
     """Look up and check everything that a config names, before any work is done."""
     _check_choice("batch_norm", config.batch_norm, ("local", "sync"))
     _check_choice("nonfinite", config.nonfinite, ("stop", "skip"))
+    accumulate = config.accumulate
+    if accumulate < 1 or config.batch_size % (accumulate * config.workers):
+        message = (
+            f"a batch of {config.batch_size} does not divide over {config.workers} "
+            f"workers and accumulate={accumulate} parts each"
+        )
+        raise ValueError(message)
     workers = parallel.setup(config.workers, config.mapper)
     dataset = _dataset(config)
     count = len(dataset.train_labels)
@@ -59,7 +67,14 @@ def build(config: Any) -> Pieces:
         scaling=config.lr_scaling,
         workers=workers.size,
     )
-    tx = optimizers.make_chain(config, rate, workers.axis)
+    stages = make_stages(config, horizon)
+    setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
+
+    @functools.cache
+    def chain(stage: Stage) -> Any:
+        return optimizers.make_chain(config, stage, setting, workers.axis)
+
+    tx, exchange = chain(stages.at(total - 1))
     model = _model(config, dataset, workers.axis)
     colours = {"mean": dataset.mean, "std": dataset.std}
     augment = functools.partial(
@@ -80,14 +95,22 @@ def build(config: Any) -> Pieces:
         dataset=dataset,
         workers=workers,
         model=model,
-        tx=tx,
+        stages=stages,
+        exchange=exchange,
         rate=rate,
         augment=augment,
         normalize=functools.partial(data.normalize, **colours),
         horizon=horizon,
         total_steps=total,
         fresh=fresh,
-        step=make_train_step(model, tx, augment, seed=config.seed, axis=workers.axis),
+        step=lambda stage: make_train_step(
+            model,
+            chain(stage)[0],
+            augment,
+            seed=config.seed,
+            axis=workers.axis,
+            accumulate=config.accumulate,
+        ),
         leaf_names=[
             jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths
         ],

@@ -19,6 +19,7 @@ from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.progress import Display, display, epoch_line
 from jaxcomp.training.run_folder import Table, open_run, open_tables
 from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, compile_step
@@ -69,7 +70,11 @@ def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
     pieces = build(config)
     first = jax.process_index() == 0
     if first:
-        open_run(folder, json.loads(config.to_json()))
+        method = {
+            "method": pieces.exchange.name,
+            "simulated": pieces.exchange.simulated or pieces.workers.mapper == "vmap",
+        }
+        open_run(folder, json.loads(config.to_json()), method)
     with (
         catch_signals() as caught,
         display(pieces.total_steps, quiet=not first) as show,
@@ -120,11 +125,10 @@ def _run(
         show.say(f"going on from step {start} of {total} in {folder}")
 
     # --- Programs ----------------------------------------------------------------
-    began = time.perf_counter()
-    step, traffic = compile_step(pieces, state)
+    program = _programs(pieces, show)
     average = make_averager(pieces, state)
     score = make_evaluator(pieces, state, config.batch_size)
-    show.say(f"compiled in {time.perf_counter() - began:.1f} s; {traffic}")
+    _, traffic = program(min(start, total - 1), state)
     feed = train_feed(
         pieces.dataset,
         seed=config.seed,
@@ -137,6 +141,7 @@ def _run(
     # --- Steps -------------------------------------------------------------------
     pending: list[tuple[int, StepMetrics, Timing]] = []
     for number in range(start, total):
+        step, traffic = program(number, state)
         began = time.perf_counter()
         batch = parallel.place(next(feed), workers, 0)
         loaded = time.perf_counter()
@@ -147,6 +152,7 @@ def _run(
         ready = time.perf_counter()
         timing = Timing(loaded - began, issued - loaded, ready - issued)
         pending.append((number, metrics, timing))
+        position = position.with_bytes(traffic.wire)
 
         done = number + 1
         epoch = -(-done // horizon.steps_per_epoch)
@@ -200,10 +206,29 @@ def _run(
         test_loss=loss,
         test_accuracy=accuracy,
         best_accuracy=max(accuracy, position.best or 0.0),
-        traffic=traffic,
+        traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
         folder=folder,
     )
+
+
+def _programs(
+    pieces: Pieces, show: Display
+) -> Callable[[int, TrainState], tuple[Any, Traffic]]:
+    """The compiled step for a step's stage, and its bytes; compiled when first due."""
+    compiled: dict[Stage, tuple[Any, Traffic]] = {}
+
+    def program(number: int, state: TrainState) -> tuple[Any, Traffic]:
+        stage = pieces.stages.at(number)
+        if stage not in compiled:
+            show.say(f"step {number + 1}: compiling to send {stage}")
+            began = time.perf_counter()
+            compiled[stage] = compile_step(pieces, state, stage)
+            took = time.perf_counter() - began
+            show.say(f"compiled in {took:.1f} s; {compiled[stage][1]}")
+        return compiled[stage]
+
+    return program
 
 
 def _intervals(config: Any, horizon: Horizon) -> Intervals:
@@ -254,6 +279,7 @@ def _epoch_row(
     traffic: Traffic,
 ) -> dict[str, Any]:
     test_loss, test_accuracy = scores or (None, None)
+    sent = traffic._replace(wire=position.totals.bytes_per_step())
     return {
         "epoch": epoch,
         "step": done,
@@ -262,9 +288,10 @@ def _epoch_row(
         "learning_rate": float(pieces.rate(done - 1)),
         "test_loss": test_loss,
         "test_accuracy": test_accuracy,
-        "wire_bytes_per_step": traffic.wire,
-        "dense_bytes_per_step": traffic.dense,
-        "compression_ratio": traffic.ratio,
+        "wire_bytes_per_step": sent.wire,
+        "dense_bytes_per_step": sent.dense,
+        "compression_ratio": sent.ratio,
+        "simulated": int(sent.simulated),
         **position.totals.means(),
     }
 
@@ -274,14 +301,12 @@ def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:
     devices = (
         f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
     )
-    method = config.exchange
-    if config.exchange != "exact":
-        parts = (config.exchange, config.compressor, config.memory, config.scope)
-        method = ", ".join(parts)
+    simulated = " (SIMULATED: it travels dense)" if pieces.exchange.simulated else ""
     return (
         f"{config.model} ({parameter_count(state.params):,} parameters) on "
         f"{config.dataset}: {workers.size} workers ({devices})\n"
-        f"method: {method}; {pieces.total_steps} steps of {config.batch_size} examples"
+        f"method: {pieces.exchange.name}{simulated}\n"
+        f"{pieces.total_steps} steps of {config.batch_size} examples"
     )
 
 

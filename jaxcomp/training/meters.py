@@ -35,16 +35,22 @@ class Totals(NamedTuple):
     accuracy: float = 0.0
     gradient_error: float = 0.0
     residual_norm: float = 0.0
+    wire: float = 0.0  # bytes that a worker sent
 
     def add(self, metrics: StepMetrics) -> "Totals":
         """With one more step, averaged over the workers that this process sees."""
-        return Totals(
+        return self._replace(
             steps=self.steps + 1,
             loss=self.loss + _mean(metrics.loss),
             accuracy=self.accuracy + _mean(metrics.accuracy),
             gradient_error=self.gradient_error + _mean(metrics.gradient_error),
             residual_norm=_mean(metrics.residual_norm),
         )
+
+    def bytes_per_step(self) -> float:
+        """Mean bytes that a worker sent in a step; whole where it is a whole number."""
+        mean = self.wire / max(self.steps, 1)
+        return int(mean) if mean.is_integer() else mean
 
     def over_processes(self) -> "Totals":
         """The mean over all processes; each sees its own workers only."""

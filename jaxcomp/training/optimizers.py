@@ -1,52 +1,199 @@
 """From a config to one optax chain: the whole method, read left to right."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from jaxcomp.specs import build
+from jaxcomp.base import Array, Exchange, Tree
+from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, make_exchange
 
-__all__ = ["REGISTRY", "make_chain"]
+__all__ = ["REGISTRY", "Setting", "make_chain"]
+
+
+class Setting(NamedTuple):
+    """What every optimiser is given by the run."""
+
+    rate: optax.Schedule
+    weight_decay: float = 0.0
+    dense_steps: int = 0  # first steps at which everything is sent
+    shared_beta: float | None = None  # of the memory `shared_momentum`, if that is used
 
 
 def sgd(
-    rate: optax.Schedule, momentum: float = 0.9, nesterov: bool = True
+    setting: Setting, momentum: float = 0.9, nesterov: bool = True
 ) -> optax.GradientTransformation:
     """SGD with (Nesterov) momentum on the mean gradient."""
-    return optax.sgd(rate, momentum=momentum or None, nesterov=nesterov)
+    return optax.chain(
+        optax.add_decayed_weights(setting.weight_decay),
+        optax.sgd(setting.rate, momentum=momentum or None, nesterov=nesterov),
+    )
 
 
 def adam(
-    rate: optax.Schedule, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    setting: Setting, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
     """Adam on the mean gradient."""
-    return optax.adam(rate, b1=b1, b2=b2, eps=eps)
+    return optax.chain(
+        optax.add_decayed_weights(setting.weight_decay),
+        optax.adam(setting.rate, b1=b1, b2=b2, eps=eps),
+    )
+
+
+def dgc_sgd(
+    setting: Setting, momentum: float = 0.9, nesterov: bool = False
+) -> optax.GradientTransformation:
+    """SGD after memory `dgc`: the momentum sees the weight decay and nothing else.
+
+    b <- m b + wd w, step = b + mean. The mean carries the momentum already, and weight
+    decay needs no sending: it is the same on every worker. Together both give what SGD
+    with momentum gives to their sum.
+
+    Args:
+      setting: rate and weight decay.
+      momentum: m, that of the memory.
+      nesterov: step = m b + wd w + mean.
+    """
+
+    def init(params: Tree) -> Tree:
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def update(updates: Tree, state: Tree, params: Any = None) -> tuple[Tree, Tree]:
+        decay = jax.tree.map(lambda w: setting.weight_decay * w, params)
+        buffer = jax.tree.map(lambda b, d: momentum * b + d, state, decay)
+        step = buffer
+        if nesterov:
+            step = jax.tree.map(lambda b, d: momentum * b + d, buffer, decay)
+        return jax.tree.map(jnp.add, updates, step), buffer
+
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale_by_learning_rate(setting.rate),
+    )
+
+
+class OneBitAdamState(NamedTuple):
+    """State of `one_bit_adam`."""
+
+    step: Array
+    momentum: Tree  # what arrived last
+    variance: Tree
+
+
+def one_bit_adam(
+    setting: Setting, b2: float = 0.999, eps: float = 1e-8
+) -> optax.GradientTransformation:
+    """Adam of a compressed momentum, whose variance stands still after a dense warm-up.
+
+    It divides the momentum that memory `shared_momentum` makes. In the dense first
+    steps, `config.dense_for`, the gradient follows from two momenta: g = (m - beta m')
+    / (1 - beta), and the variance from it as in Adam. Then it is frozen: a compressed
+    gradient has no use for it. Weight decay is decoupled.
+
+    Args:
+      setting: rate, weight decay, dense steps and beta.
+      b2: factor on the old variance.
+      eps: added to its root.
+
+    References:
+      Tang et al., 1-bit Adam, arXiv:2102.02888, 2021.
+    """
+    beta, frozen_after = setting.shared_beta, setting.dense_steps
+    if beta is None or not beta < 1:
+        message = (
+            "divides a momentum that workers share. Set memory to "
+            "'shared_momentum(beta=0.9) | error_feedback'"
+        )
+        raise ValueError(message)
+    if not frozen_after:
+        message = (
+            "learns its variance in dense first steps. Set dense_for, for example to "
+            "'1 epoch'"
+        )
+        raise ValueError(message)
+
+    def init(params: Tree) -> OneBitAdamState:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return OneBitAdamState(jnp.int32(0), zeros, zeros)
+
+    def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
+        step = state.step + 1
+        learns = step <= frozen_after
+
+        def new_variance(v: Array, m: Array, old: Array) -> Array:
+            gradient = (m - beta * old) / (1 - beta)
+            return jnp.where(learns, b2 * v + (1 - b2) * jnp.square(gradient), v)
+
+        variance = jax.tree.map(new_variance, state.variance, updates, state.momentum)
+        # What the zeros at the start take from both running means.
+        counted = jnp.minimum(step, frozen_after).astype(jnp.float32)
+        m_share = 1 - beta ** step.astype(jnp.float32)
+        v_share = 1 - b2**counted
+
+        def direction(m: Array, v: Array, w: Array) -> Array:
+            m, v = m / m_share.astype(m.dtype), v / v_share.astype(v.dtype)
+            return m / (jnp.sqrt(v) + eps) + setting.weight_decay * w
+
+        new = jax.tree.map(direction, updates, variance, params)
+        return new, OneBitAdamState(step, updates, variance)
+
+    return optax.chain(
+        optax.GradientTransformation(init, update),
+        optax.scale_by_learning_rate(setting.rate),
+    )
 
 
 REGISTRY: dict[str, Callable[..., optax.GradientTransformation]] = {
     "adam": adam,
+    "dgc_sgd": dgc_sgd,
+    "one_bit_adam": one_bit_adam,
     "sgd": sgd,
 }
 
 
 def make_chain(
-    config: Any, rate: optax.Schedule, axis: str
-) -> optax.GradientTransformationExtraArgs:
-    """clip (local) -> exchange -> weight decay -> optimiser.
+    config: Any, stage: Stage, setting: Setting, axis: str
+) -> tuple[optax.GradientTransformationExtraArgs, Exchange]:
+    """clip (local) -> exchange -> weight decay -> optimiser, and the exchange in it.
 
     Weight decay comes after the exchange: it is the same on every worker, so sending
     it, or keeping it in a residual, would only spend bytes on what all know.
+
+    Args:
+      config: names the method.
+      stage: what is sent; all stages of a run have chains with the same state.
+      setting: rate, weight decay and dense steps.
+      axis: the mapped axis.
     """
     exchange = make_exchange(
-        config.exchange, config.compressor, config.memory, config.scope, axis
+        config.exchange,
+        stage.compressor,
+        config.memory,
+        config.scope,
+        axis,
+        policy=config.policy,
+        dense=stage.dense,
     )
-    links: list[optax.GradientTransformation] = [
+    setting = setting._replace(shared_beta=_shared_beta(config.memory))
+    links = [
         distributed(exchange),
-        optax.add_decayed_weights(config.weight_decay),
-        build(config.optimizer, REGISTRY, "optimizer", rate),
+        build(config.optimizer, REGISTRY, "optimizer", setting),
     ]
     if config.clip_norm:
         links.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    return optax.with_extra_args_support(optax.chain(*links))
+    return optax.with_extra_args_support(optax.chain(*links)), exchange
+
+
+def _shared_beta(memory: str) -> float | None:
+    """beta of `shared_momentum` in a memory's spec."""
+    call: Call | Pipe | None = parse(memory)
+    while call is not None:
+        first = call.left if isinstance(call, Pipe) else call
+        if first.name == "shared_momentum":
+            return float(first.kwargs.get("beta", (*first.args, 0.9)[0]))
+        call = call.right if isinstance(call, Pipe) else None
+    return None

@@ -18,6 +18,12 @@ class Position(NamedTuple):
     seconds: float = 0.0
     best: float | None = None
     scores: Scores | None = None  # of the last evaluation
+    sent: float = 0.0  # bytes of the whole run
+
+    def with_bytes(self, wire: float) -> "Position":
+        """With the bytes of one more step."""
+        totals = self.totals._replace(wire=self.totals.wire + wire)
+        return self._replace(totals=totals, sent=self.sent + wire)
 
 
 def resume(
@@ -33,6 +39,7 @@ def resume(
         seconds=saved["seconds"],
         best=saved["best"],
         scores=tuple(saved["scores"]) if saved["scores"] else None,
+        sent=saved["sent"],
     )
     return restored.state, position, restored.step
 

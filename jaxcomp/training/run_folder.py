@@ -47,12 +47,15 @@ class Tables(NamedTuple):
     steps: Table
 
 
-def open_run(folder: Path, config: dict[str, Any]) -> None:
+def open_run(
+    folder: Path, config: dict[str, Any], facts: dict[str, Any] | None = None
+) -> None:
     """Create a run folder, or check that it belongs to this config.
 
     Args:
       folder: the run folder.
       config: plain values.
+      facts: what else environment.json says, such as the method in full.
 
     Raises:
       ValueError: the folder holds a run with another config; says what differs.
@@ -62,7 +65,7 @@ def open_run(folder: Path, config: dict[str, Any]) -> None:
         _check_same(json.loads(path.read_text()), config, folder)
     else:
         folder.mkdir(parents=True, exist_ok=True)
-        environment = json.dumps(_environment(), indent=1)
+        environment = json.dumps({**_environment(), **(facts or {})}, indent=1)
         write_atomically(folder / "environment.json", environment)
     write_atomically(path, json.dumps(config, indent=1))
 

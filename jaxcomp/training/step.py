@@ -47,6 +47,7 @@ def make_train_step(
     *,
     seed: int,
     axis: str,
+    accumulate: int = 1,
 ) -> Callable[[TrainState, Array, Array], tuple[TrainState, StepMetrics]]:
     """Hops 2 to 8 of a step: local gradient, the chain with its exchange, update.
 
@@ -60,6 +61,7 @@ def make_train_step(
       augment: (uint8 images, key) -> float32 images.
       seed: of all random choices of the run.
       axis: name of the mapped axis.
+      accumulate: micro-batches whose gradients are averaged before the one exchange.
     """
     base_key = jax.random.key(seed)
 
@@ -69,24 +71,37 @@ def make_train_step(
         step_key = jax.random.fold_in(base_key, state.step)
         exchange_key, own_key = jax.random.split(step_key)
         own_key = jax.random.fold_in(own_key, jax.lax.axis_index(axis))
-        augment_key, dropout_key = jax.random.split(own_key)
-        inputs = augment(images, augment_key)
 
-        def loss_of(params: Tree) -> tuple[Array, tuple[Array, Tree]]:
-            variables = {"params": params, "batch_stats": _own(state.batch_stats)}
-            logits, new = model.apply(
-                variables,
-                inputs,
-                train=True,
-                mutable=["batch_stats"],
-                rngs={"dropout": dropout_key},
+        def gradient_of(stats: Tree, batch: tuple[Array, Array, Array]) -> Any:
+            """Statistics, loss, accuracy and gradient of one micro-batch."""
+            images, labels, key = batch
+            augment_key, dropout_key = jax.random.split(key)
+            inputs = augment(images, augment_key)
+
+            def loss_of(params: Tree) -> tuple[Array, tuple[Array, Tree]]:
+                logits, new = model.apply(
+                    {"params": params, "batch_stats": stats},
+                    inputs,
+                    train=True,
+                    mutable=["batch_stats"],
+                    rngs={"dropout": dropout_key},
+                )
+                losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+                return jnp.mean(losses), (logits, new.get("batch_stats", {}))
+
+            differentiated = jax.value_and_grad(loss_of, has_aux=True)
+            (loss, (logits, new)), gradient = differentiated(state.params)
+            accuracy = jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32))
+            return new, (loss, accuracy, gradient)
+
+        stats = _own(state.batch_stats)
+        if accumulate == 1:
+            stats, averaged = gradient_of(stats, (images, labels, own_key))
+        else:
+            stats, averaged = _over_micro_batches(
+                gradient_of, stats, (images, labels), own_key, accumulate
             )
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            return jnp.mean(losses), (logits, new.get("batch_stats", {}))
-
-        (loss, (logits, stats)), grads = jax.value_and_grad(loss_of, has_aux=True)(
-            state.params
-        )
+        loss, accuracy, grads = averaged
         norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in jax.tree.leaves(grads)])
         healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(norms))
         grads = jax.tree.map(lambda g: jnp.where(healthy, g, jnp.nan), grads)
@@ -105,7 +120,7 @@ def make_train_step(
         info = find_state(opt_state).info.value
         metrics = StepMetrics(
             loss=loss,
-            accuracy=jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32)),
+            accuracy=accuracy,
             applied=applied,
             gradient_norms=norms,
             gradient_error=info.gradient_error,
@@ -145,6 +160,32 @@ def make_average_stats(axis: str) -> Callable[[TrainState], TrainState]:
         return state._replace(batch_stats=_like(state.batch_stats, mean))
 
     return average
+
+
+def _over_micro_batches(
+    function: Callable[[Tree, Any], Any],
+    stats: Tree,
+    batch: tuple[Array, Array],
+    key: Array,
+    count: int,
+) -> Any:
+    """Mean of what `function` returns for each micro-batch, the statistics passed on.
+
+    Sums are kept, not the gradients of all micro-batches.
+    """
+    parts = jax.tree.map(lambda x: x.reshape(count, -1, *x.shape[1:]), batch)
+    keys = jax.random.split(key, count)
+
+    def step(carry: Any, part: Any) -> Any:
+        stats, sums = carry
+        stats, result = function(stats, part)
+        return (stats, jax.tree.map(jnp.add, sums, result)), None
+
+    first, rest = (
+        jax.tree.map(f, (*parts, keys)) for f in (lambda x: x[0], lambda x: x[1:])
+    )
+    (stats, sums), _ = jax.lax.scan(step, function(stats, first), rest)
+    return stats, jax.tree.map(lambda x: x / count, sums)
 
 
 def _own(batch_stats: Tree) -> Tree:

@@ -7,6 +7,7 @@ import jax
 from jaxcomp import parallel, wire
 from jaxcomp.training.build import Pieces
 from jaxcomp.training.progress import bytes_text
+from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 
 __all__ = ["Traffic", "compile_step"]
@@ -15,9 +16,11 @@ __all__ = ["Traffic", "compile_step"]
 class Traffic(NamedTuple):
     """Bytes that one worker hands to the network in one step."""
 
-    wire: int
+    wire: float
     dense: int  # of the uncompressed gradient
-    simulated: bool  # vmap: nothing moves; what the traced step would send
+    # vmap: nothing moves; what the traced step would send. Exchange `simulated`: the
+    # dense bytes of a method that is meant to send less.
+    simulated: bool
 
     @property
     def ratio(self) -> float:
@@ -31,12 +34,14 @@ class Traffic(NamedTuple):
         )
 
 
-def compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
-    """The mapped step, compiled, and its bytes read from the compiled program."""
-    workers = pieces.workers
+def compile_step(
+    pieces: Pieces, state: TrainState, stage: Stage
+) -> tuple[Any, Traffic]:
+    """The mapped step of a stage, compiled, and its bytes read from the program."""
+    workers, own_step = pieces.workers, pieces.step(stage)
     axes = parallel.axes(state)
     mapped = parallel.map_step(
-        pieces.step,
+        own_step,
         workers,
         in_axes=(axes, 0, 0),
         out_axes=(axes, 0),
@@ -52,7 +57,7 @@ def compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
     simulated = workers.mapper == "vmap"
     if simulated:
         found = wire.traced_collectives(
-            pieces.step,
+            own_step,
             jax.eval_shape(pieces.fresh),
             *example,
             axis=workers.axis,
@@ -61,4 +66,5 @@ def compile_step(pieces: Pieces, state: TrainState) -> tuple[Any, Traffic]:
     else:
         found = wire.collectives(compiled)
     sent = sum(wire.collective_bytes(found).values())
+    simulated = simulated or pieces.exchange.simulated
     return compiled, Traffic(sent, wire.dense_bytes(state.params), simulated)

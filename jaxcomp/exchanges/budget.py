@@ -1,0 +1,329 @@
+"""Budget: each tensor gets as many bits as its measured error asks for."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Compressor,
+    Exchange,
+    Spec,
+    State,
+    Tree,
+    spec_of,
+)
+from jaxcomp.compressors import make
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import (
+    lossless_leaves,
+    measure,
+    squared_norm,
+    with_method,
+)
+from jaxcomp.payloads import Dense, fuse, split
+from jaxcomp.scope import Group, Plan, groups_of, to_tree
+from jaxcomp.scope.plans import joined_spec
+from jaxcomp.scope.vectors import join
+from jaxcomp.specs import Call, Pipe, canonical
+
+__all__ = ["BudgetState", "assign", "budget"]
+
+LADDER = (
+    "sign",
+    "eden(bits=2, unbiased=False)",
+    "block_scaled(bits=4, block=32)",
+    "block_scaled(bits=8, block=32)",
+)
+
+
+class BudgetState(NamedTuple):
+    """State of `budget`, the same on all workers."""
+
+    step: Array  # [] int32
+    choices: Array  # [groups] int32: places on the ladder
+
+
+class _Layout(NamedTuple):
+    """What stands where in the message; it follows from shapes alone."""
+
+    dense: list[Group]
+    chosen: list[Group]  # those with a choice
+    payloads: list[list[Spec]]  # of each chosen group, for each option
+    head: Spec  # what precedes the chosen groups: (errors, dense tensors)
+    head_words: int
+    words: np.ndarray  # [groups, options] int32
+    size: int  # words of the message
+
+
+def budget(
+    plan: Plan,
+    axis: Axis,
+    bits_per_step: int,
+    ladder: Sequence[str | Call | Pipe] = LADDER,
+    every: int = 100,
+) -> Exchange:
+    """Divide a number of bits among the tensors by what each option of a ladder errs.
+
+    mean = (1/N) sum_i D(C(g_i)), as in `gather`, with a compressor for each vector of
+    the plan that minimises, greedily, sum_groups (1/N) sum_i |g_i - C(g_i)|^2 subject
+    to the bits of one message being at most `bits_per_step`. At step 0 and every so
+    many steps all options are measured on the gradient at hand, the errors travel in
+    the message itself, and every worker solves the same small problem for the steps to
+    come; until then each vector has its cheapest option. Choices are data, not shapes:
+    the message has one size, and nothing is compiled again.
+
+    Args:
+      plan: which tensors are compressed as one vector. Those that it sends without
+        loss, such as the small ones under `only_large`, are sent dense; its other
+        compressors are not used, the ladder stands for them.
+      axis: the mapped axis.
+      bits_per_step: size of a worker's message, everything included. What even the
+        dearest choice would leave empty is not sent.
+      ladder: compressors without state, from cheap to dear.
+      every: steps from one choice to the next.
+
+    Example:
+        >>> from jaxcomp.scope import make_plan
+        >>> plan, ladder = make_plan("per_leaf", "sign"), ["sign", "cast"]
+        >>> exchange = budget(plan, "workers", 4096, ladder)
+        >>> tree = {"a": jnp.ones((2, 64)), "b": jnp.ones((2, 64)).at[:, 0].set(9.0)}
+        >>> step = lambda x: exchange.average(x, exchange.init(x), jax.random.key(0))
+        >>> out = jax.jit(jax.vmap(step, axis_name="workers"))(tree)
+        >>> out.state.choices[0].tolist()  # sign sends a as it is
+        [0, 1]
+
+    References:
+      Alimohammadi et al., L-GreCo: Layerwise-Adaptive Gradient Compression for
+      Efficient and Accurate Deep Learning, arXiv:2210.17357, 2022. It asks for the
+      fewest bits at a given error, by dynamic programming on the host; here the bits
+      are given, as buffers have to be, and a greedy choice runs in the step.
+    """
+    options = _options(ladder)
+    for name, value in (("bits_per_step", bits_per_step), ("every", every)):
+        if type(value) is not int or value < 1:
+            raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+
+    def layout_of(tree: Tree) -> _Layout:
+        return _lay_out(plan, options, bits_per_step, spec_of(tree))
+
+    def init(tree: Tree) -> State:
+        cheapest = np.argmin(layout_of(tree).words, axis=1)
+        return BudgetState(jnp.int32(0), jnp.asarray(cheapest, jnp.int32))
+
+    def average(tree: Tree, state: BudgetState, key: Array) -> Averaged:
+        spec, layout = spec_of(tree), layout_of(tree)
+        step, choices = state
+        own_key = jax.random.fold_in(key, collectives.index(axis))
+        keys = [jax.random.fold_in(own_key, i) for i in range(len(layout.chosen))]
+        vectors, dense = _joined(tree, layout.chosen), _joined(tree, layout.dense)
+
+        # Without a collective inside: XLA cannot know that all workers take it.
+        is_measured = step % every == 0
+        own_errors = jax.lax.cond(
+            is_measured,
+            lambda: _errors(options, vectors, keys),
+            lambda: jnp.zeros(layout.words.shape, jnp.float32),
+        )
+
+        # The next group overwrites what pads this one; behind the last there is room.
+        widths = layout.words.max(axis=1)
+        sizes = jnp.asarray(layout.words)[np.arange(len(widths)), choices]
+        places = layout.head_words + jnp.cumsum(sizes) - sizes
+        buffer = jnp.zeros(layout.size + widths.max(), jnp.uint32)
+        buffer = buffer.at[: layout.head_words].set(fuse((own_errors, dense)))
+        sent = []
+        for i, x in enumerate(vectors):
+            branches = [_encoder(c, x, keys[i], widths[i]) for c in options]
+            words, x_hat = jax.lax.switch(choices[i], branches)
+            buffer = jax.lax.dynamic_update_slice(buffer, words, (places[i],))
+            sent.append(x_hat)
+        messages = collectives.gather(buffer[: layout.size], axis)
+
+        count = messages.shape[0]
+        heads = messages[:, : layout.head_words]
+        errors, arrived = jax.vmap(lambda row: split(row, layout.head))(heads)
+        messages = jnp.pad(messages, ((0, 0), (0, widths.max())))
+        none = make("none")
+        means = [none.decompress_sum(Dense(rows), rows[0]) for rows in arrived]
+        for i, x in enumerate(vectors):
+            shape = (count, widths[i])
+            rows = jax.lax.dynamic_slice(messages, (jnp.int32(0), places[i]), shape)
+            pairs = zip(options, layout.payloads[i], strict=True)
+            branches = [_adder(c, like, x) for c, like in pairs]
+            means.append(jax.lax.switch(choices[i], branches, rows))
+
+        errors = jnp.mean(errors, axis=0)
+        limit = layout.size - layout.head_words
+        new_choices = jax.lax.cond(
+            # From a NaN nothing can be learned; it is seen in the mean.
+            is_measured & jnp.all(jnp.isfinite(errors)),
+            lambda: assign(errors, layout.words, limit),
+            lambda: choices,
+        )
+        groups = [*layout.dense, *layout.chosen]
+        mean, own = (
+            to_tree(tuple(x.reshape(-1) for x in arrays), groups, spec)
+            for arrays in ([m / count for m in means], [*dense, *sent])
+        )
+        info = measure(tree, own)
+        used = layout.head_words + jnp.sum(sizes)
+        info.extra["budget_words_used"] = used.astype(jnp.float32)
+        return Averaged(mean, own, BudgetState(step + 1, new_choices), info)
+
+    names = tuple(c.name for c in options)
+    given = {"bits_per_step": bits_per_step, "ladder": names, "every": every}
+    scope = plan.title.rpartition(": ")[0]  # its compressor is not used
+    name = canonical(budget, ["bits_per_step"], **given)
+    return Exchange(
+        with_method(name, scope) if scope else name,
+        init=init,
+        average=average,
+        axis=axis,
+        figures=("budget_words_used",),
+        lossless=functools.partial(lossless_leaves, plan),
+    )
+
+
+def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
+    """For each group an option: those that save most error for a word, while they fit.
+
+    From the cheapest option of each group on, always the upgrade with the largest
+    (error saved) / (words added) that still fits, until none does. A larger limit never
+    gives a larger error: at the first upgrade on which two limits differ, the one that
+    fits the larger alone saves more than all that the smaller has room for.
+
+    Args:
+      errors: [groups, options] float32, finite.
+      words: [groups, options] integers.
+      limit: what all words together may be; at least what the cheapest are.
+
+    Returns:
+      [groups] int32.
+
+    Example:
+        >>> errors = jnp.array([[9.0, 1.0], [4.0, 3.0]])
+        >>> words = np.array([[1, 5], [1, 5]])
+        >>> [assign(errors, words, n).tolist() for n in (2, 6, 10)]
+        [[0, 0], [1, 0], [1, 1]]
+    """
+    table = jnp.asarray(words, jnp.int32)
+    group = np.arange(len(words))
+
+    def scores(choices: Array) -> Array:
+        """Error saved for a word by every upgrade; -inf where there is none."""
+        now, error = table[group, choices], errors[group, choices]
+        added, saved = table - now[:, None], error[:, None] - errors
+        fits = jnp.sum(now) + added <= limit
+        # What costs nothing comes first.
+        rate = saved / jnp.maximum(added.astype(jnp.float32), np.float32(1e-30))
+        return jnp.where(fits & (added >= 0) & (saved > 0), rate, -jnp.inf)
+
+    def upgrade(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        choices, score = carry
+        best = jnp.argmax(score).astype(jnp.int32)
+        options = np.int32(words.shape[1])
+        choices = choices.at[best // options].set(best % options)
+        return choices, scores(choices)
+
+    # It ends: the error of the group that is upgraded falls every time.
+    start = jnp.asarray(np.argmin(words, axis=1), jnp.int32)
+    carry = (start, scores(start))
+    return jax.lax.while_loop(lambda c: jnp.any(c[1] > -jnp.inf), upgrade, carry)[0]
+
+
+def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
+    if isinstance(ladder, str | Call | Pipe | Compressor) or not len(ladder):
+        raise ValueError(f"ladder is a list such as {list(LADDER)}, not {ladder!r}")
+    options = [make(spec) for spec in ladder]
+    probe = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    for option in options:
+        if jax.tree.leaves(option.init(probe)):
+            message = (
+                f"budget changes compressors on the way, so it takes those without "
+                f"state, and {option.name!r} has one"
+            )
+            raise ValueError(message)
+    return options
+
+
+def _lay_out(
+    plan: Plan, options: list[Compressor], bits_per_step: int, spec: Spec
+) -> _Layout:
+    dense, chosen = [], []
+    for group in groups_of(plan, spec):
+        is_lossless = group.compressor.contraction(joined_spec(group)) == 1
+        (dense if is_lossless else chosen).append(group)
+    if not chosen:
+        message = (
+            f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
+            f"to choose: name a compressor that loses something, such as 'sign'"
+        )
+        raise ValueError(message)
+
+    def sent(option: Compressor, group: Group) -> Spec:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.eval_shape(option.compress, joined_spec(group), (), key)[0]
+
+    payloads = [[sent(option, group) for option in options] for group in chosen]
+    counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
+    words = np.array(counts, np.int32)
+    table = jax.ShapeDtypeStruct(words.shape, jnp.float32)
+    head = (table, [joined_spec(group) for group in dense])
+    head_words = jax.eval_shape(fuse, head).size
+    least = 32 * (head_words + int(words.min(axis=1).sum()))
+    if bits_per_step < least:
+        message = (
+            f"bits_per_step={bits_per_step} is too little: the cheapest options take "
+            f"{least} bits, of which {32 * words.size} are the table of errors and "
+            f"{32 * (head_words - words.size)} tensors that are sent dense"
+        )
+        raise ValueError(message)
+    size = min(bits_per_step // 32, head_words + int(words.max(axis=1).sum()))
+    return _Layout(dense, chosen, payloads, head, head_words, words, size)
+
+
+def _joined(tree: Tree, groups: list[Group]) -> list[Array]:
+    leaves = jax.tree.leaves(tree)
+    return [join([leaves[leaf.place] for leaf in g.leaves], g) for g in groups]
+
+
+def _errors(options: list[Compressor], vectors: list[Array], keys: list) -> Array:
+    """|x - C(x)|^2 of every vector with every option."""
+
+    def error(option: Compressor, x: Array, key: Array) -> Array:
+        payload, _ = option.compress(x, (), key)
+        x_hat = option.decompress(payload, x).astype(jnp.float32)
+        return squared_norm(x.astype(jnp.float32) - x_hat)
+
+    pairs = zip(vectors, keys, strict=True)
+    return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])
+
+
+def _encoder(
+    option: Compressor, x: Array, key: Array, width: int
+) -> Callable[[], tuple[Array, Array]]:
+    """What is sent of x, padded to `width`, and what it decodes to."""
+
+    def encode() -> tuple[Array, Array]:
+        payload, _ = option.compress(x, (), key)
+        words = fuse(payload)
+        padding = (0, width - words.size)
+        return jnp.pad(words, padding), option.decompress(payload, x)
+
+    return encode
+
+
+def _adder(option: Compressor, like: Spec, x: Array) -> Callable[[Array], Array]:
+    """The sum of what all workers sent of x."""
+
+    def add(rows: Array) -> Array:
+        return option.decompress_sum(jax.vmap(lambda r: split(r, like))(rows), x)
+
+    return add

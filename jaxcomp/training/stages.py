@@ -1,0 +1,150 @@
+"""Stages: what is sent may change during a run. One compiled program for each stage.
+
+The shapes of a message are static, so a run that keeps more in its first epochs, sends
+everything in the first ones or at every k-th step, passes from one compiled program to
+another. The state passes with it: memories hold trees, whatever is sent.
+"""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from jaxcomp import compressors
+from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp.training.schedules import Horizon, steps_of
+
+__all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
+
+
+class Stage(NamedTuple):
+    """What is sent at a step."""
+
+    compressor: str
+    dense: bool  # everything goes as it is, whatever the method
+
+    def __str__(self) -> str:
+        return "everything as it is" if self.dense else self.compressor
+
+
+class Stages(NamedTuple):
+    """The stages of a run."""
+
+    at: Callable[[int], Stage]  # of a step, from 0
+    dense_steps: int  # at the beginning
+
+
+def exponential(
+    keep: float, epochs: int = 5, coefficient: float | None = None
+) -> list[float]:
+    """keep(e) = max(coefficient^(e + 1), keep) for the first epochs.
+
+    Args:
+      keep: of the rest of the run.
+      epochs: length of the warm-up.
+      coefficient: default: keep^(1 / (epochs + 1)), so that each epoch keeps the same
+        share of what the one before it kept.
+
+    Example:
+        >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
+        [0.3162, 0.1, 0.0316, 0.01, 0.0032]
+    """
+    if type(epochs) is not int or epochs < 1:
+        raise ValueError(f"epochs is a whole number of at least 1, not {epochs!r}")
+    factor = keep ** (1 / (epochs + 1)) if coefficient is None else coefficient
+    if not 0 < factor < 1:
+        raise ValueError(f"coefficient is a number between 0 and 1, not {factor!r}")
+    return [max(factor ** (e + 1), keep) for e in range(epochs)]
+
+
+def listed(
+    keep: float,
+    keeps: Sequence[float] = (0.25, 0.0625, 0.015625, 0.004),
+    epochs: int | None = None,
+) -> list[float]:
+    """The given fractions, one after the other. 1 sends everything.
+
+    Fractions below `keep` are left out.
+
+    Args:
+      keep: of the rest of the run.
+      keeps: fractions KEPT. The default is the paper's.
+      epochs: over which they are spread evenly; default: one for each.
+
+    Example:
+        >>> listed(0.01, epochs=6)
+        [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
+    """
+    if not all(isinstance(k, int | float) and 0 < k <= 1 for k in keeps):
+        raise ValueError(f"keeps are fractions kept, in (0, 1], not {keeps!r}")
+    used = [k for k in keeps if k >= keep]
+    count = len(used) if epochs is None else epochs
+    if type(count) is not int or count < len(used):
+        raise ValueError(f"epochs is at least one for each of {used}, not {epochs!r}")
+    return [used[e * len(used) // count] for e in range(count if used else 0)]
+
+
+REGISTRY: dict[str, Callable[..., list[float]]] = {
+    "exponential": exponential,
+    "listed": listed,
+}
+
+
+def make_stages(config: Any, horizon: Horizon) -> Stages:
+    """The stages that a config asks for: warm-up of `keep`, and dense steps.
+
+    Args:
+      config: its compressor, keep_warmup, dense_for and flush_every.
+      horizon: what an epoch is.
+    """
+    usual = Stage(config.compressor, dense=False)
+    warmup: list[Stage] = []
+    if config.keep_warmup:
+        keep = _keep_of(_first(config.compressor))
+        keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
+        warmup = [
+            Stage(_with_keep(config.compressor, k), dense=k == 1) if k > keep else usual
+            for k in keeps
+        ]
+    first = steps_of(config.dense_for, horizon)
+    flush = steps_of(config.flush_every, horizon)
+
+    def at(step: int) -> Stage:
+        if step < first or (flush and (step + 1) % flush == 0):
+            return usual._replace(dense=True)
+        epoch = (step - first) // horizon.steps_per_epoch
+        return warmup[epoch] if epoch < len(warmup) else usual
+
+    return Stages(at, first)
+
+
+def _first(spec: str) -> Call:
+    call = parse(spec)
+    return call.left if isinstance(call, Pipe) else call
+
+
+def _keep_of(call: Call) -> float:
+    """What a compressor keeps, as its spec says or by default."""
+    factory = compressors.REGISTRY.get(call.name)
+    usual = inspect.signature(factory).parameters if factory else {}
+    if "keep" not in usual:
+        message = (
+            f"keep_warmup changes the `keep` of a compressor, and {call.name!r} has "
+            "none. Set keep_warmup to ''"
+        )
+        raise ValueError(message)
+    given = call.args[:1] or (usual["keep"].default,)
+    return float(call.kwargs.get("keep", given[0]))
+
+
+def _with_keep(spec: str, keep: float) -> str:
+    """The spec with another fraction in its first compressor.
+
+    Example:
+        >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
+        'top_k(keep=0.25) | cast'
+    """
+    call = parse(spec)
+    first = _first(spec)
+    kwargs = {name: v for name, v in first.kwargs.items() if name != "keep"}
+    changed = first._replace(args=(), kwargs={"keep": keep, **kwargs})
+    return str(call._replace(left=changed) if isinstance(call, Pipe) else changed)

@@ -1,0 +1,353 @@
+"""Budget: the law, one message of one size, and choices that follow the errors."""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
+from jaxcomp.exchanges.budget import LADDER, assign
+from jaxcomp.specs import SpecError
+from tests.workers import averaging, gradients, residual_of, run, start
+
+QUANTISERS = ("sign", "block_scaled(bits=4)", "block_scaled(bits=8)")
+LADDERS = [
+    QUANTISERS,
+    ("top_k(keep=0.001)", "top_k(keep=0.01)", "top_k(keep=0.1)"),
+    ("svd(rank=1)", "svd(rank=2)", "svd(rank=4)"),
+]
+
+
+def make(bits, ladder=QUANTISERS, every=100, memory="none", scope="per_leaf"):
+    spec = f"budget(bits_per_step={bits}, ladder={tuple(ladder)!r}, every={every})"
+    return make_exchange(spec, "sign", memory, scope)
+
+
+def average(exchange, *trees, mapper="vmap"):
+    workers = len(jax.tree.leaves(trees[0])[0])
+    state = start(exchange, trees[0])
+    step = averaging(exchange)
+    return run(step, state, list(trees), mapper=mapper, workers=workers)
+
+
+def two(workers, seed):
+    """Two of the tensors: programs take long to compile."""
+    return {k: gradients(workers, seed)[k] for k in ("kernel", "deep")}
+
+
+def close(a, b, tolerance=1e-5):
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance),
+        a,
+        b,
+    )
+
+
+def mean_over_workers(tree):
+    return jax.tree.map(lambda x: np.asarray(x).mean(axis=0), tree)
+
+
+def words_of(ladder, *sizes):
+    """[groups, options]: whole words of each payload."""
+    options = [compressors.make(spec) for spec in ladder]
+    key = jax.random.key(0)
+
+    def words(option, n):
+        x = jax.ShapeDtypeStruct((n,), jnp.float32)
+        payload, _ = jax.eval_shape(lambda x, k: option.compress(x, (), k), x, key)
+        assert nbits(payload) % 32 == 0, "sizes without padding are easier to count"
+        return nbits(payload) // 32
+
+    return np.array([[words(option, n) for option in options] for n in sizes])
+
+
+def normal(workers, size, scale, seed):
+    rng = np.random.default_rng(seed)
+    return jnp.asarray(scale * rng.normal(size=(workers, size)), jnp.float32)
+
+
+# --- The law ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ladder", "workers"),
+    [(LADDERS[0], 1), (LADDERS[0], 2), (LADDERS[1], 3), (LADDERS[2], 2)],
+)
+def test_the_mean_of_what_is_sent_is_the_mean(ladder, workers):
+    """Before and after a choice; small tensors arrive as they are."""
+    trees = [gradients(workers, seed) for seed in range(2)]
+    exchange = make(4000, ladder, scope="only_large(min_size=50)")
+    steps = average(exchange, *trees)
+    for tree, step in zip(trees, steps, strict=True):
+        sent, _ = step.own
+        close(step.shared, mean_over_workers(sent))
+        for mean, leaf in zip(*map(jax.tree.leaves, (step.shared, tree)), strict=True):
+            assert (mean.shape, mean.dtype) == (leaf.shape[1:], leaf.dtype)
+        close(step.shared["bias"], np.mean(tree["bias"], axis=0), 1e-6)
+        np.testing.assert_array_equal(sent["scale"], tree["scale"])
+    one = jax.tree.map(lambda x: x[0], trees[0])
+    assert exchange.lossless is not None
+    expected = {"bias": True, "deep": False, "kernel": False, "scale": True}
+    assert exchange.lossless(one) == list(expected.values())
+    errors = [float(step.own[1].gradient_error.mean()) for step in steps]
+    assert errors[1] < errors[0], "the choice of step 0 holds at step 1"
+
+
+@pytest.mark.parametrize("scope", ["per_leaf", "whole_tree"])
+def test_a_ladder_of_one_is_gather(scope):
+    trees = [two(3, seed) for seed in range(2)]
+    method = "random_k(keep=0.1)"  # workers and tensors have keys of their own
+    steps = average(make(8000, (method,), scope=scope), *trees)
+    expected = average(make_exchange("gather", method, "none", scope), *trees)
+    for a, b in zip(steps, expected, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a.shared, b.shared)
+        jax.tree.map(np.testing.assert_array_equal, a.own[0], b.own[0])
+
+
+def test_error_feedback_conserves():
+    trees = [two(2, seed) for seed in range(3)]
+    kept = jax.tree.map(np.zeros_like, trees[0])
+    steps = average(make(2500, every=2, memory="error_feedback(decay=0.7)"), *trees)
+    for tree, step in zip(trees, steps, strict=True):
+        given = jax.tree.map(lambda g, e: g + np.float32(0.7) * e, tree, kept)
+        kept = residual_of(step.state)
+        close(jax.tree.map(np.add, step.own[0], kept), given)
+
+
+def test_low_precision_gradients_keep_their_type():
+    tree = {"w": normal(2, 256, 1.0, 0).astype(jnp.bfloat16)}
+    [step] = average(make(4000), tree)
+    assert {m.dtype for m in jax.tree.leaves(step.shared)} == {jnp.dtype(jnp.bfloat16)}
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+def test_simulated_workers_are_real_ones_bit_for_bit(mapper):
+    trees = [two(2, seed) for seed in range(3)]
+    exchange = make(2500, every=2)
+    pairs = zip(
+        average(exchange, *trees), average(exchange, *trees, mapper=mapper), strict=True
+    )
+    for a, b in pairs:
+        jax.tree.map(np.testing.assert_array_equal, a.shared, b.shared)
+        jax.tree.map(np.testing.assert_array_equal, a.own[0], b.own[0])
+        np.testing.assert_array_equal(a.state[1].choices, b.state[1].choices)
+
+
+def test_a_nan_is_seen_by_all_and_changes_no_choice():
+    trees = [two(2, seed) for seed in range(3)]
+    trees[1] = jax.tree.map(lambda x: x.at[1].set(jnp.nan), trees[1])
+    steps = average(make(2500, every=1), *trees)
+    finite = [all(np.isfinite(m).all() for m in s.shared.values()) for s in steps]
+    assert finite == [True, False, True]
+    first, second, _ = [step.state[1].choices for step in steps]
+    assert first.any()
+    np.testing.assert_array_equal(first, second)
+
+
+# --- The message --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [2200, 2231, 4000, 100_000])
+def test_one_message_within_the_budget(bits):
+    """Table of errors included; what could never be used is not sent."""
+    sizes = {f"w{n}": n for n in (256, 512)}
+    tree = {k: jnp.ones((4, n), jnp.float32) for k, n in sizes.items()}
+    exchange = make(bits)
+    crew = parallel.setup(4, "pmap")
+    state = parallel.spread(start(exchange, tree), crew)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
+    )
+    program = mapped.lower(state, parallel.place(tree, crew, 0)).compile()
+    dearest = 6 + words_of(QUANTISERS, *sizes.values()).max(axis=1).sum()
+    assert [c.kind for c in wire.collectives(program)] == ["all-gather"]
+    assert wire.collective_bytes(program) == {
+        "all-gather": 4 * min(bits // 32, dearest)
+    }
+
+
+def test_choices_follow_the_gradient_and_nothing_is_compiled_again():
+    """The heavy tensor has most bits; when another is heavy, it has, from then on."""
+    words = words_of(QUANTISERS, 512, 512)
+    budget = int(6 + words[0, 0] + words[0, 2])
+    exchange = make(32 * budget + 31, every=3)
+    crew = parallel.setup(2, "vmap")
+    state = parallel.spread(
+        start(exchange, {"a": jnp.zeros((2, 512)), "b": jnp.zeros((2, 512))}), crew
+    )
+    axes = parallel.axes(state)
+    step = parallel.map_step(
+        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
+    )
+    choices, used = [], []
+    for i in range(7):
+        heavy, easy = normal(2, 512, 100, i), normal(2, 512, 0.01, i + 9)
+        tree = {"a": heavy, "b": easy} if i < 2 else {"a": easy, "b": heavy}
+        _, (_, info), state = step(state, tree)
+        choices.append(state[1].choices.tolist())
+        used.append(info.extra["budget_words_used"].tolist())
+    assert choices == [[2, 0]] * 3 + [[0, 2]] * 4
+    assert used == [[6 + 2 * words[0, 0]] * 2] + [[budget] * 2] * 6
+    assert step._cache_size() == 1
+    assert int(state[1].step) == 7
+
+
+def test_a_tensor_that_the_cheapest_option_sends_well_stays_cheap():
+    """Of equal norms; the one whose magnitudes differ is hard for sign."""
+    rng = np.random.default_rng(0)
+    easy = jnp.asarray(rng.choice([-1.0, 1.0], (2, 512)), jnp.float32)
+    hard = jnp.asarray(rng.standard_t(2, (2, 512)), jnp.float32)
+    hard = hard / jnp.linalg.norm(hard) * jnp.linalg.norm(easy)
+    [step] = average(make(100_000), {"easy": easy, "hard": hard})
+    assert step.state[1].choices.tolist() == [0, 2]
+
+
+# --- The choice ---------------------------------------------------------------------
+
+
+def slow_greedy(errors, words, limit):
+    """The same rule, with lists."""
+    groups, options = errors.shape
+    choices = [int(np.argmin(row)) for row in words]
+    while True:
+        best = None
+        used = sum(int(words[g, choices[g]]) for g in range(groups))
+        for g, o in itertools.product(range(groups), range(options)):
+            added = int(words[g, o] - words[g, choices[g]])
+            saved = np.float32(errors[g, choices[g]] - errors[g, o])
+            if saved <= 0 or added < 0 or used + added > limit:
+                continue
+            rate = saved / np.maximum(np.float32(added), np.float32(1e-30))
+            if best is None or rate > best[0]:
+                best = rate, g, o
+        if best is None:
+            return choices
+        choices[best[1]] = best[2]
+
+
+def random_tables(seed):
+    """Errors need not fall along the ladder, and some options cost the same."""
+    rng = np.random.default_rng(seed)
+    errors = rng.exponential(size=(6, 4)).astype(np.float32)
+    words = rng.integers(1, 12, size=(6, 4))
+    least, most = words.min(axis=1).sum(), words.max(axis=1).sum()
+    return errors, words, range(least, most + 1)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_assign_against_a_slow_greedy(seed):
+    errors, words, limits = random_tables(seed)
+    solve = jax.jit(lambda limit: assign(jnp.asarray(errors), words, limit))
+    totals = []
+    for limit in limits:
+        choices = np.asarray(solve(limit))
+        assert choices.tolist() == slow_greedy(errors, words, limit)
+        assert words[np.arange(6), choices].sum() <= limit
+        totals.append(errors[np.arange(6), choices].sum())
+    assert (np.diff(totals) <= 1e-6).all(), "more room, more error"
+
+
+def test_assign_is_near_the_best_of_all():
+    """Of all choices that fit; the greedy one is seldom far from it."""
+    ratios = []
+    for seed in range(10):
+        errors, words, limits = random_tables(seed)
+        errors, words = errors[:4], words[:4]
+        limit = int(np.mean([words.min(axis=1).sum(), words.max(axis=1).sum()]))
+        group = np.arange(4)
+        every = [np.array(c) for c in itertools.product(range(4), repeat=4)]
+        fits = [c for c in every if words[group, c].sum() <= limit]
+        best = min(errors[group, c].sum() for c in fits)
+        found = np.asarray(assign(jnp.asarray(errors), words, limit))
+        ratios.append(errors[group, found].sum() / best)
+    assert np.median(ratios) < 1.05
+
+
+def test_it_beats_the_same_bits_for_all():
+    """Layers of unequal size and scale, at the bits of the middle option for each."""
+    sizes = (256, 1024)
+    scales = (30.0, 0.1)
+    tree = {
+        f"w{n}": normal(2, n, scale, n) for n, scale in zip(sizes, scales, strict=True)
+    }
+    words = words_of(QUANTISERS, *sizes)
+    bits = 32 * int(words[:, 1].sum() + words.size)
+    [_, step] = average(make(bits), tree, tree)
+    [uniform] = average(make_exchange("gather", QUANTISERS[1], "none"), tree)
+    error, even = (float(s.own[1].gradient_error.mean()) for s in (step, uniform))
+    assert error < even / 5
+    assert (32 * step.own[1].extra["budget_words_used"] <= bits).all()
+
+
+def test_more_bits_mean_less_error():
+    tree = {"a": normal(2, 256, 1.0, 0), "b": normal(2, 256, 2.0, 1)}
+    errors = []
+    for bits in (1000, 2000, 4500):
+        [_, step] = average(make(bits), tree, tree)
+        errors.append(step.own[1].gradient_error.mean())
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+
+
+def test_the_usual_ladder_errs_less_with_every_step():
+    x = normal(1, 4096, 1.0, 0)[0]
+    bits, errors = [], []
+    for spec in LADDER:
+        c = compressors.make(spec)
+        assert c.name == spec, "so that names leave the usual ladder out"
+        payload, _ = c.compress(x, (), jax.random.key(0))
+        bits.append(nbits(payload))
+        errors.append(float(jnp.sum((x - c.decompress(payload, x)) ** 2)))
+    assert bits == sorted(bits)
+    assert errors == sorted(errors, reverse=True)
+    assert all(a > 2 * b for a, b in itertools.pairwise(errors))
+
+
+# --- Names and errors ---------------------------------------------------------------
+
+
+def test_names_build_the_same_exchange_again():
+    usual = exchanges.make("budget(5000)", "sign")
+    assert usual.name == "budget(bits_per_step=5000)"
+    other = make(5000, every=7)
+    assert exchanges.make(other.name, "sign").name == other.name
+    bare = exchanges.make("budget(5000, [sign, block_scaled(bits=4)], 7)", "sign")
+    quoted = exchanges.make("budget(5000, ('sign', 'block_scaled(4)'), 7)", "sign")
+    assert bare.name == quoted.name
+    scoped = exchanges.make("budget(5000)", "sign", "whole_tree")
+    assert scoped.name == "budget(bits_per_step=5000; whole_tree)"
+
+
+def test_a_budget_below_the_cheapest_choice_is_refused_with_both_numbers():
+    """Signs of 256 and a scale: 9 words; table: 3; three dense numbers."""
+    tree = {"w": jnp.zeros(256), "b": jnp.zeros(3)}
+    least = 32 * (9 + 3 + 3)
+    make(least, scope="only_large(min_size=10)").init(tree)
+    with pytest.raises(ValueError, match=f"bits_per_step={least - 1} .* {least} bits"):
+        make(least - 1, scope="only_large(min_size=10)").init(tree)
+
+
+def test_nothing_to_choose_is_refused():
+    exchange = exchanges.make("budget(5000)", "none")
+    with pytest.raises(ValueError, match="nothing to choose"):
+        exchange.init({"w": jnp.zeros(256)})
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("budget(5000, ladder=['rotating_slice'])", "without state.*rotating_slice"),
+        ("budget(5000, ladder=['sing'])", "Did you mean 'sign'"),
+        ("budget(5000, ladder='sign')", "ladder is a list.*'sign'"),
+        ("budget(5000, ladder=sign)", "ladder is a list"),
+        ("budget(5000, ladder=[])", "ladder is a list"),
+        ("budget(0)", "bits_per_step is a whole number of at least 1, not 0"),
+        ("budget(5000, every=0.5)", "every is a whole number of at least 1, not 0.5"),
+        ("budget", "needs bits_per_step"),
+    ],
+)
+def test_bad_arguments_are_refused(spec, message):
+    with pytest.raises(SpecError, match=message):
+        exchanges.make(spec, "sign")
