@@ -8,13 +8,16 @@ every step is waited for. Medians of the turns; compilation is not in them.
     python -m benchmarks.exchange --out build --python path/to/python/with/torch
     python -m benchmarks.exchange --cases power_sgd exact --scale 0.3
 
-PyTorch's DDP hooks run in the same turns, in processes of their own: peers_ddp.py says
-what is timed there. A method is one line in CASES.
+Large fresh arrays cost page faults, often more than the arithmetic, and small ones are
+recycled: a tree of many tensors has the better of one vector. --huge-pages asks the C
+library for large pages, for both sides. PyTorch's DDP hooks run in the same turns, in processes of
+their own: peers_ddp.py says what is timed there. A method is one line in CASES.
 """
 
 import argparse
 import contextlib
 import csv
+import os
 import statistics
 import sys
 import time
@@ -90,6 +93,8 @@ CASES = (
     Case("shared_scale", memory="none"),  # unbiased
     Case("hierarchical(per_host=2)", "top_k(keep=0.01)"),
     Case("simulated", "top_k(keep=0.01)"),
+    # Four bits an element; "sign" stands for the tensors that have a choice.
+    Case("budget(bits_per_step=100000000)", "sign"),
 )
 
 _UNKNOWN = dict.fromkeys(("compile_s", "memory", "sent", "collectives"))
@@ -159,7 +164,10 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--no-decoding", action="store_true", help="skip decoding")
     parser.add_argument("--out", type=Path, help="folder for the CSV and the plot")
+    parser.add_argument("--huge-pages", action="store_true")
     args = parser.parse_args(arguments)
+    if args.huge_pages:
+        _with_huge_pages()
     chosen = _chosen(args.cases)
     crew = parallel.setup(args.workers)
     with_peers = not args.no_peers and peers_ddp.has_torch(args.python)
@@ -403,6 +411,14 @@ def _heats(cases: list[Case]) -> list[list[Case]]:
     for case in cases:
         heats.setdefault(case.heat or case.title, []).append(case)
     return list(heats.values())
+
+
+def _with_huge_pages() -> None:
+    """Start again: the C library reads this when a program begins."""
+    setting = "glibc.malloc.hugetlb=1"
+    if os.environ.get("GLIBC_TUNABLES") != setting:
+        command = [sys.executable, "-m", "benchmarks.exchange", *sys.argv[1:]]
+        os.execve(sys.executable, command, os.environ | {"GLIBC_TUNABLES": setting})
 
 
 # --- Decoding -------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
     workers = pieces.workers
     state = parallel.spread(pieces.fresh(), workers)
-    compiled, _ = compile_step(pieces, state)
+    compiled, _ = compile_step(pieces, state, pieces.stages.at(0))
     holder = [state]
 
     def run(steps: int) -> float:

@@ -102,8 +102,8 @@ def budget(
     References:
       Alimohammadi et al., L-GreCo: Layerwise-Adaptive Gradient Compression for
       Efficient and Accurate Deep Learning, arXiv:2210.17357, 2022. It asks for the
-      fewest bits at a given error, by dynamic programming on the host; here the bits
-      are given, as buffers have to be, and a greedy choice runs in the step.
+      fewest bits at a given error, by dynamic programming; here the bits are given, as
+      buffers have to be, and a greedy choice runs in the step.
     """
     options = _options(ladder)
     for name, value in (("bits_per_step", bits_per_step), ("every", every)):

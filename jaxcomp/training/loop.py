@@ -291,7 +291,7 @@ def _epoch_row(
         "wire_bytes_per_step": sent.wire,
         "dense_bytes_per_step": sent.dense,
         "compression_ratio": sent.ratio,
-        "simulated": int(sent.simulated),
+        "simulated": int(sent.simulated or sent.stand_in),
         **position.totals.means(),
     }
 

@@ -101,10 +101,7 @@ def make_stages(config: Any, horizon: Horizon) -> Stages:
     if config.keep_warmup:
         keep = _keep_of(_first(config.compressor))
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
-        warmup = [
-            Stage(_with_keep(config.compressor, k), dense=k == 1) if k > keep else usual
-            for k in keeps
-        ]
+        warmup = [_warm(usual, k) if k > keep else usual for k in keeps]
     first = steps_of(config.dense_for, horizon)
     flush = steps_of(config.flush_every, horizon)
 
@@ -115,6 +112,12 @@ def make_stages(config: Any, horizon: Horizon) -> Stages:
         return warmup[epoch] if epoch < len(warmup) else usual
 
     return Stages(at, first)
+
+
+def _warm(usual: Stage, keep: float) -> Stage:
+    if keep == 1:
+        return usual._replace(dense=True)
+    return Stage(_with_keep(usual.compressor, keep), dense=False)
 
 
 def _first(spec: str) -> Call:

@@ -18,9 +18,8 @@ class Traffic(NamedTuple):
 
     wire: float
     dense: int  # of the uncompressed gradient
-    # vmap: nothing moves; what the traced step would send. Exchange `simulated`: the
-    # dense bytes of a method that is meant to send less.
-    simulated: bool
+    simulated: bool  # vmap: nothing moves; what the traced step would send
+    stand_in: bool = False  # the dense bytes of a method that is meant to send less
 
     @property
     def ratio(self) -> float:
@@ -28,9 +27,11 @@ class Traffic(NamedTuple):
 
     def __str__(self) -> str:
         kind = "would send" if self.simulated else "sends"
+        note = ": SIMULATED, the method's own bytes are in steps.csv"
         return (
             f"each worker {kind} {bytes_text(self.wire)} a step instead of "
             f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
+            f"{note if self.stand_in else ''}"
         )
 
 
@@ -66,5 +67,5 @@ def compile_step(
     else:
         found = wire.collectives(compiled)
     sent = sum(wire.collective_bytes(found).values())
-    simulated = simulated or pieces.exchange.simulated
-    return compiled, Traffic(sent, wire.dense_bytes(state.params), simulated)
+    dense = wire.dense_bytes(state.params)
+    return compiled, Traffic(sent, dense, simulated, pieces.exchange.simulated)

@@ -122,12 +122,11 @@ def test_low_precision_gradients_keep_their_type():
     assert {m.dtype for m in jax.tree.leaves(step.shared)} == {jnp.dtype(jnp.bfloat16)}
 
 
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
-def test_simulated_workers_are_real_ones_bit_for_bit(mapper):
+def test_simulated_workers_are_real_ones_bit_for_bit():
     trees = [two(2, seed) for seed in range(3)]
     exchange = make(2500, every=2)
     pairs = zip(
-        average(exchange, *trees), average(exchange, *trees, mapper=mapper), strict=True
+        average(exchange, *trees), average(exchange, *trees, mapper="pmap"), strict=True
     )
     for a, b in pairs:
         jax.tree.map(np.testing.assert_array_equal, a.shared, b.shared)
@@ -149,7 +148,7 @@ def test_a_nan_is_seen_by_all_and_changes_no_choice():
 # --- The message --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [2200, 2231, 4000, 100_000])
+@pytest.mark.parametrize("bits", [2231, 4000, 100_000])
 def test_one_message_within_the_budget(bits):
     """Table of errors included; what could never be used is not sent."""
     sizes = {f"w{n}": n for n in (256, 512)}
@@ -162,8 +161,13 @@ def test_one_message_within_the_budget(bits):
         averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
     )
     program = mapped.lower(state, parallel.place(tree, crew, 0)).compile()
+    one = jax.tree.map(lambda x: x[0], tree)
+    traced = wire.traced_collectives(
+        averaging(exchange), start(exchange, tree), one, axis="workers", workers=4
+    )
     dearest = 6 + words_of(QUANTISERS, *sizes.values()).max(axis=1).sum()
     assert [c.kind for c in wire.collectives(program)] == ["all-gather"]
+    assert wire.collective_bytes(traced) == wire.collective_bytes(program)
     assert wire.collective_bytes(program) == {
         "all-gather": 4 * min(bits // 32, dearest)
     }

@@ -1,0 +1,125 @@
+"""Every exchange with every compressor that it takes, on simulated workers.
+
+The exchange is compiled by itself, once for a number of workers; memories run around it
+uncompiled. So the whole matrix costs as many programs as exchanges, not as pairs.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp import exchanges, memory, parallel
+from jaxcomp.base import Averaged, Exchange
+
+COMPRESSORS = ("top_k(keep=0.1)", "random_k(keep=0.1)", "qsgd(levels=7)", "sign")
+WORKERS = (1, 2, 3, 4, 8)
+# Exchange, and the compressors it is tried with; None: it uses none.
+PAIRS = [
+    *[("exact", None), ("power_sgd(rank=1, min_rate=1)", None)],
+    *[("majority_vote", None), ("shared_scale", None)],
+    ("budget(bits_per_step=6000, every=2)", "sign"),
+    ("aligned_psum", "random_k(keep=0.1)"),
+    *[("gather", c) for c in COMPRESSORS],
+    *[("hierarchical(per_host=HOST)", c) for c in COMPRESSORS],
+    *[("simulated", c) for c in COMPRESSORS],
+    *[("sparse_reduce", c) for c in COMPRESSORS[:2]],
+    *[("two_phase", c) for c in COMPRESSORS],
+    ("two_phase(server_feedback=True)", "qsgd(levels=7)"),
+]
+MEMORIES = (
+    "none",
+    "error_feedback",
+    "dgc",
+    "dgc(nesterov=True, masking=False)",
+    "ef21",
+    "ef21_momentum",
+    "local_momentum",
+    "shared_momentum",
+    "local_momentum | error_feedback",
+)
+
+
+class Step(NamedTuple):
+    """One step of all workers, as NumPy; all but `mean` have a worker axis."""
+
+    given: Any
+    mean: Any
+    sent: Any
+    held: Any  # None where nothing is ever held
+    state: Any
+
+
+def gradients(workers: int, seed: int) -> dict[str, jax.Array]:
+    """A matrix and a vector, heavy-tailed."""
+    rng = np.random.default_rng(seed)
+    shapes = {"kernel": (10, 9), "bias": (7,)}
+    return {
+        name: jnp.asarray(rng.standard_t(3, size=(workers, *shape)), jnp.float32)
+        for name, shape in shapes.items()
+    }
+
+
+@functools.cache
+def compiled(exchange: str, compressor: str | None, workers: int) -> Exchange:
+    """An exchange whose `average` is one program."""
+    spec = exchange.replace("HOST", "1" if workers % 2 else "2")
+    built = exchanges.make(spec, compressor or "none")
+    return built._replace(average=jax.jit(built.average))
+
+
+def with_memory(exchange: Exchange, spec: str) -> Exchange:
+    return memory.make(spec, exchange)
+
+
+def steps_of(
+    exchange: Exchange, workers: int, count: int, inputs: Callable[[int], Any]
+) -> list[Step]:
+    """Take `count` steps; `inputs(i)` has a leading worker axis."""
+    crew = parallel.setup(workers, "vmap")
+    one = jax.tree.map(lambda x: x[0], inputs(0))
+    state = parallel.spread(exchange.init(one), crew)
+    axes = parallel.axes(state)
+    mapped = jax.vmap(
+        lambda s, x, k: exchange.average(x, s, k),
+        in_axes=(axes, 0, None),
+        out_axes=Averaged(None, 0, axes, 0),
+        axis_name="workers",
+        axis_size=workers,
+    )
+    held_of = exchange.held and jax.vmap(exchange.held, in_axes=(axes,))
+    steps = []
+    for i in range(count):
+        given = inputs(i)
+        mean, sent, state, _ = mapped(state, given, jax.random.key(i))
+        held = held_of(state) if held_of else None
+        steps.append(Step(*jax.tree.map(np.asarray, (given, mean, sent, held, state))))
+    return steps
+
+
+def close(a: Any, b: Any, tolerance: float = 2e-5) -> None:
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=tolerance, atol=tolerance),
+        a,
+        b,
+    )
+
+
+def zeros(tree: Any) -> Any:
+    return jax.tree.map(np.zeros_like, tree)
+
+
+def add(a: Any, b: Any) -> Any:
+    return jax.tree.map(np.add, a, b)
+
+
+def subtract(a: Any, b: Any) -> Any:
+    return jax.tree.map(np.subtract, a, b)
+
+
+def average(tree: Any) -> Any:
+    """The mean over the leading worker axis."""
+    return jax.tree.map(lambda x: x.mean(axis=0), tree)

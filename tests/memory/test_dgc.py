@@ -1,0 +1,197 @@
+"""Deep Gradient Compression against the formulas, step by step in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxcomp import SpecError, distributed, make_exchange
+from tests.workers import averaging, run, start
+
+WORKERS, STEPS, KEEP, M = 3, 50, 0.05, 0.9
+
+
+def inputs(workers=WORKERS, steps=STEPS):
+    """A large tensor that is compressed and a small one that goes dense."""
+    rng = np.random.default_rng(1)
+
+    def draw(*shape):
+        return jnp.asarray(rng.normal(size=(workers, *shape)), jnp.float32)
+
+    return [{"bias": draw(5), "kernel": draw(20, 10)} for _ in range(steps)]
+
+
+def top_k(vector, count):
+    """Places of the `count` largest magnitudes."""
+    return np.argsort(-np.abs(vector), kind="stable")[:count]
+
+
+def reference(trees, *, nesterov, masking, clip=None):
+    """Means over the workers, with every worker's u and v as rows."""
+    workers = trees[0]["kernel"].shape[0]
+    u = {k: np.zeros((workers, x[0].size), np.float32) for k, x in trees[0].items()}
+    v = {k: np.zeros_like(x) for k, x in u.items()}
+    dense_u = np.zeros(trees[0]["bias"].shape[1], np.float32)
+    m = np.float32(M)
+    means = []
+    for tree in trees:
+        g = {k: np.asarray(x).reshape(workers, -1).copy() for k, x in tree.items()}
+        if clip is not None:
+            for i in range(workers):
+                length = np.sqrt(sum(np.square(x[i]).sum() for x in g.values()))
+                for x in g.values():
+                    x[i] *= min(1, clip / np.sqrt(workers) / length)
+        mean = {}
+        # Dense tensors: the mean first, momentum after it.
+        average = g["bias"].mean(axis=0)
+        dense_u = m * (dense_u + average) if nesterov else m * dense_u + average
+        mean["bias"] = dense_u + average if nesterov else dense_u
+        # Large ones: local momentum, selection, masking.
+        sent = np.zeros_like(g["kernel"])
+        for i in range(workers):
+            if nesterov:
+                u["kernel"][i] = m * (u["kernel"][i] + g["kernel"][i])
+                v["kernel"][i] += u["kernel"][i] + g["kernel"][i]
+            else:
+                u["kernel"][i] = m * u["kernel"][i] + g["kernel"][i]
+                v["kernel"][i] += u["kernel"][i]
+            chosen = top_k(v["kernel"][i], round(KEEP * v["kernel"][i].size))
+            sent[i, chosen] = v["kernel"][i, chosen]
+            v["kernel"][i, chosen] = 0
+            if masking:
+                u["kernel"][i, chosen] = 0
+        mean["kernel"] = sent.mean(axis=0)
+        means.append(mean)
+    return means, v
+
+
+def exchange_for(memory, compressor=f"top_k(keep={KEEP})", **more):
+    return make_exchange(
+        "gather", compressor, memory, policy=[("ndim<2", "none")], **more
+    )
+
+
+def steps_of(exchange, trees, mapper="vmap"):
+    workers = len(trees[0]["bias"])
+    state = start(exchange, trees[0])
+    return run(averaging(exchange), state, trees, mapper=mapper, workers=workers)
+
+
+@pytest.mark.parametrize("masking", [True, False])
+@pytest.mark.parametrize("nesterov", [True, False])
+def test_fifty_steps_of_the_formulas(nesterov, masking):
+    trees = inputs()
+    expected, v = reference(trees, nesterov=nesterov, masking=masking)
+    memory = f"dgc(momentum={M}, nesterov={nesterov}, masking={masking})"
+    steps = steps_of(exchange_for(memory), trees)
+    for step, mean in zip(steps, expected, strict=True):
+        for name, value in mean.items():
+            got = step.shared[name].reshape(-1)
+            np.testing.assert_allclose(got, value, rtol=2e-4, atol=2e-4)
+    kept = steps[-1].state[1].velocity.value["kernel"].reshape(WORKERS, -1)
+    np.testing.assert_allclose(kept, v["kernel"], rtol=2e-4, atol=2e-4)
+
+
+def test_clipping_divides_the_limit_by_the_root_of_the_workers():
+    trees = inputs(steps=5)
+    expected, _ = reference(trees, nesterov=False, masking=True, clip=2.0)
+    steps = steps_of(exchange_for("dgc(clip=2.0)"), trees)
+    for step, mean in zip(steps, expected, strict=True):
+        for name, value in mean.items():
+            got = step.shared[name].reshape(-1)
+            np.testing.assert_allclose(got, value, rtol=2e-4, atol=2e-5)
+
+
+def test_clipping_each_tensor_by_itself():
+    tree = {"a": jnp.full((1, 4, 2), 10.0), "b": jnp.full((1, 2, 2), 0.01)}
+    exchange = make_exchange("exact", memory="dgc(clip=1.0, clip_each=True)")
+    [step] = run(
+        averaging(exchange), start(exchange, tree), [tree], mapper="vmap", workers=1
+    )
+    assert np.linalg.norm(step.shared["a"]) == pytest.approx(1.0, rel=1e-5)
+    np.testing.assert_allclose(step.shared["b"], 0.01)
+
+
+def test_one_worker_is_momentum_sgd_when_nothing_is_lost():
+    """The original drops compression and momentum there without a word."""
+    trees = inputs(workers=1, steps=10)
+    steps = steps_of(exchange_for("dgc(nesterov=True)", "none"), trees)
+    sgd = optax.sgd(1.0, momentum=M, nesterov=True)
+    state = sgd.init(jax.tree.map(lambda x: x[0], trees[0]))
+    for tree, step in zip(trees, steps, strict=True):
+        update, state = sgd.update(jax.tree.map(lambda x: x[0], tree), state)
+        for name, value in update.items():
+            np.testing.assert_allclose(step.shared[name], -value, rtol=1e-4, atol=1e-5)
+
+
+def test_one_worker_still_compresses():
+    trees = inputs(workers=1, steps=3)
+    steps = steps_of(exchange_for("dgc"), trees)
+    for step in steps:
+        assert np.count_nonzero(step.shared["kernel"]) == round(KEEP * 200)
+
+
+def test_a_dense_step_is_momentum_sgd_and_empties_the_velocity():
+    """As a flush, or as dense first epochs: with the state of the compressed step."""
+    trees = inputs(steps=4)
+    exchange, dense = exchange_for("dgc"), exchange_for("dgc", dense=True)
+    first = steps_of(exchange, trees[:3])[-1]
+    one = jax.tree.map(lambda x: x[0], trees[0])
+    same = jax.tree.structure(exchange.init(one)) == jax.tree.structure(dense.init(one))
+    assert same
+    key = jax.random.key(0)
+    axes = jax.tree.map(lambda x: 0, first.state[1])
+    mapped = jax.vmap(
+        lambda s, x: dense.average(x, s, key), in_axes=(axes, 0), axis_name="workers"
+    )
+    result = mapped(first.state[1], trees[3])
+    old = first.state[1]
+    u = M * old.momentum.value["kernel"] + np.asarray(trees[3]["kernel"])
+    v = old.velocity.value["kernel"] + u
+    np.testing.assert_allclose(
+        result.mean["kernel"][0], v.mean(axis=0), rtol=1e-4, atol=1e-5
+    )
+    assert not np.any(result.state.velocity.value["kernel"])
+    np.testing.assert_allclose(
+        result.state.momentum.value["kernel"], u, rtol=1e-5, atol=1e-6
+    )
+
+
+def test_the_error_of_the_cast_is_fed_back():
+    """float16 values: what rounding took stays in the velocity."""
+    trees = inputs(steps=1)
+    [step] = steps_of(
+        exchange_for("dgc", "top_k(keep=0.05) | cast(dtype='float16')"), trees
+    )
+    given, kept = np.asarray(trees[0]["kernel"]), step.state[1].velocity.value["kernel"]
+    sent = step.own[0]["kernel"]
+    chosen = sent != 0
+    assert chosen.sum() == WORKERS * 10
+    assert 0 < np.abs(kept[chosen]).max() < 1e-2
+    np.testing.assert_array_equal(given - sent, kept)
+    assert not step.state[1].momentum.value["kernel"][chosen].any()
+
+
+@pytest.mark.parametrize(
+    ("memory", "word"),
+    [
+        ("dgc(momentum=1.0)", "momentum"),
+        ("dgc(masking=1)", "masking"),
+        ("dgc(clip=-1)", "clip"),
+        ("dgc(momentun=0.9)", "momentum"),
+    ],
+)
+def test_bad_arguments_are_named(memory, word):
+    with pytest.raises(SpecError, match=word):
+        exchange_for(memory)
+
+
+def test_it_is_one_link_of_a_chain():
+    tx = optax.chain(distributed(exchange_for("dgc"), seed=0), optax.sgd(0.1))
+    trees = inputs(steps=1)
+    state = tx.init(jax.tree.map(lambda x: x[0], trees[0]))
+    step = jax.vmap(
+        lambda g: tx.update(g, state)[0], axis_name="workers", out_axes=None
+    )
+    assert jax.tree.map(jnp.shape, step(trees[0])) == {"bias": (5,), "kernel": (20, 10)}
