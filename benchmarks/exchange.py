@@ -8,10 +8,11 @@ every step is waited for. Medians of the turns; compilation is not in them.
     python -m benchmarks.exchange --out build --python path/to/python/with/torch
     python -m benchmarks.exchange --cases power_sgd exact --scale 0.3
 
-Large fresh arrays cost page faults, often more than the arithmetic, and small ones are
-recycled: a tree of many tensors has the better of one vector. --huge-pages asks the C
-library for large pages, for both sides. PyTorch's DDP hooks run in the same turns, in processes of
-their own: peers_ddp.py says what is timed there. A method is one line in CASES.
+PyTorch's DDP hooks run in the same turns, in processes of their own: peers_ddp.py says
+what is timed there. A method is one line in CASES. Large fresh arrays cost page faults,
+often more than the arithmetic, and small ones are recycled, so a tree of many tensors
+has the better of one vector: --huge-pages asks the C library for large pages, for both
+sides.
 """
 
 import argparse

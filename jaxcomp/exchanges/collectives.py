@@ -60,10 +60,10 @@ def index(axis: Axis) -> Array:
 def total(tree: Tree, axis: Axis) -> Tree:
     """The sum over the workers, by one all-reduce."""
 
-    def summed(rows: Array) -> Array:
+    def simulated(rows: Array, place: Array) -> Array:
         return jnp.sum(rows, axis=0, dtype=rows.dtype)
 
-    return _over(jax.lax.psum, summed)(tree, axis)
+    return _over(jax.lax.psum, simulated, tree, axis)
 
 
 def mean(tree: Tree, axis: Axis) -> Tree:
@@ -79,7 +79,7 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
       axis: over whom.
       alike: promises that all groups of a part gather the same.
     """
-    return _over(jax.lax.all_gather, lambda rows: rows, alike)(x, axis)
+    return _over(jax.lax.all_gather, lambda rows, place: rows, x, axis, alike)
 
 
 def swap(rows: Array, axis: Axis) -> Array:
@@ -88,10 +88,10 @@ def swap(rows: Array, axis: Axis) -> Array:
     def exchanged(x: Array, name: str, **groups: Any) -> Array:
         return jax.lax.all_to_all(x, name, 0, 0, **groups)
 
-    def own(all_rows: Array) -> Array:
-        return jnp.take(all_rows, index(axis), axis=1)
+    def simulated(rows: Array, place: Array) -> Array:
+        return jnp.take(rows, place, axis=1)
 
-    return _over(exchanged, own)(rows, axis)
+    return _over(exchanged, simulated, rows, axis)
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
@@ -108,26 +108,47 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
 
 def _over(
     collective: Callable[..., Tree],
-    simulated: Callable[[Array], Array],
+    simulated: Callable[[Array, Array], Array],
+    tree: Tree,
+    axis: Axis,
     alike: bool = False,
-) -> Callable[[Tree, Axis], Tree]:
-    """A collective over an axis or over a part of one.
+) -> Tree:
+    """A collective over an axis, or over each group of a part.
 
-    vmap knows no parts. There, where nothing moves anyway, all workers' arrays are
-    gathered, and `simulated` takes the rows of the own group for the result.
+    vmap knows no groups, so what they do is written out for it.
+
+    Args:
+      collective: of jax.lax.
+      simulated: (arrays of the group's members, own place in it) -> result.
+      tree: of this worker.
+      axis: over whom.
+      alike: whether all groups have the same result.
     """
+    if not isinstance(axis, Part):
+        return collective(tree, axis)
+    groups = axis.groups()
 
-    def over(x: Tree, axis: Axis) -> Tree:
-        if not isinstance(axis, Part):
-            return collective(x, axis)
-        groups = axis.groups()
-        try:
-            return collective(x, axis.axis, axis_index_groups=groups)
-        except NotImplementedError:
-            everyone = jax.lax.all_gather(x, axis.axis)
-            place = jax.lax.axis_index(axis.axis)
-            member = place // axis.per_host if axis.inside else place % axis.per_host
-            own = jnp.asarray(groups)[0 if alike else member]
-            return jax.tree.map(lambda rows: simulated(rows[own]), everyone)
+    @jax.custom_batching.custom_vmap
+    def grouped(tree: Tree) -> Tree:
+        return collective(tree, axis.axis, axis_index_groups=groups)
 
-    return over
+    @grouped.def_vmap
+    def _(workers: int, batched: Any, tree: Tree) -> tuple[Tree, Any]:
+        members = jnp.asarray(groups)
+        own, place = np.zeros((2, workers), np.int32)  # group of a worker, place in it
+        for i, group in enumerate(groups):
+            own[group], place[group] = i, range(len(group))
+
+        def result(x: Array, is_batched: bool) -> Array:
+            if not is_batched:
+                x = jnp.broadcast_to(x, (workers, *x.shape))
+            if alike:
+                return simulated(x[members[0]], jnp.int32(0))
+            return jax.vmap(lambda g, p: simulated(x[members[g]], p))(own, place)
+
+        return (
+            jax.tree.map(result, tree, *batched),
+            jax.tree.map(lambda x: not alike, tree),
+        )
+
+    return grouped(tree)

@@ -39,7 +39,7 @@ def reduce_rows(
     """Mean over the workers, each of which sums one row: compressed twice.
 
     Row j of every worker goes to worker j, which decodes and adds them, compresses the
-    mean and sends it to all. One all-to-all and one all-gather.
+    sum and sends it to all. One all-to-all and one all-gather.
 
     Args:
       rows: leaves [N, m]; row j belongs to worker j.
@@ -64,8 +64,7 @@ def reduce_rows(
     one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), payloads)
     received = collectives.swap(jax.vmap(fuse)(payloads), axis)
     arrived = jax.vmap(lambda words: split(words, one))(received)
-    summed = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
-    due = jax.tree.map(lambda x: x / count, summed)
+    due = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
 
     answer = compress(due, second_key)
     messages = collectives.gather(fuse(answer), axis)
@@ -73,7 +72,10 @@ def reduce_rows(
     def decoded(words: Array) -> Tree:
         return codec.decompress(split(words, spec_of(answer)), wide)
 
-    mean = jax.lax.map(decoded, messages)
+    # Sums are answered, not means: what is answered in full is then missing by exactly
+    # nothing, with no rounding of a division in between.
+    answers = jax.lax.map(decoded, messages)
     first = jax.lax.map(lambda payload: codec.decompress(payload, wide), payloads)
-    missing = jax.tree.map(lambda s, m: s - count * m[place], summed, mean)
+    missing = jax.tree.map(lambda d, a: d - a[place], due, answers)
+    mean = jax.tree.map(lambda a: a / count, answers)
     return Reduced(mean, first, missing)

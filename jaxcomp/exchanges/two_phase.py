@@ -37,12 +37,12 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
     """Every worker averages the part of each vector that it owns: compressed twice.
 
     Vectors are cut into N parts. Part j of every worker goes to worker j (all-to-all),
-    which decodes and adds them, compresses the mean m_j = (1/N) sum_i D(C(g_ij)) and
-    sends it to all (all-gather): mean_j = D(C(m_j)). A worker hands over two messages
-    of about `nbits(payload)`, and receives as much, whatever N is.
+    which decodes and adds them, compresses the sum s_j = sum_i D(C(g_ij)) and sends it
+    to all (all-gather): mean_j = D(C(s_j)) / N. A worker hands over `nbits(payload)`
+    and an N-th of it, and receives about twice `nbits(payload)`, whatever N is.
 
-    The owner is charged with what its answer lost, N (mean_j - m_j), so that the mean
-    of `sent` is the mean: a memory keeps both errors. With `server_feedback` the owner
+    The owner is charged with what its answer lost, D(C(s_j)) - s_j, so that the mean of
+    `sent` is the mean: a memory keeps both errors. With `server_feedback` the owner
     keeps this error itself and adds it to its next sum, exactly and uncompressed.
 
     Args:

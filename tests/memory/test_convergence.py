@@ -11,19 +11,24 @@ from jaxcomp import distributed, make_exchange, parallel
 WORKERS, SIZE = 4, 30
 
 
-def problem():
+def problem(paired=True):
     """f_i(x) = |x - c_i|^2 / 2 with other c_i on each worker; optimum: their mean.
 
-    The gradients do not vanish at the optimum, their mean does: what a biased method
-    drops on each worker does not cancel.
+    Gradients do not vanish at the optimum, their mean does. Large ones that cancel hide
+    small ones that agree: without a memory top-k sends only the former.
+
+    Args:
+      paired: whether each worker has one that is off the optimum the other way.
     """
     rng = np.random.default_rng(0)
-    return jnp.asarray(rng.normal(size=(WORKERS, SIZE)) * 3 + 1, jnp.float32)
+    off = rng.normal(size=(WORKERS // 2, SIZE)) * np.linspace(0, 8, SIZE)
+    off = np.concatenate([off, -off if paired else rng.normal(size=off.shape) * 3])
+    return jnp.asarray(1 + off, jnp.float32)
 
 
-def distance(exchange, rate, steps=1500):
+def distance(exchange, rate, steps=1500, paired=True):
     """From the optimum after `steps`, relative to where it began."""
-    centres = problem()
+    centres = problem(paired)
     tx = optax.chain(distributed(exchange, seed=0), optax.sgd(rate))
     params = jnp.zeros(SIZE)
     crew = parallel.setup(WORKERS, "vmap")
@@ -74,3 +79,16 @@ def test_ef21_stands_still_at_the_optimum():
     """With a constant rate too: what is sent vanishes, and so does the step's error."""
     exchange = make_exchange("gather", "top_k(keep=0.1)", "ef21")
     assert distance(exchange, 0.05) < 1e-4
+
+
+def test_masking_moves_the_optimum_of_unlike_workers():
+    """It drops momentum, and more of it where a worker's gradient is large.
+
+    Workers that sample the same data have gradients alike. Where they do not, take
+    masking=False; docs/methods.md says so.
+    """
+    decay = optax.exponential_decay(0.01, 500, 0.2)
+    masked = make_exchange("gather", "top_k(keep=0.1)", "dgc")
+    plain = make_exchange("gather", "top_k(keep=0.1)", "dgc(masking=False)")
+    assert distance(masked, decay, paired=False) > 0.05
+    assert distance(plain, decay, paired=False) < 0.02

@@ -1,0 +1,188 @@
+"""What each exchange sends, read from the program compiled for real devices."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import exchanges, make_exchange, models, parallel, wire
+from tests.exchanges.matrix import PAIRS
+from tests.workers import averaging, start
+
+# The collectives of one step, whatever the number of tensors.
+KINDS = {
+    "aligned_psum": ["all-reduce"],
+    "budget": ["all-gather"],
+    "exact": ["all-reduce"],
+    "gather": ["all-gather"],
+    "hierarchical": ["all-reduce", "all-gather", "all-gather"],
+    "majority_vote": ["all-to-all", "all-gather"],
+    "power_sgd": ["all-reduce", "all-reduce"],
+    "shared_scale": ["all-gather", "all-reduce"],
+    "simulated": ["all-reduce"],
+    "sparse_reduce": ["all-to-all", "all-gather"],
+    "two_phase": ["all-to-all", "all-gather"],
+}
+TREE = {
+    **{f"w{n}": jax.ShapeDtypeStruct((n, 9), jnp.float32) for n in (8, 9, 10)},
+    **{f"b{n}": jax.ShapeDtypeStruct((n,), jnp.float32) for n in (40, 41)},
+}
+
+
+@functools.cache
+def program(exchange, workers, size=None):
+    """The compiled exchange of TREE, or of one vector."""
+    shapes = TREE if size is None else {"w": jax.ShapeDtypeStruct((size,), jnp.float32)}
+    tree = jax.tree.map(lambda s: jnp.ones((workers, *s.shape), s.dtype), shapes)
+    crew = parallel.setup(workers, "pmap")
+    state = parallel.spread(start(exchange, tree), crew)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
+    )
+    return mapped.lower(state, parallel.place(tree, crew, 0)).compile()
+
+
+@functools.cache
+def method(exchange, compressor):
+    spec = exchange.replace("HOST", "2").replace("6000", "20000")
+    memory = "none" if exchange == "majority_vote" else "error_feedback"
+    return make_exchange(spec, compressor or "none", memory)
+
+
+PAIRS = [*PAIRS, ("sparse_reduce(values=cast)", "top_k(keep=0.1)")]
+
+
+def test_every_exchange_is_here():
+    assert set(KINDS) == set(exchanges.REGISTRY)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), PAIRS)
+def test_the_collectives_of_a_step(exchange, compressor):
+    found = wire.collectives(program(method(exchange, compressor), 4))
+    expected = KINDS[exchange.split("(")[0]]
+    assert sorted(c.kind for c in found) == sorted(expected)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), PAIRS)
+def test_the_traced_figure_is_the_compiled_one(exchange, compressor):
+    """What the simulation reports is what real workers send."""
+    built = method(exchange, compressor)
+    traced = wire.traced_collectives(
+        averaging(built),
+        (jnp.int32(0), built.init(TREE)),
+        TREE,
+        axis="workers",
+        workers=4,
+    )
+    compiled = wire.collective_bytes(program(built, 4))
+    assert wire.collective_bytes(traced) == compiled
+
+
+SIZE = 20_000
+
+
+@pytest.mark.parametrize(
+    ("exchange", "compressor"),
+    [
+        ("two_phase", "qsgd(levels=7)"),
+        ("two_phase", "sign"),
+        ("two_phase", "top_k(keep=0.01)"),
+        ("sparse_reduce", "top_k(keep=0.01)"),
+        ("sparse_reduce(values=cast)", "random_k(keep=0.01)"),
+        ("majority_vote", "none"),
+    ],
+)
+def test_traffic_does_not_grow_with_the_workers(exchange, compressor):
+    """Bytes that leave a worker, over (N - 1) / N, are the same for 2, 4 and 8."""
+    built = make_exchange(exchange, compressor, "none")
+    sent = {
+        n: wire.link_bytes(wire.collectives(program(built, n, SIZE))) * n / (n - 1)
+        for n in (2, 4, 8)
+    }
+    assert max(sent.values()) <= 1.1 * min(sent.values()), sent
+
+
+def test_gathered_traffic_does_grow():
+    """The check above can fail."""
+    built = make_exchange("gather", "sign", "none")
+    two, eight = (
+        wire.link_bytes(wire.collectives(program(built, n, SIZE))) * n / (n - 1)
+        for n in (2, 8)
+    )
+    assert eight > 3 * two
+
+
+@pytest.mark.parametrize(
+    ("exchange", "compressor", "bits"),
+    [
+        # Of what a worker hands over: N parts to the owners, and one answer.
+        ("two_phase", "sign", 1 + 1 / 4),
+        ("two_phase", "qsgd(levels=7)", (4 + 32 / 512) * 5 / 4),
+        ("majority_vote", "none", 1 + 1 / 4),
+        ("shared_scale", "none", 4),  # ceil(log2(2 * 4 + 1)) bits, 8 to a word
+        ("sparse_reduce", "top_k(keep=0.01)", 0.01 * 1.25 * (32 + 9) * 5 / 4),
+    ],
+)
+def test_bits_of_an_element(exchange, compressor, bits):
+    built = make_exchange(exchange, compressor, "none")
+    sent = sum(wire.collective_bytes(program(built, 4, SIZE)).values())
+    assert 0.95 * bits <= sent * 8 / SIZE <= 1.05 * bits
+
+
+def test_power_sgd_sends_its_factors_and_the_small_tensors():
+    built = make_exchange("power_sgd(rank=1, min_rate=1)", memory="none")
+    floats = sum(n + 9 for n in (8, 9, 10)) + 40 + 41
+    assert wire.collective_bytes(program(built, 4)) == {"all-reduce": 4 * floats}
+
+
+def test_a_host_sends_one_compressed_tree():
+    """Of 2 hosts with 2 workers each, every worker sends its half of the tree."""
+    built = make_exchange("hierarchical(per_host=2)", "sign", "none")
+    found = wire.collectives(program(built, 4, SIZE))
+    assert all(c.workers == 2 for c in found)
+    between = min(c.nbytes for c in found if c.kind == "all-gather")
+    assert between == pytest.approx(SIZE / 2 / 8, abs=12)
+
+
+def test_parts_of_two_axes():
+    """Hosts and their workers as two axes of a mesh give the numbers of one axis."""
+    rng = np.random.default_rng(0)
+    tree = jnp.asarray(rng.normal(size=(6, 50)), jnp.float32)
+    key = jax.random.key(0)
+
+    def mean_of(axis, x):
+        exchange = make_exchange(
+            "hierarchical(per_host=3)", "top_k(keep=0.1)", "none", axis=axis
+        )
+        return exchange.average(x, exchange.init(x), key).mean
+
+    one = jax.vmap(lambda x: mean_of("workers", x), axis_name="workers", out_axes=None)
+    inner = jax.vmap(lambda x: mean_of(("hosts", "local"), x), axis_name="local")
+    two = jax.vmap(inner, axis_name="hosts")(tree.reshape(2, 3, 50))
+    np.testing.assert_array_equal(two.reshape(6, 50), np.tile(one(tree), (6, 1)))
+
+
+def test_two_phase_on_a_resnet20_sends_a_seventh():
+    """Packed levels, norms, dense small tensors and padding, of two messages."""
+    model = models.make("resnet20", num_classes=10)
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    variables = jax.eval_shape(
+        lambda x: model.init(jax.random.key(0), x, train=False), images
+    )
+    params = variables["params"]
+    exchange = make_exchange(
+        "two_phase", "qsgd(levels=7)", "none", scope="only_large(min_size=1000)"
+    )
+    traced = wire.traced_collectives(
+        averaging(exchange),
+        (jnp.int32(0), exchange.init(params)),
+        params,
+        axis="workers",
+        workers=4,
+    )
+    # A ring all-reduce sends 2 (N-1)/N of the dense bytes; so does this of its own.
+    dense = 2 * (3 / 4) * wire.dense_bytes(params)
+    assert wire.link_bytes(traced) < dense / 7

@@ -1,0 +1,411 @@
+"""What single exchanges promise, against slow and obvious NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import SpecError, exchanges, make_exchange
+from jaxcomp.exchanges.power_sgd import orthonormal
+from tests.exchanges.matrix import average, close, steps_of
+from tests.workers import averaging, gradients, run, start
+
+
+def take(exchange, *trees, mapper="vmap"):
+    workers = len(jax.tree.leaves(trees[0])[0])
+    state = start(exchange, trees[0])
+    return run(averaging(exchange), state, list(trees), mapper=mapper, workers=workers)
+
+
+def matrices(workers, seed, shape=(12, 7)):
+    """Two matrices and a vector; the matrices share directions between workers."""
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=(1, *shape))
+    own = rng.normal(size=(workers, *shape))
+    draws = {"a": common + 0.3 * own, "b": own, "c": rng.normal(size=(workers, 5))}
+    return {name: jnp.asarray(x, jnp.float32) for name, x in draws.items()}
+
+
+# --- Same numbers under every mapper --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("exchange", "compressor", "tolerance"),
+    [
+        ("two_phase", "qsgd(levels=7)", 0),
+        ("sparse_reduce", "top_k(keep=0.1)", 0),
+        ("majority_vote", "none", 0),
+        ("shared_scale", "none", 0),
+        ("hierarchical(per_host=2)", "sign", 1e-6),
+        ("power_sgd(rank=1, min_rate=1)", "none", 1e-5),
+        ("simulated", "sign", 1e-6),
+    ],
+)
+def test_mappers_agree(exchange, compressor, tolerance):
+    built = exchanges.make(exchange, compressor)
+    trees = [gradients(4, seed) for seed in range(2)]
+    simulated = take(built, *trees)[-1]
+    for mapper in ("pmap", "shard_map"):
+        real = take(built, *trees, mapper=mapper)[-1]
+        close(real.shared, simulated.shared, tolerance)
+        close(real.own[0], simulated.own[0], tolerance)
+
+
+# --- PowerSGD -------------------------------------------------------------------------
+
+
+def power_sgd_reference(trees, starts, rank, feedback):
+    """Algorithm 1 and 2 of the paper; a loop over workers, tensors and columns."""
+    workers = len(trees[0]["a"])
+    right = {name: np.array(q, np.float64) for name, q in starts.items()}
+    errors = {name: np.zeros(trees[0][name].shape) for name in right}
+    results = []
+    for tree in trees:
+        mean = {"c": np.asarray(tree["c"], np.float64).mean(axis=0)}
+        for name, q in right.items():
+            given = np.asarray(tree[name], np.float64) + errors[name]
+            p = sum(given[i] @ q for i in range(workers)) / workers
+            for c in range(rank):  # Gram-Schmidt
+                for other in range(c):
+                    p[:, c] -= (p[:, other] @ p[:, c]) * p[:, other]
+                p[:, c] /= np.linalg.norm(p[:, c])
+            q = sum(given[i].T @ p for i in range(workers)) / workers
+            mean[name], right[name] = p @ q.T, q
+            if feedback:
+                # What each worker itself would have decoded.
+                errors[name] = given - np.stack(
+                    [p @ (p.T @ given[i]) for i in range(workers)]
+                )
+        results.append(mean)
+    return results
+
+
+@pytest.mark.parametrize("memory", ["none", "error_feedback"])
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_power_sgd_is_the_published_algorithm(rank, memory):
+    exchange = make_exchange(f"power_sgd(rank={rank}, min_rate=1)", memory=memory)
+    trees = [matrices(3, seed) for seed in range(6)]
+    one = jax.tree.map(lambda x: x[0], trees[0])
+    state = exchange.init(one)
+    factors = (state if memory == "none" else state.exchange).right
+    starts = dict(zip("ab", factors, strict=True))
+    expected = power_sgd_reference(trees, starts, rank, memory != "none")
+    for step, mean in zip(take(exchange, *trees), expected, strict=True):
+        close(step.shared, {k: v.astype(np.float32) for k, v in mean.items()}, 2e-4)
+
+
+def test_power_sgd_finds_the_best_rank_by_going_on_where_it_stood():
+    """A matrix that stands still: the error goes to that of the singular values."""
+    tree = matrices(2, 0)
+    steps = take(
+        make_exchange("power_sgd(rank=2, min_rate=1)", memory="none"), *[tree] * 40
+    )
+    matrix = np.asarray(tree["b"]).mean(axis=0)
+    lengths = np.linalg.svd(matrix, compute_uv=False)
+    best = np.sqrt(np.sum(lengths[2:] ** 2))
+    errors = [np.linalg.norm(step.shared["b"] - matrix) for step in steps]
+    assert errors[0] > 1.05 * best
+    assert errors[-1] == pytest.approx(best, rel=1e-3)
+
+
+def test_power_sgd_leaves_small_tensors_as_they_are():
+    exchange = exchanges.make("power_sgd(rank=2, min_rate=2.0)")
+    spec = {
+        "conv": jax.ShapeDtypeStruct((3, 3, 16, 32), jnp.float32),  # 144 x 32
+        "flat": jax.ShapeDtypeStruct((4000,), jnp.float32),
+        "small": jax.ShapeDtypeStruct((6, 6), jnp.float32),  # 24 numbers x 2 > 36
+    }
+    assert exchange.lossless(spec) == [False, True, True]
+    assert [q.shape for q in exchange.init(spec).right] == [(32, 2)]
+
+
+def test_power_sgd_starts_again_after_zeros():
+    """The published Q is zero then, and stays zero for ever."""
+    tree = matrices(2, 0)
+    nothing = jax.tree.map(jnp.zeros_like, tree)
+    exchange = make_exchange("power_sgd(rank=1, min_rate=1)", memory="none")
+    zero, *rest = take(exchange, nothing, *[tree] * 20)
+    assert not np.any(zero.shared["b"])
+    fresh = take(exchange, *[tree] * 20)[-1]
+    assert np.linalg.norm(rest[-1].shared["b"] - fresh.shared["b"]) < 1e-2
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (1, 1), (2, 3), (40, 4)])
+@pytest.mark.parametrize("kind", ["random", "zero", "equal", "huge"])
+def test_orthonormal_columns(shape, kind):
+    rng = np.random.default_rng(0)
+    columns = {
+        "random": rng.normal(size=shape),
+        "zero": np.zeros(shape),
+        "equal": np.ones(shape),
+        "huge": rng.normal(size=shape) * 1e30,
+    }[kind]
+    q = np.asarray(orthonormal(jnp.asarray(columns, jnp.float32)))
+    wanted = np.eye(shape[1]) if shape[0] >= shape[1] else None
+    assert q.shape == shape
+    assert np.isfinite(q).all()
+    if wanted is not None:
+        np.testing.assert_allclose(q.T @ q, wanted, atol=1e-5)
+
+
+# --- Two phases -----------------------------------------------------------------------
+
+
+def test_two_phase_with_nothing_lost_is_exact():
+    tree = gradients(3)
+    [step] = take(make_exchange("two_phase", "none", "none"), tree)
+    close(step.shared, average(jax.tree.map(np.asarray, tree)))
+
+
+def test_two_phase_top_k_in_numpy():
+    """Each part's largest, added by its owner, and the largest of the sum."""
+    workers, size, keep = 2, 40, 0.2
+    x = np.random.default_rng(0).normal(size=(workers, size)).astype(np.float32)
+    exchange = make_exchange("two_phase", f"top_k(keep={keep})", "none")
+    [step] = take(exchange, {"x": jnp.asarray(x)})
+
+    def largest(row):
+        kept = np.zeros_like(row)
+        places = np.argsort(-np.abs(row))[: round(keep * row.size)]
+        kept[places] = row[places]
+        return kept
+
+    expected, sent = [], np.zeros_like(x)
+    for owner in range(workers):
+        part = slice(owner * size // 2, (owner + 1) * size // 2)
+        first = np.stack([largest(x[i, part]) for i in range(workers)])
+        mean = largest(first.sum(axis=0)) / workers
+        sent[:, part] = first
+        sent[owner, part] += workers * mean - first.sum(axis=0)
+        expected.append(mean)
+    np.testing.assert_allclose(step.shared["x"], np.concatenate(expected), rtol=1e-6)
+    np.testing.assert_allclose(step.own[0]["x"], sent, rtol=1e-5, atol=1e-6)
+
+
+def test_servers_keep_what_their_answers_lost():
+    """Over many equal steps the mean of the results is the mean of what was sent."""
+    tree = {"x": gradients(4)["deep"]}
+    exchange = make_exchange("two_phase(server_feedback=True)", "sign", "none")
+    steps = take(exchange, *[tree] * 60)
+    arrived = np.mean([s.shared["x"] for s in steps], axis=0)
+    sent = np.mean([s.own[0]["x"].mean(axis=0) for s in steps], axis=0)
+    without = make_exchange("two_phase", "sign", "none")
+    plain = np.mean([s.shared["x"] for s in take(without, *[tree] * 60)], axis=0)
+    assert np.linalg.norm(arrived - sent) < 0.2 * np.linalg.norm(plain - sent)
+
+
+def test_two_phase_takes_no_state():
+    exchange = make_exchange("two_phase", "rotating_slice(keep=0.5)", "none")
+    with pytest.raises(ValueError, match="without state"):
+        exchange.init({"x": jnp.ones(8)})
+
+
+# --- Sparse reduce --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_sparse_reduce_with_room_for_all_is_gather(workers):
+    """Chosen places that all find room: the very mean that gather gives."""
+    tree = gradients(workers)
+    for compressor in ("top_k(keep=0.05)", "random_k(keep=0.05)"):
+        roomy = make_exchange(f"sparse_reduce(slack={8 * workers})", compressor, "none")
+        [step] = take(roomy, tree)
+        average_sent = average(step.own[0])
+        close(step.shared, average_sent)
+        kept = sum(np.count_nonzero(leaf[0]) for leaf in jax.tree.leaves(step.own[0]))
+        assert kept == sum(
+            max(1, round(0.05 * leaf[0].size)) for leaf in jax.tree.leaves(tree)
+        )
+    [step] = take(roomy_top_k(workers), tree)
+    [expected] = take(make_exchange("gather", "top_k(keep=0.05)", "none"), tree)
+    close(step.shared, expected.shared)
+
+
+def roomy_top_k(workers):
+    return make_exchange(
+        f"sparse_reduce(slack={8 * workers})", "top_k(keep=0.05)", "none"
+    )
+
+
+def test_sparse_reduce_keeps_what_finds_no_room():
+    """All large elements in one owner's block: the largest go, the rest is kept."""
+    x = np.zeros((4, 1024), np.float32)
+    x[:, :16] = np.arange(16, 0, -1)
+    exchange = make_exchange("sparse_reduce(slack=1.0)", "top_k(keep=0.015625)")
+    first, *rest = take(
+        exchange, {"x": jnp.asarray(x)}, *[{"x": jnp.zeros((4, 1024))}] * 4
+    )
+    np.testing.assert_array_equal(np.flatnonzero(first.shared["x"]), [0, 1, 2, 3])
+    arrived = sum(step.shared["x"] for step in [first, *rest])
+    np.testing.assert_allclose(arrived, x[0], rtol=1e-6)
+
+
+def test_sparse_reduce_wants_a_sparsifier():
+    with pytest.raises(ValueError, match="more than half.*two_phase"):
+        make_exchange("sparse_reduce", "sign").init({"x": jnp.ones(64)})
+
+
+# --- Votes and shared scales ----------------------------------------------------------
+
+
+def test_the_majority_wins_and_ties_are_fair():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(4, 4000)).astype(np.float32)
+    [step] = take(exchanges.make("majority_vote"), {"x": jnp.asarray(x)})
+    won, balance = step.shared["x"], np.sign(x).sum(axis=0)
+    np.testing.assert_array_equal(won[balance != 0], np.sign(balance)[balance != 0])
+    ties = won[balance == 0]
+    assert abs(ties.mean()) < 4 / np.sqrt(ties.size)
+
+
+def test_a_liar_changes_no_unanimous_sign():
+    x = np.abs(np.random.default_rng(0).normal(size=(3, 100))).astype(np.float32)
+    x[1] *= -1e30
+    [step] = take(exchanges.make("majority_vote"), {"x": jnp.asarray(x)})
+    assert (step.shared["x"] == 1).all()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize(
+    ("exchange", "compressor"),
+    [
+        ("majority_vote", "none"),
+        ("shared_scale", "none"),
+        ("power_sgd(rank=1, min_rate=1)", "none"),
+        ("two_phase", "sign"),
+        ("two_phase", "top_k(keep=0.1)"),
+        ("sparse_reduce", "top_k(keep=0.1)"),
+        ("hierarchical(per_host=1)", "qsgd(levels=7)"),
+        ("simulated", "top_k(keep=0.1)"),
+    ],
+)
+def test_what_is_not_finite_is_seen_by_all(exchange, compressor, bad):
+    """One element of one tensor of one worker."""
+    tree = gradients(3)
+    tree["kernel"] = tree["kernel"].at[1, 2, 3].set(bad)
+    [step] = take(exchanges.make(exchange, compressor), tree)
+    assert not all(np.isfinite(m).all() for m in jax.tree.leaves(step.shared))
+
+
+@pytest.mark.parametrize("spec", ["shared_scale", "shared_scale(levels=3, bucket=16)"])
+def test_shared_scale_is_unbiased_and_adds_exactly(spec):
+    tree = {"x": gradients(3)["deep"]}
+    exchange = exchanges.make(spec)
+    steps = steps_of(exchange, 3, 1, lambda i: tree)
+    levels = steps[0].sent["x"]
+    np.testing.assert_allclose(
+        steps[0].mean["x"], levels.mean(axis=0), rtol=1e-5, atol=1e-6
+    )
+    draw = jax.jit(
+        jax.vmap(
+            lambda x, key: exchange.average({"x": x}, (), key).mean["x"],
+            in_axes=(0, None),
+            out_axes=None,
+            axis_name="workers",
+        )
+    )
+    draws = np.asarray(
+        jax.lax.map(
+            lambda k: draw(tree["x"], k), jax.random.split(jax.random.key(1), 4000)
+        )
+    )
+    error = draws.mean(axis=0) - np.asarray(tree["x"]).mean(axis=0)
+    noise = draws.std(axis=0) / np.sqrt(len(draws))
+    assert np.all(np.abs(error) < 6 * noise + 1e-5)
+
+
+def test_shared_scale_has_one_scale_for_all_workers():
+    x = jnp.asarray([[1.0, 0.0, 0.0], [0.0, -4.0, 2.0]])
+    steps = take(exchanges.make("shared_scale"), *[{"x": x}] * 5)
+    values = np.unique(np.stack([s.own[0]["x"] for s in steps]))
+    assert set(values) <= {-4.0, 0.0, 4.0}
+    clipped = take(exchanges.make("shared_scale(clip=1.0)"), {"x": x})[0]
+    assert np.abs(clipped.own[0]["x"]).max() == pytest.approx(np.sqrt(20 / 3), rel=1e-5)
+
+
+def test_shared_scale_refuses_sums_that_save_nothing():
+    exchange = exchanges.make("shared_scale(levels=127)")
+    with pytest.raises(ValueError, match="127 levels of 300 workers"):
+        take(exchange, {"x": jnp.ones((300, 4))})
+
+
+# --- Hosts, simulation, policies ------------------------------------------------------
+
+
+def test_hierarchical_compresses_the_mean_of_a_host():
+    """With parts as vectors: the parts' largest of each host's mean, averaged."""
+    x = np.random.default_rng(0).normal(size=(4, 40)).astype(np.float32)
+    exchange = make_exchange("hierarchical(per_host=2)", "top_k(keep=0.1)", "none")
+    [step] = take(exchange, {"x": jnp.asarray(x)})
+    expected = np.zeros(40)
+    for host in (x[:2].mean(axis=0), x[2:].mean(axis=0)):
+        for part in (slice(0, 20), slice(20, 40)):
+            places = np.argsort(-np.abs(host[part]))[:2]
+            expected[part][places] += host[part][places] / 2
+    np.testing.assert_allclose(step.shared["x"], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_hierarchical_names_what_does_not_fit():
+    with pytest.raises(ValueError, match="3 workers are not a multiple of per_host=2"):
+        take(make_exchange("hierarchical(per_host=2)", "sign"), gradients(3))
+    with pytest.raises(SpecError, match="majority_vote"):
+        make_exchange("hierarchical(outer=majority_vote)", "sign")
+    with pytest.raises(SpecError, match="gather"):
+        make_exchange("hierarchical(outer=gatherr)", "sign")
+
+
+def test_simulated_has_the_numbers_of_gather_and_says_what_it_is():
+    tree = gradients(3)
+    simulated = make_exchange("simulated", "qsgd(levels=7)", "none")
+    [a] = take(simulated, tree)
+    [b] = take(make_exchange("gather", "qsgd(levels=7)", "none"), tree)
+    close(a.shared, b.shared)
+    assert simulated.simulated
+    assert "simulated" in simulated.name
+    assert (a.own[1].extra["would_send_bytes"] > 0).all()
+
+
+def test_a_policy_chooses_by_path_size_and_rank():
+    tree = {
+        "Conv_0": {"kernel": jnp.ones((2, 3, 3, 4, 5))},
+        "Dense_0": {"bias": jnp.ones((2, 6)), "kernel": jnp.ones((2, 40, 6))},
+        "Norm": {"scale": jnp.ones((2, 9))},
+    }
+    tree = jax.tree.map(
+        lambda x: x * jnp.arange(1.0, x[0].size + 1).reshape(1, *x.shape[1:]), tree
+    )
+    rules = [("*/bias", "none"), ("Dense*", "sign"), ("size<10", "top_k(keep=0.2)")]
+    exchange = make_exchange("gather", "top_k(keep=0.05)", "none", policy=rules)
+    [step] = take(exchange, tree)
+    sent = jax.tree.map(lambda x: x[0], step.own[0])
+    one = jax.tree.map(lambda x: np.asarray(x[0]), tree)
+    np.testing.assert_array_equal(sent["Dense_0"]["bias"], one["Dense_0"]["bias"])
+    assert len(np.unique(sent["Dense_0"]["kernel"])) == 1
+    assert np.count_nonzero(sent["Norm"]["scale"]) == 2
+    assert np.count_nonzero(sent["Conv_0"]["kernel"]) == 9
+    assert exchange.lossless(one) == [False, True, False, False]
+
+
+def test_a_policy_sends_vectors_dense_by_default():
+    exchange = make_exchange("gather", "sign", scope="policy")
+    spec = {"b": jnp.ones(9), "k": jnp.ones((3, 3))}
+    assert exchange.lossless(spec) == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("rules", "word"),
+    [
+        ([("sise<9", "none")], "size"),
+        ([("size<<9", "none")], "pattern"),
+        ([("*", "topk")], "top_k"),
+        ([("*",)], "pair"),
+    ],
+)
+def test_a_bad_rule_is_named(rules, word):
+    with pytest.raises((SpecError, ValueError), match=word):
+        make_exchange("gather", "sign", policy=rules)
+
+
+def test_a_policy_is_a_scope():
+    with pytest.raises(SpecError, match="whole_tree"):
+        make_exchange("gather", "sign", scope="whole_tree", policy=[("*", "sign")])
