@@ -45,6 +45,9 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
 
 def _norm(x: Array) -> Array:
     x = jnp.abs(x.astype(jnp.float32))
-    peak = jnp.max(x, initial=0)
-    unit = jnp.where(peak > 0, peak, 1)  # the sum shows a NaN that a maximum forgets
-    return unit * jnp.sqrt(jnp.sum(jnp.square(x / unit)))
+    _, exponent = jnp.frexp(jnp.max(x, initial=0))
+    # A power of two and its inverse, both normal numbers: squares stay in range. The
+    # sum shows a NaN that a maximum may forget.
+    exponent = jnp.clip(exponent, -120, 120)
+    scaled = x * jnp.ldexp(jnp.float32(1), -exponent)
+    return jnp.sqrt(jnp.sum(jnp.square(scaled))) * jnp.ldexp(jnp.float32(1), exponent)

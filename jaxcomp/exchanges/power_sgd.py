@@ -1,5 +1,6 @@
 """PowerSGD: one step of the power method a step, on the mean of all workers."""
 
+import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -82,13 +83,13 @@ def power_sgd(
         left = [_product(m, q) for m, q in zip(own, starts, strict=True)]
         arrived = collectives.mean_of_all(left + [leaves[i] for i in small], axis)
         left = [orthonormal(p) for p in arrived[: len(large)]]
-        right = [_product(m.T, p) for m, p in zip(own, left, strict=True)]
+        right = [_turned_product(m, p) for m, p in zip(own, left, strict=True)]
         averaged = collectives.mean_of_all(right, axis)
 
         def restored(factors: Sequence[Array], rest: Sequence[Array]) -> Tree:
             result = list(leaves)
             for i, p, q in zip(large, left, factors, strict=True):
-                result[i] = _product(p, q.T).reshape(leaves[i].shape)
+                result[i] = _outer(p, q).reshape(leaves[i].shape)
             for i, x in zip(small, rest, strict=True):
                 result[i] = x
             return narrow(jax.tree.unflatten(structure, result), spec)
@@ -139,3 +140,20 @@ def _unit_columns(columns: Array) -> Array:
 def _product(a: Array, b: Array) -> Array:
     """A matrix product in the precision of its factors, on every device."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def _turned_product(matrix: Array, columns: Array) -> Array:
+    """M^T P, a column at a time: XLA's own product takes six times as long on a CPU."""
+    # The barrier keeps XLA from putting the columns together again.
+    rows = [
+        _product(jax.lax.optimization_barrier(columns[:, i]), matrix)
+        for i in range(columns.shape[1])
+    ]
+    return jnp.stack(rows, axis=1)
+
+
+def _outer(left: Array, right: Array) -> Array:
+    """P Q^T as a sum of outer products, which whoever reads it computes as it reads."""
+    columns = zip(left.T, right.T, strict=True)
+    terms = [p[:, None] * q[None, :] for p, q in columns]
+    return functools.reduce(jnp.add, terms)

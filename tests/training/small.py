@@ -5,10 +5,12 @@ from typing import Any
 
 import jax
 import numpy as np
+import pytest
 from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import parallel
+from jaxcomp.training import loop
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -50,3 +52,17 @@ def rows(path: Path) -> list[dict[str, str]]:
         }
         for line in lines[1:]
     ]
+
+
+def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the run be interrupted after a step, as by SIGTERM."""
+    asked: list[int] = []
+
+    class Signals:
+        def __enter__(self):
+            return lambda: asked.append(1) or (15 if len(asked) == step else None)
+
+        def __exit__(self, *_):
+            return None
+
+    monkeypatch.setattr(loop, "catch_signals", Signals)

@@ -13,7 +13,7 @@ from jaxcomp.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
-from tests.training.small import assert_same_state, rows, small_config
+from tests.training.small import assert_same_state, rows, small_config, stop_at
 
 
 @pytest.fixture(scope="module")
@@ -150,20 +150,6 @@ def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):
 
 
 # --- Going on -----------------------------------------------------------------------
-
-
-def stop_at(monkeypatch, step):
-    """Let the run be interrupted after a step, as by SIGTERM."""
-    asked = []
-
-    class Signals:
-        def __enter__(self):
-            return lambda: asked.append(1) or (15 if len(asked) == step else None)
-
-        def __exit__(self, *_):
-            return None
-
-    monkeypatch.setattr(loop, "catch_signals", Signals)
 
 
 @pytest.mark.parametrize("step", [5, 11, 17])

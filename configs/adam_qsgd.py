@@ -1,0 +1,20 @@
+"""Adam on a mean of gradients of four bits, by a compressed all-reduce.
+
+Reproduces: nothing published.
+Expected:   TODO
+Cost:       TODO
+Command:    python train.py --config=configs/adam_qsgd.py --workdir=runs/adam_qsgd
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.exchange = "two_phase"
+    config.compressor = "qsgd(levels=7, norm='max')"
+    config.optimizer = "adam"
+    config.learning_rate = 3e-3
+    return config

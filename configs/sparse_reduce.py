@@ -1,0 +1,19 @@
+"""Top-k by a sparse all-reduce: traffic does not grow with the workers.
+
+Reproduces: nothing published.
+Expected:   TODO
+Cost:       TODO
+Command:    python train.py --config=configs/sparse_reduce.py --workdir=runs/sparse
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.exchange = "sparse_reduce"
+    config.compressor = "top_k(keep=0.02)"
+    config.workers = 8
+    return config

@@ -1,0 +1,18 @@
+"""TernGrad with a shared scaler: levels -1, 0, 1 that add up in packed words.
+
+Reproduces: nothing published.
+Expected:   TODO
+Cost:       TODO
+Command:    python train.py --config=configs/terngrad.py --workdir=runs/terngrad
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.exchange = "shared_scale(clip=2.5)"
+    config.memory = "none"
+    return config

@@ -1,0 +1,221 @@
+"""Optimisers made of the same parts, against their published formulas in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxcomp import SpecError, training
+from jaxcomp.training.optimizers import Setting, make_chain
+from jaxcomp.training.stages import Stage
+from tests.training.small import small_config
+
+WORKERS, SIZE, RATE, DECAY = 3, 12, 0.1, 0.01
+
+
+def gradients(count):
+    rng = np.random.default_rng(0)
+    return rng.normal(size=(count, WORKERS, SIZE)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    """optax counts in integers and multiplies them by floats."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def follow(grads, dense_steps=0, **settings):
+    """Parameters after each step of a chain, with dense first steps."""
+    config = small_config(**settings)
+    setting = Setting(optax.constant_schedule(RATE), DECAY, dense_steps)
+    chains = [
+        make_chain(config, Stage(config.compressor, dense), setting, "workers")[0]
+        for dense in (True, False)
+    ]
+    params = jnp.linspace(-1, 1, SIZE)
+    state = jax.vmap(lambda _: chains[1].init(params))(jnp.arange(WORKERS))
+    path = []
+    params = jnp.stack([params] * WORKERS)
+    for i, grad in enumerate(grads):
+        tx = chains[0 if i < dense_steps else 1]
+        step = jax.vmap(
+            lambda g, s, p, tx=tx: tx.update(g, s, p, key=jax.random.key(0)),
+            axis_name="workers",
+        )
+        update, state = step(jnp.asarray(grad), state, params)
+        params = params + update
+        path.append(np.asarray(params))
+        np.testing.assert_array_equal(path[-1], np.tile(path[-1][:1], (WORKERS, 1)))
+    return [p[0] for p in path]
+
+
+def start():
+    return np.linspace(-1, 1, SIZE).astype(np.float32)
+
+
+def test_dgc_sgd_without_loss_is_sgd_with_momentum_and_weight_decay():
+    """Momentum of the gradient in the memory, of weight decay here: together SGD's."""
+    for nesterov in (False, True):
+        ours = follow(
+            gradients(8),
+            exchange="exact",
+            memory=f"dgc(momentum=0.9, nesterov={nesterov})",
+            optimizer=f"dgc_sgd(momentum=0.9, nesterov={nesterov})",
+        )
+        tx = optax.chain(
+            optax.add_decayed_weights(DECAY),
+            optax.sgd(RATE, momentum=0.9, nesterov=nesterov),
+        )
+        params = jnp.asarray(start())
+        state = tx.init(params)
+        for grad, found in zip(gradients(8), ours, strict=True):
+            update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
+            params = params + update
+            np.testing.assert_allclose(found, params, rtol=1e-4, atol=1e-5)
+
+
+ONE_BIT = {
+    "memory": "shared_momentum(beta=0.9) | error_feedback",
+    "optimizer": "one_bit_adam(b2=0.99)",
+    "compressor": "sign",
+}
+
+
+def test_one_bit_adam_is_adam_while_dense():
+    ours = follow(gradients(6), dense_steps=6, **ONE_BIT)
+    tx = optax.adamw(RATE, b1=0.9, b2=0.99, weight_decay=DECAY)
+    params = jnp.asarray(start())
+    state = tx.init(params)
+    for grad, found in zip(gradients(6), ours, strict=True):
+        update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
+        params = params + update
+        np.testing.assert_allclose(found, params, rtol=1e-3, atol=1e-4)
+
+
+def test_one_bit_adam_then_divides_signs_of_momentum_by_a_frozen_variance():
+    """The whole method in NumPy, 5 dense steps and 15 compressed ones."""
+    grads, warm = gradients(20), 5
+    w, m, v = start(), np.zeros(SIZE), np.zeros(SIZE)
+    errors = np.zeros((WORKERS, SIZE))
+    ours = follow(grads, dense_steps=warm, **ONE_BIT)
+    for i, grad in enumerate(grads):
+        local = 0.9 * m + 0.1 * grad + errors
+        if i < warm:
+            sent = local
+            v = 0.99 * v + 0.01 * np.square(grad.mean(axis=0))
+        else:
+            scale = np.abs(local).mean(axis=1, keepdims=True)
+            sent = scale * np.where(local < 0, -1, 1)
+        errors = local - sent
+        m = sent.mean(axis=0)
+        unbiased_m = m / (1 - 0.9 ** (i + 1))
+        unbiased_v = v / (1 - 0.99 ** min(i + 1, warm))
+        step = unbiased_m / (np.sqrt(unbiased_v) + 1e-8) + DECAY * w
+        w = w - RATE * step
+        np.testing.assert_allclose(ours[i], w, rtol=2e-3, atol=2e-3)
+
+
+def test_one_bit_adam_says_what_it_needs():
+    with pytest.raises(SpecError, match="dense_for"):
+        follow(gradients(1), **ONE_BIT)
+    with pytest.raises(SpecError, match="shared_momentum"):
+        follow(gradients(1), 3, optimizer="one_bit_adam", memory="error_feedback")
+
+
+def test_distributed_lion():
+    """Signs of a blend of momentum and gradient; the majority moves the weights."""
+    ours = follow(
+        gradients(10),
+        exchange="majority_vote",
+        memory="local_momentum(beta=0.99, blend=0.9)",
+        optimizer="sgd(momentum=0)",
+    )
+    w, m = start(), np.zeros((WORKERS, SIZE), np.float32)
+    for grad, found in zip(gradients(10), ours, strict=True):
+        votes = np.where(np.float32(0.9) * m + np.float32(0.1) * grad < 0, -1, 1)
+        m = np.float32(0.99) * m + np.float32(0.01) * grad
+        w = w - RATE * (np.sign(votes.sum(axis=0)) + DECAY * w)
+        np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-5)
+
+
+def test_signum():
+    ours = follow(
+        gradients(10),
+        exchange="majority_vote",
+        memory="local_momentum(beta=0.9)",
+        optimizer="sgd(momentum=0)",
+    )
+    w, m = start(), np.zeros((WORKERS, SIZE), np.float32)
+    for grad, found in zip(gradients(10), ours, strict=True):
+        m = np.float32(0.9) * m + np.float32(0.1) * grad
+        votes = np.where(m < 0, -1, 1).sum(axis=0)
+        w = w - RATE * (np.sign(votes) + DECAY * w)
+        np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-5)
+
+
+def test_ef_signsgd():
+    ours = follow(gradients(10), compressor="sign", optimizer="sgd(momentum=0)")
+    w, e = start(), np.zeros((WORKERS, SIZE))
+    for grad, found in zip(gradients(10), ours, strict=True):
+        p = grad + e
+        sent = np.abs(p).mean(axis=1, keepdims=True) * np.where(p < 0, -1, 1)
+        e = p - sent
+        w = w - RATE * (sent.mean(axis=0) + DECAY * w)
+        np.testing.assert_allclose(found, w, rtol=1e-3, atol=1e-4)
+
+
+def test_adam_of_compressed_gradients_is_adam_of_their_mean():
+    settings = {"compressor": "none", "optimizer": "adam", "memory": "none"}
+    ours = follow(gradients(5), **settings)
+    tx = optax.chain(optax.add_decayed_weights(DECAY), optax.adam(RATE))
+    params = jnp.asarray(start())
+    state = tx.init(params)
+    for grad, found in zip(gradients(5), ours, strict=True):
+        update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
+        params = params + update
+        np.testing.assert_allclose(found, params, rtol=1e-4, atol=1e-5)
+
+
+# --- Gradient accumulation ------------------------------------------------------------
+
+
+def test_parts_of_a_batch_cost_one_exchange(tmp_path):
+    """It trains, statistics pass from part to part, and the bytes stay the same."""
+    runs = [
+        training.train_and_evaluate(
+            small_config(train_for="3 steps", accumulate=count), tmp_path / str(count)
+        )
+        for count in (1, 4)
+    ]
+    assert runs[0].traffic == runs[1].traffic
+    assert runs[1].steps == 3
+    assert np.isfinite(runs[1].test_loss)
+
+
+def test_accumulated_gradients_are_their_mean():
+    """On a linear model, exactly: mean over the parts of means over their examples."""
+    from jaxcomp.training.step import _over_micro_batches
+
+    x = jnp.arange(24.0).reshape(12, 2)
+    y = jnp.arange(12)
+
+    def of_part(stats, part):
+        images, labels, _ = part
+        return stats + 1, (
+            jnp.mean(images, axis=0),
+            jnp.mean(labels.astype(jnp.float32)),
+        )
+
+    stats, (images, labels) = _over_micro_batches(
+        of_part, jnp.int32(0), (x, y), jax.random.key(0), 4
+    )
+    assert int(stats) == 4
+    np.testing.assert_allclose(images, x.mean(axis=0))
+    assert float(labels) == 5.5
+
+
+def test_a_batch_that_does_not_divide_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="accumulate=3"):
+        training.train_and_evaluate(small_config(accumulate=3), tmp_path)

@@ -1,0 +1,138 @@
+"""What is sent may change during a run: warm-up of `keep`, dense steps, flushes."""
+
+import csv
+
+import numpy as np
+import pytest
+from ml_collections import ConfigDict
+
+from jaxcomp import SpecError, training
+from jaxcomp.training.schedules import Horizon
+from jaxcomp.training.stages import Stage, exponential, listed, make_stages
+from tests.training.small import assert_same_state, rows, small_config, stop_at
+
+HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
+
+
+def stages(**settings):
+    usual = {"compressor": "top_k(keep=0.01)", "keep_warmup": ""}
+    dense = {"dense_for": "", "flush_every": ""}
+    return make_stages(ConfigDict({**usual, **dense, **settings}), HORIZON)
+
+
+def test_the_exponential_warm_up_of_the_original():
+    """.316, .100, .0316, .0100, .00316 and then .001: what its code does."""
+    expected = [10 ** (-0.5 * (e + 1)) for e in range(5)]
+    np.testing.assert_allclose(exponential(0.001, epochs=5), expected)
+    found = stages(compressor="dgc_top_k(0.001)", keep_warmup="exponential(epochs=5)")
+    for epoch, keep in enumerate(expected):
+        sent = found.at(10 * epoch + 9).compressor
+        assert float(sent.removeprefix("dgc_top_k(keep=").strip(")")) == pytest.approx(
+            keep
+        )
+    assert found.at(50) == found.at(999) == Stage("dgc_top_k(0.001)", dense=False)
+
+
+def test_the_list_of_the_paper():
+    assert listed(0.001) == [0.25, 0.0625, 0.015625, 0.004]
+    found = stages(compressor="top_k(keep=0.001) | cast", keep_warmup="listed")
+    assert found.at(0).compressor == "top_k(keep=0.25) | cast"
+    assert found.at(45).compressor == "top_k(keep=0.001) | cast"
+
+
+def test_a_list_is_spread_over_epochs_and_never_below_keep():
+    assert listed(0.02, epochs=4) == [0.25, 0.25, 0.0625, 0.0625]
+    assert listed(0.5) == []
+
+
+def test_dense_first_epochs_come_from_a_list_of_ones():
+    """The original's [1, 1, 1]: nothing is lost, and one program serves all of it."""
+    found = stages(keep_warmup="listed(keeps=[1, 1, 0.1])")
+    assert [found.at(s).dense for s in (0, 10, 20, 30)] == [True, True, False, False]
+    assert found.at(0) == stages(dense_for="2 epochs").at(0)
+
+
+def test_dense_for_and_flush():
+    found = stages(dense_for="3 steps", flush_every="5 steps")
+    assert found.dense_steps == 3
+    assert [s for s in range(15) if found.at(s).dense] == [0, 1, 2, 4, 9, 14]
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"compressor": "sign", "keep_warmup": "exponential"}, "'sign' has none"),
+        ({"keep_warmup": "exponentiall"}, "exponential"),
+        ({"keep_warmup": "exponential(epochs=0)"}, "epochs"),
+        ({"keep_warmup": "listed(keeps=[25])"}, "fractions kept"),
+        ({"keep_warmup": "listed(epochs=2)"}, "at least one for each"),
+        ({"dense_for": "2 epoks"}, "epoch"),
+    ],
+)
+def test_mistakes_are_named(settings, word):
+    with pytest.raises((SpecError, ValueError), match=word):
+        stages(**settings)
+
+
+def test_a_stage_says_what_it_sends():
+    assert str(Stage("sign", dense=False)) == "sign"
+    assert str(Stage("sign", dense=True)) == "everything as it is"
+
+
+STAGED = {
+    "memory": "dgc(nesterov=True)",
+    "optimizer": "dgc_sgd(nesterov=True)",
+    "compressor": "top_k(keep=0.05)",
+    "keep_warmup": "listed(keeps=[0.3])",
+    "flush_every": "8 steps",
+    "checkpoint_every": "7 steps",
+}
+
+
+@pytest.fixture(scope="module")
+def staged(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("staged")
+    return training.train_and_evaluate(small_config(**STAGED), folder)
+
+
+def test_bytes_are_those_of_each_stage(staged):
+    """Epoch 1 keeps 30 %, epoch 2 5 %; steps 8 and 16 are dense."""
+    table = rows(staged.folder / "metrics.csv")
+    dense = float(table[0]["dense_bytes_per_step"])
+    first, second = (float(row["wire_bytes_per_step"]) for row in table)
+    assert dense * (0.3 * 10 + 1) / 11 < first < dense * (0.45 * 10 + 1) / 11
+    assert second < 0.6 * first
+    assert staged.traffic.wire == pytest.approx((11 * first + 11 * second) / 22)
+
+
+def test_each_stage_is_announced_before_it_is_compiled(tmp_path, capsys):
+    training.train_and_evaluate(small_config(**STAGED, train_for="9 steps"), tmp_path)
+    lines = capsys.readouterr().out.splitlines()
+    order = [line for line in lines if "compiling to send" in line]
+    assert order[0] == "step 1: compiling to send top_k(keep=0.3)"
+    assert order[1] == "step 8: compiling to send everything as it is"
+    assert len(order) == 2
+
+
+@pytest.mark.parametrize("step", [8, 17])
+def test_a_staged_run_resumes_to_the_bit(staged, step, tmp_path, monkeypatch):
+    """Stopped at a flush and within the last stage: momenta, velocities and bytes."""
+    config = small_config(**STAGED)
+    with monkeypatch.context() as patched:
+        stop_at(patched, step)
+        with pytest.raises(training.Interrupted, match=f"step {step} of 22"):
+            training.train_and_evaluate(config, tmp_path)
+    again = training.train_and_evaluate(config, tmp_path)
+    assert_same_state(again.state, staged.state)
+    assert again.traffic == staged.traffic
+    assert rows(tmp_path / "metrics.csv") == rows(staged.folder / "metrics.csv")
+
+
+def test_steps_csv_has_the_column_of_a_simulation(tmp_path):
+    config = small_config(exchange="simulated", train_for="4 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert "SIMULATED" in str(result.traffic)
+    with open(tmp_path / "steps.csv", newline="") as file:
+        [row] = csv.DictReader(file)
+    assert 0 < float(row["would_send_bytes"]) < result.traffic.wire
+    assert rows(tmp_path / "metrics.csv")[-1]["simulated"] == "1"
