@@ -25,6 +25,7 @@ __all__ = [
     "PerWorker",
     "compressor",
     "is_per_worker",
+    "no_leaf",
     "spec_of",
     "wide_spec",
     "zeros_like_spec",
@@ -94,6 +95,11 @@ class Averaged(NamedTuple):
     info: Info
 
 
+def no_leaf(spec: Spec) -> list[bool]:
+    """For each leaf, that it may not arrive as it was given."""
+    return [False] * len(jax.tree.leaves(spec))
+
+
 class Exchange(NamedTuple):
     """A way to average a tree over the workers of a mapped axis.
 
@@ -111,8 +117,8 @@ class Exchange(NamedTuple):
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     # What this worker was given and has not yet sent, as a tree; None: nothing ever.
     held: Callable[[State], Tree] | None = None
-    # For each leaf, whether it arrives as it was given. None: no leaf does.
-    lossless: Callable[[Spec], list[bool]] | None = None
+    # For each leaf, whether it arrives as it was given.
+    lossless: Callable[[Spec], list[bool]] = no_leaf
     simulated: bool = False  # what it sends is not what its method is meant to send
 
 

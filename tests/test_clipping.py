@@ -1,5 +1,7 @@
 """Clipping that knows of tensors and workers."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,12 +15,12 @@ from jaxcomp.clipping import (
 from jaxcomp.norms import clipped, norm, norms
 
 
-def apply(tx, tree):
+def apply(tx: Any, tree: Any) -> Any:
     """On simulated workers."""
     return jax.vmap(lambda x: tx.update(x, tx.init(x))[0], axis_name="workers")(tree)
 
 
-def tree(scale=1.0):
+def tree(scale: float = 1.0) -> Any:
     rng = np.random.default_rng(0)
     draw = rng.normal(size=(3, 4, 5)), rng.normal(size=(3, 6)) * 10
     return {

@@ -89,7 +89,7 @@ def dgc(
         mean, sent, inner, info = exchange.average(v, state.exchange, key)
         v = jax.tree.map(jnp.subtract, v, sent)
         if masking:
-            u = _masked(u, sent, _lossless(exchange, tree))
+            u = _masked(u, sent, exchange.lossless(spec_of(tree)))
         info = info._replace(residual_norm=jnp.sqrt(squared_norm(v)))
         state = DgcState(PerWorker(u), PerWorker(v), inner)
         return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
@@ -107,12 +107,6 @@ def dgc(
         average=average,
         held=held_with(exchange, lambda state: state.velocity.value),
     )
-
-
-def _lossless(exchange: Exchange, tree: Tree) -> list[bool]:
-    if exchange.lossless is None:
-        return [False] * len(jax.tree.leaves(tree))
-    return exchange.lossless(spec_of(tree))
 
 
 def _masked(momentum: Tree, sent: Tree, lossless: list[bool]) -> Tree:

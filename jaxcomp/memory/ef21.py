@@ -5,7 +5,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    no_leaf,
+    spec_of,
+)
 from jaxcomp.exchanges.common import narrow, squared_norm
 from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros, widen
 from jaxcomp.memory.local_momentum import local_momentum
@@ -60,7 +69,7 @@ def ef21(exchange: Exchange) -> Exchange:
         return Averaged(narrow(mean, spec_of(tree)), estimate, new, info)
 
     return exchange._replace(
-        name=f"ef21: {exchange.name}", init=init, average=average, lossless=None
+        name=f"ef21: {exchange.name}", init=init, average=average, lossless=no_leaf
     )
 
 

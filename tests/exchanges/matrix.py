@@ -83,10 +83,11 @@ def steps_of(
     one = jax.tree.map(lambda x: x[0], inputs(0))
     state = parallel.spread(exchange.init(one), crew)
     axes = parallel.axes(state)
+    out_axes: Any = (None, 0, axes, 0)
     mapped = jax.vmap(
         lambda s, x, k: exchange.average(x, s, k),
         in_axes=(axes, 0, None),
-        out_axes=Averaged(None, 0, axes, 0),
+        out_axes=Averaged(*out_axes),
         axis_name="workers",
         axis_size=workers,
     )

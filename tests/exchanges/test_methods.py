@@ -64,12 +64,12 @@ def power_sgd_reference(trees, starts, rank, feedback):
         mean = {"c": np.asarray(tree["c"], np.float64).mean(axis=0)}
         for name, q in right.items():
             given = np.asarray(tree[name], np.float64) + errors[name]
-            p = sum(given[i] @ q for i in range(workers)) / workers
+            p = np.mean([given[i] @ q for i in range(workers)], axis=0)
             for c in range(rank):  # Gram-Schmidt
                 for other in range(c):
                     p[:, c] -= (p[:, other] @ p[:, c]) * p[:, other]
                 p[:, c] /= np.linalg.norm(p[:, c])
-            q = sum(given[i].T @ p for i in range(workers)) / workers
+            q = np.mean([given[i].T @ p for i in range(workers)], axis=0)
             mean[name], right[name] = p @ q.T, q
             if feedback:
                 # What each worker itself would have decoded.

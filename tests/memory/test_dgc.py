@@ -1,5 +1,7 @@
 """Deep Gradient Compression against the formulas, step by step in NumPy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -119,6 +121,7 @@ def test_one_worker_is_momentum_sgd_when_nothing_is_lost():
     steps = steps_of(exchange_for("dgc(nesterov=True)", "none"), trees)
     sgd = optax.sgd(1.0, momentum=M, nesterov=True)
     state = sgd.init(jax.tree.map(lambda x: x[0], trees[0]))
+    update: Any
     for tree, step in zip(trees, steps, strict=True):
         update, state = sgd.update(jax.tree.map(lambda x: x[0], tree), state)
         for name, value in update.items():

@@ -1,5 +1,7 @@
 """Optimisers made of the same parts, against their published formulas in NumPy."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,9 +28,9 @@ def _promotion():
         yield
 
 
-def follow(grads, dense_steps=0, **settings):
+def follow(grads: Any, dense_steps: int = 0, **settings: Any) -> list[Any]:
     """Parameters after each step of a chain, with dense first steps."""
-    config = small_config(**settings)
+    config: Any = small_config(**settings)
     setting = Setting(optax.constant_schedule(RATE), DECAY, dense_steps)
     chains = [
         make_chain(config, Stage(config.compressor, dense), setting, "workers")[0]
@@ -37,7 +39,7 @@ def follow(grads, dense_steps=0, **settings):
     params = jnp.linspace(-1, 1, SIZE)
     state = jax.vmap(lambda _: chains[1].init(params))(jnp.arange(WORKERS))
     path = []
-    params = jnp.stack([params] * WORKERS)
+    params: Any = jnp.stack([params] * WORKERS)
     for i, grad in enumerate(grads):
         tx = chains[0 if i < dense_steps else 1]
         step = jax.vmap(
@@ -68,7 +70,7 @@ def test_dgc_sgd_without_loss_is_sgd_with_momentum_and_weight_decay():
             optax.add_decayed_weights(DECAY),
             optax.sgd(RATE, momentum=0.9, nesterov=nesterov),
         )
-        params = jnp.asarray(start())
+        params: Any = jnp.asarray(start())
         state = tx.init(params)
         for grad, found in zip(gradients(8), ours, strict=True):
             update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
@@ -76,7 +78,7 @@ def test_dgc_sgd_without_loss_is_sgd_with_momentum_and_weight_decay():
             np.testing.assert_allclose(found, params, rtol=1e-4, atol=1e-5)
 
 
-ONE_BIT = {
+ONE_BIT: dict[str, Any] = {
     "memory": "shared_momentum(beta=0.9) | error_feedback",
     "optimizer": "one_bit_adam(b2=0.99)",
     "compressor": "sign",
@@ -86,7 +88,7 @@ ONE_BIT = {
 def test_one_bit_adam_is_adam_while_dense():
     ours = follow(gradients(6), dense_steps=6, **ONE_BIT)
     tx = optax.adamw(RATE, b1=0.9, b2=0.99, weight_decay=DECAY)
-    params = jnp.asarray(start())
+    params: Any = jnp.asarray(start())
     state = tx.init(params)
     for grad, found in zip(gradients(6), ours, strict=True):
         update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
@@ -167,10 +169,14 @@ def test_ef_signsgd():
 
 
 def test_adam_of_compressed_gradients_is_adam_of_their_mean():
-    settings = {"compressor": "none", "optimizer": "adam", "memory": "none"}
+    settings: dict[str, Any] = {
+        "compressor": "none",
+        "optimizer": "adam",
+        "memory": "none",
+    }
     ours = follow(gradients(5), **settings)
     tx = optax.chain(optax.add_decayed_weights(DECAY), optax.adam(RATE))
-    params = jnp.asarray(start())
+    params: Any = jnp.asarray(start())
     state = tx.init(params)
     for grad, found in zip(gradients(5), ours, strict=True):
         update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
