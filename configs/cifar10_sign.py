@@ -1,0 +1,20 @@
+"""Signs with error feedback on ResNet-20 and CIFAR-10.
+
+Reproduces: Karimireddy et al., arXiv:1901.09847, in small.
+Expected:   SIGN
+Cost:       15 minutes on 2 CPU cores.
+Command:    python train.py --config=configs/cifar10_sign.py --workdir=runs/cifar10_sign
+Baseline:   configs/cifar10_exact.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_exact
+
+
+def get_config() -> ConfigDict:
+    config = cifar10_exact.get_config()
+    config.exchange = "gather"
+    config.compressor = "sign"
+    config.memory = "error_feedback"
+    return config

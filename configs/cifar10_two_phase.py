@@ -1,0 +1,20 @@
+"""A compressed all-reduce of four bits on ResNet-20 and CIFAR-10.
+
+Reproduces: nothing published.
+Expected:   TWOPHASE
+Cost:       15 minutes on 2 CPU cores.
+Command:    python train.py --config=configs/cifar10_two_phase.py --workdir=runs/cifar10_two_phase
+Baseline:   configs/cifar10_exact.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_exact
+
+
+def get_config() -> ConfigDict:
+    config = cifar10_exact.get_config()
+    config.exchange = "two_phase"
+    config.compressor = "qsgd(levels=7, norm='max')"
+    config.memory = "error_feedback"
+    return config
