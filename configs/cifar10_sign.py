@@ -3,7 +3,7 @@
 Reproduces: Karimireddy et al., arXiv:1901.09847, in small.
 Expected:   SIGN
 Cost:       15 minutes on 2 CPU cores.
-Command:    python train.py --config=configs/cifar10_sign.py --workdir=runs/cifar10_sign
+Command:    python train.py --config=configs/cifar10_sign.py --workdir=runs/sign
 Baseline:   configs/cifar10_exact.py
 """
 

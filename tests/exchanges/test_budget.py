@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
-from jaxcomp.exchanges.budget import LADDER, assign
+from jaxcomp.exchanges.assignment import assign
+from jaxcomp.exchanges.budget import LADDER
 from jaxcomp.specs import SpecError
 from tests.workers import averaging, gradients, residual_of, run, start
 
