@@ -3,7 +3,7 @@
 Reproduces: Vogels et al., arXiv:1905.13727, in small.
 Expected:   85.3 % test accuracy (85.25 % with seed 0), 19 times fewer bytes.
 Cost:       15 minutes on 2 CPU cores.
-Command:    python train.py --config=configs/cifar10_power_sgd.py --workdir=runs/power_sgd
+Command:    python train.py --config=configs/cifar10_power_sgd.py --workdir=runs/power
 Baseline:   configs/cifar10_exact.py
 """
 

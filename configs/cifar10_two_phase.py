@@ -3,7 +3,7 @@
 Reproduces: nothing published.
 Expected:   TWOPHASE
 Cost:       15 minutes on 2 CPU cores.
-Command:    python train.py --config=configs/cifar10_two_phase.py --workdir=runs/two_phase
+Command:    python train.py --config=configs/cifar10_two_phase.py --workdir=runs/two
 Baseline:   configs/cifar10_exact.py
 """
 

@@ -10,7 +10,7 @@ the way of one step through the folders.
 import importlib
 from typing import Any
 
-from jaxcomp import compressors, exchanges, memory, parallel, scope, wire
+from jaxcomp import clipping, compressors, exchanges, memory, parallel, scope, wire
 from jaxcomp._version import __version__
 from jaxcomp.base import Averaged, Compressor, Exchange, Info, PerWorker
 from jaxcomp.compressors import make as make_compressor
@@ -26,6 +26,7 @@ __all__ = [
     "PerWorker",
     "SpecError",
     "__version__",
+    "clipping",
     "compressors",
     "distributed",
     "exchanges",

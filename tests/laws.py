@@ -76,11 +76,12 @@ def check_round_trip(compressor: Compressor, x: Any, key: jax.Array) -> None:
 
 
 def check_finite(compressor: Compressor, x: Any, key: jax.Array) -> None:
-    """Finite input gives a finite payload and a finite output."""
+    """Finite input gives a finite payload and output, within the declared support."""
     assert np.isfinite(flat(x)).all(), "the law speaks of finite input"
     payload, output, _ = _run(compressor, x, key)
     assert np.isfinite(flat(payload)).all()
     assert np.isfinite(flat(output)).all()
+    assert np.count_nonzero(flat(output)) <= compressor.support(spec_of(x))
 
 
 def check_unbiased(
