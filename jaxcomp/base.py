@@ -82,6 +82,7 @@ class Info(NamedTuple):
     """What one exchange reports. Scalars of this worker; nothing reads them back."""
 
     gradient_error: Array  # |given - sent|^2 / |given|^2
+    unsent_norm: Array  # |given - sent|
     residual_norm: Array  # norm of what the memory kept; 0 without memory
     extra: dict[str, Array] = {}  # a method's own, named in `Exchange.figures`
 

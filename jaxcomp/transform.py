@@ -111,7 +111,9 @@ def distributed(
 
     def init(params: Tree) -> DistributedState:
         zero = jnp.float32(0)
-        info = Info(zero, zero, {name: jnp.float32(0) for name in exchange.figures})
+        info = Info(
+            zero, zero, zero, {name: jnp.float32(0) for name in exchange.figures}
+        )
         state = exchange.init(params)
         return DistributedState(jnp.int32(0), state, PerWorker(info))
 

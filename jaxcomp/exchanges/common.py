@@ -45,7 +45,7 @@ def measure(
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    return Info(gradient_error=relative, residual_norm=jnp.float32(0), extra=extra)
+    return Info(relative, jnp.sqrt(error), residual_norm=jnp.float32(0), extra=extra)
 
 
 def narrow(tree: Tree, spec: Spec) -> Tree:

@@ -21,7 +21,8 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         zero = jnp.float32(0)
-        return Averaged(collectives.mean(tree, axis), tree, state, Info(zero, zero))
+        info = Info(zero, zero, zero)
+        return Averaged(collectives.mean(tree, axis), tree, state, info)
 
     return Exchange(
         "exact",
@@ -43,7 +44,7 @@ def dense_step(exchange: Exchange) -> Exchange:
         zero = jnp.zeros((), jnp.float32)
         extra: dict[str, Array] = dict.fromkeys(exchange.figures, zero)
         mean = collectives.mean(tree, exchange.axis)
-        return Averaged(mean, tree, state, Info(zero, zero, extra))
+        return Averaged(mean, tree, state, Info(zero, zero, zero, extra))
 
     return exchange._replace(average=average, lossless=_every_leaf)
 

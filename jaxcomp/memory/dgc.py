@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
-from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.exchanges.common import narrow
 from jaxcomp.memory.common import (
     check_factor,
     check_lawful,
@@ -90,7 +90,7 @@ def dgc(
         v = jax.tree.map(jnp.subtract, v, sent)
         if masking:
             u = _masked(u, sent, exchange.lossless(spec_of(tree)))
-        info = info._replace(residual_norm=jnp.sqrt(squared_norm(v)))
+        info = info._replace(residual_norm=info.unsent_norm)
         state = DgcState(PerWorker(u), PerWorker(v), inner)
         return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
 

@@ -15,7 +15,7 @@ from jaxcomp.base import (
     no_leaf,
     spec_of,
 )
-from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.exchanges.common import narrow
 from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros, widen
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.specs import canonical
@@ -63,8 +63,7 @@ def ef21(exchange: Exchange) -> Exchange:
         step = exchange.average(distance, state.exchange, key)
         estimate = jax.tree.map(jnp.add, state.estimate.value, step.sent)
         mean = jax.tree.map(jnp.add, state.mean, step.mean)
-        apart = jax.tree.map(jnp.subtract, gradient, estimate)
-        info = step.info._replace(residual_norm=jnp.sqrt(squared_norm(apart)))
+        info = step.info._replace(residual_norm=step.info.unsent_norm)
         new = Ef21State(PerWorker(estimate), mean, step.state)
         return Averaged(narrow(mean, spec_of(tree)), estimate, new, info)
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
-from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.exchanges.common import narrow
 from jaxcomp.memory.common import (
     check_factor,
     check_lawful,
@@ -54,7 +54,7 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         )
         mean, sent, inner, info = exchange.average(given, state.exchange, key)
         residual = jax.tree.map(jnp.subtract, given, sent)
-        info = info._replace(residual_norm=jnp.sqrt(squared_norm(residual)))
+        info = info._replace(residual_norm=info.unsent_norm)
         state = FeedbackState(PerWorker(residual), inner)
         return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
 

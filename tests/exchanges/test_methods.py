@@ -108,6 +108,19 @@ def test_power_sgd_finds_the_best_rank_by_going_on_where_it_stood():
     assert errors[-1] == pytest.approx(best, rel=1e-3)
 
 
+def test_power_sgd_reports_the_error_that_it_makes():
+    tree = matrices(3, 0)
+    [step] = take(make_exchange("power_sgd(rank=2, min_rate=1)", memory="none"), tree)
+    given, sent = (
+        np.concatenate(
+            [np.asarray(x).reshape(3, -1) for x in jax.tree.leaves(t)], axis=1
+        )
+        for t in (tree, step.own[0])
+    )
+    expected = np.sum((given - sent) ** 2, axis=1) / np.sum(given**2, axis=1)
+    np.testing.assert_allclose(step.own[1].gradient_error, expected, rtol=1e-4)
+
+
 def test_power_sgd_leaves_small_tensors_as_they_are():
     exchange = exchanges.make("power_sgd(rank=2, min_rate=2.0)")
     spec = {
