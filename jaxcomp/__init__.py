@@ -10,19 +10,32 @@ the way of one step through the folders.
 import importlib
 from typing import Any
 
-from jaxcomp import clipping, compressors, exchanges, memory, parallel, scope, wire
+from jaxcomp import (
+    clipping,
+    compressors,
+    exchanges,
+    gossip,
+    local,
+    memory,
+    parallel,
+    scope,
+    wire,
+)
 from jaxcomp._version import __version__
-from jaxcomp.base import Averaged, Compressor, Exchange, Info, PerWorker
+from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
 from jaxcomp.compressors import make as make_compressor
+from jaxcomp.gossip import topology
 from jaxcomp.payloads import nbits
 from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, make_exchange
+from jaxcomp.transform import distributed, make_exchange, make_mixer, mixing
 
 __all__ = [
     "Averaged",
     "Compressor",
     "Exchange",
     "Info",
+    "Mixed",
+    "Mixer",
     "PerWorker",
     "SpecError",
     "__version__",
@@ -30,12 +43,17 @@ __all__ = [
     "compressors",
     "distributed",
     "exchanges",
+    "gossip",
+    "local",
     "make_compressor",
     "make_exchange",
+    "make_mixer",
     "memory",
+    "mixing",
     "nbits",
     "parallel",
     "scope",
+    "topology",
     "wire",
 ]
 

@@ -2,12 +2,13 @@
 
 A `Compressor` turns an array (or, lifted by a scope, a tree) into a payload and back.
 An `Exchange` turns the trees of all workers into their mean. A `Memory` wraps an
-exchange and keeps what was not sent. `PerWorker` marks state that differs between
-workers; `Info` carries what we report and never what the next step needs.
+exchange and keeps what was not sent. A `Mixer` lets each worker keep a model of its own
+and draws the models together. `PerWorker` marks state that differs between workers;
+`Info` carries what we report and never what the next step needs.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -22,7 +23,10 @@ __all__ = [
     "Figure",
     "Info",
     "Memory",
+    "Mixed",
+    "Mixer",
     "PerWorker",
+    "cast_like",
     "compressor",
     "is_per_worker",
     "no_leaf",
@@ -84,7 +88,9 @@ class Info(NamedTuple):
     gradient_error: Array  # |given - sent|^2 / |given|^2
     unsent_norm: Array  # |given - sent|
     residual_norm: Array  # norm of what the memory kept; 0 without memory
-    extra: dict[str, Array] = {}  # a method's own, named in `Exchange.figures`
+    # A method's own, named in `Exchange.figures`. A dict that only its type protects: an
+    # immutable mapping is a leaf to JAX, or a tree of another structure.
+    extra: Mapping[str, Array] = {}
 
 
 class Averaged(NamedTuple):
@@ -124,6 +130,39 @@ class Exchange(NamedTuple):
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
+
+
+class Mixed(NamedTuple):
+    """The result of `Mixer.mix`."""
+
+    updates: Tree  # params + updates is this worker's model after the step
+    state: State
+    info: Info
+
+
+class Mixer(NamedTuple):
+    """A way to train a model for each worker of a mapped axis, and to keep them close.
+
+    A step is the worker's own update followed by what its program sends. Programs
+    repeat in a cycle: a graph that changes with time has one for each of its rounds,
+    local training has one that sends nothing.
+    """
+
+    name: str
+    # (params) -> state, on the host, outside any mapped axis. All workers start from
+    # these params. All of the state is the worker's own.
+    init: Callable[[Tree], State]
+    # (params, updates, state, key, program) -> Mixed, under the axis. The program is a
+    # Python number, the same on all workers.
+    mix: Callable[[Tree, Tree, State, Array, int], Mixed]
+    axis: Axis
+    schedule: tuple[int, ...] = (0,)  # the program of each step of a cycle
+    figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
+    simulated: bool = False  # what it sends is not what its method is meant to send
+
+    def program(self, step: int) -> int:
+        """The program of a step, from 0."""
+        return self.schedule[step % len(self.schedule)]
 
 
 class PerWorker(NamedTuple):
@@ -170,6 +209,16 @@ def wide_spec(spec: Spec) -> Spec:
         return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
 
     return jax.tree.map(widen, spec)
+
+
+def cast_like(tree: Tree, spec: Spec) -> Tree:
+    """The tree in the dtypes of a spec; another tree serves as one.
+
+    Example:
+        >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+        dtype(bfloat16)
+    """
+    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, spec)
 
 
 def compressor(

@@ -1,5 +1,6 @@
-"""From an exchange to one link of an optax chain."""
+"""From an exchange, or a mixer, to one link of an optax chain."""
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -7,13 +8,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp import exchanges, memory
+from jaxcomp import exchanges, gossip, local, memory
 from jaxcomp.base import (
     Array,
     Axis,
     Compressor,
     Exchange,
     Info,
+    Mixer,
     PerWorker,
     State,
     Tree,
@@ -21,16 +23,23 @@ from jaxcomp.base import (
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.scope import Plan
 from jaxcomp.scope import policy as _policy
-from jaxcomp.specs import Call, Pipe, SpecError
+from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, suggest
 
-__all__ = ["DistributedState", "distributed", "find_state", "make_exchange"]
+__all__ = [
+    "DistributedState",
+    "distributed",
+    "find_state",
+    "make_exchange",
+    "make_mixer",
+    "mixing",
+]
 
 
 class DistributedState(NamedTuple):
-    """State of `distributed`."""
+    """State of `distributed` and of `mixing`."""
 
     step: Array  # [] int32, steps taken: each step draws its own key
-    exchange: State
+    exchange: State  # of the exchange or the mixer
     info: PerWorker  # the last step's Info, for whoever logs it
 
 
@@ -65,14 +74,78 @@ def make_exchange(
         >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
         'aligned_psum(random_k(keep=0.1, unbiased=False))'
     """
-    if policy:
-        if scope != "per_leaf":
-            raise SpecError(
-                f"a policy is a scope of its own; {scope!r} cannot be one too"
-            )
-        scope = _policy(make_compressor(compressor), rules=policy)
+    scope = _plan(compressor, scope, policy)
     inner = exchanges.make(exchange, compressor, scope, axis)
     return _make_memory(memory, exchanges.dense_step(inner) if dense else inner)
+
+
+def make_mixer(
+    mixer: str | Call,
+    topology: str | gossip.Topology | None = None,
+    workers: int | None = None,
+    *,
+    compressor: str | Compressor = "none",
+    scope: str | Plan = "per_leaf",
+    policy: Sequence[tuple[str, str]] = (),
+    exchange: str | Call | Exchange | None = None,
+    memory: str | Call | Pipe = "none",
+    axis: Axis = "workers",
+    dense: bool = False,
+) -> Mixer:
+    """Build a method by which every worker trains a model of its own.
+
+    Args:
+      mixer: a name in `jaxcomp.gossip.REGISTRY`, which needs a topology, or in
+        `jaxcomp.local.REGISTRY`, which needs an exchange.
+      topology: spec of the graph, or a graph.
+      workers: their number, for a graph's spec.
+      compressor: what is lost, as in `make_exchange`.
+      scope: what is compressed as one vector.
+      policy: pairs (pattern, method), in place of a scope.
+      exchange: of local methods: how workers average what they have learnt.
+      memory: of that exchange.
+      axis: name of the mapped axis.
+      dense: of local methods: send everything as it is, with the same state.
+
+    Raises:
+      SpecError: unknown name, argument or value; the message lists the valid ones.
+
+    Example:
+        >>> make_mixer("choco(gamma=0.4)", "ring", 8, compressor="sign").name
+        'choco(gamma=0.4) on ring, sign'
+        >>> make_mixer("local_sgd(h=4)", exchange="exact").schedule
+        (0, 0, 0, 1)
+    """
+    call = parse(mixer) if isinstance(mixer, str) else mixer
+    if not isinstance(call, Call):
+        raise SpecError(f"a mixer is one name with arguments, not {str(call)!r}")
+    if call.name in local.REGISTRY:
+        if topology is not None:
+            raise error_at(call, f"{call.name} has no topology: all workers take part")
+        if exchange is None:
+            raise error_at(call, f"{call.name} needs an exchange, such as 'gather'")
+        built = make_exchange(
+            exchange, compressor, memory, scope, axis, policy=policy, dense=dense
+        )
+        return local.make(call, built)
+    if call.name not in gossip.REGISTRY:
+        hint = suggest(call.name, [*gossip.REGISTRY, *local.REGISTRY])
+        raise error_at(call, f"unknown mixer {call.name!r}. {hint}")
+    if exchange is not None or memory != "none" or dense:
+        message = (
+            f"{call.name} sends to neighbours: it takes no exchange, no memory and no "
+            "dense steps"
+        )
+        raise error_at(call, message)
+    if isinstance(topology, str):
+        if workers is None:
+            raise error_at(call, f"the topology {topology!r} needs workers=")
+        topology = gossip.topology(topology, workers)
+    if topology is None:
+        raise error_at(call, f"{call.name} needs a topology, such as 'ring'")
+    return gossip.make(
+        call, topology, compressor, _plan(compressor, scope, policy), axis
+    )
 
 
 _make_memory = memory.make  # `make_exchange` has an argument of the module's name
@@ -110,12 +183,7 @@ def distributed(
         raise TypeError(message)
 
     def init(params: Tree) -> DistributedState:
-        zero = jnp.float32(0)
-        info = Info(
-            zero, zero, zero, {name: jnp.float32(0) for name in exchange.figures}
-        )
-        state = exchange.init(params)
-        return DistributedState(jnp.int32(0), state, PerWorker(info))
+        return _fresh(exchange.init(params), exchange.figures)
 
     def update(
         updates: Tree,
@@ -125,17 +193,70 @@ def distributed(
         key: Array | None = None,
         **extra: Any,
     ) -> tuple[Tree, DistributedState]:
-        if key is None:
-            if seed is None:
-                message = (
-                    "update() needs key=, the same on every worker; or build the link "
-                    "with distributed(exchange, seed=0)"
-                )
-                raise TypeError(message)
-            key = jax.random.key(seed)
-        key = jax.random.fold_in(key, state.step)
+        key = _step_key(key, seed, state.step)
         mean, _, inner, info = exchange.average(updates, state.exchange, key)
         return mean, DistributedState(state.step + 1, inner, PerWorker(info))
+
+    return optax.GradientTransformationExtraArgs(init, update)
+
+
+def mixing(
+    mixer: Mixer, seed: int | None = None, program: int | None = None
+) -> optax.GradientTransformationExtraArgs:
+    """Draw the workers' models together: the last link of a decentralised chain.
+
+    What stands before it works on the local gradient and ends in the local update,
+    momentum included. Parameters and the whole state are the worker's own: map all of
+    them (in_axes=0), or mark them `PerWorker`.
+
+    Args:
+      mixer: from `make_mixer`.
+      seed: as in `distributed`.
+      program: compile this program of the mixer's schedule alone, for loops with a
+        compiled step for each; default: the step decides which one runs.
+
+    Example:
+        >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
+        >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
+        >>> params = jnp.zeros((4, 3))  # four workers
+        >>> state = jax.vmap(tx.init)(params)
+        >>> step = lambda g, s, p: tx.update(g, s, p)[0]
+        >>> grads = jnp.ones((4, 3))
+        >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)
+        >>> updates.shape
+        (4, 3)
+    """
+    if not isinstance(mixer, Mixer):
+        raise TypeError(f"mixing() takes a Mixer from make_mixer, not {mixer!r}")
+    programs = sorted(set(mixer.schedule))
+
+    def init(params: Tree) -> DistributedState:
+        return _fresh(mixer.init(params), mixer.figures)
+
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        key: Array | None = None,
+        **extra: Any,
+    ) -> tuple[Tree, DistributedState]:
+        if params is None:
+            raise TypeError("update() of mixing needs params: it averages models")
+        key = _step_key(key, seed, state.step)
+
+        def run(program: int) -> Any:
+            return mixer.mix(params, updates, state.exchange, key, program)
+
+        if program is not None or len(programs) == 1:
+            mixed = run(programs[0] if program is None else program)
+        else:
+            places = [programs.index(p) for p in mixer.schedule]
+            now = jnp.asarray(places)[state.step % len(places)]
+            branches = [functools.partial(run, p) for p in programs]
+            mixed = jax.lax.switch(now, branches)
+        new = DistributedState(state.step + 1, mixed.state, PerWorker(mixed.info))
+        return mixed.updates, new
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -155,6 +276,38 @@ def find_state(opt_state: Any) -> DistributedState:
     states = [n for n in jax.tree.leaves(opt_state, is_leaf=found) if found(n)]
     if len(states) != 1:
         raise ValueError(
-            f"expected one `distributed` in the chain, found {len(states)}"
+            f"expected one `distributed` or `mixing` in the chain, found {len(states)}"
         )
     return states[0]
+
+
+def _plan(
+    compressor: str | Compressor,
+    scope: str | Plan,
+    policy: Sequence[tuple[str, str]],
+) -> str | Plan:
+    """The scope, or the plan that a policy makes in its place."""
+    if not policy:
+        return scope
+    if scope != "per_leaf":
+        raise SpecError(f"a policy is a scope of its own; {scope!r} cannot be one too")
+    return _policy(make_compressor(compressor), rules=policy)
+
+
+def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
+    zero = jnp.float32(0)
+    info = Info(zero, zero, zero, {name: jnp.float32(0) for name in figures})
+    return DistributedState(jnp.int32(0), state, PerWorker(info))
+
+
+def _step_key(key: Array | None, seed: int | None, step: Array) -> Array:
+    """The key of a step, from the caller's key or the link's seed."""
+    if key is None:
+        if seed is None:
+            message = (
+                "update() needs key=, the same on every worker; or build the link with "
+                "a seed: distributed(exchange, seed=0), mixing(mixer, seed=0)"
+            )
+            raise TypeError(message)
+        key = jax.random.key(seed)
+    return jax.random.fold_in(key, step)

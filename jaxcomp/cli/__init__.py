@@ -4,11 +4,11 @@ import argparse
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import data, report
+from jaxcomp.cli import data, report, topology
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = (data, report)
+COMMANDS = (data, report, topology)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ place in every host; whatever an exchange does over an axis it does over a part 
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +14,17 @@ import numpy as np
 
 from jaxcomp.base import Array, Axis, Tree
 
-__all__ = ["Part", "gather", "index", "mean", "mean_of_all", "size", "swap", "total"]
+__all__ = [
+    "Part",
+    "gather",
+    "index",
+    "mean",
+    "mean_of_all",
+    "permute",
+    "size",
+    "swap",
+    "total",
+]
 
 
 class Part(NamedTuple):
@@ -92,6 +102,32 @@ def swap(rows: Array, axis: Axis) -> Array:
         return jnp.take(rows, place, axis=1)
 
     return _over(exchanged, simulated, rows, axis)
+
+
+def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
+    """Worker d receives x of worker s for each pair (s, d); the others receive zeros.
+
+    Args:
+      x: of this worker.
+      pairs: each worker at most once as source, and at most once as destination.
+      axis: over whom.
+    """
+    workers = jax.lax.axis_size(axis)
+    if len(pairs) == workers:
+        return jax.lax.ppermute(x, axis, pairs)
+
+    # vmap knows no permutation of a part of the workers.
+    @jax.custom_batching.custom_vmap
+    def sent(x: Array) -> Array:
+        return jax.lax.ppermute(x, axis, pairs)
+
+    @sent.def_vmap
+    def _(size: int, batched: Any, x: Array) -> tuple[Array, bool]:
+        rows = x if batched[0] else jnp.broadcast_to(x, (size, *x.shape))
+        sources, destinations = np.array(pairs).reshape(-1, 2).T
+        return jnp.zeros_like(rows).at[destinations].set(rows[sources]), True
+
+    return sent(x)
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:

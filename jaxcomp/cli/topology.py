@@ -1,0 +1,216 @@
+"""`jaxcomp topology`: look at a communication graph before training on it."""
+
+import argparse
+import inspect
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from jaxcomp.gossip.topology import Topology
+    from jaxcomp.report.graph_plot import Layout
+
+__all__ = ["add_parser", "run"]
+
+_EXAMPLES = """\
+examples:
+  jaxcomp topology --list
+  jaxcomp topology ring 16
+  jaxcomp topology "exponential(one_peer=True)" 8 --draw rounds.svg
+  jaxcomp topology "torus(rows=2)" 12 --draw torus.png
+  jaxcomp topology "file(path='graph.txt')" 6
+      graph.txt holds one edge a line, `i j` or `i j weight`, # starts a comment
+  jaxcomp topology "edges(list=[[0, 1], [1, 2], [2, 3]])" 4
+
+degree: how many others one worker hears in a round. slots: messages that a worker
+sends one after the other. spectral gap: 1 is the exact mean after one round, or one
+cycle of rounds; close to 0 is slow.
+"""
+_SHOWN_SIZES = {"expander": 31, "margulis": 36, "social": 32}  # the others: 16
+_LARGEST_MATRIX = 64  # workers; neighbours are listed for more
+_WIDE = 32  # workers up to which a cell has two characters
+
+
+def add_parser(
+    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
+) -> None:
+    """Add the command `topology` to the `jaxcomp` command line.
+
+    Args:
+      subparsers: what `ArgumentParser.add_subparsers` returned.
+
+    Example:
+      >>> parser = argparse.ArgumentParser()
+      >>> add_parser(parser.add_subparsers())
+      >>> parser.parse_args(["topology", "ring", "16"]).workers
+      16
+    """
+    parser = subparsers.add_parser(
+        "topology",
+        help="show a communication graph of decentralised training",
+        description="Show who hears whom, how many messages a round takes and how "
+        "fast the workers agree.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("spec", metavar="SPEC", nargs="?", help="name or spec string")
+    parser.add_argument(
+        "workers", metavar="WORKERS", nargs="?", type=int, help="number of workers"
+    )
+    parser.add_argument("--list", action="store_true", help="list every graph")
+    parser.add_argument(
+        "--draw", type=Path, metavar="FILE", help="draw it into FILE.svg or FILE.png"
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run `jaxcomp topology`.
+
+    Args:
+      args: parsed by the parser of `add_parser`.
+
+    Returns:
+      The exit code: 0, or 1 after one message on stderr.
+    """
+    from jaxcomp.gossip.topology import topology
+
+    try:
+        if args.list:
+            print(_listing())
+            return 0
+        if args.spec is None or args.workers is None:
+            missing = "SPEC and WORKERS" if args.spec is None else "WORKERS"
+            raise ValueError(f"needs {missing}: jaxcomp topology ring 16, or --list")
+        if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
+            raise ValueError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
+        graph = topology(args.spec, args.workers)
+        print(f"{graph}\n\n{_drawing(graph)}")
+        if args.draw:
+            _draw(graph, args.spec, args.draw)
+            print(f"\n{args.draw}")
+    except (ValueError, OSError) as error:
+        print(f"jaxcomp topology: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _listing() -> str:
+    from jaxcomp.gossip.topology import REGISTRY, topology
+
+    rows = [("NAME", "WORKERS", "DEGREE", "GAP", "")]
+    for name, factory in sorted(REGISTRY.items()):
+        about = (inspect.getdoc(factory) or "").splitlines()[0]
+        parameters = inspect.signature(factory).parameters
+        if any(key in parameters for key in ("path", "list")):
+            rows.append((name, "", "", "", about))
+            continue
+        size = _SHOWN_SIZES.get(name, 16)
+        specs = [name]
+        if "one_peer" in parameters:
+            specs.append(f"{name}(one_peer=True)")
+        for spec in specs:
+            graph = topology(spec, size)
+            gap = f"{graph.spectral_gap:.3f}"
+            rows.append((spec, str(size), str(graph.degree), gap, about))
+            about = "The same, one neighbour a round."
+    width = max(len(row[0]) for row in rows)
+    return "\n".join(
+        f"{name:<{width}}  {size:>7}  {degree:>6}  {gap:>5}  {about}".rstrip()
+        for name, size, degree, gap, about in rows
+    )
+
+
+def _drawing(graph: "Topology") -> str:
+    """Rows of dots for each round, or lists of neighbours for large graphs."""
+    several = len(graph.rounds) > 1
+    blocks = []
+    for number, step in enumerate(graph.rounds, 1):
+        heading = [f"round {number} of {len(graph.rounds)}"] if several else []
+        if graph.size <= _LARGEST_MATRIX:
+            blocks.append("\n".join(heading + _dots(step.matrix)))
+        else:
+            blocks.append("\n".join(heading + _neighbours(step.matrix)))
+    if graph.size <= _LARGEST_MATRIX:
+        heard, own, _ = _symbols()
+        blocks.append(f"row i, column j: {heard} i hears j, {own} i's own value")
+    return "\n\n".join(blocks)
+
+
+def _symbols() -> tuple[str, str, str]:
+    """Heard, own, nothing; plain letters where the terminal has no others."""
+    symbols = ("●", "○", "·")
+    try:
+        "".join(symbols).encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return ("#", "o", ".")
+    return symbols
+
+
+def _dots(matrix: np.ndarray) -> list[str]:
+    heard, own, nothing = _symbols()
+    size = len(matrix)
+    between = " " if size <= _WIDE else ""
+    cells = np.where(matrix != 0, heard, nothing)
+    np.fill_diagonal(cells, own)
+    width = len(str(size - 1))
+    # A ruler of last digits; the tens stand above where there are any.
+    numbers = [str(i) for i in range(size)]
+    tens = [name[:-1] if name.endswith("0") else "" for name in numbers]
+    rulers = [tens] if size > 10 else []
+    rulers.append([name[-1] for name in numbers])
+    margin = " " * (width + 3)
+    lines = [
+        (margin + between.join(f"{mark:1}" for mark in ruler)).rstrip()
+        for ruler in rulers
+    ]
+    return lines + [f"{i:>{width + 1}}  {between.join(r)}" for i, r in enumerate(cells)]
+
+
+def _neighbours(matrix: np.ndarray, most: int = 10) -> list[str]:
+    lines = []
+    for i, row in enumerate(matrix):
+        heard = [str(j) for j in np.flatnonzero(row) if j != i]
+        more = f" and {len(heard) - most} more" if len(heard) > most else ""
+        lines.append(f"{i:>5} hears {', '.join(heard[:most])}{more}")
+    return lines
+
+
+def _draw(graph: "Topology", spec: str, path: Path) -> None:
+    from jaxcomp.report.graph_plot import Panel, draw_graph, write
+
+    panels, weights = [], []
+    for number, step in enumerate(graph.rounds, 1):
+        pairs = [(j, i) for slot in step.slots for j, i in slot.pairs]
+        edges = [(j, i, float(step.matrix[i, j])) for j, i in pairs]
+        weights += [weight for *_, weight in edges]
+        caption = f"round {number}" if len(graph.rounds) > 1 else ""
+        panels.append(Panel(caption, edges))
+    many = "" if graph.size == 1 else "s"
+    note = f"{graph.size} worker{many}, degree {graph.degree}, "
+    note += f"gap {graph.spectral_gap:.3g}"
+    if weights:
+        low, high = f"{min(weights):.3g}", f"{max(weights):.3g}"
+        note += f", weight {low}" if low == high else f", weights {low} to {high}"
+    figure = draw_graph(graph.name, note, _layout(graph, spec), panels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(figure, path)
+
+
+def _layout(graph: "Topology", spec: str) -> "Layout":
+    """The picture in which people know a graph."""
+    from jaxcomp.gossip.graphs import torus_sides
+    from jaxcomp.report.graph_plot import circle, grid, hub, two_columns
+    from jaxcomp.specs import Call, parse
+
+    call = parse(spec)
+    assert isinstance(call, Call)  # the graph was built from it
+    if call.name == "star":
+        return hub(graph.size)
+    if call.name == "social":
+        return two_columns(18, 14)
+    if call.name == "torus":
+        return grid(*torus_sides(graph.size, *call.args, **call.kwargs))
+    return circle(graph.size)

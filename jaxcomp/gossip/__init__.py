@@ -1,0 +1,49 @@
+"""Gossip: each worker has a model of its own and talks to its neighbours alone.
+
+A factory takes the plan (which tensors, and how), the graph and the axis first; its own
+arguments come from the spec string. One algorithm, one file, one line here.
+"""
+
+from collections.abc import Callable
+
+from jaxcomp.base import Axis, Compressor, Mixer
+from jaxcomp.gossip.choco import choco
+from jaxcomp.gossip.choco_overlapped import choco_overlapped
+from jaxcomp.gossip.d_psgd import d_psgd
+from jaxcomp.gossip.dcd_psgd import dcd_psgd
+from jaxcomp.gossip.deep_squeeze import deep_squeeze
+from jaxcomp.gossip.delayed_sgd import delayed_sgd
+from jaxcomp.gossip.ecd_psgd import ecd_psgd
+from jaxcomp.gossip.stale_hypercube import stale_hypercube
+from jaxcomp.gossip.topology import Topology, topology
+from jaxcomp.scope import Plan, make_plan
+from jaxcomp.specs import Call, build
+
+__all__ = ["REGISTRY", "Topology", "make", "topology"]
+
+REGISTRY: dict[str, Callable[..., Mixer]] = {
+    "choco": choco,
+    "choco_overlapped": choco_overlapped,
+    "d_psgd": d_psgd,
+    "dcd_psgd": dcd_psgd,
+    "deep_squeeze": deep_squeeze,
+    "delayed_sgd": delayed_sgd,
+    "ecd_psgd": ecd_psgd,
+    "stale_hypercube": stale_hypercube,
+}
+
+
+def make(
+    spec: str | Call,
+    graph: Topology,
+    compressor: str | Compressor = "none",
+    scope: str | Plan = "per_leaf",
+    axis: Axis = "workers",
+) -> Mixer:
+    """Build a gossip algorithm from spec strings.
+
+    Example:
+        >>> make("choco(gamma=0.4)", topology("ring", 8), "sign").name
+        'choco(gamma=0.4) on ring, sign'
+    """
+    return build(spec, REGISTRY, "mixer", make_plan(scope, compressor), graph, axis)

@@ -1,0 +1,98 @@
+"""CHOCO-SGD whose messages travel beside the computation of the next gradient."""
+
+from typing import NamedTuple
+
+import jax
+
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Mixed,
+    Mixer,
+    State,
+    Tree,
+    spec_of,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import figure_names, measure, narrow
+from jaxcomp.gossip.neighbours import listen, plus, symmetric_round, widen
+from jaxcomp.gossip.step_size import Gamma, step_sizer
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import canonical
+
+__all__ = ["OverlappedState", "choco_overlapped"]
+
+
+class OverlappedState(NamedTuple):
+    """State of `choco_overlapped`."""
+
+    public: Tree  # x_hat_i, without the message that is on its way
+    pull: Tree  # p_i, likewise
+    outgoing: Array  # the message of the last step, to be sent in this one
+    codec: State
+
+
+def choco_overlapped(
+    plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5
+) -> Mixer:
+    """`choco` one round late: a step mixes with the estimates of the step before.
+
+    x_hat += D(q),  p += sum_j w_ij (D(q_j) - D(q))     messages of the last step
+    x    <- x + u + gamma p
+    q    =  C(x - x_hat)                                sent in the next step
+
+    What is sent in a step is known when it begins, so that the message and the gradient
+    do not wait for each other. The order of the original code.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      graph: who hears whom; symmetric.
+      axis: the mapped axis.
+      gamma: as in `choco`.
+
+    References:
+      Koloskova, Lin, Stich and Jaggi, Decentralized Deep Learning with Arbitrary
+      Communication Compression, arXiv:1907.09356, 2020.
+    """
+    talks = symmetric_round(graph, "choco_overlapped")
+    codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
+
+    def init(params: Tree) -> OverlappedState:
+        start, state = widen(params), codec.init(spec_of(params))
+        # Nothing is unknown yet: a message of zeros.
+        zeros = jax.tree.map(lambda x: x * 0, params)
+        payload, _ = codec.compress(zeros, state, jax.random.key(0))
+        return OverlappedState(start, zeros_like_spec(start), fuse(payload), state)
+
+    def mix(
+        params: Tree, updates: Tree, state: OverlappedState, key: Array, program: int
+    ) -> Mixed:
+        spec = spec_of(params)
+        payload_spec = jax.eval_shape(
+            lambda x: codec.compress(x, state.codec, key)[0], spec
+        )
+        arrived = codec.decompress(split(state.outgoing, payload_spec), state.public)
+        public = plus(state.public, arrived)
+        total = listen(codec, state.outgoing, payload_spec, spec, talks, axis)
+        pull = plus(state.pull, plus(total, arrived, -1))
+        change = plus(widen(updates), pull, step_size(spec))
+
+        unknown = narrow(plus(plus(widen(params), change), public, -1), spec)
+        own_key = jax.random.fold_in(key, collectives.index(axis))
+        payload, codec_state = codec.compress(unknown, state.codec, own_key)
+        info = measure(unknown, codec.decompress(payload, spec), codec, payload)
+        info = info._replace(residual_norm=info.unsent_norm)
+        new = OverlappedState(public, pull, fuse(payload), codec_state)
+        return Mixed(change, new, info)
+
+    title = canonical(choco_overlapped, ["gamma"], gamma=gamma)
+    return Mixer(
+        f"{title} on {graph.name}, {codec.name}",
+        init=init,
+        mix=mix,
+        axis=axis,
+        figures=figure_names(codec),
+    )

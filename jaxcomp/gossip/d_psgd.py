@@ -1,0 +1,50 @@
+"""D-PSGD: average whole models with the neighbours, without compression."""
+
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of
+from jaxcomp.gossip.neighbours import plus, talk, widen
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.scope import Plan, lift
+
+__all__ = ["d_psgd"]
+
+
+def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+    """x_i <- sum_j w_ij (x_j + u_j), with u the worker's own update.
+
+    The baseline of decentralised training: every neighbour receives the whole model.
+    The graph may change with time, and need not be symmetric.
+
+    Args:
+      plan: has to compress nothing: models that lose something at every step never
+        agree. `choco` compresses.
+      graph: who hears whom.
+      axis: the mapped axis.
+
+    References:
+      Lian et al., Can Decentralized Algorithms Outperform Centralized Algorithms?,
+      arXiv:1705.09056, 2017.
+    """
+    if any(compressor.name != "none" for compressor in plan.compressors):
+        message = (
+            f"sends whole models, and the compressor is {plan.title!r}. Set it to "
+            "'none', or take choco"
+        )
+        raise ValueError(message)
+    codec = lift(plan)
+
+    def mix(
+        params: Tree, updates: Tree, state: State, key: Array, program: int
+    ) -> Mixed:
+        half = plus(params, updates)
+        heard = talk(codec, half, state, key, graph.rounds[program], axis)
+        # What is added is the difference: params of bfloat16 keep small steps of it.
+        updates = plus(heard.total, widen(params), -1)
+        return Mixed(updates, heard.state, heard.info)
+
+    return Mixer(
+        f"d_psgd on {graph.name}",
+        init=lambda params: codec.init(spec_of(params)),
+        mix=mix,
+        axis=axis,
+        schedule=tuple(range(len(graph.rounds))),
+    )

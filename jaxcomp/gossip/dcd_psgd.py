@@ -1,0 +1,72 @@
+"""DCD-PSGD: models that move only by what is sent."""
+
+from typing import NamedTuple
+
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Mixed,
+    Mixer,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges.common import figure_names, narrow
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.scope import Plan, lift
+
+__all__ = ["DcdState", "dcd_psgd"]
+
+
+class DcdState(NamedTuple):
+    """State of `dcd_psgd`."""
+
+    pull: Tree  # p_i = sum_j w_ij (x_j - x_i)
+    codec: State
+
+
+def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+    """Compress the difference between two models in succession.
+
+    q  = C(p + u)       the way to the neighbours' mean model, and the own update
+    x += D(q),  p += sum_j w_ij (D(q_j) - D(q))
+
+    The neighbours know each model exactly, since it is the sum of its messages. There
+    is no feedback of what a message leaves out: a compressor that keeps little needs a
+    tiny learning rate, or diverges. `choco` does not.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how; unbiased and precise.
+      graph: who hears whom; symmetric.
+      axis: the mapped axis.
+
+    References:
+      Tang et al., Communication Compression for Decentralized Training,
+      arXiv:1803.06443, 2018 (algorithm 1).
+    """
+    talks = symmetric_round(graph, "dcd_psgd")
+    codec = lift(plan)
+
+    def init(params: Tree) -> DcdState:
+        pull = zeros_like_spec(wide_spec(spec_of(params)))
+        return DcdState(pull, codec.init(spec_of(params)))
+
+    def mix(
+        params: Tree, updates: Tree, state: DcdState, key: Array, program: int
+    ) -> Mixed:
+        change = narrow(plus(state.pull, widen(updates)), spec_of(params))
+        heard = talk(codec, change, state.codec, key, talks, axis)
+        pull = plus(state.pull, plus(heard.total, heard.own, -1))
+        new = DcdState(pull, heard.state)
+        return Mixed(heard.own, new, heard.info)
+
+    return Mixer(
+        f"dcd_psgd on {graph.name}, {codec.name}",
+        init=init,
+        mix=mix,
+        axis=axis,
+        figures=figure_names(codec),
+    )

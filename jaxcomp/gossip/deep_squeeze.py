@@ -1,0 +1,80 @@
+"""DeepSqueeze: gossip of compressed models with error feedback."""
+
+from typing import NamedTuple
+
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Mixed,
+    Mixer,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges.common import figure_names, narrow
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.gossip.step_size import check_number
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import canonical
+
+__all__ = ["SqueezeState", "deep_squeeze"]
+
+
+class SqueezeState(NamedTuple):
+    """State of `deep_squeeze`."""
+
+    error: Tree  # what the last messages left out
+    codec: State
+
+
+def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) -> Mixer:
+    """Send the compressed model, and add what it lost to the next one.
+
+    x  <- x + u
+    c  =  C(x + e),  e <- x + e - D(c)
+    x  <- x + gamma sum_j w_ij (D(c_j) - D(c_i))
+
+    One vector of state less than `choco`; but models, not differences, are compressed,
+    so the error does not vanish when the models agree, and gamma has to be smaller.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      graph: who hears whom; symmetric.
+      axis: the mapped axis.
+      gamma: consensus step size in (0, 1].
+
+    References:
+      Tang et al., DeepSqueeze: Decentralization Meets Error-Compensated Compression,
+      arXiv:1907.07346, 2019.
+    """
+    talks = symmetric_round(graph, "deep_squeeze")
+    check_number(gamma)
+    codec = lift(plan)
+
+    def init(params: Tree) -> SqueezeState:
+        error = zeros_like_spec(wide_spec(spec_of(params)))
+        return SqueezeState(error, codec.init(spec_of(params)))
+
+    def mix(
+        params: Tree, updates: Tree, state: SqueezeState, key: Array, program: int
+    ) -> Mixed:
+        half = plus(widen(params), widen(updates))
+        given = plus(half, state.error)
+        message = narrow(given, spec_of(params))
+        heard = talk(codec, message, state.codec, key, talks, axis)
+        new = SqueezeState(plus(given, heard.own, -1), heard.state)
+        pull = plus(heard.total, heard.own, -1)
+        info = heard.info._replace(residual_norm=heard.info.unsent_norm)
+        return Mixed(plus(widen(updates), pull, gamma), new, info)
+
+    return Mixer(
+        f"{canonical(deep_squeeze, ['gamma'], gamma=gamma)} on {graph.name}, "
+        f"{codec.name}",
+        init=init,
+        mix=mix,
+        axis=axis,
+        figures=figure_names(codec),
+    )

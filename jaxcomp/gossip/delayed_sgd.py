@@ -1,0 +1,85 @@
+"""Delayed SGD: a simulation of workers that take turns at a server."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import figure_names, measure
+from jaxcomp.gossip.neighbours import plus, widen
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan, lift
+
+__all__ = ["DelayedState", "delayed_sgd"]
+
+
+class DelayedState(NamedTuple):
+    """State of `delayed_sgd`."""
+
+    server: Tree  # the server's model, the same on every worker
+    codec: State
+
+
+def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+    """The updates of N workers reach a server one after the other.
+
+    m_i = m_(i-1) + D(C(u_i)) / N, and worker i goes on from m_i; the next step starts
+    from m_N. So worker i computes on a model that lacks the updates of N - 1 - i
+    others. What is simulated is the delay: all messages travel at once, to everybody.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      graph: "complete": everybody talks to the server.
+      axis: the mapped axis.
+
+    References:
+      Dean et al., Large Scale Distributed Deep Networks, NIPS 2012.
+    """
+    if graph.degree != graph.size - 1 or len(graph.rounds) > 1:
+        message = (
+            "delayed_sgd has one server for all workers: set the topology to "
+            f"'complete', not {graph.name!r}"
+        )
+        raise ValueError(message)
+    codec = lift(plan)
+
+    def init(params: Tree) -> DelayedState:
+        return DelayedState(widen(params), codec.init(spec_of(params)))
+
+    def mix(
+        params: Tree, updates: Tree, state: DelayedState, key: Array, program: int
+    ) -> Mixed:
+        spec, place = spec_of(updates), collectives.index(axis)
+        own_key = jax.random.fold_in(key, place)
+        payload, codec_state = codec.compress(updates, state.codec, own_key)
+        messages = collectives.gather(fuse(payload), axis)
+        share = 1 / messages.shape[0]
+
+        def add(carry: Any, message: tuple[Array, Array]) -> tuple[Any, None]:
+            server, own = carry
+            turn, words = message
+            said = codec.decompress(split(words, spec_of(payload)), server)
+            server = plus(server, said, share)
+            mine = jax.tree.map(
+                lambda s, o: jnp.where(turn == place, s, o), server, own
+            )
+            return (server, mine), None
+
+        turns = jnp.arange(messages.shape[0])
+        start = (state.server, state.server)
+        (server, own), _ = jax.lax.scan(add, start, (turns, messages))
+        info = measure(updates, codec.decompress(payload, spec), codec, payload)
+        new = DelayedState(server, codec_state)
+        return Mixed(plus(own, widen(params), -1), new, info)
+
+    return Mixer(
+        f"delayed_sgd of {graph.size} workers, {codec.name}",
+        init=init,
+        mix=mix,
+        axis=axis,
+        figures=figure_names(codec),
+        simulated=True,
+    )

@@ -1,0 +1,141 @@
+"""What all gossip has in common: one fused message to each neighbour, weighed sums."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import (
+    Array,
+    Compressor,
+    Info,
+    Spec,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+    zeros_like_spec,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.gossip.topology import Round, Topology
+from jaxcomp.payloads import fuse, split
+
+__all__ = [
+    "Heard",
+    "listen",
+    "plus",
+    "symmetric_round",
+    "talk",
+    "widen",
+]
+
+
+class Heard(NamedTuple):
+    """What `talk` returns; trees in at least float32."""
+
+    own: Tree  # what this worker's message decodes to: D(q_i)
+    total: Tree  # sum_j w_ij D(q_j), itself included
+    state: State  # of the compressor
+    info: Info
+
+
+def talk(
+    codec: Compressor, tree: Tree, state: State, key: Array, graph: Round, axis: str
+) -> Heard:
+    """Compress a tree, send it to the neighbours, and sum what all of them said.
+
+    One permutation for each neighbour slot of the round, each of which carries the
+    whole payload in one array.
+
+    Args:
+      codec: compressor of trees.
+      tree: of this worker, in the dtypes that are to be sent.
+      state: of the codec.
+      key: the same on every worker.
+      graph: who hears whom, and with which weights.
+      axis: the mapped axis.
+    """
+    own_key = jax.random.fold_in(key, collectives.index(axis))
+    payload, state = codec.compress(tree, state, own_key)
+    own = codec.decompress(payload, wide_spec(spec_of(tree)))
+    words = fuse(payload)
+    total = listen(codec, words, spec_of(payload), spec_of(tree), graph, axis)
+    info = measure(tree, narrow(own, spec_of(tree)), codec, payload)
+    return Heard(own, total, state, info)
+
+
+def listen(
+    codec: Compressor,
+    words: Array,
+    payload_spec: Spec,
+    spec: Spec,
+    graph: Round,
+    axis: str,
+) -> Tree:
+    """sum_j w_ij D(q_j) over the neighbours and this worker, in at least float32.
+
+    Args:
+      codec: compressor of trees.
+      words: this worker's fused message.
+      payload_spec: of the message.
+      spec: of the tree.
+      graph: who hears whom.
+      axis: the mapped axis.
+    """
+    _check_workers(graph, axis)
+    place = collectives.index(axis)
+    received = [collectives.permute(words, slot.pairs, axis) for slot in graph.slots]
+    messages = jnp.stack([words, *received])
+    columns = [np.diag(graph.matrix), *(slot.weights for slot in graph.slots)]
+    weights = jnp.asarray(np.stack(columns), jnp.float32)[:, place]
+    wide = wide_spec(spec)
+
+    def add(total: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
+        weight, words = message
+        said = codec.decompress(split(words, payload_spec), wide)
+
+        # Nothing arrived where the weight is 0, and zeros need not decode to a number.
+        def term(t: Array, x: Array) -> Array:
+            return t + jnp.where(weight == 0, 0, weight.astype(x.dtype) * x)
+
+        return jax.tree.map(term, total, said), None
+
+    total, _ = jax.lax.scan(add, zeros_like_spec(wide), (weights, messages))
+    return total
+
+
+def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
+    """x + factor * y, leaf by leaf.
+
+    Example:
+        >>> float(plus(jnp.float32(1), jnp.float32(4), 0.5))
+        3.0
+    """
+    return jax.tree.map(lambda a, b: a + jnp.asarray(factor, b.dtype) * b, x, y)
+
+
+def widen(tree: Tree) -> Tree:
+    """The tree in at least float32: estimates of models live there."""
+    return narrow(tree, wide_spec(spec_of(tree)))
+
+
+def symmetric_round(graph: Topology, method: str) -> Round:
+    """The one round of a graph in which all talk both ways, or an error."""
+    first, *others = graph.rounds
+    if others:
+        reason = "remembers what neighbours said, so they have to stay the same"
+        found = "changes with time"
+    elif not graph.symmetric:
+        reason = "needs neighbours that hear each other with one weight"
+        found = "is not symmetric"
+    else:
+        return first
+    raise ValueError(f"{method} {reason}, and {graph.name!r} {found}. d_psgd takes it")
+
+
+def _check_workers(graph: Round, axis: str) -> None:
+    workers, nodes = collectives.size(axis), len(graph.matrix)
+    if workers != nodes:
+        raise ValueError(f"the graph has {nodes} nodes and the axis {workers} workers")

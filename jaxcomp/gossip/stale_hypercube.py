@@ -1,0 +1,105 @@
+"""Stale hypercube: updates of all workers, each as old as its way through the cube."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Info,
+    Mixed,
+    Mixer,
+    Tree,
+    spec_of,
+    wide_spec,
+)
+from jaxcomp.exchanges import collectives
+from jaxcomp.gossip.neighbours import widen
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan
+
+__all__ = ["CubeState", "stale_hypercube"]
+
+
+class CubeState(NamedTuple):
+    """State of `stale_hypercube`: what this worker has last heard of everybody."""
+
+    step: Array  # [] int32
+    stamps: Array  # [N] int32: the step of each update; 0: never heard
+    table: Tree  # leaves [N, ...]
+
+
+def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+    """Swap tables of everybody's latest updates with one peer a step.
+
+    In step t worker i swaps with i xor 2^(t mod log2 N), both keep the fresher of each
+    entry, and x_i <- x_i + the mean of the entries heard so far. An update is at most
+    log2 N steps old when it arrives. A simulation of staleness: whole tables travel,
+    N times the model.
+
+    Args:
+      plan: has to compress nothing.
+      graph: "hypercube(one_peer=True)".
+      axis: the mapped axis.
+    """
+    if any(compressor.name != "none" for compressor in plan.compressors):
+        message = f"sends what it heard as it is, and the compressor is {plan.title!r}"
+        raise ValueError(f"{message}. Set it to 'none'")
+    if not graph.name.startswith("hypercube") or graph.degree > 1:
+        message = (
+            "stale_hypercube has one peer a step: set the topology to "
+            f"'hypercube(one_peer=True)', not {graph.name!r}"
+        )
+        raise ValueError(message)
+
+    def init(params: Tree) -> CubeState:
+        def rows(spec: jax.ShapeDtypeStruct) -> Array:
+            return jnp.zeros((graph.size, *spec.shape), spec.dtype)
+
+        table = jax.tree.map(rows, wide_spec(spec_of(params)))
+        return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table)
+
+    def mix(
+        params: Tree, updates: Tree, state: CubeState, key: Array, program: int
+    ) -> Mixed:
+        place, step = collectives.index(axis), state.step + 1
+        stamps = state.stamps.at[place].set(step)
+        table = jax.tree.map(
+            lambda rows, u: rows.at[place].set(u), state.table, widen(updates)
+        )
+        for slot in graph.rounds[program].slots:
+            words = collectives.permute(fuse((stamps, table)), slot.pairs, axis)
+            their_stamps, their_table = split(words, spec_of((stamps, table)))
+            fresher = their_stamps > stamps
+            table = jax.tree.map(
+                lambda theirs, ours, new=fresher: jnp.where(
+                    new.reshape(-1, *[1] * (ours.ndim - 1)), theirs, ours
+                ),
+                their_table,
+                table,
+            )
+            stamps = jnp.maximum(their_stamps, stamps)
+        heard = jnp.sum(stamps > 0).astype(jnp.float32)
+
+        # What was never heard is 0.
+        def mean(rows: Array) -> Array:
+            return jnp.sum(rows, axis=0) / heard.astype(rows.dtype)
+
+        zero = jnp.float32(0)
+        age = jnp.mean((step - stamps).astype(jnp.float32))
+        info = Info(zero, zero, zero, {"mean_age": age})
+        new = CubeState(step, stamps, table)
+        return Mixed(jax.tree.map(mean, table), new, info)
+
+    return Mixer(
+        f"stale_hypercube of {graph.size} workers",
+        init=init,
+        mix=mix,
+        axis=axis,
+        schedule=tuple(range(len(graph.rounds))),
+        figures=("mean_age",),
+        simulated=True,
+    )

@@ -1,0 +1,138 @@
+"""The consensus step size: given, from theory, or tuned on a problem without gradients.
+
+How far a worker may step towards its neighbours' estimates depends on how wrong these
+are. Too far, and the models drift apart; too little, and they agree late.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import Array, Compressor, Spec
+from jaxcomp.gossip.topology import Topology
+from jaxcomp.scope import Plan, lift
+
+__all__ = ["Gamma", "check_number", "consensus_errors", "step_sizer", "theory", "tuned"]
+
+Gamma: TypeAlias = float | str
+
+ROUNDS = 150  # of gossip in tuning
+LARGEST = 2048  # elements of the vectors that tuning agrees on
+GRID = tuple(float(g) for g in np.geomspace(0.01, 1.0, 13).round(4))
+
+
+def step_sizer(gamma: Gamma, plan: Plan, graph: Topology) -> Callable[[Spec], float]:
+    """The consensus step size for trees of a spec.
+
+    Args:
+      gamma: a number in (0, 1], "theory" or "tuned".
+      plan: of the compressor.
+      graph: symmetric.
+
+    Raises:
+      ValueError: what is none of these.
+    """
+    codec = lift(plan)
+    if gamma == "theory":
+        return lambda spec: theory(codec, graph, spec)
+    if gamma == "tuned":
+        best = functools.cache(lambda size: tuned(codec, graph, size))
+        return lambda spec: best(
+            min(max(x.size for x in jax.tree.leaves(spec)), LARGEST)
+        )
+    number = check_number(gamma)
+    return lambda spec: number
+
+
+def check_number(gamma: Gamma) -> float:
+    """The step size, if it is one."""
+    if isinstance(gamma, bool | str) or not 0 < gamma <= 1:
+        message = f"gamma is a number in (0, 1], 'theory' or 'tuned', not {gamma!r}"
+        raise ValueError(message)
+    return float(gamma)
+
+
+def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:
+    """The step size at which convergence is proved.
+
+    gamma = d^2 w / (16 d + d^2 + 4 b^2 + 2 d b^2 - 8 d w), with d the spectral gap, w
+    the compressor's contraction and b = |I - W|. Far below what works.
+
+    Args:
+      codec: compressor of trees.
+      graph: symmetric.
+      spec: of the tree.
+
+    References:
+      Koloskova, Stich and Jaggi, arXiv:1902.00340, 2019 (theorem 2).
+    """
+    w = codec.contraction(spec)
+    if not w:
+        message = (
+            f"gamma='theory' needs a compressor with a contraction, and {codec.name!r} "
+            "declares none. Give a number, or 'tuned'"
+        )
+        raise ValueError(message)
+    d = graph.spectral_gap
+    b = float(np.linalg.norm(np.eye(graph.size) - graph.matrix, 2))
+    return d**2 * w / (16 * d + d**2 + 4 * b**2 + 2 * d * b**2 - 8 * d * w)
+
+
+def tuned(codec: Compressor, graph: Topology, size: int) -> float:
+    """The step size of the grid that agrees soonest on vectors of Gaussian numbers.
+
+    Args:
+      codec: compressor of trees.
+      graph: symmetric.
+      size: of the vectors.
+    """
+    # The result is a constant of programs, also of those that are traced right now.
+    with jax.ensure_compile_time_eval():
+        errors = np.asarray(consensus_errors(codec, graph, size, GRID))
+    return GRID[int(np.argmin(np.where(np.isfinite(errors), errors, np.inf)))]
+
+
+def consensus_errors(
+    codec: Compressor,
+    graph: Topology,
+    size: int,
+    gammas: tuple[float, ...],
+    rounds: int = ROUNDS,
+) -> Array:
+    """For each step size, the squared distance to the mean that is left in the end.
+
+    1 is that of the start: |x - mean|^2 after the rounds over that before.
+
+    Args:
+      codec: compressor of trees.
+      graph: symmetric.
+      size: of the vectors.
+      gammas: step sizes.
+      rounds: of CHOCO without gradients.
+    """
+    weights = jnp.asarray(graph.matrix, jnp.float32)
+    start = jax.random.normal(jax.random.key(0), (graph.size, size))
+    mean = jnp.mean(start, axis=0, keepdims=True)
+    keys = jax.random.split(jax.random.key(1), (rounds, graph.size))
+
+    def message(x: Array, state: object, key: Array) -> tuple[Array, object]:
+        payload, state = codec.compress({"w": x}, state, key)
+        return codec.decompress(payload, {"w": x})["w"], state
+
+    def last(gamma: Array) -> Array:
+        def step(carry: tuple, keys: Array) -> tuple[tuple, None]:
+            x, public, states = carry
+            said, states = jax.vmap(message)(x - public, states, keys)
+            public = public + said
+            return (x + gamma * (weights @ public - public), public, states), None
+
+        fresh = codec.init({"w": jax.ShapeDtypeStruct((size,), jnp.float32)})
+        states = jax.tree.map(lambda s: jnp.stack([s] * graph.size), fresh)
+        (x, _, _), _ = jax.lax.scan(step, (start, jnp.zeros_like(start), states), keys)
+        return jnp.sum(jnp.square(x - mean)) / jnp.sum(jnp.square(start - mean))
+
+    return jax.jit(lambda values: jax.lax.map(last, values))(jnp.asarray(gammas))

@@ -1,0 +1,149 @@
+"""Weights of a graph's edges, what they must fulfil, and how fast they mix."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from jaxcomp.specs import suggest
+
+__all__ = ["check_mixing", "fill_own", "is_connected", "mixing_matrix", "spectral_gap"]
+
+TOLERANCE = 1e-12  # of sums that are to be 1
+_RULES = ("metropolis", "uniform")
+
+
+def mixing_matrix(
+    edges: Iterable[tuple[int, int]], size: int, weights: str = "metropolis"
+) -> np.ndarray:
+    """W with 1 / (1 + max(d_i, d_j)) for each edge, and the rest on the diagonal.
+
+    With 'uniform' each edge has 1 / (1 + max d). Rows sum to 1. Columns do so too where
+    every edge goes both ways, and where all degrees are equal.
+
+    Args:
+      edges: (source, destination). Repeated edges count once, loops not at all.
+      size: number of workers.
+      weights: 'metropolis' or 'uniform'.
+
+    Example:
+        >>> mixing_matrix([(0, 1), (1, 0), (1, 2), (2, 1)], 3).round(3).tolist()
+        [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+
+    References:
+      Xiao, Boyd, Kim, Distributed Average Consensus with Least-Mean-Square Deviation,
+      Journal of Parallel and Distributed Computing 67, 2007.
+    """
+    if weights not in _RULES:
+        raise ValueError(f"unknown weights {weights!r}. {suggest(weights, _RULES)}")
+    hears = np.zeros((size, size), bool)
+    for source, destination in edges:
+        hears[destination, source] = source != destination
+    degree = np.maximum(hears.sum(axis=0), hears.sum(axis=1))
+    if weights == "uniform":
+        degree = np.full(size, degree.max())
+    return fill_own(hears / (1.0 + np.maximum.outer(degree, degree)))
+
+
+def fill_own(matrix: np.ndarray) -> np.ndarray:
+    """The same matrix with a diagonal that makes each row sum to 1.
+
+    Args:
+      matrix: [n, n] with a diagonal of zeros.
+
+    Example:
+        >>> fill_own(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
+        [[0.75, 0.25], [0.25, 0.75]]
+    """
+    return matrix + np.diag(1.0 - matrix.sum(axis=1))
+
+
+def is_connected(matrices: Iterable[np.ndarray]) -> bool:
+    """Whether what one worker says reaches all, over all rounds together.
+
+    Args:
+      matrices: doubly stochastic matrices, one a round.
+
+    Example:
+        >>> is_connected([np.eye(2)])
+        False
+    """
+    return bool(_reached(matrices).all())
+
+
+def check_mixing(matrices: list[np.ndarray]) -> None:
+    """Refuse weights under which the workers would not agree on their mean.
+
+    Args:
+      matrices: [n, n] each, one a round.
+
+    Example:
+        >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])
+        Traceback (most recent call last):
+        ...
+        ValueError: the weights worker 0 gives away (column 0) sum to 0.75, not to 1
+    """
+    for matrix in matrices:
+        _check_stochastic(matrix)
+    reached = _reached(matrices)
+    if not reached.all():
+        lost = int(np.argmin(reached))
+        raise ValueError(
+            f"the graph is not connected: worker {lost} cannot be reached from "
+            f"worker 0 ({reached.sum()} of {len(reached)} workers can)"
+        )
+    if spectral_gap(matrices) < TOLERANCE:
+        raise ValueError(
+            "spectral gap 0: some differences between workers are passed on and never "
+            "shrink. Leave each worker a weight of its own"
+        )
+
+
+def spectral_gap(matrices: list[np.ndarray]) -> float:
+    """1 - |W_r ... W_1 - 11^T/n|_2 ^ (1/r) for the r rounds of a cycle; 1 if n = 1.
+
+    In each round the distance to the mean shrinks by 1 - gap or better, on average over
+    a cycle. The norm is the largest singular value. For one symmetric W it is the
+    largest |eigenvalue| of W - 11^T/n, so this is the gap of the literature.
+
+    Args:
+      matrices: doubly stochastic [n, n] each, in the order of the rounds.
+
+    Example:
+        >>> spectral_gap([np.full((3, 3), 1 / 3)])
+        1.0
+    """
+    cycle = np.eye(len(matrices[0]))
+    for matrix in matrices:
+        cycle = matrix @ cycle
+    norm = float(np.linalg.norm(cycle - 1 / len(cycle), 2))
+    # The root would blow up what rounding leaves of a zero.
+    return 1.0 - (norm ** (1 / len(matrices)) if norm > 1e-14 else 0.0)
+
+
+def _check_stochastic(matrix: np.ndarray) -> None:
+    for (i, j), weight in np.ndenumerate(matrix):
+        if not np.isfinite(weight) or weight < (-TOLERANCE if i == j else 0):
+            which = "keeps of its own value" if i == j else f"gives to worker {j}"
+            raise ValueError(f"the weight that worker {i} {which} is {weight:.6g}")
+    for axis, what in ((1, "gives to what it hears (row"), (0, "gives away (column")):
+        sums = matrix.sum(axis=axis)
+        worst = int(np.argmax(np.abs(sums - 1)))
+        if abs(sums[worst] - 1) > TOLERANCE:
+            raise ValueError(
+                f"the weights worker {worst} {what} {worst}) sum to "
+                f"{sums[worst]:.6g}, not to 1"
+            )
+
+
+def _reached(matrices: Iterable[np.ndarray]) -> np.ndarray:
+    """Who is joined with worker 0. Sums of 1 make directions equal.
+
+    What flows into a set of workers then equals what flows out of it.
+    """
+    joined = np.logical_or.reduce([(w != 0) | (w != 0).T for w in matrices])
+    reached = np.zeros(len(joined), bool)
+    fresh = np.arange(len(joined)) == 0
+    while fresh.any():
+        reached |= fresh
+        fresh = joined[fresh].any(axis=0) & ~reached
+    return reached

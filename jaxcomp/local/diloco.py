@@ -1,0 +1,49 @@
+"""DiLoCo: long rounds of local training and an outer step with Nesterov momentum."""
+
+from jaxcomp.base import Exchange, Mixer
+from jaxcomp.local.rounds import check_rate, nesterov, rounds
+from jaxcomp.memory.common import check_factor
+from jaxcomp.specs import canonical
+
+__all__ = ["diloco"]
+
+
+def diloco(
+    exchange: Exchange,
+    h: int = 16,
+    rate: float = 0.7,
+    momentum: float = 0.9,
+    fragments: int = 1,
+) -> Mixer:
+    """Take what all workers have learnt in h steps as a gradient of the common model.
+
+    d = mean of (anchor - x_i)
+    b <- momentum b + d
+    anchor <- anchor - rate (d + momentum b),  x_i <- anchor
+
+    The inner optimiser and its momentum stay local. Fragments are the streaming form:
+    each part of the model has its own step in the round.
+
+    Args:
+      exchange: how the differences are averaged; 4 bits for each element are enough:
+        "gather" with compressor "qsgd(levels=7)".
+      h: steps of a round.
+      rate: of the outer step.
+      momentum: of the outer step, in [0, 1).
+      fragments: parts of the model that are synchronised at different steps.
+
+    Example:
+        >>> from jaxcomp import exchanges
+        >>> diloco(exchanges.make("exact"), h=4, fragments=2).schedule
+        (0, 1, 0, 2)
+
+    References:
+      Douillard et al., DiLoCo, arXiv:2311.08105, 2023. Douillard et al., Streaming
+      DiLoCo, arXiv:2501.18512, 2025.
+    """
+    check_rate(rate)
+    check_factor("momentum", momentum, below_one=True)
+    arguments = {"rate": rate, "momentum": momentum, "fragments": fragments}
+    title = canonical(diloco, ["h"], h=h, **arguments)
+    outer = nesterov(rate, momentum)
+    return rounds(exchange, outer, h, fragments, title=title, has_momentum=True)

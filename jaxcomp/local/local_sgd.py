@@ -1,0 +1,30 @@
+"""Local SGD: train alone for a while, then average the models."""
+
+from jaxcomp.base import Exchange, Mixer
+from jaxcomp.local.rounds import plain, rounds
+from jaxcomp.specs import canonical
+
+__all__ = ["local_sgd"]
+
+
+def local_sgd(exchange: Exchange, h: int = 8, fragments: int = 1) -> Mixer:
+    """Average the models every h steps: x_i <- anchor - mean of (anchor - x_j).
+
+    The exchange averages what the workers have learnt since they last agreed, so a
+    compressor loses a part of that, not of the models. Momentum stays local.
+
+    Args:
+      exchange: how the differences are averaged.
+      h: steps of a round; 1 averages after every step.
+      fragments: parts of the model that are averaged at different steps.
+
+    Example:
+        >>> from jaxcomp import exchanges
+        >>> local_sgd(exchanges.make("exact"), h=3).schedule
+        (0, 0, 1)
+
+    References:
+      Stich, Local SGD Converges Fast and Communicates Little, arXiv:1805.09767, 2019.
+    """
+    title = canonical(local_sgd, ["h"], h=h, fragments=fragments)
+    return rounds(exchange, plain(1.0), h, fragments, title=title)

@@ -1,0 +1,176 @@
+"""Rounds of local training: what all local-update methods have in common."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import (
+    Array,
+    Exchange,
+    Info,
+    Mixed,
+    Mixer,
+    State,
+    Tree,
+    spec_of,
+    wide_spec,
+)
+
+__all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
+
+Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]  # (mean, state) -> (step, state)
+
+
+class RoundState(NamedTuple):
+    """State of `rounds`; each tuple has an entry for each fragment of the model."""
+
+    anchors: tuple[Tree, ...]  # the model that all workers agreed on last
+    momenta: tuple[Tree, ...]  # of the outer step
+    exchanges: tuple[State, ...]
+
+
+def rounds(
+    exchange: Exchange,
+    outer: Outer,
+    h: int,
+    fragments: int = 1,
+    *,
+    title: str,
+    has_momentum: bool = False,
+) -> Mixer:
+    """Train alone for h steps, then move the common model by what all have learnt.
+
+    d_i = anchor - x_i,  anchor <- anchor - outer(mean of d),  x_i <- anchor
+
+    With several fragments each is synchronised once in h steps, at steps of its own, so
+    that the messages are as many times smaller and spread over the round.
+
+    Args:
+      exchange: averages the differences over the workers.
+      outer: from the mean difference to the step of the common model.
+      h: steps of a round.
+      fragments: parts of the model, of about equal size.
+      title: name of the method.
+      has_momentum: whether `outer` has a state like the model.
+    """
+    _check_count("h", h)
+    _check_count("fragments", fragments)
+    if fragments > h:
+        message = f"{fragments} fragments need as many steps, and a round has h={h}"
+        raise ValueError(message)
+    schedule = [0] * h
+    for i in range(fragments):
+        schedule[(i + 1) * h // fragments - 1] = i + 1
+
+    def init(params: Tree) -> RoundState:
+        parts = _cut(_widen(params), fragments)
+        zeros = tuple(jax.tree.map(jnp.zeros_like, part) for part in parts)
+        return RoundState(
+            anchors=parts,
+            momenta=zeros if has_momentum else ((),) * fragments,
+            exchanges=tuple(exchange.init(p) for p in _cut(params, fragments)),
+        )
+
+    def mix(
+        params: Tree, updates: Tree, state: RoundState, key: Array, program: int
+    ) -> Mixed:
+        if program == 0:
+            return Mixed(_widen(updates), state, _silence(exchange))
+        i = program - 1
+        spec = _cut(spec_of(params), fragments)[i]
+        before = _cut(_widen(params), fragments)[i]
+        half = jax.tree.map(jnp.add, before, _cut(_widen(updates), fragments)[i])
+        anchor = state.anchors[i]
+        learnt = jax.tree.map(
+            lambda a, x, s: (a - x).astype(s.dtype), anchor, half, spec
+        )
+        mean, _, inner, info = exchange.average(learnt, state.exchanges[i], key)
+        step, momentum = outer(_widen(mean), state.momenta[i])
+        anchor = jax.tree.map(jnp.subtract, anchor, step)
+        changes = jax.tree.map(jnp.subtract, anchor, before)
+        new = RoundState(
+            _replaced(state.anchors, i, anchor),
+            _replaced(state.momenta, i, momentum),
+            _replaced(state.exchanges, i, inner),
+        )
+        return Mixed(_with(_widen(updates), changes), new, info)
+
+    return Mixer(
+        f"{title}, {exchange.name}",
+        init=init,
+        mix=mix,
+        axis=exchange.axis,
+        schedule=tuple(schedule),
+        figures=exchange.figures,
+        simulated=exchange.simulated,
+    )
+
+
+def plain(rate: float) -> Outer:
+    """The step is rate times the mean difference."""
+    return lambda mean, state: (jax.tree.map(lambda d: rate * d, mean), state)
+
+
+def nesterov(rate: float, momentum: float) -> Outer:
+    """b <- m b + d, step = rate (d + m b)."""
+
+    def outer(mean: Tree, state: Tree) -> tuple[Tree, Tree]:
+        buffer = jax.tree.map(lambda b, d: momentum * b + d, state, mean)
+        step = jax.tree.map(lambda b, d: rate * (d + momentum * b), buffer, mean)
+        return step, buffer
+
+    return outer
+
+
+def check_rate(rate: float) -> None:
+    """Refuse what is no rate of an outer step."""
+    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
+    if not is_number or not 0 < rate < float("inf"):
+        raise ValueError(f"rate is a number above 0, not {rate!r}")
+
+
+def _check_count(name: str, value: int) -> None:
+    if type(value) is not int or value < 1:
+        raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
+
+
+def _silence(exchange: Exchange) -> Info:
+    """The report of a step at which nothing is sent."""
+    zero = jnp.float32(0)
+    return Info(zero, zero, zero, {name: jnp.float32(0) for name in exchange.figures})
+
+
+def _names(tree: Tree) -> list[str]:
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+
+
+def _cut(tree: Tree, fragments: int) -> tuple[dict[str, Any], ...]:
+    """Leaves by name, in parts of about equal size and in the order of the tree."""
+    leaves = dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))
+    total, done = sum(x.size for x in leaves.values()), 0
+    parts: tuple[dict[str, Any], ...] = tuple({} for _ in range(fragments))
+    for name, leaf in leaves.items():
+        # A leaf belongs where its middle lies.
+        middle = (done + leaf.size / 2) / max(total, 1)
+        parts[min(int(middle * fragments), fragments - 1)][name] = leaf
+        done += leaf.size
+    return parts
+
+
+def _with(tree: Tree, changed: dict[str, Any]) -> Tree:
+    """The tree with some leaves changed, found by name."""
+    leaves, structure = jax.tree.flatten(tree)
+    names = _names(tree)
+    new = [changed.get(name, x) for name, x in zip(names, leaves, strict=True)]
+    return jax.tree.unflatten(structure, new)
+
+
+def _replaced(entries: tuple[Any, ...], i: int, new: Any) -> tuple[Any, ...]:
+    return (*entries[:i], new, *entries[i + 1 :])
+
+
+def _widen(tree: Tree) -> Tree:
+    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, wide_spec(spec_of(tree)))

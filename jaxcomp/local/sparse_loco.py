@@ -1,0 +1,52 @@
+"""SparseLoCo: few elements of what was learnt, with error feedback for momentum."""
+
+from jaxcomp.base import Exchange, Mixer
+from jaxcomp.local.rounds import check_rate, plain, rounds
+from jaxcomp.memory.error_feedback import error_feedback
+from jaxcomp.specs import canonical
+
+__all__ = ["sparse_loco"]
+
+
+def sparse_loco(
+    exchange: Exchange,
+    h: int = 16,
+    rate: float = 1.0,
+    decay: float = 0.95,
+    fragments: int = 1,
+) -> Mixer:
+    """Send the largest elements of what was learnt, and keep the rest for later.
+
+    e_i <- decay e_i + (anchor - x_i),  send C(e_i),  e_i <- e_i - D(C(e_i))
+    anchor <- anchor - rate mean of D(C(e_j)),  x_i <- anchor
+
+    What is kept back acts as a momentum of the outer step, which therefore has none.
+
+    Args:
+      exchange: how the differences are averaged, without a memory of its own; the
+        paper's compressor is "block_top_k" of 1 to 3 % | "qsgd" of 2 bits.
+      h: steps of a round.
+      rate: of the outer step.
+      decay: of what is kept, in [0, 1].
+      fragments: parts of the model that are synchronised at different steps.
+
+    Example:
+        >>> from jaxcomp import exchanges
+        >>> sparse_loco(exchanges.make("gather", "top_k(keep=0.02)"), h=2).schedule
+        (0, 1)
+
+    References:
+      Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo,
+      arXiv:2508.15706, 2025.
+    """
+    check_rate(rate)
+    if exchange.held:
+        message = (
+            f"sparse_loco has error feedback of its own, and {exchange.name!r} keeps "
+            "something too: set memory to 'none'"
+        )
+        raise ValueError(message)
+    with_feedback = error_feedback(exchange, decay)
+    arguments = {"rate": rate, "decay": decay, "fragments": fragments}
+    title = canonical(sparse_loco, ["h"], h=h, **arguments)
+    return rounds(with_feedback, plain(rate), h, fragments, title=title)

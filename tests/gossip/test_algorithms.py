@@ -1,0 +1,244 @@
+"""Gossip against NumPy, and the laws of consensus."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxcomp
+from jaxcomp import gossip
+from jaxcomp.scope import lift
+from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
+from tests.references import gossip as references
+
+STEPS = 50
+COMPRESSORS = ("top_k(keep=0.2)", "random_k(keep=0.3)", "qsgd(levels=7)", "sign")
+GRAPHS = (("ring", 4), ("ring", 8), ("torus", 9), ("social", 32))
+COMPRESSED = ("choco", "choco_overlapped", "dcd_psgd", "ecd_psgd", "deep_squeeze")
+
+
+def reference(name, graph, given, compressor):
+    """The models after each step, [steps, workers, elements], by the reference."""
+    codec = lift("per_leaf", compressor)
+    spec = given.start
+
+    @jax.jit
+    def messages(step, rows):
+        key = jax.random.fold_in(jax.random.key(0), step)
+
+        def one(place, row):
+            tree = unflatten(row, spec)
+            own = jax.random.fold_in(key, place)
+            payload, _ = codec.compress(tree, codec.init(spec), own)
+            return codec.decompress(payload, spec)
+
+        places = jax.numpy.arange(graph.size)
+        return jax.vmap(one)(places, rows)
+
+    def lossy(step, rows):
+        return flat(messages(step, rows.astype(np.float32)), 1)
+
+    targets = flat(given.targets, 1)
+    buffer = np.zeros_like(targets)
+
+    def updates(x):
+        nonlocal buffer
+        buffer = BETA * buffer + (x - targets)
+        return -RATE * buffer
+
+    x = np.stack([flat(given.start, 0)] * graph.size)
+    weights = graph.rounds[0].matrix
+    run = getattr(references, name)(weights, x, updates, lossy, STEPS)
+    return np.stack(list(run))
+
+
+def unflatten(row, spec):
+    leaves, structure = jax.tree.flatten(spec)
+    borders = np.cumsum([x.size for x in leaves])[:-1]
+    parts = jax.numpy.split(row, borders)
+    shaped = [p.reshape(x.shape) for p, x in zip(parts, leaves, strict=True)]
+    return jax.tree.unflatten(structure, shaped)
+
+
+def follows(name, compressor, graph, given):
+    """Whether all models are those of the reference, to rounding, for 50 steps."""
+    mixer = gossip.make(name, graph, compressor)
+    models = flat(train(mixer, given, STEPS), 2)
+    expected = reference(name, graph, given, compressor)
+    scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
+    return np.max(np.abs(models - expected) / scale) < 5e-5
+
+
+def cases():
+    for name in COMPRESSED:
+        for compressor in COMPRESSORS:
+            for graph in GRAPHS:
+                quick = graph == ("ring", 8) or (name, graph[0]) == ("choco", "torus")
+                marks = () if quick else pytest.mark.slow
+                yield pytest.param(name, compressor, graph, marks=marks)
+
+
+@pytest.mark.parametrize(("name", "compressor", "graph"), list(cases()))
+def test_it_equals_the_reference(name, compressor, graph):
+    graph = jaxcomp.topology(*graph)
+    # A number that falls within rounding of a border between two levels may go either
+    # way, one in a million, and the paths part there: hence more than one problem.
+    problems = (problem(graph.size, seed) for seed in range(3))
+    assert any(follows(name, compressor, graph, given) for given in problems)
+
+
+@pytest.mark.parametrize("graph", [*GRAPHS, ("exponential", 6), ("star", 5)])
+def test_d_psgd_equals_the_reference(graph):
+    graph = jaxcomp.topology(*graph)
+    assert follows("d_psgd", "none", graph, problem(graph.size))
+
+
+@pytest.mark.parametrize("compressor", ["none", "top_k(keep=0.2)"])
+def test_delayed_sgd_equals_the_reference(compressor):
+    graph = jaxcomp.topology("complete", 5)
+    assert follows("delayed_sgd", compressor, graph, problem(5))
+
+
+def test_stale_hypercube_equals_the_reference():
+    graph = jaxcomp.topology("hypercube(one_peer=True)", 8)
+    assert follows("stale_hypercube", "none", graph, problem(8))
+
+
+def test_the_comparison_can_fail():
+    """Another consensus step size is another path."""
+    graph, given = jaxcomp.topology("ring", 4), problem(4)
+    models = flat(train(gossip.make("choco(gamma=0.45)", graph), given, STEPS), 2)
+    expected = reference("choco", graph, given, "none")
+    assert np.max(np.abs(models - expected)) > 1e-3
+
+
+# --- Laws of consensus ------------------------------------------------------------
+
+CONNECTED = [
+    ("complete", 5),
+    ("ring", 2),
+    ("ring", 9),
+    ("ring_antipode", 8),
+    ("torus", 9),
+    ("expander", 11),
+    ("margulis", 9),
+    ("social", 32),
+    ("star", 6),
+    ("hypercube", 8),
+]
+
+
+@pytest.mark.parametrize("graph", CONNECTED, ids=str)
+def test_choco_agrees_at_a_linear_rate_and_keeps_the_mean(graph):
+    graph = jaxcomp.topology(*graph)
+    mixer = gossip.make("choco(gamma=0.4)", graph, "top_k(keep=0.3)")
+    given = problem(graph.size)
+    # One step apart, then talk alone.
+    models = flat(train(mixer, given, 601, rate=1.0, beta=0.0, stop_after=1), 2)
+    targets = flat(given.targets, 1)
+    # What the first, large messages round stays in p, and pulls at every round.
+    means = np.broadcast_to(targets.mean(axis=0), (601, targets.shape[1]))
+    np.testing.assert_allclose(models.mean(axis=1), means, atol=5e-5)
+    errors = spread_of(models)
+    # Each window of rounds takes off a share, until rounding is all that is left.
+    windows = errors[::100]
+    falling = windows[:-1] > 1e-7
+    assert np.all(windows[1:][falling] < 0.75 * windows[:-1][falling])
+    assert windows[-1] < 0.1 * windows[0]
+
+
+@pytest.mark.parametrize("graph", [("ring", 8), ("star", 5)], ids=str)
+def test_choco_with_nothing_lost_and_step_size_1_is_d_psgd(graph):
+    graph = jaxcomp.topology(*graph)
+    given = problem(graph.size)
+    ours = train(gossip.make("choco(gamma=1.0)", graph, "none"), given, STEPS)
+    theirs = train(gossip.make("d_psgd", graph, "none"), given, STEPS)
+    np.testing.assert_allclose(flat(ours, 2), flat(theirs, 2), atol=1e-5)
+
+
+def test_one_peer_exponential_averages_exactly_in_a_cycle():
+    graph = jaxcomp.topology("exponential(one_peer=True)", 8)
+    given = problem(8)
+    models = train(
+        gossip.make("d_psgd", graph), given, 4, rate=1.0, beta=0.0, stop_after=1
+    )
+    assert spread_of(flat(models, 2))[0] > 1
+    np.testing.assert_allclose(spread_of(flat(models, 2))[2:], 0, atol=1e-10)
+
+
+@pytest.mark.parametrize("graph", [("ring", 8), ("star", 5), ("social", 32)], ids=str)
+@pytest.mark.parametrize("name", COMPRESSED)
+def test_one_worker_or_one_model_stays_where_it_is(name, graph):
+    """Workers that agree and learn nothing do not move."""
+    graph = jaxcomp.topology(*graph)
+    given = problem(graph.size)
+    mixer = gossip.make(name, graph, "none")
+    models = flat(train(mixer, given, 5, rate=0.0), 2)
+    start = np.broadcast_to(flat(given.start, 0), models.shape)
+    np.testing.assert_allclose(models, start, atol=1e-5)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("name", [*COMPRESSED, "d_psgd"])
+def test_one_and_two_workers(name, workers):
+    """One worker trains alone; two reach the mean of their targets."""
+    graph, given = jaxcomp.topology("ring", workers), problem(workers)
+    models = flat(train(gossip.make(name, graph), given, 400), 2)
+    targets = flat(given.targets, 1)
+    np.testing.assert_allclose(models[-1].mean(0), targets.mean(0), atol=2e-3)
+
+
+# --- Mappers and size -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize(
+    ("name", "graph", "compressor"),
+    [
+        *((name, ("ring", 8), "sign") for name in COMPRESSED),
+        ("choco", ("star", 5), "qsgd(levels=7)"),
+        ("d_psgd", ("exponential(one_peer=True)", 8), "none"),
+        ("delayed_sgd", ("complete", 4), "sign"),
+        ("stale_hypercube", ("hypercube(one_peer=True)", 8), "none"),
+    ],
+)
+def test_mappers_agree(name, graph, compressor, mapper):
+    graph = jaxcomp.topology(*graph)
+    mixer, given = gossip.make(name, graph, compressor), problem(graph.size)
+    simulated = flat(train(mixer, given, 12), 2)
+    real = flat(train(mixer, given, 12, mapper=mapper), 2)
+    np.testing.assert_allclose(real, simulated, rtol=1e-4, atol=1e-4)
+
+
+def test_64_workers_on_one_device():
+    graph, given = jaxcomp.topology("torus", 64), problem(64)
+    models = flat(train(gossip.make("choco", graph, "sign"), given, 300), 2)
+    targets = flat(given.targets, 1).mean(axis=0)
+    assert np.linalg.norm(models[-1].mean(axis=0) - targets) < 0.05
+
+
+# --- Refusals ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "graph", "compressor", "reason"),
+    [
+        ("choco", "exponential", "sign", "not symmetric"),
+        ("choco", "hypercube(one_peer=True)", "sign", "changes with time"),
+        ("d_psgd", "ring", "sign", "'none'"),
+        ("choco(gamma=0)", "ring", "sign", "not 0"),
+        ("choco(gamma='best')", "ring", "sign", "'theory' or 'tuned'"),
+        ("deep_squeeze(gamma='tuned')", "ring", "sign", "number in"),
+        ("delayed_sgd", "ring", "sign", "'complete'"),
+        ("stale_hypercube", "hypercube", "none", "one_peer=True"),
+        ("chocco", "ring", "sign", "Did you mean 'choco'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(spec, graph, compressor, reason):
+    with pytest.raises(jaxcomp.SpecError, match=reason):
+        gossip.make(spec, jaxcomp.topology(graph, 8), compressor)
+
+
+def test_a_graph_of_another_size_is_refused():
+    mixer = gossip.make("choco", jaxcomp.topology("ring", 4), "sign")
+    with pytest.raises(ValueError, match="4 nodes and the axis 5 workers"):
+        train(mixer, problem(5), 1)

@@ -1,0 +1,100 @@
+"""What gossip sends, counted in the compiled program."""
+
+import jax
+import optax
+import pytest
+
+import jaxcomp
+from jaxcomp import gossip, models, parallel, wire
+from jaxcomp.base import PerWorker
+from tests.gossip.runs import problem
+
+
+def program(mixer, params, workers, mapper="pmap"):
+    """One step of the chain, compiled for real workers."""
+    crew = parallel.setup(workers, mapper)
+    tx = optax.chain(optax.sgd(0.1, momentum=0.9), jaxcomp.mixing(mixer, seed=0))
+
+    def step(own, gradient):
+        params, state = own.value
+        updates, state = tx.update(gradient, state, params)
+        return PerWorker((optax.apply_updates(params, updates), state))
+
+    own = PerWorker(jax.eval_shape(lambda p: (p, tx.init(p)), params))
+    stacked = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct((workers, *x.shape), x.dtype), (own, params)
+    )
+    mapped = parallel.map_step(
+        step, crew, in_axes=(PerWorker(0), 0), out_axes=PerWorker(0)
+    )
+    return mapped.lower(*stacked).compile()
+
+
+@pytest.fixture(scope="module")
+def resnet20():
+    model = models.make("resnet20", num_classes=10)
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), "float32")
+    variables = jax.eval_shape(
+        lambda k, x: model.init(k, x, train=False), key(), images
+    )
+    return variables["params"]
+
+
+def key():
+    return jax.random.key(0)
+
+
+@pytest.mark.parametrize(
+    ("graph", "messages"),
+    [
+        (("ring", 8), 2),
+        (("ring", 2), 1),
+        (("torus", 9), 4),
+        (("star", 5), 4),
+        (("exponential", 8), 3),
+        (("complete", 4), 3),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+def test_one_message_for_each_neighbour_slot(graph, messages, mapper):
+    """Whatever the number of tensors, and nothing but permutations."""
+    graph = jaxcomp.topology(*graph)
+    if graph.size > len(jax.devices()):
+        pytest.skip(f"{graph.size} workers on {len(jax.devices())} devices")
+    name, compressor = ("choco", "sign") if graph.symmetric else ("d_psgd", "none")
+    mixer = gossip.make(name, graph, compressor)
+    start = problem(graph.size).start
+    found = wire.collectives(program(mixer, start, graph.size, mapper))
+    assert [c.kind for c in found] == ["collective-permute"] * messages
+    # sign: a bit for each element and a scale for each tensor, in whole words.
+    payload = 4 + 1 + 4 + 6 if compressor == "sign" else 4 * 47
+    assert all(payload <= c.nbytes <= payload + 8 for c in found)
+
+
+def test_ring_and_sign_on_a_resnet20_send_a_28th(resnet20):
+    """Of sending the dense model to both neighbours."""
+    mixer = gossip.make("choco", jaxcomp.topology("ring", 8), "sign")
+    sent = wire.collective_bytes(program(mixer, resnet20, 8))
+    assert sent["collective-permute"] <= 2 * wire.dense_bytes(resnet20) / 28
+    assert sent.keys() == {"collective-permute"}
+
+
+def test_d_psgd_sends_the_dense_model_to_both_neighbours(resnet20):
+    mixer = gossip.make("d_psgd", jaxcomp.topology("ring", 8))
+    sent = wire.collective_bytes(program(mixer, resnet20, 8))
+    assert sent == {"collective-permute": 2 * wire.dense_bytes(resnet20)}
+
+
+@pytest.mark.parametrize("name", sorted(set(gossip.REGISTRY) - {"stale_hypercube"}))
+def test_simulated_workers_report_the_same_bytes(name):
+    """What is traced for vmap is what is compiled for devices."""
+    graph = jaxcomp.topology("complete" if name == "delayed_sgd" else "ring", 4)
+    compressor = "none" if name == "d_psgd" else "top_k(keep=0.1)"
+    mixer, start = gossip.make(name, graph, compressor), problem(4).start
+    tx = jaxcomp.mixing(mixer, seed=0)
+    traced = wire.traced_collectives(
+        lambda p: tx.update(p, tx.init(p), p)[0], start, axis="workers", workers=4
+    )
+    compiled = program(mixer, start, 4)
+    assert wire.collective_bytes(traced) == wire.collective_bytes(compiled)
