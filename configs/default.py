@@ -17,12 +17,19 @@ def get_config() -> ConfigDict:
     config.dataset = "digits"  # digits | cifar10 | cifar100 | mnist | fashion_mnist
     config.data_dir = ""  # prepared data sets; "" for $JAXCOMP_DATA_DIR or the cache
     config.model = "resnet8"  # see jaxcomp.models.REGISTRY, with arguments if any
+    config.partition = (
+        "dealt"  # all | contiguous | dirichlet(alpha=1) | random | sorted
+    )
     config.pad = 2  # random crops after padding by so many pixels; 0 for none
     config.flip = False  # random horizontal flips
 
     # --- How gradients cross the workers ----------------------------------------
     config.workers = 4  # over all processes
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
+    # "" averages gradients. Else workers have models of their own and mix them:
+    # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.
+    config.mixer = ""
+    config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`
     config.exchange = "gather"  # see jaxcomp.exchanges.REGISTRY and docs/methods.md
     config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY
     config.memory = "error_feedback"  # "|" composes; see jaxcomp.memory.REGISTRY
@@ -41,7 +48,7 @@ def get_config() -> ConfigDict:
     config.learning_rate = 0.1  # peak
     config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear
     config.warmup = "1 epoch"  # linear ramp; "" for none
-    config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt
+    config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt; degree
     config.weight_decay = 5e-4  # added after the exchange
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed
@@ -50,6 +57,7 @@ def get_config() -> ConfigDict:
     # --- The run ----------------------------------------------------------------
     config.seed = 0  # of parameters, data order, augmentation and compression
     config.eval_every = "1 epoch"  # whole epochs
+    config.eval_workers_every = ""  # each worker's own model too; "": at the end
     config.checkpoint_every = "1 epoch"  # any duration
     config.keep_every = ""  # also keep a checkpoint for ever at this interval
     config.log_every = 10  # steps between rows of steps.csv

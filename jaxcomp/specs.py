@@ -20,7 +20,9 @@ __all__ = [
     "Call",
     "Pipe",
     "SpecError",
+    "argument",
     "build",
+    "calls",
     "canonical",
     "error_at",
     "parse",
@@ -105,6 +107,42 @@ def build(
         raise
     except (TypeError, ValueError) as error:  # TypeError: a value of the wrong kind
         raise error_at(call, f"{call.name}: {error}") from error
+
+
+def calls(spec: "str | Call | Pipe") -> list[Call]:
+    """The parts of a composition, from left to right.
+
+    Example:
+        >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
+        ['top_k', 'qsgd']
+    """
+    spec = parse(spec) if isinstance(spec, str) else spec
+    return [spec] if isinstance(spec, Call) else [spec.left, *calls(spec.right)]
+
+
+def argument(call: Call, factory: Callable[..., Any], name: str, given: int = 0) -> Any:
+    """The value that a call gives to an argument of its factory, or the default.
+
+    Args:
+      call: of the factory.
+      factory: that the call names.
+      name: of the argument.
+      given: leading arguments that do not come from the call, as in `build`.
+
+    Raises:
+      KeyError: the factory has no such argument.
+
+    Example:
+        >>> def top_k(keep=0.01, index="auto"): ...
+        >>> argument(parse("top_k(0.5)"), top_k, "keep")
+        0.5
+        >>> argument(parse("top_k"), top_k, "keep")
+        0.01
+    """
+    parameters = inspect.signature(factory).parameters
+    default = parameters[name].default
+    positional = dict(zip(list(parameters)[given:], call.args, strict=False))
+    return {**positional, **call.kwargs}.get(name, default)
 
 
 def error_at(call: Call, message: str) -> SpecError:

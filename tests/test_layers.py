@@ -26,8 +26,8 @@ ROWS = [
     {"models"},
     {"data"},
     {"report"},
-    {"convex"},
     {"training"},
+    {"convex"},
     {"cli"},
     {"__init__", "__main__"},
 ]

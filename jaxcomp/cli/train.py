@@ -42,13 +42,16 @@ def _unknown_key(argv: list[str]) -> str | None:
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
-    Mistakes that a person can mend end in one message without a traceback.
+    A config with the key `problem` is one of the convex testbed. Mistakes that a person
+    can mend end in one message without a traceback.
 
     Args:
       config: ConfigDict.
       workdir: run folder.
       evaluate: None trains; "best" or "latest" evaluates that checkpoint.
     """
+    if "problem" in config:
+        return _run_convex(config, workdir, evaluate)
     try:
         if evaluate:
             scores = training.evaluate(config, workdir, evaluate)
@@ -74,14 +77,41 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     return 0
 
 
+def _run_convex(config: Any, workdir: str, evaluate: str | None) -> int:
+    """Solve a problem of the convex testbed; returns the exit code."""
+    from jaxcomp.convex import NotConverged, runner
+
+    try:
+        if evaluate:
+            message = (
+                "a convex run evaluates as it goes, into metrics.csv: no --evaluate"
+            )
+            raise ValueError(message)
+        result = runner.run(config, workdir)
+    except training.Interrupted as interruption:
+        print(f"{interruption}\nGo on with the same command.", file=sys.stderr)
+        return 128 + interruption.signum
+    except (ValueError, NotConverged, runner.Diverged) as error:
+        print(f"train.py: {error}", file=sys.stderr)
+        return 1
+    print(runner.closing_lines(result))
+    return 0
+
+
 def closing_lines(result: training.Result, page: Path) -> str:
     """The end of a run in four lines."""
-    traffic, steps = result.traffic, result.steps
+    traffic, steps, own = result.traffic, result.steps, result.own
     last, best = result.test_accuracy, result.best_accuracy
     verb = "would have sent" if traffic.simulated else "sent"
     return "\n".join(
         [
-            f"test accuracy  {last:.2%} (best {best:.2%})",
+            f"test accuracy  {last:.2%} (best {best:.2%})"
+            f"{' of the mean model' if own else ''}",
+            *(
+                [f"own models     {own.mean:.2%} on average, {own.worst:.2%} the worst"]
+                if own
+                else []
+            ),
             f"each worker    {verb} {bytes_text(traffic.wire * steps)} instead of "
             f"{bytes_text(traffic.dense * steps)} ({traffic.ratio:.3g}x less) in "
             f"{steps} steps, {result.seconds:.1f} s",

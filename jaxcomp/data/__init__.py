@@ -14,18 +14,23 @@ from . import digits, sources, tfds_source
 from .augment import augment, normalize, pad_crop_flip
 from .dataset import DataError, Dataset, unknown_name
 from .partition import batches, epoch_order, eval_batches
+from .shards import PARTITIONS, Partition, make_partition, worker_batches
 
 __all__ = [
+    "PARTITIONS",
     "REGISTRY",
     "DataError",
     "Dataset",
+    "Partition",
     "augment",
     "batches",
     "epoch_order",
     "eval_batches",
     "load",
+    "make_partition",
     "normalize",
     "pad_crop_flip",
+    "worker_batches",
 ]
 
 REGISTRY: dict[str, Callable[..., Dataset]] = {

@@ -89,11 +89,23 @@ def tuned(codec: Compressor, graph: Topology, size: int) -> float:
       codec: compressor of trees.
       graph: symmetric.
       size: of the vectors.
+
+    Raises:
+      ValueError: with none of them the vectors come any closer.
     """
     # The result is a constant of programs, also of those that are traced right now.
     with jax.ensure_compile_time_eval():
         errors = np.asarray(consensus_errors(codec, graph, size, GRID))
-    return GRID[int(np.argmin(np.where(np.isfinite(errors), errors, np.inf)))]
+    errors = np.where(np.isfinite(errors), errors, np.inf)
+    best = int(np.argmin(errors))
+    if errors[best] >= 1:
+        message = (
+            f"workers that gossip with {codec.name!r} on {graph.name!r} drift apart at "
+            f"every step size from {GRID[0]} to {GRID[-1]}: it adds more error than it "
+            "sends. Take more levels, or smaller buckets"
+        )
+        raise ValueError(message)
+    return GRID[best]
 
 
 def consensus_errors(

@@ -26,6 +26,9 @@ METRIC_COLUMNS = (
     "simulated",
     "residual_norm",
     "gradient_error",
+    "consensus_distance",
+    "own_accuracy",
+    "worst_accuracy",
 )
 STEP_COLUMNS = (
     "step",

@@ -6,11 +6,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp import data, models, parallel
-from jaxcomp.base import Array, Exchange, Tree
+from jaxcomp.base import Array, Exchange, Mixer, Tree
 from jaxcomp.specs import Call, SpecError, parse, suggest
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.feed import Deal
+from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
@@ -23,10 +26,11 @@ class Pieces(NamedTuple):
     """Everything a run is made of."""
 
     dataset: data.Dataset
+    deal: Deal  # the batches of an epoch
     workers: parallel.Workers
     model: Any
     stages: Stages
-    exchange: Exchange  # of the last stage
+    method: Exchange | Mixer  # of the last stage
     rate: schedules.Schedule
     augment: Callable[[Array, Array], Array]
     normalize: Callable[[Array], Array]
@@ -52,12 +56,10 @@ def build(config: Any) -> Pieces:
     dataset = _dataset(config)
     count = len(dataset.train_labels)
     horizon = Horizon(count // config.batch_size, config.batch_size)
-    data.batches(
-        data.epoch_order(count, seed=config.seed, epoch=0),
-        global_batch=config.batch_size,
-        workers=workers.size,
-    )
+    deal = _deal(config, dataset, workers.size)
+    deal(0)
     total = steps_of(config.train_for, horizon)
+    graph = make_graph(config)
     rate = schedules.learning_rate(
         config.learning_rate,
         config.schedule,
@@ -66,15 +68,23 @@ def build(config: Any) -> Pieces:
         warmup=steps_of(config.warmup, horizon),
         scaling=config.lr_scaling,
         workers=workers.size,
+        degree=graph.degree if graph else None,
     )
-    stages = make_stages(config, horizon)
+
+    def method_at(stage: Stage) -> Exchange | Mixer:
+        return make_method(config, stage, graph, workers.axis)
+
+    usual = method_at(Stage(config.compressor, dense=False))
+    cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
+    stages = make_stages(config, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
 
     @functools.cache
     def chain(stage: Stage) -> Any:
-        return optimizers.make_chain(config, stage, setting, workers.axis)
+        return optimizers.make_chain(config, stage, setting, method_at(stage))
 
-    tx, exchange = chain(stages.at(total - 1))
+    last = stages.at(total - 1)
+    tx = chain(last)
     model = _model(config, dataset, workers.axis)
     colours = {"mean": dataset.mean, "std": dataset.std}
     augment = functools.partial(
@@ -88,15 +98,17 @@ def build(config: Any) -> Pieces:
         jax.ShapeDtypeStruct(shape, jnp.float32),
         seed=config.seed,
         local_stats=config.batch_norm == "local",
+        own_models=isinstance(usual, Mixer),
     )
     params = jax.eval_shape(fresh).params
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Pieces(
         dataset=dataset,
+        deal=deal,
         workers=workers,
         model=model,
         stages=stages,
-        exchange=exchange,
+        method=method_at(last),
         rate=rate,
         augment=augment,
         normalize=functools.partial(data.normalize, **colours),
@@ -105,14 +117,17 @@ def build(config: Any) -> Pieces:
         fresh=fresh,
         step=lambda stage: make_train_step(
             model,
-            chain(stage)[0],
+            chain(stage),
             augment,
             seed=config.seed,
             axis=workers.axis,
             accumulate=config.accumulate,
         ),
         leaf_names=[
-            jax.tree_util.keystr(path, simple=True, separator="/") for path, _ in paths
+            jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
+                "value/"
+            )
+            for path, _ in paths
         ],
     )
 
@@ -125,6 +140,26 @@ def parameter_count(tree: Tree) -> int:
 def _dataset(config: Any) -> data.Dataset:
     call = _call(config.dataset, "dataset")
     return data.load(call.name, data_dir=config.data_dir or None, **call.kwargs)
+
+
+def _deal(config: Any, dataset: data.Dataset, workers: int) -> Deal:
+    """Who sees what in an epoch, [steps, workers, examples of a step]."""
+    labels, batch = dataset.train_labels, config.batch_size
+    call = _call(config.partition, "partition")
+    if call.name == "dealt" and not call.kwargs:
+
+        def dealt(epoch: int) -> np.ndarray:
+            order = data.epoch_order(len(labels), seed=config.seed, epoch=epoch)
+            return data.batches(order, global_batch=batch, workers=workers)
+
+        return dealt
+    if call.name not in data.PARTITIONS:
+        hint = suggest(call.name, ["dealt", *data.PARTITIONS])
+        raise SpecError(f"unknown partition {call.name!r}. {hint}")
+    divided = data.make_partition(
+        call.name, labels, workers=workers, seed=config.seed, **call.kwargs
+    )
+    return lambda epoch: data.worker_batches(divided, epoch=epoch, global_batch=batch)
 
 
 def _model(config: Any, dataset: data.Dataset, axis: str) -> Any:

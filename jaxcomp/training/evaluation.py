@@ -1,24 +1,80 @@
 """Test loss and accuracy of a state, each example counted once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 
 from jaxcomp import parallel
+from jaxcomp.base import is_per_worker
 from jaxcomp.training.build import Pieces
 from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.state import TrainState
-from jaxcomp.training.step import Sums, make_average_stats, make_eval_step
+from jaxcomp.training.step import Average, Sums, make_average, make_eval_step
 
-__all__ = ["Scores", "make_averager", "make_evaluator"]
+__all__ = ["OwnScores", "Scores", "View", "make_evaluator", "make_viewer", "own_scores"]
 
-Scores = tuple[float, float]  # loss, accuracy
+
+class Scores(NamedTuple):
+    """Of one model on the test set."""
+
+    loss: float
+    accuracy: float
+
+
+class OwnScores(NamedTuple):
+    """Accuracy of the workers' own models, each on the whole test set."""
+
+    mean: float
+    worst: float
+
+
+class View(NamedTuple):
+    """What `make_viewer` makes of a state at the end of an epoch."""
+
+    kept: TrainState  # with which training goes on
+    shown: TrainState  # which is evaluated: the mean of what workers have of their own
+    distance: float | None  # of the workers' models from their mean; None for one model
+
+
+def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], View]:
+    """A function that averages what workers have of their own.
+
+    Local BatchNorm statistics of one common model are averaged for good. Models of the
+    workers' own stay as they are; their mean, with the mean of the statistics, is
+    shown.
+
+    Args:
+      pieces: of the run.
+      state: spread over the workers; only its shapes are used.
+    """
+    own_models = is_per_worker(state.params)
+    if not own_models and not is_per_worker(state.batch_stats):
+        return lambda state: View(state, state, None)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        make_average(pieces.workers.axis),
+        pieces.workers,
+        in_axes=(axes,),
+        out_axes=(axes.params, axes.batch_stats, None),
+    )
+    compiled = mapped.lower(state).compile()
+
+    def view(state: TrainState) -> View:
+        mean = Average(*compiled(state))
+        shown = state._replace(params=mean.params, batch_stats=mean.batch_stats)
+        if own_models:
+            return View(state, shown, float(parallel.to_host(mean.distance)))
+        return View(shown, shown, None)
+
+    return view
 
 
 def make_evaluator(
     pieces: Pieces, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], Scores]:
-    """A function from a state to (test loss, test accuracy).
+    """A function from a state to its scores; each worker looks at a part of the set.
 
     Args:
       pieces: of the run.
@@ -26,48 +82,71 @@ def make_evaluator(
       batch_size: over all workers.
     """
     workers = pieces.workers
-    state_axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        make_eval_step(pieces.model, pieces.normalize),
-        workers,
-        in_axes=(state_axes, 0, 0, 0),
-        out_axes=0,
-    )
-    compiled = []
+    count = _counter(pieces, state, batch_axis=0)
 
     def evaluate(state: TrainState) -> Scores:
-        totals = np.zeros(3)
         feed = eval_feed(
             pieces.dataset,
             batch_size=batch_size,
             workers=workers.size,
             local=workers.local,
         )
-        for batch in feed:
-            placed = parallel.place(tuple(batch), workers, 0)
-            if not compiled:
-                compiled.append(mapped.lower(state, *placed).compile())
-            sums: Sums = parallel.to_host(compiled[0](state, *placed))
-            totals += [float(np.sum(total)) for total in sums]
+        totals = count(state, feed).sum(axis=0)
         loss, correct, examples = parallel.sum_over_processes(totals).tolist()
-        return loss / examples, correct / examples
+        return Scores(loss / examples, correct / examples)
 
     return evaluate
 
 
-def make_averager(
-    pieces: Pieces, state: TrainState
-) -> Callable[[TrainState], TrainState]:
-    """A function that averages local BatchNorm statistics over the workers."""
-    if not isinstance(state.batch_stats, parallel.PerWorker):
-        return lambda state: state
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        make_average_stats(pieces.workers.axis),
-        pieces.workers,
-        in_axes=(axes,),
-        out_axes=axes,
-        donate_argnums=(0,),
+def own_scores(pieces: Pieces, state: TrainState, batch_size: int) -> OwnScores:
+    """Each worker's own model on the whole test set: as many times the work.
+
+    Args:
+      pieces: of the run.
+      state: with models of the workers' own.
+      batch_size: of each worker.
+    """
+    workers = pieces.workers
+    feed = eval_feed(
+        pieces.dataset, batch_size=batch_size, workers=1, local=slice(0, 1)
     )
-    compiled = mapped.lower(state).compile()
-    return lambda state: compiled(state)
+    batches = (tuple(x[0] for x in batch) for batch in feed)
+    mine = _counter(pieces, state, batch_axis=None)(state, batches)
+    totals = np.zeros((workers.size, 3))
+    totals[workers.local] = mine
+    _, correct, examples = parallel.sum_over_processes(totals).T
+    accuracy = correct / examples
+    return OwnScores(float(accuracy.mean()), float(accuracy.min()))
+
+
+def _counter(
+    pieces: Pieces, state: TrainState, batch_axis: int | None
+) -> Callable[[TrainState, Iterable[Any]], np.ndarray]:
+    """Sums over batches for each worker of this process, [workers, 3].
+
+    Args:
+      pieces: of the run.
+      state: only its shapes are used.
+      batch_axis: 0 where each worker has its part of a batch, None where all see it.
+    """
+    workers = pieces.workers
+    mapped = parallel.map_step(
+        make_eval_step(pieces.model, pieces.normalize),
+        workers,
+        in_axes=(parallel.axes(state), *[batch_axis] * 3),
+        out_axes=0,
+    )
+    compiled: list[Any] = []
+
+    def count(state: TrainState, batches: Iterable[Any]) -> np.ndarray:
+        local = workers.local.stop - workers.local.start
+        totals = np.zeros((local, 3))
+        for batch in batches:
+            placed = parallel.place(tuple(batch), workers, batch_axis)
+            if not compiled:
+                compiled.append(mapped.lower(state, *placed).compile())
+            sums: Sums = parallel.to_host(compiled[0](state, *placed))
+            totals += np.stack(jax.tree.leaves(sums), axis=-1)
+        return totals
+
+    return count

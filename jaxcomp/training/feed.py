@@ -1,13 +1,16 @@
 """Batches for this process's workers, in an order that follows from seed and step."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from jaxcomp import data
 
-__all__ = ["EvalBatch", "eval_feed", "train_feed"]
+__all__ = ["Deal", "EvalBatch", "eval_feed", "train_feed"]
+
+# epoch -> indices [steps, workers, examples of a step]; depends on the epoch alone
+Deal: TypeAlias = Callable[[int], np.ndarray]
 
 
 class EvalBatch(NamedTuple):
@@ -19,26 +22,21 @@ class EvalBatch(NamedTuple):
 
 
 def train_feed(
-    dataset: data.Dataset,
-    *,
-    seed: int,
-    batch_size: int,
-    workers: int,
-    local: slice,
-    start: int,
+    dataset: data.Dataset, deal: Deal, *, local: slice, start: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """(images, labels) of step `start`, `start + 1`, ... without end.
 
-    A resumed run sees exactly what the first would have seen: an epoch's order depends
-    on (seed, epoch) alone.
+    A resumed run sees exactly what the first would have seen.
+
+    Args:
+      dataset: in memory.
+      deal: the batches of an epoch; as many in every epoch.
+      local: the workers of this process.
+      start: number of the first step.
     """
-    count = len(dataset.train_labels)
-    per_epoch = count // batch_size
-    epoch, first = divmod(start, per_epoch)
+    epoch, first = divmod(start, len(deal(0)))
     while True:
-        order = data.epoch_order(count, seed=seed, epoch=epoch)
-        steps = data.batches(order, global_batch=batch_size, workers=workers)
-        for chosen in steps[first:, local]:
+        for chosen in deal(epoch)[first:, local]:
             yield dataset.train_images[chosen], dataset.train_labels[chosen]
         epoch, first = epoch + 1, 0
 

@@ -9,9 +9,16 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp import parallel
+from jaxcomp.base import is_per_worker
 from jaxcomp.training.build import Pieces, build, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.training.evaluation import Scores, make_averager, make_evaluator
+from jaxcomp.training.evaluation import (
+    OwnScores,
+    View,
+    make_evaluator,
+    make_viewer,
+    own_scores,
+)
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
@@ -19,10 +26,9 @@ from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.progress import Display, display, epoch_line
 from jaxcomp.training.run_folder import Table, open_run, open_tables
 from jaxcomp.training.schedules import Horizon, steps_of
-from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
-from jaxcomp.training.traffic import Traffic, compile_step
+from jaxcomp.training.traffic import Traffic, programs
 from jaxcomp.transform import find_state
 
 __all__ = ["Result", "evaluate", "train_and_evaluate"]
@@ -34,8 +40,9 @@ class Result(NamedTuple):
     state: TrainState
     steps: int
     test_loss: float
-    test_accuracy: float
+    test_accuracy: float  # of the mean model, where workers have their own
     best_accuracy: float
+    own: OwnScores | None  # of the workers' own models
     traffic: Traffic
     seconds: float  # of training steps
     folder: Path
@@ -45,6 +52,7 @@ class Intervals(NamedTuple):
     """When things are due, in steps; 0 is never."""
 
     evaluate: int  # whole epochs
+    evaluate_own: int  # likewise; 0: at the end alone
     checkpoint: int
     keep: int
     log: int
@@ -71,8 +79,8 @@ def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
     first = jax.process_index() == 0
     if first:
         method = {
-            "method": pieces.exchange.name,
-            "simulated": pieces.exchange.simulated or pieces.workers.mapper == "vmap",
+            "method": pieces.method.name,
+            "simulated": pieces.method.simulated or pieces.workers.mapper == "vmap",
         }
         open_run(folder, json.loads(config.to_json()), method)
     with (
@@ -96,8 +104,8 @@ def evaluate(config: Any, workdir: str | Path, which: str = "best") -> dict[str,
     restored = checkpoints.restore(parallel.abstract(state), which)
     if restored is None:
         raise ValueError(f"{workdir} holds no {which} checkpoint; train first")
-    state = make_averager(pieces, state)(restored.state)
-    loss, accuracy = make_evaluator(pieces, state, config.batch_size)(state)
+    shown = make_viewer(pieces, state)(restored.state).shown
+    loss, accuracy = make_evaluator(pieces, state, config.batch_size)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
@@ -125,18 +133,11 @@ def _run(
         show.say(f"going on from step {start} of {total} in {folder}")
 
     # --- Programs ----------------------------------------------------------------
-    program = _programs(pieces, show)
-    average = make_averager(pieces, state)
+    program = programs(pieces, show.say)
+    view = make_viewer(pieces, state)
     score = make_evaluator(pieces, state, config.batch_size)
     _, traffic = program(min(start, total - 1), state)
-    feed = train_feed(
-        pieces.dataset,
-        seed=config.seed,
-        batch_size=config.batch_size,
-        workers=workers.size,
-        local=workers.local,
-        start=start,
-    )
+    feed = train_feed(pieces.dataset, pieces.deal, local=workers.local, start=start)
 
     # --- Steps -------------------------------------------------------------------
     pending: list[tuple[int, StepMetrics, Timing]] = []
@@ -179,15 +180,24 @@ def _run(
         if ends_epoch or saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if ends_epoch:
-            state = average(state)
-            scores = None
+            seen = view(state)
+            state, evaluated = seen.kept, False
             if epoch % every.evaluate == 0 or done == total:
-                scores = score(state)
-                is_best = position.best is None or scores[1] > position.best
+                evaluated, scores = True, score(seen.shown)
+                is_best = position.best is None or scores.accuracy > position.best
                 position = position._replace(scores=scores)
-            if is_best and scores:
-                position = position._replace(best=scores[1])
-            row = _epoch_row(done, epoch, position, scores, pieces, traffic)
+            if is_best and position.scores:
+                position = position._replace(best=position.scores.accuracy)
+            judged = is_per_worker(state.params) and (
+                done == total or _due(epoch, every.evaluate_own)
+            )
+            if judged:
+                own = own_scores(pieces, state, config.batch_size)
+                position = position._replace(own=own)
+            row = {
+                **_epoch_row(done, epoch, position, pieces, traffic),
+                **_score_columns(position, seen, evaluated=evaluated, judged=judged),
+            }
             tables.epochs.append(row)
             show.say(epoch_line(row, epochs))
             position = position._replace(totals=Totals())
@@ -199,42 +209,28 @@ def _run(
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
 
-    loss, accuracy = position.scores or score(state)
+    scores = position.scores or score(view(state).shown)
     return Result(
         state=state,
         steps=total,
-        test_loss=loss,
-        test_accuracy=accuracy,
-        best_accuracy=max(accuracy, position.best or 0.0),
+        test_loss=scores.loss,
+        test_accuracy=scores.accuracy,
+        best_accuracy=max(scores.accuracy, position.best or 0.0),
+        own=position.own,
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
         folder=folder,
     )
 
 
-def _programs(
-    pieces: Pieces, show: Display
-) -> Callable[[int, TrainState], tuple[Any, Traffic]]:
-    """The compiled step for a step's stage, and its bytes; compiled when first due."""
-    compiled: dict[Stage, tuple[Any, Traffic]] = {}
-
-    def program(number: int, state: TrainState) -> tuple[Any, Traffic]:
-        stage = pieces.stages.at(number)
-        if stage not in compiled:
-            show.say(f"step {number + 1}: compiling to send {stage}")
-            began = time.perf_counter()
-            compiled[stage] = compile_step(pieces, state, stage)
-            took = time.perf_counter() - began
-            show.say(f"compiled in {took:.1f} s; {compiled[stage][1]}")
-        return compiled[stage]
-
-    return program
-
-
 def _intervals(config: Any, horizon: Horizon) -> Intervals:
-    evaluate = steps_of(config.eval_every, horizon) / horizon.steps_per_epoch
+    evaluate, own = (
+        round(steps_of(every, horizon) / horizon.steps_per_epoch)
+        for every in (config.eval_every, config.eval_workers_every)
+    )
     return Intervals(
-        evaluate=max(1, round(evaluate)),
+        evaluate=max(1, evaluate),
+        evaluate_own=max(1, own) if config.eval_workers_every else 0,
         checkpoint=steps_of(config.checkpoint_every, horizon),
         keep=steps_of(config.keep_every, horizon),
         log=max(1, config.log_every),
@@ -274,11 +270,9 @@ def _epoch_row(
     done: int,
     epoch: int,
     position: Position,
-    scores: Scores | None,
     pieces: Pieces,
     traffic: Traffic,
 ) -> dict[str, Any]:
-    test_loss, test_accuracy = scores or (None, None)
     sent = traffic._replace(wire=position.totals.bytes_per_step())
     return {
         "epoch": epoch,
@@ -286,8 +280,6 @@ def _epoch_row(
         "examples": done * pieces.horizon.batch_size,
         "seconds": position.seconds,
         "learning_rate": float(pieces.rate(done - 1)),
-        "test_loss": test_loss,
-        "test_accuracy": test_accuracy,
         "wire_bytes_per_step": sent.wire,
         "dense_bytes_per_step": sent.dense,
         "compression_ratio": sent.ratio,
@@ -296,16 +288,32 @@ def _epoch_row(
     }
 
 
+def _score_columns(
+    position: Position, seen: View, *, evaluated: bool, judged: bool
+) -> dict[str, float | None]:
+    """The columns of metrics.csv that are empty where nothing was evaluated."""
+    scores = position.scores if evaluated else None
+    own = position.own if judged else None
+    return {
+        "test_loss": scores and scores.loss,
+        "test_accuracy": scores and scores.accuracy,
+        "consensus_distance": seen.distance,
+        "own_accuracy": own and own.mean,
+        "worst_accuracy": own and own.worst,
+    }
+
+
 def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:
     workers = pieces.workers
     devices = (
         f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
     )
-    simulated = " (SIMULATED: it travels dense)" if pieces.exchange.simulated else ""
+    simulated = " (SIMULATED: see docs/methods.md)" if pieces.method.simulated else ""
     return (
-        f"{config.model} ({parameter_count(state.params):,} parameters) on "
+        f"{config.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
+        f"parameters) on "
         f"{config.dataset}: {workers.size} workers ({devices})\n"
-        f"method: {pieces.exchange.name}{simulated}\n"
+        f"method: {pieces.method.name}{simulated}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"
     )
 

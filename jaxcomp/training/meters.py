@@ -1,5 +1,6 @@
 """Sums over an epoch, kept on the host and in the checkpoint."""
 
+import math
 from typing import Any, NamedTuple
 
 import jax
@@ -34,16 +35,20 @@ class Totals(NamedTuple):
     loss: float = 0.0
     accuracy: float = 0.0
     gradient_error: float = 0.0
+    reports: int = 0  # steps at which something was sent
     residual_norm: float = 0.0
     wire: float = 0.0  # bytes that a worker sent
 
     def add(self, metrics: StepMetrics) -> "Totals":
         """With one more step, averaged over the workers that this process sees."""
+        error = _mean(metrics.gradient_error)
+        silent = math.isnan(error)
         return self._replace(
             steps=self.steps + 1,
             loss=self.loss + _mean(metrics.loss),
             accuracy=self.accuracy + _mean(metrics.accuracy),
-            gradient_error=self.gradient_error + _mean(metrics.gradient_error),
+            gradient_error=self.gradient_error + (0 if silent else error),
+            reports=self.reports + (not silent),
             residual_norm=_mean(metrics.residual_norm),
         )
 
@@ -55,8 +60,8 @@ class Totals(NamedTuple):
     def over_processes(self) -> "Totals":
         """The mean over all processes; each sees its own workers only."""
         sums = parallel.sum_over_processes(np.asarray(self, np.float64))
-        steps, *others = (sums / jax.process_count()).tolist()
-        return Totals(round(steps), *others)
+        means = Totals(*(sums / jax.process_count()).tolist())
+        return means._replace(steps=round(means.steps), reports=round(means.reports))
 
     def means(self) -> dict[str, float]:
         """Figures of the epoch."""
@@ -64,7 +69,7 @@ class Totals(NamedTuple):
         return {
             "train_loss": self.loss / steps,
             "train_accuracy": self.accuracy / steps,
-            "gradient_error": self.gradient_error / steps,
+            "gradient_error": self.gradient_error / max(self.reports, 1),
             "residual_norm": self.residual_norm,
         }
 

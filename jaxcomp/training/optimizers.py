@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Exchange, Tree
-from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp import memory
+from jaxcomp.base import Array, Exchange, Mixer, Tree
+from jaxcomp.specs import argument, build, calls
 from jaxcomp.training.stages import Stage
-from jaxcomp.transform import distributed, make_exchange
+from jaxcomp.transform import distributed, mixing
 
 __all__ = ["REGISTRY", "Setting", "make_chain"]
 
@@ -156,44 +157,37 @@ REGISTRY: dict[str, Callable[..., optax.GradientTransformation]] = {
 
 
 def make_chain(
-    config: Any, stage: Stage, setting: Setting, axis: str
-) -> tuple[optax.GradientTransformationExtraArgs, Exchange]:
-    """clip (local) -> exchange -> weight decay -> optimiser, and the exchange in it.
+    config: Any, stage: Stage, setting: Setting, method: Exchange | Mixer
+) -> optax.GradientTransformationExtraArgs:
+    """The whole method as one optax chain.
 
-    Weight decay comes after the exchange: it is the same on every worker, so sending
-    it, or keeping it in a residual, would only spend bytes on what all know.
+    clip (local) -> exchange -> weight decay -> optimiser, for an exchange of gradients.
+    Weight decay comes after it: it is the same on every worker, so sending it, or
+    keeping it in a residual, would only spend bytes on what all know.
+
+    clip -> weight decay -> optimiser -> mixer, where each worker has its own model.
 
     Args:
-      config: names the method.
+      config: names clipping, memory and optimiser.
       stage: what is sent; all stages of a run have chains with the same state.
       setting: rate, weight decay and dense steps.
-      axis: the mapped axis.
+      method: of the stage.
     """
-    exchange = make_exchange(
-        config.exchange,
-        stage.compressor,
-        config.memory,
-        config.scope,
-        axis,
-        policy=config.policy,
-        dense=stage.dense,
-    )
     setting = setting._replace(shared_beta=_shared_beta(config.memory))
-    links = [
-        distributed(exchange),
-        build(config.optimizer, REGISTRY, "optimizer", setting),
-    ]
+    optimizer = build(config.optimizer, REGISTRY, "optimizer", setting)
+    if isinstance(method, Mixer):
+        links = [optimizer, mixing(method, program=stage.program)]
+    else:
+        links = [distributed(method), optimizer]
     if config.clip_norm:
         links.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    return optax.with_extra_args_support(optax.chain(*links)), exchange
+    return optax.with_extra_args_support(optax.chain(*links))
 
 
-def _shared_beta(memory: str) -> float | None:
+def _shared_beta(spec: str) -> float | None:
     """beta of `shared_momentum` in a memory's spec."""
-    call: Call | Pipe | None = parse(memory)
-    while call is not None:
-        first = call.left if isinstance(call, Pipe) else call
-        if first.name == "shared_momentum":
-            return float(first.kwargs.get("beta", (*first.args, 0.9)[0]))
-        call = call.right if isinstance(call, Pipe) else None
+    factory = memory.REGISTRY["shared_momentum"]
+    for call in calls(spec or "none"):
+        if call.name == "shared_momentum":
+            return float(argument(call, factory, "beta", given=1))
     return None

@@ -4,7 +4,7 @@ from typing import Any, NamedTuple
 
 from jaxcomp import parallel
 from jaxcomp.training.checkpoint import Checkpoints
-from jaxcomp.training.evaluation import Scores
+from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.meters import Totals
 from jaxcomp.training.state import TrainState
 
@@ -18,6 +18,7 @@ class Position(NamedTuple):
     seconds: float = 0.0
     best: float | None = None
     scores: Scores | None = None  # of the last evaluation
+    own: OwnScores | None = None  # likewise
     sent: float = 0.0  # bytes of the whole run
 
     def with_bytes(self, wire: float) -> "Position":
@@ -38,7 +39,8 @@ def resume(
         totals=Totals(**saved["totals"]),
         seconds=saved["seconds"],
         best=saved["best"],
-        scores=tuple(saved["scores"]) if saved["scores"] else None,
+        scores=Scores(*saved["scores"]) if saved["scores"] else None,
+        own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
     )
     return restored.state, position, restored.step

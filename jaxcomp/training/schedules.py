@@ -122,10 +122,13 @@ REGISTRY: dict[str, Callable[..., Schedule]] = {
     "piecewise_linear": piecewise_linear,
 }
 
-_SCALINGS: dict[str, Callable[[int], float]] = {
-    "none": lambda workers: 1.0,
-    "linear": float,
-    "sqrt": math.sqrt,
+# What multiplies the rate: of the number of workers, and of those a worker hears,
+# itself included.
+_SCALINGS: dict[str, Callable[[int, int], float]] = {
+    "none": lambda workers, heard: 1.0,
+    "linear": lambda workers, heard: float(workers),
+    "sqrt": lambda workers, heard: math.sqrt(workers),
+    "degree": lambda workers, heard: float(heard),
 }
 
 
@@ -138,6 +141,7 @@ def learning_rate(
     warmup: int = 0,
     scaling: str = "none",
     workers: int = 1,
+    degree: int | None = None,
 ) -> Schedule:
     """The learning rate at a step: base * scaling(workers) * schedule * warm-up.
 
@@ -147,13 +151,17 @@ def learning_rate(
       horizon: from the data set and the batch size.
       total: steps of the whole run.
       warmup: steps over which a linear ramp multiplies the schedule.
-      scaling: "none", "linear" or "sqrt" in the number of workers.
+      scaling: "none", "linear" or "sqrt" in the number of workers, or "degree": linear
+        in how many a worker hears, itself included.
       workers: their number.
+      degree: neighbours of a worker; None where there is no graph.
     """
     if scaling not in _SCALINGS:
         raise ValueError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
+    if scaling == "degree" and degree is None:
+        raise ValueError("lr_scaling 'degree' is that of a graph: set topology")
     factor = build(schedule, REGISTRY, "schedule", horizon, total)
-    peak = base * _SCALINGS[scaling](workers)
+    peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
 
     def rate(step: ArrayLike) -> Array:
         ramp = (_real(step) + 1) / max(warmup, 1)

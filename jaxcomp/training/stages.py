@@ -5,12 +5,11 @@ everything in the first ones or at every k-th step, passes from one compiled pro
 another. The state passes with it: memories hold trees, whatever is sent.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxcomp import compressors
-from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp.specs import Pipe, argument, build, calls, parse
 from jaxcomp.training.schedules import Horizon, steps_of
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
@@ -21,9 +20,11 @@ class Stage(NamedTuple):
 
     compressor: str
     dense: bool  # everything goes as it is, whatever the method
+    program: int = 0  # of a mixer
 
     def __str__(self) -> str:
-        return "everything as it is" if self.dense else self.compressor
+        part = f" (program {self.program})" if self.program else ""
+        return f"{'everything as it is' if self.dense else self.compressor}{part}"
 
 
 class Stages(NamedTuple):
@@ -89,27 +90,33 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 }
 
 
-def make_stages(config: Any, horizon: Horizon) -> Stages:
+def make_stages(
+    config: Any, horizon: Horizon, schedule: Sequence[int] = (0,)
+) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.
 
     Args:
       config: its compressor, keep_warmup, dense_for and flush_every.
       horizon: what an epoch is.
+      schedule: the programs of a mixer, in turn.
     """
     usual = Stage(config.compressor, dense=False)
     warmup: list[Stage] = []
     if config.keep_warmup:
-        keep = _keep_of(_first(config.compressor))
+        keep = _keep_of(config.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
         warmup = [_warm(usual, k) if k > keep else usual for k in keeps]
     first = steps_of(config.dense_for, horizon)
     flush = steps_of(config.flush_every, horizon)
 
-    def at(step: int) -> Stage:
+    def sent_at(step: int) -> Stage:
         if step < first or (flush and (step + 1) % flush == 0):
             return usual._replace(dense=True)
         epoch = (step - first) // horizon.steps_per_epoch
         return warmup[epoch] if epoch < len(warmup) else usual
+
+    def at(step: int) -> Stage:
+        return sent_at(step)._replace(program=schedule[step % len(schedule)])
 
     return Stages(at, first)
 
@@ -120,23 +127,17 @@ def _warm(usual: Stage, keep: float) -> Stage:
     return Stage(_with_keep(usual.compressor, keep), dense=False)
 
 
-def _first(spec: str) -> Call:
-    call = parse(spec)
-    return call.left if isinstance(call, Pipe) else call
-
-
-def _keep_of(call: Call) -> float:
-    """What a compressor keeps, as its spec says or by default."""
-    factory = compressors.REGISTRY.get(call.name)
-    usual = inspect.signature(factory).parameters if factory else {}
-    if "keep" not in usual:
+def _keep_of(spec: str) -> float:
+    """What the first compressor of a spec keeps."""
+    call = calls(spec)[0]
+    try:
+        return float(argument(call, compressors.REGISTRY[call.name], "keep"))
+    except KeyError:  # no such compressor, or one without
         message = (
             f"keep_warmup changes the `keep` of a compressor, and {call.name!r} has "
             "none. Set keep_warmup to ''"
         )
-        raise ValueError(message)
-    given = call.args[:1] or (usual["keep"].default,)
-    return float(call.kwargs.get("keep", given[0]))
+        raise ValueError(message) from None
 
 
 def _with_keep(spec: str, keep: float) -> str:
@@ -147,7 +148,7 @@ def _with_keep(spec: str, keep: float) -> str:
         'top_k(keep=0.25) | cast'
     """
     call = parse(spec)
-    first = _first(spec)
+    first = calls(call)[0]
     kwargs = {name: v for name, v in first.kwargs.items() if name != "keep"}
     changed = first._replace(args=(), kwargs={"keep": keep, **kwargs})
     return str(call._replace(left=changed) if isinstance(call, Pipe) else changed)

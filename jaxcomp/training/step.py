@@ -7,14 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, PerWorker, Tree
-from jaxcomp.training.state import TrainState
+from jaxcomp.base import Array, Tree, is_per_worker, zeros_like_spec
+from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.transform import find_state
 
 __all__ = [
-    "Sums",
+    "Average",
     "StepMetrics",
-    "make_average_stats",
+    "Sums",
+    "make_average",
     "make_eval_step",
     "make_train_step",
 ]
@@ -55,9 +56,12 @@ def make_train_step(
     count, on every worker, without a message of its own: the worker poisons its whole
     gradient with NaN, compressors never hide a NaN, so all see it in the mean.
 
+    Where workers have models of their own, a worker with a bad gradient learns nothing
+    from it and talks as usual: its neighbours count on its messages.
+
     Args:
       model: flax module, called as model(images, train).
-      tx: chain with one `distributed`.
+      tx: chain with one `distributed` or `mixing`.
       augment: (uint8 images, key) -> float32 images.
       seed: of all random choices of the run.
       axis: name of the mapped axis.
@@ -90,11 +94,11 @@ def make_train_step(
                 return jnp.mean(losses), (logits, new.get("batch_stats", {}))
 
             differentiated = jax.value_and_grad(loss_of, has_aux=True)
-            (loss, (logits, new)), gradient = differentiated(state.params)
+            (loss, (logits, new)), gradient = differentiated(params)
             accuracy = jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32))
             return new, (loss, accuracy, gradient)
 
-        stats = _own(state.batch_stats)
+        params, stats = own(state.params), own(state.batch_stats)
         if accumulate == 1:
             stats, averaged = gradient_of(stats, (images, labels, own_key))
         else:
@@ -104,29 +108,36 @@ def make_train_step(
         loss, accuracy, grads = averaged
         norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in jax.tree.leaves(grads)])
         healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(norms))
-        grads = jax.tree.map(lambda g: jnp.where(healthy, g, jnp.nan), grads)
+        has_own_model = is_per_worker(state.params)
+        instead = 0.0 if has_own_model else jnp.nan
+        grads = jax.tree.map(lambda g: jnp.where(healthy, g, instead), grads)
         updates, opt_state = tx.update(
-            grads, state.opt_state, state.params, key=exchange_key
+            grads, own(state.opt_state), params, key=exchange_key
         )
         finite = [jnp.all(jnp.isfinite(u)) for u in jax.tree.leaves(updates)]
         applied = jnp.all(jnp.stack(finite))
+        stats = jax.tree.map(
+            lambda new, old: jnp.where(healthy, new, old), stats, own(state.batch_stats)
+        )
         new_state = TrainState(
             step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            batch_stats=_like(state.batch_stats, stats),
-            opt_state=opt_state,
+            params=like(state.params, optax.apply_updates(params, updates)),
+            batch_stats=like(state.batch_stats, stats),
+            opt_state=like(state.opt_state, opt_state),
         )
         kept = state._replace(step=state.step + 1)
         info = find_state(opt_state).info.value
         metrics = StepMetrics(
             loss=loss,
             accuracy=accuracy,
-            applied=applied,
+            applied=applied & healthy,
             gradient_norms=norms,
             gradient_error=info.gradient_error,
             residual_norm=info.residual_norm,
             figures=info.extra,
         )
+        if has_own_model:
+            return new_state, metrics
         chosen = jax.tree.map(lambda n, o: jnp.where(applied, n, o), new_state, kept)
         return chosen, metrics
 
@@ -139,7 +150,10 @@ def make_eval_step(
     """Totals over a batch in which padding examples weigh 0."""
 
     def step(state: TrainState, images: Array, labels: Array, weights: Array) -> Sums:
-        variables = {"params": state.params, "batch_stats": _own(state.batch_stats)}
+        variables = {
+            "params": own(state.params),
+            "batch_stats": own(state.batch_stats),
+        }
         logits = model.apply(variables, normalize(images), train=False)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         correct = (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
@@ -152,12 +166,34 @@ def make_eval_step(
     return step
 
 
-def make_average_stats(axis: str) -> Callable[[TrainState], TrainState]:
-    """Replace local BatchNorm statistics by their mean over the workers."""
+class Average(NamedTuple):
+    """The mean model of all workers, and how far the workers are from it."""
 
-    def average(state: TrainState) -> TrainState:
-        mean = jax.lax.pmean(_own(state.batch_stats), axis)
-        return state._replace(batch_stats=_like(state.batch_stats, mean))
+    params: Tree
+    batch_stats: Tree
+    distance: Array  # [] root of the mean over workers of |x_i - mean|^2
+
+
+def make_average(axis: str) -> Callable[[TrainState], tuple[Any, ...]]:
+    """The mean over the workers of what they have of their own, statistics included.
+
+    Returns:
+      A function from a state to the fields of an `Average`.
+    """
+
+    def average(state: TrainState) -> tuple[Any, ...]:
+        parts = (state.params, state.batch_stats)
+        params, stats = (
+            like(x, jax.lax.pmean(x.value, axis)) if is_per_worker(x) else x
+            for x in parts
+        )
+        apart = jax.tree.map(
+            lambda x, mean: jnp.sum(jnp.square(x - mean)),
+            own(state.params),
+            own(params),
+        )
+        distance = jnp.sqrt(jax.lax.pmean(sum(jax.tree.leaves(apart)), axis))
+        return tuple(Average(params, stats, distance))
 
     return average
 
@@ -181,16 +217,8 @@ def _over_micro_batches(
         stats, result = function(stats, part)
         return (stats, jax.tree.map(jnp.add, sums, result)), None
 
-    first, rest = (
-        jax.tree.map(f, (*parts, keys)) for f in (lambda x: x[0], lambda x: x[1:])
-    )
-    (stats, sums), _ = jax.lax.scan(step, function(stats, first), rest)
+    micro = (*parts, keys)
+    one = jax.tree.map(lambda x: x[0], micro)
+    zeros = zeros_like_spec(jax.eval_shape(function, stats, one)[1])
+    (stats, sums), _ = jax.lax.scan(step, (stats, zeros), micro)
     return stats, jax.tree.map(lambda x: x / count, sums)
-
-
-def _own(batch_stats: Tree) -> Tree:
-    return batch_stats.value if isinstance(batch_stats, PerWorker) else batch_stats
-
-
-def _like(old: Tree, stats: Tree) -> Tree:
-    return PerWorker(stats) if isinstance(old, PerWorker) else stats

@@ -1,5 +1,7 @@
 """The compiled step, and the bytes that it sends, read from the program itself."""
 
+import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -10,7 +12,7 @@ from jaxcomp.training.progress import bytes_text
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 
-__all__ = ["Traffic", "compile_step"]
+__all__ = ["Traffic", "programs"]
 
 
 class Traffic(NamedTuple):
@@ -27,6 +29,8 @@ class Traffic(NamedTuple):
 
     def __str__(self) -> str:
         kind = "would send" if self.simulated else "sends"
+        if not self.wire:
+            return f"each worker {kind} nothing in this step"
         note = ": SIMULATED, the method's own bytes are in steps.csv"
         return (
             f"each worker {kind} {bytes_text(self.wire)} a step instead of "
@@ -35,7 +39,31 @@ class Traffic(NamedTuple):
         )
 
 
-def compile_step(
+def programs(
+    pieces: Pieces, say: Callable[[str], None]
+) -> Callable[[int, TrainState], tuple[Any, Traffic]]:
+    """The compiled step for a step's stage, and its bytes; compiled when first due.
+
+    Args:
+      pieces: of the run.
+      say: where compiling is announced.
+    """
+    compiled: dict[Stage, tuple[Any, Traffic]] = {}
+
+    def program(number: int, state: TrainState) -> tuple[Any, Traffic]:
+        stage = pieces.stages.at(number)
+        if stage not in compiled:
+            say(f"step {number + 1}: compiling for {stage}")
+            began = time.perf_counter()
+            compiled[stage] = _compile_step(pieces, state, stage)
+            took = time.perf_counter() - began
+            say(f"compiled in {took:.1f} s; {compiled[stage][1]}")
+        return compiled[stage]
+
+    return program
+
+
+def _compile_step(
     pieces: Pieces, state: TrainState, stage: Stage
 ) -> tuple[Any, Traffic]:
     """The mapped step of a stage, compiled, and its bytes read from the program."""
@@ -67,5 +95,5 @@ def compile_step(
     else:
         found = wire.collectives(compiled)
     sent = sum(wire.collective_bytes(found).values())
-    dense = wire.dense_bytes(state.params)
-    return compiled, Traffic(sent, dense, simulated, pieces.exchange.simulated)
+    dense = wire.dense_bytes(jax.eval_shape(pieces.fresh).params)
+    return compiled, Traffic(sent, dense, simulated, pieces.method.simulated)

@@ -108,9 +108,9 @@ def test_bytes_are_those_of_each_stage(staged):
 def test_each_stage_is_announced_before_it_is_compiled(tmp_path, capsys):
     training.train_and_evaluate(small_config(**STAGED, train_for="9 steps"), tmp_path)
     lines = capsys.readouterr().out.splitlines()
-    order = [line for line in lines if "compiling to send" in line]
-    assert order[0] == "step 1: compiling to send top_k(keep=0.3)"
-    assert order[1] == "step 8: compiling to send everything as it is"
+    order = [line for line in lines if "compiling for" in line]
+    assert order[0] == "step 1: compiling for top_k(keep=0.3)"
+    assert order[1] == "step 8: compiling for everything as it is"
     assert len(order) == 2
 
 

@@ -1,0 +1,24 @@
+"""CHOCO-SGD with signs on a ring of 8 workers, ResNet-20 on CIFAR-10.
+
+Reproduces: Koloskova et al., arXiv:1907.09356, in small.
+Expected:   TBD
+Cost:       15 minutes on 2 CPU cores.
+Command:    python train.py --config=configs/cifar10_choco.py --workdir=runs/choco
+Baseline:   configs/cifar10_exact8.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_exact8
+
+
+def get_config() -> ConfigDict:
+    config = cifar10_exact8.get_config()
+    config.mixer = "choco(gamma=0.5)"
+    config.topology = "ring"
+    config.exchange = ""
+    config.compressor = "sign"
+    config.memory = ""
+    config.scope = "per_leaf"
+    config.partition = "random(reshuffle=True)"
+    return config

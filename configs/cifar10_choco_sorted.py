@@ -1,0 +1,19 @@
+"""CHOCO-SGD with signs on a ring of 8 workers, each of which sees one or two classes.
+
+Reproduces: the hardest case of Koloskova et al., arXiv:1907.09356, in small.
+Expected:   TBD
+Cost:       15 minutes on 2 CPU cores.
+Command:    python train.py --config=configs/cifar10_choco_sorted.py \
+            --workdir=runs/sorted
+Baseline:   configs/cifar10_choco.py
+"""
+
+from ml_collections import ConfigDict
+
+from configs import cifar10_choco
+
+
+def get_config() -> ConfigDict:
+    config = cifar10_choco.get_config()
+    config.partition = "sorted"
+    return config

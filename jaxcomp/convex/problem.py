@@ -1,0 +1,245 @@
+"""Logistic regression with an L2 term: small, strongly convex, its optimum known.
+
+f(x) = 1/m sum_i log(1 + exp(-b_i <a_i, x>)) + lam/2 |x|^2
+
+Gradients of batches are JAX in float32, as in training. The loss of all examples is
+NumPy in float64: what is plotted is f(x) - f*, and float32 ends at 1e-7.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
+
+__all__ = [
+    "Features",
+    "Objective",
+    "Problem",
+    "Rows",
+    "gradient",
+    "loss",
+    "make",
+    "objective",
+    "stochastic_gradient",
+    "take",
+]
+
+
+class Rows(NamedTuple):
+    """A sparse matrix of short rows; the padding is index 0 with value 0."""
+
+    indices: Any  # int32 [examples, longest row]
+    values: Any  # float32, the same shape
+    width: int  # features
+
+
+_BLOCK = 1 << 22  # elements of a dense matrix that are widened at a time
+
+Features = Any  # float32 [examples, features], or Rows
+
+
+class Problem(NamedTuple):
+    """The data of one logistic regression, as NumPy arrays."""
+
+    name: str
+    features: Features
+    labels: np.ndarray  # float32 [examples], -1 or +1
+    regulariser: float  # lam
+
+    @property
+    def examples(self) -> int:
+        return len(self.labels)
+
+    @property
+    def dimension(self) -> int:
+        sparse = isinstance(self.features, Rows)
+        return self.features.width if sparse else self.features.shape[1]
+
+
+class Objective(NamedTuple):
+    """f and its derivatives over all examples, NumPy float64."""
+
+    value: Callable[[ArrayLike], float]
+    gradient: Callable[[ArrayLike], np.ndarray]
+    curvature: Callable[
+        [ArrayLike], np.ndarray
+    ]  # s (1 - s) of each example, [examples]
+    hessian_product: Callable[[np.ndarray, np.ndarray], np.ndarray]  # curvature, v
+    hessian: Callable[[np.ndarray], np.ndarray]  # curvature -> [features, features]
+
+
+def make(
+    name: str, features: Features, labels: ArrayLike, regulariser: float | None = None
+) -> Problem:
+    """Check the data of a problem.
+
+    Args:
+      name: for tables.
+      features: [examples, features], or `Rows`.
+      labels: [examples], -1 or +1.
+      regulariser: lam; by default 1 / examples.
+
+    Example:
+        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+        >>> problem.examples, problem.dimension, problem.regulariser
+        (2, 2, 0.5)
+    """
+    if not isinstance(features, Rows):
+        features = np.ascontiguousarray(features, np.float32)
+        if features.ndim != 2 or 0 in features.shape:
+            raise ValueError(f"features are [examples, features], not {features.shape}")
+    signs = np.asarray(labels, np.float32)
+    values = features.values if isinstance(features, Rows) else features
+    if signs.shape != values.shape[:1]:
+        raise ValueError(f"{len(values)} examples have labels of shape {signs.shape}")
+    wrong = signs[np.abs(signs) != 1]
+    if wrong.size:
+        raise ValueError(f"labels are -1 or +1, not {float(wrong[0])}")
+    if not np.isfinite(values).all():
+        row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
+        raise ValueError(f"{name}: example {row} is not finite")
+    lam = 1 / len(signs) if regulariser is None else regulariser
+    number = isinstance(lam, int | float) and not isinstance(lam, bool)
+    if not number or not 0 <= lam < np.inf:
+        raise ValueError(f"regulariser is a number from 0, not {lam!r}")
+    return Problem(name, features, signs, float(lam))
+
+
+def gradient(
+    rows: Features, labels: jax.Array, x: jax.Array, regulariser: jax.typing.ArrayLike
+) -> jax.Array:
+    """The gradient of f over a batch of examples, in the dtype of x.
+
+    lam x - 1/n sum_i b_i s(-b_i <a_i, x>) a_i, with s the logistic function.
+
+    Args:
+      rows: [n, features], or `Rows`.
+      labels: [n].
+      x: [features].
+      regulariser: lam.
+
+    Example:
+        >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
+        [-0.25, -0.25]
+    """
+    precision = jax.lax.Precision.HIGHEST
+    if isinstance(rows, Rows):
+        predicted = jnp.sum(rows.values * x[rows.indices], axis=1)
+    else:
+        predicted = jnp.matmul(rows, x, precision=precision)
+    slopes = -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
+    if isinstance(rows, Rows):
+        terms = rows.values * slopes[:, None]
+        pulled = jnp.zeros_like(x).at[rows.indices].add(terms)
+    else:
+        pulled = jnp.matmul(slopes, rows, precision=precision)
+    return pulled + jnp.asarray(regulariser, x.dtype) * x
+
+
+def take(features: Features, indices: jax.typing.ArrayLike) -> Features:
+    """The rows of some examples."""
+    if isinstance(features, Rows):
+        return Rows(features.indices[indices], features.values[indices], features.width)
+    return features[indices]
+
+
+def stochastic_gradient(
+    features: Features,
+    labels: jax.Array,
+    x: jax.Array,
+    indices: jax.Array,
+    regulariser: jax.typing.ArrayLike,
+) -> jax.Array:
+    """`gradient` at the examples of a batch; for many workers, vmap over x, indices.
+
+    Args:
+      features: of all examples, as JAX arrays. Passed, not closed over: constants of a
+        compiled program are copied.
+      labels: of all examples.
+      x: [features].
+      indices: int [n].
+      regulariser: lam.
+    """
+    return gradient(take(features, indices), labels[indices], x, regulariser)
+
+
+def loss(problem: Problem, x: ArrayLike) -> float:
+    """f(x) over all examples in float64; `objective` for many x.
+
+    Example:
+        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+        >>> round(loss(problem, [0.0, 0.0]), 6)
+        0.693147
+    """
+    return objective(problem).value(x)
+
+
+def objective(problem: Problem) -> Objective:
+    """f, its gradient and its Hessian over all examples, NumPy float64."""
+    lam, count, width = problem.regulariser, problem.examples, problem.dimension
+    labels = problem.labels.astype(np.float64)
+    parts = _parts(problem.features)
+
+    def predicted(x: np.ndarray) -> np.ndarray:
+        return np.concatenate([part @ x for _, part in parts()])
+
+    def pulled(slopes: np.ndarray) -> np.ndarray:
+        total = np.zeros(width)
+        for rows, part in parts():
+            total += part.T @ slopes[rows]
+        return total / count
+
+    def value(x: ArrayLike) -> float:
+        place = np.asarray(x, np.float64)
+        terms = np.logaddexp(0, -labels * predicted(place))
+        return float(np.mean(terms)) + lam / 2 * float(np.sum(np.square(place)))
+
+    def slope(x: ArrayLike) -> np.ndarray:
+        place = np.asarray(x, np.float64)
+        return lam * place - pulled(labels * _logistic(-labels * predicted(place)))
+
+    def curvature(x: ArrayLike) -> np.ndarray:
+        likely = _logistic(predicted(np.asarray(x, np.float64)))
+        return likely * (1 - likely)
+
+    def hessian_product(bends: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return pulled(bends * predicted(v)) + lam * v
+
+    def hessian(bends: np.ndarray) -> np.ndarray:
+        total = lam * np.eye(width)
+        for rows, part in parts():
+            square = (part * np.sqrt(bends[rows] / count)[:, None]).T
+            square = square @ square.T
+            total += square if isinstance(square, np.ndarray) else square.toarray()
+        return total
+
+    return Objective(value, slope, curvature, hessian_product, hessian)
+
+
+def _parts(features: Features) -> Callable[[], Iterator[tuple[slice, Any]]]:
+    """The rows in float64, as often as they are wanted.
+
+    Sparse ones are SciPy's, without the padding. Dense ones come a block at a time: a
+    second copy of a large set, twice as wide, may be what does not fit.
+    """
+    if not isinstance(features, Rows):
+        step = max(1, _BLOCK // features.shape[1])
+        slices = [slice(i, i + step) for i in range(0, len(features), step)]
+        return lambda: ((rows, features[rows].astype(np.float64)) for rows in slices)
+    # Imported late: SciPy comes with JAX, but its sparse part takes a while to load.
+    from scipy.sparse import csr_array
+
+    real = features.values != 0
+    ends = np.concatenate([[0], np.cumsum(real.sum(axis=1))])
+    values = features.values[real].astype(np.float64)
+    shape = len(features.values), features.width
+    whole = csr_array((values, features.indices[real], ends), shape=shape)
+    return lambda: iter([(slice(None), whole)])
+
+
+def _logistic(z: np.ndarray) -> np.ndarray:
+    """1 / (1 + exp(-z)), without overflow on either side."""
+    return np.exp(-np.logaddexp(0, -z))

@@ -1,0 +1,124 @@
+"""Learning rates of stochastic gradients on strongly convex problems.
+
+A rule is a factory: the problem's facts, then its own arguments. It gives a function
+from the step, which may be traced, to the rate.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+
+__all__ = ["REGISTRY", "Facts", "Rate", "bottou", "constant", "decay", "epoch_decay"]
+
+Rate = Callable[[ArrayLike], jax.Array]  # step, from 0 -> float32
+
+
+class Facts(NamedTuple):
+    """What a rule may know of its problem."""
+
+    regulariser: float  # lam
+    steps_per_epoch: int
+
+
+def constant(facts: Facts, rate: float) -> Rate:
+    """The same rate at each step.
+
+    Example:
+        >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
+        0.5
+    """
+    _positive("rate", rate)
+    return lambda step: jnp.float32(rate)
+
+
+def epoch_decay(facts: Facts, rate: float, factor: float = 0.9) -> Rate:
+    """rate * factor^epoch, constant within each epoch.
+
+    Example:
+        >>> rule = epoch_decay(Facts(0.1, steps_per_epoch=10), rate=1.0, factor=0.5)
+        >>> float(rule(9)), float(rule(10)), float(rule(25))
+        (1.0, 0.5, 0.25)
+    """
+    _positive("rate", rate)
+    if _positive("factor", factor) > 1:
+        raise ValueError(f"factor is at most 1, not {factor!r}")
+    if facts.steps_per_epoch < 1:
+        raise ValueError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
+
+    def rule(step: ArrayLike) -> jax.Array:
+        epoch = jnp.asarray(step) // facts.steps_per_epoch
+        return rate * jnp.float32(factor) ** epoch.astype(jnp.float32)
+
+    return rule
+
+
+def decay(facts: Facts, a: float = 1.0, tau: float = 1.0) -> Rate:
+    """a / (lam (t + tau)).
+
+    Args:
+      facts: whose regulariser is above 0.
+      a: above 0.
+      tau: above 0. The first rate is a / (lam tau): choose tau large enough for it to
+        be stable. If k of d elements are sent, errors are kept for about d / k steps,
+        and tau is at least of that order.
+
+    Example:
+        >>> float(decay(Facts(0.5, steps_per_epoch=10), a=2, tau=4)(4))
+        0.5
+
+    References:
+      Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
+    """
+    _positive("a", a)
+    _positive("tau", tau)
+    scale = a / _strong(facts, "decay")
+    return lambda step: scale / (_real(step) + tau)
+
+
+def bottou(facts: Facts, rate: float) -> Rate:
+    """rate / (1 + rate lam t).
+
+    Example:
+        >>> float(bottou(Facts(0.5, steps_per_epoch=10), rate=2.0)(3))
+        0.5
+
+    References:
+      Bottou, Stochastic Gradient Descent Tricks, Neural Networks: Tricks of the Trade,
+      2012.
+    """
+    _positive("rate", rate)
+    slowing = rate * _strong(facts, "bottou")
+    return lambda step: rate / (1 + slowing * _real(step))
+
+
+REGISTRY: dict[str, Callable[..., Rate]] = {
+    "bottou": bottou,
+    "constant": constant,
+    "decay": decay,
+    "epoch_decay": epoch_decay,
+}
+
+
+def _positive(name: str, value: float) -> float:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not number or not 0 < value < math.inf:
+        raise ValueError(f"{name} is a number above 0, not {value!r}")
+    return value
+
+
+def _strong(facts: Facts, rule: str) -> float:
+    if not facts.regulariser > 0:
+        raise ValueError(
+            f"{rule} divides by the regulariser, which is {facts.regulariser}: "
+            "take constant or epoch_decay, or a regulariser above 0"
+        )
+    return facts.regulariser
+
+
+def _real(step: ArrayLike) -> jax.Array:
+    """A step count as float32, whatever type a caller counts in."""
+    return jnp.asarray(step).astype(jnp.float32)

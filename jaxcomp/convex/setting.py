@@ -1,0 +1,185 @@
+"""From a config to the pieces of a convex run. Every name is looked up here."""
+
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+
+from jaxcomp import local, specs
+from jaxcomp.base import Exchange, Mixer
+from jaxcomp.convex import (
+    Average,
+    Facts,
+    Optimum,
+    Problem,
+    Rate,
+    make_average,
+    make_rate,
+    solve,
+    testbeds,
+)
+from jaxcomp.data import make_partition
+from jaxcomp.data.shards import PARTITIONS, Partition
+from jaxcomp.parallel import AXIS
+from jaxcomp.specs import Call, SpecError, error_at, parse, suggest
+from jaxcomp.training.method import make_graph
+from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.transform import distributed, make_exchange, make_mixer, mixing
+from jaxcomp.wire import collective_bytes, traced_collectives
+
+__all__ = ["Setting", "Traffic", "build", "partition_of"]
+
+
+class Traffic(NamedTuple):
+    """Bytes that each worker would hand to the network, by step of a cycle."""
+
+    wire: tuple[int, ...]
+    plain: tuple[int, ...]  # of the same method without compression
+
+    def sent(self, steps: int) -> int:
+        """Bytes of the first steps of a run."""
+        return _total(self.wire, steps)
+
+    def ratio(self, steps: int) -> float:
+        """How many times more the method would have sent without compression."""
+        return _total(self.plain, steps) / max(_total(self.wire, steps), 1)
+
+
+class Setting(NamedTuple):
+    """Everything that the seeds of a run share."""
+
+    problem: Problem
+    optimum: Optimum
+    workers: int
+    method: Exchange | Mixer
+    link: optax.GradientTransformationExtraArgs
+    rate: Rate
+    average: Average
+    horizon: Horizon
+    total_steps: int
+    eval_steps: int
+    save_steps: int
+    traffic: Traffic
+
+
+def build(config: Any) -> Setting:
+    """Look up and check everything that a config names, before any work is done."""
+    problem = _problem(config)
+    workers, batch = config.workers, config.batch_size
+    if workers < 1 or batch < 1 or batch % workers:
+        message = f"a batch of {batch} does not divide over {workers} workers"
+        raise ValueError(f"{message}: take a multiple, such as {max(workers, 1)}")
+    if config.seeds < 1:
+        raise ValueError(f"seeds are 1 or more repetitions, not {config.seeds}")
+    partition_of(config, problem.labels, config.seed)
+    horizon = Horizon(problem.examples // batch, batch)
+    if horizon.steps_per_epoch < 1:
+        raise ValueError(f"a batch of {batch} is more than {problem.examples} examples")
+    facts = Facts(problem.regulariser, horizon.steps_per_epoch)
+    rate = make_rate(config.learning_rate, facts)
+    average = make_average(config.average)
+    method, plain = _method(config), _method(config, plain=True)
+    total = steps_of(config.train_for, horizon)
+    every = steps_of(config.eval_every, horizon)
+    if not total or not every:
+        raise ValueError("train_for and eval_every are durations such as '10 epochs'")
+    return Setting(
+        problem=problem,
+        optimum=solve(problem),
+        workers=workers,
+        method=method,
+        link=mixing(method) if isinstance(method, Mixer) else distributed(method),
+        rate=rate,
+        average=average,
+        horizon=horizon,
+        total_steps=total,
+        eval_steps=min(every, total),
+        save_steps=steps_of(config.checkpoint_every, horizon) or total,
+        traffic=Traffic(
+            _bytes(method, problem.dimension, workers),
+            _bytes(plain, problem.dimension, workers),
+        ),
+    )
+
+
+def partition_of(config: Any, labels: np.ndarray, seed: int) -> Partition:
+    """Who owns which examples in a repetition."""
+    call = parse(config.partition)
+    if not isinstance(call, Call):
+        raise SpecError(f"a partition is one name, not {config.partition!r}")
+    if call.name not in PARTITIONS:
+        hint = suggest(call.name, PARTITIONS)
+        raise error_at(call, f"unknown partition {call.name!r}. {hint}")
+    if call.args:
+        raise error_at(call, "options of a partition have names: dirichlet(alpha=0.1)")
+    try:
+        return make_partition(
+            call.name, labels, workers=config.workers, seed=seed, **call.kwargs
+        )
+    except ValueError as error:
+        raise error_at(call, str(error)) from error
+
+
+def _problem(config: Any) -> Problem:
+    """The problem of the config, with the regulariser of the config if it has one."""
+    call = parse(config.problem)
+    if not isinstance(call, Call):
+        raise SpecError(f"a convex problem is one name, not {config.problem!r}")
+    if config.regulariser is not None:
+        if "regulariser" in call.kwargs:
+            raise error_at(call, "regulariser stands here and in the config: set one")
+        arguments = {**call.kwargs, "regulariser": config.regulariser}
+        call = call._replace(kwargs=arguments)
+    try:
+        return specs.build(call, testbeds.REGISTRY, "convex problem")
+    except OSError as error:
+        raise ValueError(f"{config.problem}: {error}") from error
+
+
+def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
+    """What crosses the workers, or the same without compression."""
+    graph = make_graph(config)
+    compressor = config.compressor
+    if not config.mixer:
+        return make_exchange(config.exchange, compressor, config.memory, dense=plain)
+    call = parse(config.mixer)
+    if isinstance(call, Call) and call.name in local.REGISTRY:
+        return make_mixer(
+            call,
+            graph,
+            compressor=compressor,
+            exchange=config.exchange,
+            memory=config.memory,
+            dense=plain,
+        )
+    return make_mixer(
+        config.mixer,
+        graph,
+        compressor="none" if plain else compressor,
+        exchange=config.exchange or None,
+        memory=config.memory,
+    )
+
+
+def _bytes(method: Exchange | Mixer, dimension: int, workers: int) -> tuple[int, ...]:
+    """What one worker hands to collectives at each step of the method's cycle."""
+    x = jax.ShapeDtypeStruct((dimension,), np.float32)
+
+    def measure(program: int) -> int:
+        if isinstance(method, Mixer):
+            link = mixing(method, seed=0, program=program)
+        else:
+            link = distributed(method, seed=0)
+        state = jax.eval_shape(link.init, x)
+        found = traced_collectives(link.update, x, state, x, axis=AXIS, workers=workers)
+        return sum(collective_bytes(found).values())
+
+    schedule = method.schedule if isinstance(method, Mixer) else (0,)
+    measured = {program: measure(program) for program in sorted(set(schedule))}
+    return tuple(measured[program] for program in schedule)
+
+
+def _total(cycle: tuple[int, ...], steps: int) -> int:
+    whole, rest = divmod(steps, len(cycle))
+    return whole * sum(cycle) + sum(cycle[:rest])

@@ -1,0 +1,130 @@
+"""All workers of a convex run on one device: one compiled scan between evaluations."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.convex import Features, objective, stochastic_gradient
+from jaxcomp.convex.problem import Rows
+from jaxcomp.convex.setting import Setting
+from jaxcomp.data.shards import Partition, worker_batches
+from jaxcomp.parallel import AXIS
+from jaxcomp.transform import DistributedState
+
+__all__ = ["Crew", "Score", "Simulation", "batches_between", "make_simulation", "score"]
+
+
+class Crew(NamedTuple):
+    """State of all workers; leaves have a leading worker axis, but for the step."""
+
+    models: jax.Array  # [workers, features]
+    averages: jax.Array  # of each worker's models, [workers, features]
+    link: DistributedState
+
+
+class Score(NamedTuple):
+    """What an evaluation finds, in float64."""
+
+    suboptimality: float  # f(mean of the workers' averages) - f*
+    worst_suboptimality: float  # of one worker's average
+    consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
+
+
+class Simulation(NamedTuple):
+    """The program of a run."""
+
+    start: Callable[[], Crew]
+    # (crew, int [steps, workers, examples of each], seed) -> crew
+    advance: Callable[[Crew, np.ndarray, int], Crew]
+
+
+def make_simulation(setting: Setting) -> Simulation:
+    """Workers as one vmap over scans of their steps.
+
+    x_i <- what the method makes of x_i - eta_t grad f_i(x_i), from x_i = 0
+
+    The rate stands before the method: what a memory keeps has the rate of its time, as
+    in Mem-SGD. Mixers take updates, not gradients, in any case.
+
+    References:
+      Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
+    """
+    problem, link, workers = setting.problem, setting.link, setting.workers
+    features, labels = _on_device(problem.features), jnp.asarray(problem.labels)
+    # Its step is one number for all: a mixer that takes turns then runs one program,
+    # and not all of them to choose from.
+    axes = cast(Any, Crew)(0, 0, cast(Any, DistributedState)(None, 0, 0))
+
+    def start() -> Crew:
+        def fresh(x: jax.Array) -> Crew:
+            return Crew(x, x, cast(DistributedState, link.init(x)))
+
+        zeros = jnp.zeros((workers, problem.dimension), jnp.float32)
+        return jax.vmap(fresh, axis_size=workers, out_axes=axes)(zeros)
+
+    def worker(
+        crew: Crew, batches: jax.Array, key: jax.Array, features: Any, labels: Any
+    ) -> Crew:
+        def step(crew: Crew, batch: jax.Array) -> tuple[Crew, None]:
+            x, t = crew.models, crew.link.step
+            gradient = stochastic_gradient(
+                features, labels, x, batch, problem.regulariser
+            )
+            own = -setting.rate(t) * gradient
+            mixed: Any = link.update(own, crew.link, x, key=key)
+            x = x + mixed[0]
+            return Crew(x, setting.average(crew.averages, x, t), mixed[1]), None
+
+        return jax.lax.scan(step, crew, batches)[0]
+
+    given = (axes, 1, None, None, None)
+    everyone = jax.vmap(worker, in_axes=given, out_axes=axes, axis_name=AXIS)
+    program = jax.jit(everyone)
+
+    def advance(crew: Crew, batches: np.ndarray, seed: int) -> Crew:
+        chosen = jnp.asarray(batches, jnp.int32)
+        return program(crew, chosen, jax.random.key(seed), features, labels)
+
+    return Simulation(start, advance)
+
+
+def batches_between(
+    divided: Partition, batch_size: int, first: int, last: int
+) -> np.ndarray:
+    """The examples of steps first to last - 1, [steps, workers, examples of each]."""
+    per_epoch = divided.examples // batch_size
+    parts = []
+    while first < last:
+        epoch, place = divmod(first, per_epoch)
+        end = min(per_epoch, place + last - first)
+        whole = worker_batches(divided, epoch=epoch, global_batch=batch_size)
+        parts.append(whole[place:end])
+        first += end - place
+    return np.concatenate(parts)
+
+
+def score(setting: Setting, crew: Crew) -> Score:
+    """How far the workers are from the optimum, and from each other."""
+    value = objective(setting.problem).value
+    models = np.asarray(crew.models, np.float64)
+    averages = np.asarray(crew.averages, np.float64)
+    if not (np.isfinite(models).all() and np.isfinite(averages).all()):
+        return Score(np.nan, np.nan, np.nan)
+    distances = np.square(models - models.mean(axis=0)).sum(axis=1)
+    same = (averages == averages[0]).all()
+    own = [value(x) for x in (averages[:1] if same else averages)]
+    return Score(
+        suboptimality=value(averages.mean(axis=0)) - setting.optimum.value,
+        worst_suboptimality=max(own) - setting.optimum.value,
+        consensus_distance=float(np.sqrt(distances.mean())),
+    )
+
+
+def _on_device(features: Features) -> Features:
+    if isinstance(features, Rows):
+        indices, values = jnp.asarray(features.indices), jnp.asarray(features.values)
+        return Rows(indices, values, features.width)
+    return jnp.asarray(features)

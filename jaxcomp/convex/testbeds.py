@@ -1,0 +1,147 @@
+"""Where the data of convex problems come from. Nothing is downloaded."""
+
+import os
+from collections.abc import Callable
+
+import numpy as np
+
+from jaxcomp.convex import libsvm
+from jaxcomp.convex.problem import Problem, make
+from jaxcomp.specs import build, canonical
+
+__all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthetic"]
+
+
+def digits(regulariser: float | None = None, pairs: bool = False) -> Problem:
+    """Even against odd handwritten digits: 1797 examples, 64 pixels and a bias.
+
+    With pairs there are 1817 features: pixels, products of two pixels, squares among
+    them, and the bias. The 328 that never change are left out, for the corners are
+    always white. Each but the bias is standardised, and all are divided by one number,
+    so that the mean square length of a row is 1. One per cent of them is then 18
+    numbers; of the pixels alone it would be one.
+
+    Args:
+      regulariser: lam; by default 1 / examples.
+      pairs: add the products.
+
+    Example:
+        >>> digits().features.shape, digits(pairs=True).features.shape
+        ((1797, 65), (1797, 1817))
+
+    References:
+      Alpaydin and Kaynak, Optical Recognition of Handwritten Digits,
+      https://archive.ics.uci.edu/dataset/80, 1998.
+    """
+    if not isinstance(pairs, bool):
+        raise ValueError(f"pairs is True or False, not {pairs!r}")
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    features = pixels / 16
+    if pairs:
+        first, second = np.triu_indices(features.shape[1])
+        products = features[:, first] * features[:, second]
+        features = np.concatenate([features, products], axis=1)
+        features = features[:, np.ptp(features, axis=0) > 0]
+        features = (features - features.mean(axis=0)) / features.std(axis=0)
+    features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
+    if pairs:
+        features /= np.sqrt(np.square(features).sum(axis=1).mean())
+    name = canonical(digits, regulariser=regulariser, pairs=pairs)
+    return make(name, features, np.where(labels % 2 == 0, 1, -1), regulariser)
+
+
+def breast_cancer(regulariser: float | None = None) -> Problem:
+    """Malignant (-1) against benign: 569 examples, 30 standardised features.
+
+    Args:
+      regulariser: lam; by default 1 / examples.
+
+    Example:
+        >>> breast_cancer(regulariser=0.1).name
+        'breast_cancer(regulariser=0.1)'
+
+    References:
+      Wolberg et al., Breast Cancer Wisconsin (Diagnostic),
+      https://archive.ics.uci.edu/dataset/17, 1995.
+    """
+    from sklearn.datasets import load_breast_cancer
+
+    measures, labels = load_breast_cancer(return_X_y=True)
+    features = (measures - measures.mean(axis=0)) / measures.std(axis=0)
+    name = canonical(breast_cancer, regulariser=regulariser)
+    return make(name, features, np.where(labels == 1, 1, -1), regulariser)
+
+
+def synthetic(
+    examples: int = 1000,
+    features: int = 2000,
+    seed: int = 0,
+    noise: float = 0.1,
+    regulariser: float | None = None,
+) -> Problem:
+    """Gaussian rows of about length 1, signs of a hidden direction, some of them wrong.
+
+    Feature j has standard deviation proportional to 1 / sqrt(j + 1), as real features
+    differ in size: with all alike, no choice of elements would be better than another.
+
+    Args:
+      examples: their number.
+      features: their number.
+      seed: of everything.
+      noise: part of the labels that are turned, below 1.
+      regulariser: lam; by default 1 / examples.
+
+    Example:
+        >>> synthetic(examples=5, features=3).features.shape
+        (5, 3)
+    """
+    for what, size in (("examples", examples), ("features", features)):
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{what} are 1 or more, not {size!r}")
+    if not 0 <= noise < 1:
+        raise ValueError(f"noise is a part from 0 to below 1, not {noise!r}")
+    generator = np.random.Generator(np.random.Philox(seed))
+    scales = 1 / np.sqrt(np.arange(1, features + 1))
+    scales /= np.linalg.norm(scales)
+    rows = generator.standard_normal((examples, features), np.float32)
+    rows *= scales.astype(np.float32)
+    signs = np.where(rows @ generator.standard_normal(features) >= 0, 1, -1)
+    turned = np.where(generator.random(examples) < noise, -1, 1)
+    arguments = {"seed": seed, "noise": noise, "regulariser": regulariser}
+    sizes = {"examples": examples, "features": features}
+    name = canonical(synthetic, sizes, **sizes, **arguments)
+    return make(name, rows, signs * turned, regulariser)
+
+
+def from_libsvm(
+    path: str, n_features: int | None = None, regulariser: float | None = None
+) -> Problem:
+    """A file of LIBSVM text, such as rcv1 or epsilon.
+
+    Args:
+      path: text, .gz or .bz2.
+      n_features: of the set; by default the largest index in the file.
+      regulariser: lam; by default 1 / examples.
+    """
+    features, labels = libsvm.read(path, n_features)
+    return make(os.path.basename(path), features, labels, regulariser)
+
+
+REGISTRY: dict[str, Callable[..., Problem]] = {
+    "breast_cancer": breast_cancer,
+    "digits": digits,
+    "libsvm": from_libsvm,
+    "synthetic": synthetic,
+}
+
+
+def load(spec: str) -> Problem:
+    """A problem by its spec string.
+
+    Example:
+        >>> load("synthetic(examples=20, features=4)").dimension
+        4
+    """
+    return build(spec, REGISTRY, "convex problem")

@@ -1,0 +1,77 @@
+"""What crosses the workers of a run: an exchange of gradients, or a mixer of models."""
+
+from typing import Any
+
+from jaxcomp import gossip, local
+from jaxcomp.base import Exchange, Mixer
+from jaxcomp.specs import Call, parse
+from jaxcomp.training.stages import Stage
+from jaxcomp.transform import make_exchange, make_mixer
+
+__all__ = ["make_graph", "make_method"]
+
+
+def make_graph(config: Any) -> gossip.Topology | None:
+    """The graph that a config's gossip runs on; None where there is none."""
+    if not config.topology:
+        return None
+    if not config.mixer:
+        message = (
+            f"topology {config.topology!r} is of no use to an exchange of gradients: "
+            "set mixer, for example to 'choco(gamma=0.5)', or topology to ''"
+        )
+        raise ValueError(message)
+    return gossip.topology(config.topology, config.workers)
+
+
+def make_method(
+    config: Any, stage: Stage, graph: gossip.Topology | None, axis: str
+) -> Exchange | Mixer:
+    """The method of a config at a stage of its run.
+
+    Args:
+      config: names the method.
+      stage: what is sent.
+      graph: from `make_graph`.
+      axis: the mapped axis.
+    """
+    usual = {"scope": config.scope, "policy": config.policy, "axis": axis}
+    if not config.mixer:
+        return make_exchange(
+            config.exchange,
+            stage.compressor,
+            config.memory,
+            dense=stage.dense,
+            **usual,
+        )
+    if config.batch_norm == "sync":
+        message = (
+            "batch_norm 'sync' sends statistics at every step, to everybody, which "
+            f"{config.mixer!r} is meant to avoid: set it to 'local'"
+        )
+        raise ValueError(message)
+    call = parse(config.mixer)
+    if isinstance(call, Call) and call.name in local.REGISTRY:
+        return make_mixer(
+            call,
+            graph,
+            compressor=stage.compressor,
+            exchange=config.exchange,
+            memory=config.memory,
+            dense=stage.dense,
+            **usual,
+        )
+    unused = [
+        key
+        for key in ("exchange", "memory", "dense_for", "flush_every")
+        if config[key] not in ("", "none")
+    ]
+    if unused:
+        settings = " and ".join(f"{key}={config[key]!r}" for key in unused)
+        empty = " ".join(f"--config.{key}=" for key in unused)
+        message = (
+            f"{config.mixer!r} sends to neighbours: there is no use for {settings}. "
+            f"Set them to nothing: {empty}"
+        )
+        raise ValueError(message)
+    return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)

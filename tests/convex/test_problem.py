@@ -1,0 +1,225 @@
+"""The loss and its derivatives: against sums by hand, sparse against dense."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp.convex import (
+    REGISTRY,
+    Problem,
+    Rows,
+    gradient,
+    load,
+    loss,
+    objective,
+    stochastic_gradient,
+    take,
+)
+from jaxcomp.convex.problem import make
+from jaxcomp.specs import SpecError
+
+
+def random_problem(examples=40, features=6, regulariser=None, seed=0) -> Problem:
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(examples, features)) * (rng.random(features) + 0.5)
+    rows[rng.random(rows.shape) < 0.7] = 0
+    return make("random", rows, rng.choice([-1, 1], examples), regulariser)
+
+
+def sparse(problem: Problem) -> Problem:
+    """The same data as padded rows."""
+    whole = np.asarray(problem.features)
+    longest = int((whole != 0).sum(axis=1).max()) + 2
+    indices = np.zeros((len(whole), longest), np.int32)
+    values = np.zeros((len(whole), longest), np.float32)
+    for i, row in enumerate(whole):
+        places = np.flatnonzero(row)
+        indices[i, : len(places)], values[i, : len(places)] = places, row[places]
+    rows = Rows(indices, values, whole.shape[1])
+    return make(problem.name, rows, problem.labels, problem.regulariser)
+
+
+both = pytest.mark.parametrize("form", [lambda p: p, sparse], ids=["dense", "sparse"])
+
+
+@both
+def test_loss_is_the_sum_over_examples(form):
+    problem = random_problem(regulariser=0.3)
+    x = np.random.default_rng(1).normal(size=6)
+    total = 0.0
+    for row, label in zip(problem.features, problem.labels, strict=True):
+        total += np.log1p(np.exp(-float(label) * float(row.astype(np.float64) @ x)))
+    expected = total / 40 + 0.15 * (x @ x)
+    assert loss(form(problem), x) == pytest.approx(expected, rel=1e-14)
+
+
+@both
+def test_derivatives_are_those_of_the_loss(form):
+    problem = form(random_problem())
+    f = objective(problem)
+    rng = np.random.default_rng(2)
+    x, v = rng.normal(size=6), rng.normal(size=6)
+    step = 1e-6
+    slope = (f.value(x + step * v) - f.value(x - step * v)) / (2 * step)
+    assert f.gradient(x) @ v == pytest.approx(slope, rel=1e-7)
+    bend = (f.gradient(x + step * v) - f.gradient(x - step * v)) / (2 * step)
+    product = f.hessian_product(f.curvature(x), v)
+    np.testing.assert_allclose(product, bend, rtol=1e-6, atol=1e-9)
+    np.testing.assert_allclose(f.hessian(f.curvature(x)) @ v, product, rtol=1e-12)
+
+
+def test_blocks_do_not_change_the_sums(monkeypatch):
+    problem = random_problem()
+    x = np.ones(6)
+    whole, bends = objective(problem), objective(problem).curvature(x)
+    monkeypatch.setattr("jaxcomp.convex.problem._BLOCK", 20)  # 3 rows at a time
+    parts = objective(problem)
+    assert parts.value(x) == pytest.approx(whole.value(x), rel=1e-14)
+    np.testing.assert_allclose(parts.gradient(x), whole.gradient(x), rtol=1e-12)
+    np.testing.assert_allclose(parts.hessian(bends), whole.hessian(bends), rtol=1e-12)
+
+
+@both
+def test_float32_gradients_are_those_of_float64(form):
+    problem = form(random_problem(regulariser=0.2))
+    features = jax.tree.map(jnp.asarray, problem.features)
+    x = np.random.default_rng(3).normal(size=6).astype(np.float32)
+    labels = jnp.asarray(problem.labels)
+    found = jax.jit(gradient)(features, labels, jnp.asarray(x), 0.2)
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, objective(problem).gradient(x), atol=1e-6)
+
+
+@both
+def test_batches_of_many_workers_average_to_the_whole(form):
+    problem = form(random_problem())
+    features = jax.tree.map(jnp.asarray, problem.features)
+    labels = jnp.asarray(problem.labels)
+    batches = jnp.asarray(np.random.default_rng(0).permutation(40).reshape(5, 8))
+    x = jnp.asarray(np.random.default_rng(1).normal(size=6), jnp.float32)
+    places = jnp.broadcast_to(x, (5, 6))
+
+    @jax.jit
+    def all_workers(features, labels, places, batches):
+        def one(place, batch):
+            return stochastic_gradient(features, labels, place, batch, 0.1)
+
+        return jax.vmap(one)(places, batches)
+
+    found = all_workers(features, labels, places, batches)
+    whole = gradient(features, labels, x, 0.1)
+    np.testing.assert_allclose(found.mean(axis=0), whole, atol=1e-6)
+    assert not np.allclose(found[0], found[1])
+    alone = gradient(take(features, batches[2]), labels[batches[2]], x, 0.1)
+    np.testing.assert_allclose(found[2], alone, atol=1e-6)
+
+
+@both
+def test_huge_margins_neither_overflow_nor_vanish(form):
+    problem = form(make("huge", [[1e4, 0.0], [0.0, -1e4]], [1, 1], 0.0))
+    x = np.array([-1.0, -1.0])  # hopelessly wrong on the first, right on the second
+    assert loss(problem, x) == pytest.approx(5e3)
+    features = jax.tree.map(jnp.asarray, problem.features)
+    slopes = gradient(features, jnp.ones(2), jnp.asarray(x, jnp.float32), 0.0)
+    np.testing.assert_allclose(slopes, [-5e3, 0.0])
+    np.testing.assert_allclose(objective(problem).gradient(x), [-5e3, 0.0])
+
+
+def test_a_difference_of_1e_12_is_seen():
+    problem = random_problem()
+    x = np.full(6, 0.1)
+    slope = objective(problem).gradient(x)
+    step = 1e-12 / (slope @ slope)
+    gain = loss(problem, x) - loss(problem, x - step * slope)
+    assert gain == pytest.approx(1e-12, rel=1e-2)
+
+
+def test_rows_without_any_value():
+    rows = Rows(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), 3)
+    problem = make("zeros", rows, [1, -1])
+    assert loss(problem, np.zeros(3)) == pytest.approx(np.log(2))
+    np.testing.assert_array_equal(objective(problem).gradient(np.zeros(3)), 0)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape"),
+    [
+        ("digits", (1797, 65)),
+        ("breast_cancer", (569, 30)),
+        ("synthetic(examples=30, features=7, seed=3)", (30, 7)),
+        ("synthetic(examples=1, features=1)", (1, 1)),
+    ],
+)
+def test_embedded_problems(spec, shape):
+    problem = load(spec)
+    assert problem.features.shape == shape == (problem.examples, problem.dimension)
+    assert problem.features.dtype == problem.labels.dtype == np.float32
+    assert set(np.unique(problem.labels)) <= {-1.0, 1.0}
+    assert problem.regulariser == 1 / shape[0]
+    again = load(problem.name)
+    np.testing.assert_array_equal(again.features, problem.features)
+    np.testing.assert_array_equal(again.labels, problem.labels)
+
+
+def test_what_the_embedded_data_are():
+    digits = load("digits(regulariser=0.5)")
+    assert digits.regulariser == 0.5
+    assert (digits.features[:, -1] == 1).all()
+    assert digits.features.min() == 0
+    assert digits.features.max() == 1
+    assert digits.labels[:10].tolist() == [1, -1] * 5  # the digits 0..9
+    cancer = load("breast_cancer")
+    np.testing.assert_allclose(cancer.features.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(cancer.features.std(axis=0), 1, rtol=1e-5)
+    assert (cancer.labels == -1).sum() == 212
+
+
+def test_synthetic_data_follow_the_seed_and_the_noise():
+    first, same, other = (load(f"synthetic(seed={seed})") for seed in (0, 0, 1))
+    assert first.dimension == 2000
+    np.testing.assert_array_equal(first.features, same.features)
+    assert not np.array_equal(first.labels, other.labels)
+    lengths = np.square(first.features).sum(axis=1)
+    assert lengths.mean() == pytest.approx(1, rel=0.05)
+    clean = load("synthetic(noise=0)")
+    assert np.mean(clean.labels != first.labels) == pytest.approx(0.1, abs=0.03)
+
+
+def test_names_are_all_known():
+    assert sorted(REGISTRY) == ["breast_cancer", "digits", "libsvm", "synthetic"]
+    with pytest.raises(SpecError, match="'digit'. Did you mean 'digits'"):
+        load("digit")
+    with pytest.raises(SpecError, match="needs path"):
+        load("libsvm")
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("synthetic(examples=0)", "examples are 1 or more, not 0"),
+        ("synthetic(features=2.5)", "features are 1 or more, not 2.5"),
+        ("synthetic(noise=1)", "noise is a part from 0 to below 1, not 1"),
+        ("digits(regulariser=-1)", "regulariser is a number from 0, not -1"),
+        ("digits(regulariser='x')", "regulariser is a number from 0, not 'x'"),
+    ],
+)
+def test_bad_arguments_are_shown(spec, message):
+    with pytest.raises(SpecError, match=message):
+        load(spec)
+
+
+@pytest.mark.parametrize(
+    ("features", "labels", "message"),
+    [
+        ([[1.0], [2.0]], [0, 1], "labels are -1 or .1, not 0"),
+        ([[1.0], [2.0]], [1], "2 examples have labels of shape"),
+        ([1.0, 2.0], [1, 1], r"\[examples, features\], not \(2,\)"),
+        (np.zeros((0, 3)), [], r"not \(0, 3\)"),
+        ([[1.0], [np.nan]], [1, 1], "bad: example 1 is not finite"),
+        ([[1.0], [2.0]], [1, np.nan], "labels are -1 or .1, not nan"),
+    ],
+)
+def test_bad_data_are_refused(features, labels, message):
+    with pytest.raises(ValueError, match=message):
+        make("bad", features, labels)
