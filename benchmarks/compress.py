@@ -13,12 +13,10 @@ the ratios are left out. Fresh vectors cost page faults, often more than the ari
 """
 
 import argparse
-import csv
 import importlib
 import math
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,6 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks.common import in_turns, use_huge_pages, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.report import style
@@ -115,7 +114,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     parser.add_argument("--huge-pages", action="store_true")
     args = parser.parse_args(arguments)
     if args.huge_pages:
-        _with_huge_pages()
+        use_huge_pages("benchmarks.compress")
     peers = _peers()
     print(_HEADER)
     rows: list[Row] = []
@@ -160,7 +159,8 @@ def measure(case: Case, args: argparse.Namespace, peers: Any) -> list[Row]:
             **_references(jnp.asarray(x)),
             **_their(case.spec, x, peers),
         }
-        seconds = _in_turns(runners, args.repeats)
+        sides = {who: runner.run for who, runner in runners.items()}
+        seconds = in_turns(sides, args.repeats)
         rows.append(
             _row(
                 case,
@@ -257,19 +257,6 @@ def _peers() -> Any:
         return None
     peers.torch.set_num_threads(os.cpu_count() or 1)
     return peers
-
-
-def _in_turns(
-    runners: dict[str, Runner], repeats: int
-) -> dict[str, list[tuple[float, float]]]:
-    for runner in runners.values():
-        runner.run()  # warm up
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
-    for _ in range(repeats):
-        for name, runner in runners.items():
-            time.sleep(0.005)  # idle threads of the side before spin for a while
-            seconds[name].append(runner.run())
-    return seconds
 
 
 def _timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:
@@ -378,14 +365,6 @@ def _chosen(methods: list[str] | None) -> list[Case]:
     return [*CASES, *(Case(name) for name in rest)]
 
 
-def _with_huge_pages() -> None:
-    """Start again: the C library reads this when a program begins."""
-    setting = "glibc.malloc.hugetlb=1"
-    if os.environ.get("GLIBC_TUNABLES") != setting:
-        command = [sys.executable, "-m", "benchmarks.compress", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"GLIBC_TUNABLES": setting})
-
-
 # --- What is shown --------------------------------------------------------------------
 
 _HEADER = (
@@ -430,18 +409,6 @@ def _conclude(rows: list[Row]) -> None:
         f"{whole[0].elements:,} float32: one read pass {read:.2f} ms, one copy"
         f" {copy:.2f} ms"
     )
-
-
-def write_csv(file: Path, rows: list[Row]) -> None:
-    with open(file, "w", newline="") as target:
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(Row._fields)
-        for row in rows:
-            writer.writerow("" if v is None else _short(v) for v in row)
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def draw_plot(file: Path, rows: list[Row]) -> None:

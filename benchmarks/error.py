@@ -11,7 +11,6 @@ method is one line in LINES; what is not there is run with its defaults.
 """
 
 import argparse
-import csv
 import math
 import sys
 from collections.abc import Iterator
@@ -25,6 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks import gradients
+from benchmarks.common import write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.base import Compressor, spec_of
@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         )
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
-        write_csv(args.out / "error.csv", rows)
+        write_csv(args.out / "error.csv", rows, digits=6)
         draw_plot(args.out / "error.png", rows)
         print(f"wrote error.csv and error.png in {args.out}")
     off = check_theory()
@@ -265,16 +265,6 @@ def check_theory() -> list[str]:
         if abs(deviation) > TOLERANCE:
             off.append(spec)
     return off
-
-
-def write_csv(file: Path, rows: list[Row]) -> None:
-    with open(file, "w", newline="") as target:
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(Row._fields)
-        for row in rows:
-            writer.writerow(
-                float(f"{v:.6g}") if isinstance(v, float) else v for v in row
-            )
 
 
 def draw_plot(file: Path, rows: list[Row]) -> None:

@@ -17,8 +17,6 @@ sides.
 
 import argparse
 import contextlib
-import csv
-import os
 import statistics
 import sys
 import time
@@ -32,6 +30,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import peers_ddp, trees
+from benchmarks.common import in_turns, use_huge_pages, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import make_exchange, parallel, wire
 from jaxcomp.exchanges.common import with_method
@@ -168,7 +167,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     parser.add_argument("--huge-pages", action="store_true")
     args = parser.parse_args(arguments)
     if args.huge_pages:
-        _with_huge_pages()
+        use_huge_pages("benchmarks.exchange")
     chosen = _chosen(args.cases)
     crew = parallel.setup(args.workers)
     with_peers = not args.no_peers and peers_ddp.has_torch(args.python)
@@ -358,15 +357,9 @@ def _spec(shapes: trees.Shapes) -> Any:
 def _in_turns(
     runners: dict[str, Runner], repeats: int
 ) -> dict[str, list[tuple[float, float]]]:
-    for runner in runners.values():
-        runner.run()  # warm up; the second one finds its state where it stays
-        runner.run()
-    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in runners}
-    for _ in range(repeats):
-        for name, runner in runners.items():
-            time.sleep(0.005)  # idle threads of the side before spin for a while
-            seconds[name].append(runner.run())
-    return seconds
+    # The second run finds its state where it stays.
+    sides = {name: runner.run for name, runner in runners.items()}
+    return in_turns(sides, repeats, warm_up=2)
 
 
 def _row(
@@ -412,14 +405,6 @@ def _heats(cases: list[Case]) -> list[list[Case]]:
     for case in cases:
         heats.setdefault(case.heat or case.title, []).append(case)
     return list(heats.values())
-
-
-def _with_huge_pages() -> None:
-    """Start again: the C library reads this when a program begins."""
-    setting = "glibc.malloc.hugetlb=1"
-    if os.environ.get("GLIBC_TUNABLES") != setting:
-        command = [sys.executable, "-m", "benchmarks.exchange", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"GLIBC_TUNABLES": setting})
 
 
 # --- Decoding -------------------------------------------------------------------------
@@ -543,18 +528,6 @@ def _conclude(rows: list[Row], decoded: list[Decoding]) -> None:
         )
     for floor in floors(rows, decoded):
         print(floor)
-
-
-def write_csv(file: Path, rows: list[Row]) -> None:
-    with open(file, "w", newline="") as target:
-        writer = csv.writer(target, lineterminator="\n")
-        writer.writerow(Row._fields)
-        for row in rows:
-            writer.writerow("" if v is None else _short(v) for v in row)
-
-
-def _short(value: Any) -> Any:
-    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def draw_plot(file: Path, rows: list[Row]) -> None:

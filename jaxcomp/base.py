@@ -32,6 +32,7 @@ __all__ = [
     "no_leaf",
     "spec_of",
     "wide_spec",
+    "widen",
     "zeros_like_spec",
 ]
 
@@ -88,8 +89,8 @@ class Info(NamedTuple):
     gradient_error: Array  # |given - sent|^2 / |given|^2
     unsent_norm: Array  # |given - sent|
     residual_norm: Array  # norm of what the memory kept; 0 without memory
-    # A method's own, named in `Exchange.figures`. A dict that only its type protects: an
-    # immutable mapping is a leaf to JAX, or a tree of another structure.
+    # A method's own, named in `Exchange.figures`. Only the type protects the dict: to
+    # JAX an immutable mapping is a leaf, or a tree of another structure.
     extra: Mapping[str, Array] = {}
 
 
@@ -219,6 +220,16 @@ def cast_like(tree: Tree, spec: Spec) -> Tree:
         dtype(bfloat16)
     """
     return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, spec)
+
+
+def widen(tree: Tree) -> Tree:
+    """The tree in at least float32.
+
+    Example:
+        >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return cast_like(tree, wide_spec(tree))
 
 
 def compressor(

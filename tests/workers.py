@@ -1,5 +1,6 @@
 """Run a per-worker function on many workers, under any mapper."""
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import parallel
-from jaxcomp.base import PerWorker
+from jaxcomp import models, parallel
+from jaxcomp.base import PerWorker, is_per_worker, spec_of
 
 MAPPERS = parallel.MAPPERS
 
@@ -51,8 +52,8 @@ def run(
     """
     crew = parallel.setup(workers, mapper)
     state = parallel.spread(state, crew)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(step, crew, in_axes=(axes, 0), out_axes=(None, 0, axes))
+    axes, structure = jax.tree.flatten(parallel.axes(state), is_leaf=_is_none)
+    mapped = _mapped(step, crew, tuple(axes), structure)
     results = []
     for x in inputs:
         shared, own, state = mapped(state, parallel.place(x, crew, 0))
@@ -60,6 +61,63 @@ def run(
     return results
 
 
+@functools.cache
+def _mapped(
+    step: Callable[..., Any], crew: parallel.Workers, axes: tuple[Any, ...], state: Any
+) -> Any:
+    """The mapped step; one and the same for the same step, so that it compiles once."""
+    of_state = jax.tree.unflatten(state, axes)
+    return parallel.map_step(
+        step, crew, in_axes=(of_state, 0), out_axes=(None, 0, of_state)
+    )
+
+
+def _is_none(x: Any) -> bool:
+    return x is None
+
+
+def compiled(
+    step: Callable[..., Any], state: Any, x: Any, *, workers: int, mapper: str = "pmap"
+) -> Any:
+    """The program of a step on devices; nothing runs and nothing is allocated.
+
+    Args:
+      step: as in `run`.
+      state: fresh state of one worker, or its spec.
+      x: the input of one worker, or its spec.
+      workers: their number.
+      mapper: "pmap" or "shard_map".
+    """
+    crew = parallel.setup(workers, mapper)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(step, crew, in_axes=(axes, 0), out_axes=(None, 0, axes))
+
+    def spread(node: Any) -> Any:
+        return stacked(node, workers) if is_per_worker(node) else spec_of(node)
+
+    specs = jax.tree.map(spread, state, is_leaf=is_per_worker)
+    return mapped.lower(specs, stacked(x, workers)).compile()
+
+
+def stacked(tree: Any, workers: int) -> Any:
+    """The spec of a tree with a leading worker axis."""
+    return jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct((workers, *s.shape), s.dtype), tree
+    )
+
+
+@functools.cache
+def resnet20() -> Any:
+    """The specs of its parameters: 269,722 in 65 tensors."""
+    model = models.make("resnet20", num_classes=10)
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    variables = jax.eval_shape(
+        lambda x: model.init(jax.random.key(0), x, train=False), images
+    )
+    return variables["params"]
+
+
+@functools.cache
 def averaging(exchange: Any, seed: int = 0) -> Callable[..., Any]:
     """The step of an exchange: mean is shared; sent and info are each worker's."""
     base = jax.random.key(seed)

@@ -29,9 +29,8 @@ from jaxcomp.exchanges.common import (
     with_method,
 )
 from jaxcomp.payloads import Dense, fuse, split
-from jaxcomp.scope import Group, Plan, groups_of, to_tree
+from jaxcomp.scope import Group, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.scope.vectors import join
 from jaxcomp.specs import Call, Pipe, canonical
 
 __all__ = ["BudgetState", "budget"]
@@ -123,7 +122,7 @@ def budget(
         step, choices = state
         own_key = jax.random.fold_in(key, collectives.index(axis))
         keys = [jax.random.fold_in(own_key, i) for i in range(len(layout.chosen))]
-        vectors, dense = _joined(tree, layout.chosen), _joined(tree, layout.dense)
+        vectors, dense = to_arrays(tree, layout.chosen), to_arrays(tree, layout.dense)
 
         # Without a collective inside: XLA cannot know that all workers take it.
         is_measured = step % every == 0
@@ -170,12 +169,13 @@ def budget(
         )
         groups = [*layout.dense, *layout.chosen]
         mean, own = (
-            to_tree(tuple(x.reshape(-1) for x in arrays), groups, spec)
+            to_tree(arrays, groups, spec)
             for arrays in ([m / count for m in means], [*dense, *sent])
         )
         info = measure(tree, own)
         used = layout.head_words + jnp.sum(sizes)
-        info.extra["budget_words_used"] = used.astype(jnp.float32)
+        words_used = {"budget_words_used": used.astype(jnp.float32)}
+        info = info._replace(extra={**info.extra, **words_used})
         return Averaged(mean, own, BudgetState(step + 1, new_choices), info)
 
     names = tuple(c.name for c in options)
@@ -243,12 +243,7 @@ def _lay_out(
     return _Layout(dense, chosen, payloads, head, head_words, words, size)
 
 
-def _joined(tree: Tree, groups: list[Group]) -> list[Array]:
-    leaves = jax.tree.leaves(tree)
-    return [join([leaves[leaf.place] for leaf in g.leaves], g) for g in groups]
-
-
-def _errors(options: list[Compressor], vectors: list[Array], keys: list) -> Array:
+def _errors(options: list[Compressor], vectors: Sequence[Array], keys: list) -> Array:
     """|x - C(x)|^2 of every vector with every option."""
 
     def error(option: Compressor, x: Array, key: Array) -> Array:

@@ -1,20 +1,48 @@
-"""What several exchanges need: the report of one step, shares, and casting back."""
+"""What several exchanges need: own payloads, the report of one step, names."""
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Info, Payload, Spec, Tree, spec_of
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Compressor,
+    Info,
+    Payload,
+    PerWorker,
+    Spec,
+    Tree,
+    spec_of,
+)
+from jaxcomp.exchanges import collectives
 from jaxcomp.scope import Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
 
 __all__ = [
+    "compress_own",
     "figure_names",
     "lossless_leaves",
     "measure",
-    "narrow",
     "squared_norm",
     "with_method",
 ]
+
+
+def compress_own(
+    codec: Compressor, tree: Tree, state: PerWorker, key: Array, axis: Axis
+) -> tuple[Payload, PerWorker]:
+    """This worker's payload, with a key and a state of its own.
+
+    Args:
+      codec: compressor of trees.
+      tree: of this worker.
+      state: of the codec on this worker.
+      key: the same on every worker.
+      axis: the mapped axis.
+    """
+    own_key = jax.random.fold_in(key, collectives.index(axis))
+    payload, new = codec.compress(tree, state.value, own_key)
+    return payload, PerWorker(new)
 
 
 def squared_norm(tree: Tree) -> Array:
@@ -46,11 +74,6 @@ def measure(
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
     return Info(relative, jnp.sqrt(error), residual_norm=jnp.float32(0), extra=extra)
-
-
-def narrow(tree: Tree, spec: Spec) -> Tree:
-    """Cast sums from at least float32 back to the dtypes of the spec."""
-    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, spec)
 
 
 def figure_names(codec: Compressor) -> tuple[str, ...]:

@@ -1,5 +1,7 @@
 """Exact: the dense mean, the baseline of everything."""
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
@@ -18,16 +20,10 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
         switches the compression off.
       axis: the mapped axis.
     """
-
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
-        zero = jnp.float32(0)
-        info = Info(zero, zero, zero)
-        return Averaged(collectives.mean(tree, axis), tree, state, info)
-
     return Exchange(
         "exact",
         init=lambda tree: (),
-        average=average,
+        average=_dense(axis),
         axis=axis,
         lossless=_every_leaf,
     )
@@ -39,14 +35,22 @@ def dense_step(exchange: Exchange) -> Exchange:
     Its state is that of the exchange and does not change, so a run may pass from one
     to the other at any step: dense first epochs, and a dense step now and then.
     """
+    average = _dense(exchange.axis, exchange.figures)
+    return exchange._replace(average=average, lossless=_every_leaf)
+
+
+def _dense(
+    axis: Axis, figures: tuple[str, ...] = ()
+) -> Callable[[Tree, State, Array], Averaged]:
+    """`average` of what sends everything; its figures are zeros."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         zero = jnp.zeros((), jnp.float32)
-        extra: dict[str, Array] = dict.fromkeys(exchange.figures, zero)
-        mean = collectives.mean(tree, exchange.axis)
-        return Averaged(mean, tree, state, Info(zero, zero, zero, extra))
+        extra: dict[str, Array] = dict.fromkeys(figures, zero)
+        info = Info(zero, zero, zero, extra)
+        return Averaged(collectives.mean(tree, axis), tree, state, info)
 
-    return exchange._replace(average=average, lossless=_every_leaf)
+    return average
 
 
 def _every_leaf(spec: Spec) -> list[bool]:

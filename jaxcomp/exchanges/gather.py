@@ -12,10 +12,16 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    cast_like,
     spec_of,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, lossless_leaves, measure, narrow
+from jaxcomp.exchanges.common import (
+    compress_own,
+    figure_names,
+    lossless_leaves,
+    measure,
+)
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan, lift
 
@@ -41,15 +47,14 @@ def gather(plan: Plan, axis: Axis) -> Exchange:
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec = spec_of(tree)
-        own_key = jax.random.fold_in(key, collectives.index(axis))
-        payload, codec_state = codec.compress(tree, state.value, own_key)
+        payload, state = compress_own(codec, tree, state, key, axis)
         messages = collectives.gather(fuse(payload), axis)
         payloads = jax.vmap(lambda words: split(words, spec_of(payload)))(messages)
         total = codec.decompress_sum(payloads, spec)
         mean = jax.tree.map(lambda t: t / messages.shape[0], total)
         sent = codec.decompress(payload, spec)
         info = measure(tree, sent, codec, payload)
-        return Averaged(narrow(mean, spec), sent, PerWorker(codec_state), info)
+        return Averaged(cast_like(mean, spec), sent, state, info)
 
     return Exchange(
         f"gather({codec.name})",

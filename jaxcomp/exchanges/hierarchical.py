@@ -13,12 +13,13 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure, narrow
-from jaxcomp.exchanges.rows import to_rows
+from jaxcomp.exchanges.common import measure
+from jaxcomp.exchanges.rows import own_row, to_rows
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import Call, canonical
@@ -68,17 +69,21 @@ def hierarchical(
     else:
         inside, across = (collectives.Part(axis, share, own) for own in (True, False))
     within = exchanges.make(inner, axis=inside)
+    _check("inner", within)
+    # So large that whoever compresses large tensors alone compresses this one.
+    large = jax.ShapeDtypeStruct((1 << 20, 1 << 20), "float32")
+    if not all(within.lossless({"w": large})):
+        message = (
+            f"the inner exchange of hierarchical has to send everything as it is, and "
+            f"{within.name!r} does not: take 'exact'"
+        )
+        raise ValueError(message)
 
     def between(tree: Tree) -> Exchange:
         """The outer exchange, of a tuple with a part of each vector."""
         parts = vectors_plan(groups_of(plan, tree), plan.title)
         exchange = exchanges.make(outer, scope=parts, axis=across)
-        if exchange.held or not exchange.lawful:
-            message = (
-                f"the outer exchange of hierarchical has to be lawful and hold nothing "
-                f"back, and {exchange.name!r} is not like that"
-            )
-            raise ValueError(message)
+        _check("outer", exchange)
         return exchange
 
     probe = between({"w": jax.ShapeDtypeStruct((64, 64), "float32")})
@@ -103,7 +108,7 @@ def hierarchical(
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
         groups = groups_of(plan, tree)
         inner_key, outer_key = jax.random.split(key)
-        host = within.average(narrow(tree, wide), state.value.inner, inner_key)
+        host = within.average(cast_like(tree, wide), state.value.inner, inner_key)
         place = collectives.index(inside)
         own = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
         # Counterparts share a key, workers of one host do not.
@@ -112,13 +117,13 @@ def hierarchical(
 
         parts = collectives.gather(fuse(result.mean), inside, alike=True)
         rows = jax.vmap(lambda words: split(words, spec_of(result.mean)))(parts)
-        mean = to_tree(tuple(r.reshape(-1) for r in rows), groups, spec)
+        mean = to_tree(rows, groups, spec)
         missing = tuple(
-            jnp.zeros((share, o.size), o.dtype).at[place].set((o - s) * share)
+            own_row((o - s) * share, inside)
             for o, s in zip(own, result.sent, strict=True)
         )
-        lost = to_tree(tuple(m.reshape(-1) for m in missing), groups, wide)
-        sent = narrow(jax.tree.map(jnp.subtract, host.sent, lost), spec)
+        lost = to_tree(missing, groups, wide)
+        sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
         state = PerWorker(HierarchicalState(host.state, result.state))
         return Averaged(mean, sent, state, info)
@@ -131,3 +136,13 @@ def hierarchical(
         axis=axis,
         figures=probe.figures,
     )
+
+
+def _check(which: str, exchange: Exchange) -> None:
+    """Refuse an exchange whose loss could not be charged to anybody."""
+    if exchange.held or not exchange.lawful:
+        message = (
+            f"the {which} exchange of hierarchical has to be lawful and hold nothing "
+            f"back, and {exchange.name!r} is not like that"
+        )
+        raise ValueError(message)

@@ -15,11 +15,12 @@ from jaxcomp.base import (
     Exchange,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.exchanges.common import measure
 from jaxcomp.payloads import fuse, pack, split, unpack
 from jaxcomp.scope import Plan
 
@@ -50,8 +51,7 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec = spec_of(tree)
-        wide = jax.tree.map(lambda x, s: x.astype(s.dtype), tree, wide_spec(spec))
-        vector, to_tree = ravel_pytree(wide)
+        vector, to_tree = ravel_pytree(cast_like(tree, wide_spec(spec)))
         count, place = collectives.size(axis), collectives.index(axis)
         width = -(-vector.size // (8 * count)) * 8
         padded = jnp.pad(vector, (0, width * count - vector.size))
@@ -81,7 +81,7 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         unit = jnp.where(jnp.max(alarms) > 0, jnp.nan, 1.0).astype(vector.dtype)
         signs = jnp.where(negative.reshape(-1)[: vector.size] == 1, -unit, unit)
         own = jnp.where(vector < 0, -unit, unit)
-        mean, sent = (narrow(to_tree(v), spec) for v in (signs, own))
+        mean, sent = (cast_like(to_tree(v), spec) for v in (signs, own))
         return Averaged(mean, sent, state, measure(tree, sent))
 
     return Exchange(

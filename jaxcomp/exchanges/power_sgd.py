@@ -16,12 +16,13 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
 )
 from jaxcomp.compressors import matrices
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import narrow, squared_norm
+from jaxcomp.exchanges.common import squared_norm
 from jaxcomp.scope import Plan
 from jaxcomp.specs import canonical
 
@@ -75,7 +76,7 @@ def power_sgd(
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        leaves, structure = jax.tree.flatten(narrow(tree, wide))
+        leaves, structure = jax.tree.flatten(cast_like(tree, wide))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
         own = [leaves[i].reshape(matrices.sides(leaves[i].shape)) for i in large]
@@ -93,7 +94,7 @@ def power_sgd(
                 result[i] = _outer(p, q).reshape(leaves[i].shape)
             for i, x in zip(small, rest, strict=True):
                 result[i] = x
-            return narrow(jax.tree.unflatten(structure, result), spec)
+            return cast_like(jax.tree.unflatten(structure, result), spec)
 
         mean = restored(averaged, arrived[len(large) :])
         sent = restored(right, [leaves[i] for i in small])

@@ -9,7 +9,7 @@ from jaxcomp.base import Array, Axis, Compressor, Tree, spec_of, wide_spec
 from jaxcomp.exchanges import collectives
 from jaxcomp.payloads import fuse, split
 
-__all__ = ["Reduced", "reduce_rows", "to_rows"]
+__all__ = ["Reduced", "own_row", "reduce_rows", "to_rows"]
 
 
 class Reduced(NamedTuple):
@@ -31,6 +31,22 @@ def to_rows(vector: Array, count: int) -> Array:
     width = -(-vector.size // count)
     padded = jnp.pad(vector, (0, width * count - vector.size))
     return padded.reshape(count, width)
+
+
+def own_row(row: Array, axis: Axis) -> Array:
+    """[N, m] zeros but for this worker's own row.
+
+    Args:
+      row: [m].
+      axis: over whom; N is its size.
+
+    Example:
+        >>> step = lambda x: own_row(x[None], "workers")
+        >>> jax.vmap(step, axis_name="workers")(jnp.array([5.0, 7.0])).tolist()
+        [[[5.0], [0.0]], [[0.0], [7.0]]]
+    """
+    zeros = jnp.zeros((collectives.size(axis), row.size), row.dtype)
+    return zeros.at[collectives.index(axis)].set(row)
 
 
 def reduce_rows(

@@ -2,7 +2,6 @@
 
 import functools
 
-import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import (
@@ -16,7 +15,12 @@ from jaxcomp.base import (
     spec_of,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, lossless_leaves, measure
+from jaxcomp.exchanges.common import (
+    compress_own,
+    figure_names,
+    lossless_leaves,
+    measure,
+)
 from jaxcomp.payloads import nbits
 from jaxcomp.scope import Plan, lift
 
@@ -42,13 +46,12 @@ def simulated(plan: Plan, axis: Axis) -> Exchange:
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec = spec_of(tree)
-        own_key = jax.random.fold_in(key, collectives.index(axis))
-        payload, codec_state = codec.compress(tree, state.value, own_key)
+        payload, state = compress_own(codec, tree, state, key, axis)
         sent = codec.decompress(payload, spec)
         info = measure(tree, sent, codec, payload)
-        info.extra["would_send_bytes"] = jnp.float32(nbits(payload) / 8)
-        mean = collectives.mean(sent, axis)
-        return Averaged(mean, sent, PerWorker(codec_state), info)
+        own = {"would_send_bytes": jnp.float32(nbits(payload) / 8)}
+        info = info._replace(extra={**info.extra, **own})
+        return Averaged(collectives.mean(sent, axis), sent, state, info)
 
     return Exchange(
         f"simulated({codec.name})",

@@ -16,12 +16,18 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, measure, narrow, with_method
-from jaxcomp.exchanges.rows import reduce_rows
+from jaxcomp.exchanges.common import (
+    compress_own,
+    figure_names,
+    measure,
+    with_method,
+)
+from jaxcomp.exchanges.rows import own_row, reduce_rows
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import Call, canonical
 
@@ -71,21 +77,19 @@ def sparse_reduce(
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        count, place = collectives.size(axis), collectives.index(axis)
+        count = collectives.size(axis)
         choice_key, key = jax.random.split(key)
-        own_key = jax.random.fold_in(choice_key, place)
-        payload, codec_state = codec.compress(tree, state.value, own_key)
+        payload, state = compress_own(codec, tree, state, choice_key, axis)
         vector, to_tree = ravel_pytree(codec.decompress(payload, wide))
         rows = _deal(vector, count)
         room = math.ceil(codec.support(spec) * slack / count)
         held = jnp.zeros_like(rows[0])
         reduced = reduce_rows(rows, _message(room, held.size, coder), held, axis, key)
-        missing = jnp.zeros_like(rows).at[place].set(reduced.missing)
+        missing = own_row(reduced.missing, axis)
         sent = to_tree(_collect(reduced.first - missing, vector.size))
         mean = to_tree(_collect(reduced.mean, vector.size))
         info = measure(tree, sent, codec, payload)
-        mean, sent = narrow(mean, spec), narrow(sent, spec)
-        return Averaged(mean, sent, PerWorker(codec_state), info)
+        return Averaged(cast_like(mean, spec), cast_like(sent, spec), state, info)
 
     shown = canonical(sparse_reduce, slack=slack, values=coder.name)
     return Exchange(

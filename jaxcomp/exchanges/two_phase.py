@@ -14,13 +14,14 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import lossless_leaves, measure, narrow, with_method
-from jaxcomp.exchanges.rows import reduce_rows, to_rows
+from jaxcomp.exchanges.common import lossless_leaves, measure, with_method
+from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
 
@@ -72,32 +73,25 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
         groups = groups_of(plan, tree)
-        count, place = collectives.size(axis), collectives.index(axis)
+        count = collectives.size(axis)
         rows = tuple(to_rows(v, count) for v in to_vectors(tree, groups))
-
-        def only_own(parts: tuple[Array, ...]) -> Tree:
-            """A tree that is zero but in the own part of each vector."""
-            own = [jnp.zeros((count, p.size), p.dtype).at[place].set(p) for p in parts]
-            return to_tree(tuple(o.reshape(-1) for o in own), groups, wide)
-
         if server_feedback:
-            vectors = to_vectors(state.held.value, groups)
-            held = tuple(to_rows(v, count)[place] for v in vectors)
+            place, old = collectives.index(axis), state.held.value
+            held = tuple(to_rows(v, count)[place] for v in to_vectors(old, groups))
         else:
             held = tuple(jnp.zeros(s.shape[1:], s.dtype) for s in wide_spec(rows))
         codec = lift(vectors_plan(groups, plan.title))
         reduced = reduce_rows(rows, codec, held, axis, key)
-        mean, sent = (
-            to_tree(tuple(x.reshape(-1) for x in part), groups, like)
-            for part, like in ((reduced.mean, spec), (reduced.first, wide))
-        )
-        missing = only_own(reduced.missing)
+        mean = to_tree(reduced.mean, groups, spec)
+        sent = to_tree(reduced.first, groups, wide)
+        own = tuple(own_row(row, axis) for row in reduced.missing)
+        missing = to_tree(own, groups, wide)
         if server_feedback:
             state = ServerState(PerWorker(missing))
         else:
             sent = jax.tree.map(jnp.subtract, sent, missing)
         info = measure(tree, sent)
-        return Averaged(mean, narrow(sent, spec), state, info)
+        return Averaged(mean, cast_like(sent, spec), state, info)
 
     name = canonical(two_phase, server_feedback=server_feedback)
     return Exchange(

@@ -9,11 +9,13 @@ from jaxcomp.base import (
     Mixer,
     State,
     Tree,
+    cast_like,
     spec_of,
+    widen,
     zeros_like_spec,
 )
-from jaxcomp.exchanges.common import figure_names, narrow
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.exchanges.common import figure_names
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
@@ -68,7 +70,7 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
     ) -> Mixed:
         spec = spec_of(params)
         half = plus(widen(params), widen(updates))
-        unknown = narrow(plus(half, state.public, -1), spec)
+        unknown = cast_like(plus(half, state.public, -1), spec)
         heard = talk(codec, unknown, state.codec, key, talks, axis)
         public = plus(state.public, heard.own)
         pull = plus(state.pull, plus(heard.total, heard.own, -1))

@@ -11,12 +11,14 @@ from jaxcomp.base import (
     Mixer,
     State,
     Tree,
+    cast_like,
     spec_of,
+    widen,
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, measure, narrow
-from jaxcomp.gossip.neighbours import listen, plus, symmetric_round, widen
+from jaxcomp.exchanges.common import figure_names, measure
+from jaxcomp.gossip.neighbours import listen, plus, symmetric_round
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
@@ -80,7 +82,7 @@ def choco_overlapped(
         pull = plus(state.pull, plus(total, arrived, -1))
         change = plus(widen(updates), pull, step_size(spec))
 
-        unknown = narrow(plus(plus(widen(params), change), public, -1), spec)
+        unknown = cast_like(plus(plus(widen(params), change), public, -1), spec)
         own_key = jax.random.fold_in(key, collectives.index(axis))
         payload, codec_state = codec.compress(unknown, state.codec, own_key)
         info = measure(unknown, codec.decompress(payload, spec), codec, payload)

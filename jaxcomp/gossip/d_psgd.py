@@ -1,7 +1,7 @@
 """D-PSGD: average whole models with the neighbours, without compression."""
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of
-from jaxcomp.gossip.neighbours import plus, talk, widen
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of, widen
+from jaxcomp.gossip.neighbours import plus, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 

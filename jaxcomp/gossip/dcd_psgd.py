@@ -9,12 +9,14 @@ from jaxcomp.base import (
     Mixer,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
+    widen,
     zeros_like_spec,
 )
-from jaxcomp.exchanges.common import figure_names, narrow
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.exchanges.common import figure_names
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 
@@ -57,7 +59,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     def mix(
         params: Tree, updates: Tree, state: DcdState, key: Array, program: int
     ) -> Mixed:
-        change = narrow(plus(state.pull, widen(updates)), spec_of(params))
+        change = cast_like(plus(state.pull, widen(updates)), spec_of(params))
         heard = talk(codec, change, state.codec, key, talks, axis)
         pull = plus(state.pull, plus(heard.total, heard.own, -1))
         new = DcdState(pull, heard.state)

@@ -9,12 +9,14 @@ from jaxcomp.base import (
     Mixer,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
+    widen,
     zeros_like_spec,
 )
-from jaxcomp.exchanges.common import figure_names, narrow
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.exchanges.common import figure_names
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
 from jaxcomp.gossip.step_size import check_number
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
@@ -63,7 +65,7 @@ def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) ->
     ) -> Mixed:
         half = plus(widen(params), widen(updates))
         given = plus(half, state.error)
-        message = narrow(given, spec_of(params))
+        message = cast_like(given, spec_of(params))
         heard = talk(codec, message, state.codec, key, talks, axis)
         new = SqueezeState(plus(given, heard.own, -1), heard.state)
         pull = plus(heard.total, heard.own, -1)

@@ -5,10 +5,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of, widen
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import figure_names, measure
-from jaxcomp.gossip.neighbours import plus, widen
+from jaxcomp.gossip.neighbours import plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan, lift

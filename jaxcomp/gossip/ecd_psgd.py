@@ -4,9 +4,19 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of
-from jaxcomp.exchanges.common import figure_names, narrow
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk, widen
+from jaxcomp.base import (
+    Array,
+    Axis,
+    Mixed,
+    Mixer,
+    State,
+    Tree,
+    cast_like,
+    spec_of,
+    widen,
+)
+from jaxcomp.exchanges.common import figure_names
+from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 
@@ -53,7 +63,7 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         step = state.step + 1
         t = step.astype(jnp.float32)
         change = plus(plus(state.heard, widen(updates)), widen(params), -1)  # x' - x
-        overshot = narrow(plus(widen(params), change, t / 2), spec_of(params))
+        overshot = cast_like(plus(widen(params), change, t / 2), spec_of(params))
         heard = talk(codec, overshot, state.codec, key, talks, axis)
         news = plus(heard.total, state.heard, -1)
         new = EcdState(step, plus(state.heard, news, 2 / t), heard.state)

@@ -13,12 +13,13 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
+    cast_like,
     spec_of,
     wide_spec,
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure, narrow
+from jaxcomp.exchanges.common import measure
 from jaxcomp.gossip.topology import Round, Topology
 from jaxcomp.payloads import fuse, split
 
@@ -28,7 +29,6 @@ __all__ = [
     "plus",
     "symmetric_round",
     "talk",
-    "widen",
 ]
 
 
@@ -62,7 +62,7 @@ def talk(
     own = codec.decompress(payload, wide_spec(spec_of(tree)))
     words = fuse(payload)
     total = listen(codec, words, spec_of(payload), spec_of(tree), graph, axis)
-    info = measure(tree, narrow(own, spec_of(tree)), codec, payload)
+    info = measure(tree, cast_like(own, spec_of(tree)), codec, payload)
     return Heard(own, total, state, info)
 
 
@@ -114,11 +114,6 @@ def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
         3.0
     """
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, b.dtype) * b, x, y)
-
-
-def widen(tree: Tree) -> Tree:
-    """The tree in at least float32: estimates of models live there."""
-    return narrow(tree, wide_spec(spec_of(tree)))
 
 
 def symmetric_round(graph: Topology, method: str) -> Round:

@@ -14,9 +14,9 @@ from jaxcomp.base import (
     Tree,
     spec_of,
     wide_spec,
+    widen,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.gossip.neighbours import widen
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan

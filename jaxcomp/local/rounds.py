@@ -15,7 +15,7 @@ from jaxcomp.base import (
     State,
     Tree,
     spec_of,
-    wide_spec,
+    widen,
 )
 
 __all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
@@ -65,7 +65,7 @@ def rounds(
         schedule[(i + 1) * h // fragments - 1] = i + 1
 
     def init(params: Tree) -> RoundState:
-        parts = _cut(_widen(params), fragments)
+        parts = _cut(widen(params), fragments)
         zeros = tuple(jax.tree.map(jnp.zeros_like, part) for part in parts)
         return RoundState(
             anchors=parts,
@@ -77,17 +77,17 @@ def rounds(
         params: Tree, updates: Tree, state: RoundState, key: Array, program: int
     ) -> Mixed:
         if program == 0:
-            return Mixed(_widen(updates), state, _silence(exchange))
+            return Mixed(widen(updates), state, _silence(exchange))
         i = program - 1
         spec = _cut(spec_of(params), fragments)[i]
-        before = _cut(_widen(params), fragments)[i]
-        half = jax.tree.map(jnp.add, before, _cut(_widen(updates), fragments)[i])
+        before = _cut(widen(params), fragments)[i]
+        half = jax.tree.map(jnp.add, before, _cut(widen(updates), fragments)[i])
         anchor = state.anchors[i]
         learnt = jax.tree.map(
             lambda a, x, s: (a - x).astype(s.dtype), anchor, half, spec
         )
         mean, _, inner, info = exchange.average(learnt, state.exchanges[i], key)
-        step, momentum = outer(_widen(mean), state.momenta[i])
+        step, momentum = outer(widen(mean), state.momenta[i])
         anchor = jax.tree.map(jnp.subtract, anchor, step)
         changes = jax.tree.map(jnp.subtract, anchor, before)
         new = RoundState(
@@ -95,7 +95,7 @@ def rounds(
             _replaced(state.momenta, i, momentum),
             _replaced(state.exchanges, i, inner),
         )
-        return Mixed(_with(_widen(updates), changes), new, info)
+        return Mixed(_with(widen(updates), changes), new, info)
 
     return Mixer(
         f"{title}, {exchange.name}",
@@ -170,7 +170,3 @@ def _with(tree: Tree, changed: dict[str, Any]) -> Tree:
 
 def _replaced(entries: tuple[Any, ...], i: int, new: Any) -> tuple[Any, ...]:
     return (*entries[:i], new, *entries[i + 1 :])
-
-
-def _widen(tree: Tree) -> Tree:
-    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, wide_spec(spec_of(tree)))

@@ -15,7 +15,7 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 
-__all__ = ["check_factor", "check_lawful", "held_with", "kept_zeros", "widen"]
+__all__ = ["check_factor", "check_lawful", "held_with", "kept_zeros"]
 
 
 def kept_zeros(tree: Tree) -> PerWorker:
@@ -24,11 +24,6 @@ def kept_zeros(tree: Tree) -> PerWorker:
     A bfloat16 residual would swallow what is kept.
     """
     return PerWorker(zeros_like_spec(wide_spec(spec_of(tree))))
-
-
-def widen(tree: Tree) -> Tree:
-    """The tree in at least float32."""
-    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, wide_spec(spec_of(tree)))
 
 
 def check_lawful(exchange: Exchange) -> None:

@@ -6,15 +6,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
-from jaxcomp.exchanges.common import narrow
-from jaxcomp.memory.common import (
-    check_factor,
-    check_lawful,
-    held_with,
-    kept_zeros,
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    cast_like,
+    spec_of,
     widen,
 )
+from jaxcomp.memory.common import check_factor, check_lawful, held_with, kept_zeros
 from jaxcomp.norms import clipped
 from jaxcomp.specs import canonical
 
@@ -92,7 +95,7 @@ def dgc(
             u = _masked(u, sent, exchange.lossless(spec_of(tree)))
         info = info._replace(residual_norm=info.unsent_norm)
         state = DgcState(PerWorker(u), PerWorker(v), inner)
-        return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
+        return Averaged(cast_like(mean, spec_of(tree)), sent, state, info)
 
     arguments = {
         "momentum": momentum,

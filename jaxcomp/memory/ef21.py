@@ -12,11 +12,12 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    cast_like,
     no_leaf,
     spec_of,
+    widen,
 )
-from jaxcomp.exchanges.common import narrow
-from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros, widen
+from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.specs import canonical
 
@@ -65,7 +66,7 @@ def ef21(exchange: Exchange) -> Exchange:
         mean = jax.tree.map(jnp.add, state.mean, step.mean)
         info = step.info._replace(residual_norm=step.info.unsent_norm)
         new = Ef21State(PerWorker(estimate), mean, step.state)
-        return Averaged(narrow(mean, spec_of(tree)), estimate, new, info)
+        return Averaged(cast_like(mean, spec_of(tree)), estimate, new, info)
 
     return exchange._replace(
         name=f"ef21: {exchange.name}", init=init, average=average, lossless=no_leaf

@@ -5,15 +5,18 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
-from jaxcomp.exchanges.common import narrow
-from jaxcomp.memory.common import (
-    check_factor,
-    check_lawful,
-    held_with,
-    kept_zeros,
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    cast_like,
+    spec_of,
     widen,
 )
+from jaxcomp.memory.common import check_factor, check_lawful, held_with, kept_zeros
 from jaxcomp.specs import canonical
 
 __all__ = ["FeedbackState", "error_feedback"]
@@ -56,7 +59,7 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         residual = jax.tree.map(jnp.subtract, given, sent)
         info = info._replace(residual_norm=info.unsent_norm)
         state = FeedbackState(PerWorker(residual), inner)
-        return Averaged(narrow(mean, spec_of(tree)), sent, state, info)
+        return Averaged(cast_like(mean, spec_of(tree)), sent, state, info)
 
     return exchange._replace(
         name=f"{canonical(error_feedback, decay=decay)}: {exchange.name}",

@@ -4,9 +4,18 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, spec_of
-from jaxcomp.exchanges.common import narrow
-from jaxcomp.memory.common import check_factor, held_with, kept_zeros, widen
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    cast_like,
+    spec_of,
+    widen,
+)
+from jaxcomp.memory.common import check_factor, held_with, kept_zeros
 from jaxcomp.specs import canonical
 
 __all__ = ["MomentumState", "local_momentum"]
@@ -58,7 +67,7 @@ def local_momentum(
         given = momentum if blend is None else mixed(old, gradient, blend)
         mean, sent, inner, info = exchange.average(given, state.exchange, key)
         new = MomentumState(PerWorker(momentum), inner)
-        return Averaged(narrow(mean, spec_of(tree)), sent, new, info)
+        return Averaged(cast_like(mean, spec_of(tree)), sent, new, info)
 
     name = canonical(local_momentum, ["beta"], beta=beta, blend=blend)
     return exchange._replace(

@@ -4,9 +4,18 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Array, Averaged, Exchange, State, Tree, spec_of, wide_spec
-from jaxcomp.exchanges.common import narrow
-from jaxcomp.memory.common import check_factor, held_with, kept_zeros, widen
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    State,
+    Tree,
+    cast_like,
+    spec_of,
+    wide_spec,
+    widen,
+)
+from jaxcomp.memory.common import check_factor, held_with, kept_zeros
 from jaxcomp.specs import canonical
 
 __all__ = ["SharedState", "shared_momentum"]
@@ -45,8 +54,8 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
             lambda m, g: beta * m + (1 - beta) * g, state.momentum, widen(tree)
         )
         mean, sent, inner, info = exchange.average(given, state.exchange, key)
-        new = SharedState(narrow(mean, wide_spec(spec_of(tree))), inner)
-        return Averaged(narrow(mean, spec_of(tree)), sent, new, info)
+        new = SharedState(cast_like(mean, wide_spec(spec_of(tree))), inner)
+        return Averaged(cast_like(mean, spec_of(tree)), sent, new, info)
 
     return exchange._replace(
         name=f"{canonical(shared_momentum, ['beta'], beta=beta)}: {exchange.name}",

@@ -18,7 +18,13 @@ from jaxcomp.scope.plans import (
     policy,
     whole_tree,
 )
-from jaxcomp.scope.vectors import groups_of, to_tree, to_vectors, vectors_plan
+from jaxcomp.scope.vectors import (
+    groups_of,
+    to_arrays,
+    to_tree,
+    to_vectors,
+    vectors_plan,
+)
 
 __all__ = [
     "REGISTRY",
@@ -32,6 +38,7 @@ __all__ = [
     "only_large",
     "per_leaf",
     "policy",
+    "to_arrays",
     "to_tree",
     "to_vectors",
     "vectors_plan",

@@ -1,7 +1,5 @@
 """Lift: from a plan and a compressor of arrays to a compressor of trees."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -16,7 +14,7 @@ from jaxcomp.base import (
     wide_spec,
 )
 from jaxcomp.scope.plans import Plan, joined_spec, make_plan
-from jaxcomp.scope.vectors import cut, groups_of, join
+from jaxcomp.scope.vectors import groups_of, to_arrays, to_tree
 from jaxcomp.specs import Call
 
 __all__ = ["lift"]
@@ -47,41 +45,31 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         return tuple(g.compressor.init(joined_spec(g)) for g in groups_of(plan, spec))
 
     def compress(tree: Tree, state: State, key: Array) -> tuple[Payload, State]:
-        leaves = jax.tree.leaves(tree)
-        payloads, states = [], []
-        for i, (group, old) in enumerate(
-            zip(groups_of(plan, tree), state, strict=True)
-        ):
-            x = join([leaves[leaf.place] for leaf in group.leaves], group)
+        groups, payloads, states = groups_of(plan, tree), [], []
+        triples = zip(groups, to_arrays(tree, groups), state, strict=True)
+        for i, (group, x, old) in enumerate(triples):
             payload, new = group.compressor.compress(x, old, jax.random.fold_in(key, i))
             payloads.append(payload)
             states.append(new)
         return tuple(payloads), tuple(states)
 
-    def decode(which: str, payloads: Payload, spec: Spec) -> Tree:
-        specs, structure = jax.tree.flatten(spec)
-        leaves: list[Any] = [jnp.zeros(s.shape, s.dtype) for s in specs]
-        for group, payload in zip(groups_of(plan, spec), payloads, strict=True):
-            x = getattr(group.compressor, which)(payload, joined_spec(group))
-            for leaf, part in zip(group.leaves, cut(x, group), strict=True):
-                leaves[leaf.place] = part
-        return jax.tree.unflatten(structure, leaves)
-
     def decompress(payloads: Payload, spec: Spec) -> Tree:
-        return _cast(decode("decompress", payloads, spec), spec)
+        groups = groups_of(plan, spec)
+        pairs = zip(groups, payloads, strict=True)
+        arrays = [g.compressor.decompress(p, joined_spec(g)) for g, p in pairs]
+        return to_tree(arrays, groups, spec)
 
     def accumulate(total: Tree, payloads: Payload) -> Tree:
-        leaves, structure = jax.tree.flatten(total)
-        for group, payload in zip(groups_of(plan, total), payloads, strict=True):
-            x = join([leaves[leaf.place] for leaf in group.leaves], group)
-            x = group.compressor.accumulate(x, payload)
-            for leaf, part in zip(group.leaves, cut(x, group), strict=True):
-                leaves[leaf.place] = part
-        return jax.tree.unflatten(structure, leaves)
+        groups = groups_of(plan, total)
+        triples = zip(groups, to_arrays(total, groups), payloads, strict=True)
+        arrays = [g.compressor.accumulate(x, p) for g, x, p in triples]
+        return to_tree(arrays, groups, total)
 
     def decompress_sum(payloads: Payload, spec: Spec) -> Tree:
-        # Tensors without elements are in no group, yet have their dtype like the rest.
-        return _cast(decode("decompress_sum", payloads, spec), wide_spec(spec))
+        groups = groups_of(plan, spec)
+        pairs = zip(groups, payloads, strict=True)
+        arrays = [g.compressor.decompress_sum(p, joined_spec(g)) for g, p in pairs]
+        return to_tree(arrays, groups, wide_spec(spec))
 
     def ideal_bits(spec: Spec) -> float:
         groups = groups_of(plan, spec)
@@ -130,7 +118,3 @@ def _figures(plan: Plan) -> tuple[Figure, ...]:
 
     names = dict.fromkeys(f.name for c in plan.compressors for f in c.figures)
     return tuple(total(name) for name in names)
-
-
-def _cast(tree: Tree, spec: Spec) -> Tree:
-    return jax.tree.map(lambda part, s: part.astype(s.dtype), tree, spec)

@@ -1,5 +1,6 @@
 """A tree as the vectors that a plan compresses, and back."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -8,7 +9,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Spec, Tree, spec_of
 from jaxcomp.scope.plans import Group, Leaf, Plan, joined_spec
 
-__all__ = ["cut", "groups_of", "join", "to_tree", "to_vectors", "vectors_plan"]
+__all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 
 
 def groups_of(plan: Plan, tree: Tree) -> list[Group]:
@@ -19,6 +20,29 @@ def groups_of(plan: Plan, tree: Tree) -> list[Group]:
         for i, (path, spec) in enumerate(paths)
     ]
     return plan.groups([leaf for leaf in leaves if leaf.spec.size])
+
+
+def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
+    """What each group is compressed as: one tensor in its shape, several as a vector.
+
+    Example:
+        >>> from jaxcomp.compressors import make
+        >>> from jaxcomp.scope import only_large
+        >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+        >>> groups = groups_of(only_large(make("sign"), min_size=3), tree)
+        >>> [x.shape for x in to_arrays(tree, groups)]
+        [(2, 3), (2,)]
+    """
+    leaves = jax.tree.leaves(tree)
+
+    def joined(group: Group) -> Array:
+        own = [leaves[leaf.place] for leaf in group.leaves]
+        if len(own) == 1:
+            return own[0]
+        dtype = joined_spec(group).dtype
+        return jnp.concatenate([x.reshape(-1).astype(dtype) for x in own])
+
+    return tuple(joined(group) for group in groups)
 
 
 def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
@@ -32,24 +56,21 @@ def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
         >>> [v.shape for v in to_vectors(tree, groups)]
         [(8,)]
     """
-    leaves = jax.tree.leaves(tree)
-    own = [[leaves[leaf.place] for leaf in group.leaves] for group in groups]
-    pairs = zip(own, groups, strict=True)
-    return tuple(join(parts, group).reshape(-1) for parts, group in pairs)
+    return tuple(x.reshape(-1) for x in to_arrays(tree, groups))
 
 
-def to_tree(vectors: tuple[Array, ...], groups: list[Group], spec: Spec) -> Tree:
-    """The inverse of `to_vectors`, in the dtypes of `spec`.
+def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
+    """The inverse of `to_arrays` and of `to_vectors`, in the dtypes of `spec`.
 
     Args:
-      vectors: for each group one, perhaps longer than the group.
+      arrays: for each group one, of any shape and perhaps longer than the group.
       groups: of the tree.
       spec: of the tree.
     """
     specs, structure = jax.tree.flatten(spec)
     leaves: list[Any] = [jnp.zeros(s.shape, s.dtype) for s in specs]
-    for vector, group in zip(vectors, groups, strict=True):
-        start = 0
+    for array, group in zip(arrays, groups, strict=True):
+        vector, start = array.reshape(-1), 0
         for leaf in group.leaves:
             part = vector[start : start + leaf.spec.size]
             shaped = part.reshape(leaf.spec.shape)
@@ -65,23 +86,3 @@ def vectors_plan(groups: list[Group], title: str) -> Plan:
         return [Group((leaf,), groups[leaf.place].compressor) for leaf in leaves]
 
     return Plan(title, each, tuple(group.compressor for group in groups))
-
-
-def join(arrays: list[Array], group: Group) -> Array:
-    """The array that a group is compressed as; a single tensor keeps its shape."""
-    if len(arrays) == 1:
-        return arrays[0]
-    dtype = joined_spec(group).dtype
-    return jnp.concatenate([array.reshape(-1).astype(dtype) for array in arrays])
-
-
-def cut(x: Array, group: Group) -> list[Array]:
-    """The inverse of `join`."""
-    if len(group.leaves) == 1:
-        return [x]
-    parts, start = [], 0
-    for leaf in group.leaves:
-        part = x[start : start + leaf.spec.size]
-        parts.append(part.reshape(leaf.spec.shape))
-        start += leaf.spec.size
-    return parts

@@ -11,7 +11,7 @@ from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
 from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.budget import LADDER
 from jaxcomp.specs import SpecError
-from tests.workers import averaging, gradients, residual_of, run, start
+from tests.workers import averaging, compiled, gradients, residual_of, run, start
 
 QUANTISERS = ("sign", "block_scaled(bits=4)", "block_scaled(bits=8)")
 LADDERS = [
@@ -153,18 +153,12 @@ def test_a_nan_is_seen_by_all_and_changes_no_choice():
 def test_one_message_within_the_budget(bits):
     """Table of errors included; what could never be used is not sent."""
     sizes = {f"w{n}": n for n in (256, 512)}
-    tree = {k: jnp.ones((4, n), jnp.float32) for k, n in sizes.items()}
+    one = {k: jax.ShapeDtypeStruct((n,), jnp.float32) for k, n in sizes.items()}
     exchange = make(bits)
-    crew = parallel.setup(4, "pmap")
-    state = parallel.spread(start(exchange, tree), crew)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
-    )
-    program = mapped.lower(state, parallel.place(tree, crew, 0)).compile()
-    one = jax.tree.map(lambda x: x[0], tree)
+    state = jnp.int32(0), exchange.init(one)
+    program = compiled(averaging(exchange), state, one, workers=4)
     traced = wire.traced_collectives(
-        averaging(exchange), start(exchange, tree), one, axis="workers", workers=4
+        averaging(exchange), state, one, axis="workers", workers=4
     )
     dearest = 6 + words_of(QUANTISERS, *sizes.values()).max(axis=1).sum()
     assert [c.kind for c in wire.collectives(program)] == ["all-gather"]

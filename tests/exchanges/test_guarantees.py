@@ -4,6 +4,7 @@ The table in the document has a row for each exchange, a column for each memory,
 of these words in each cell: conserves, exact, follows, lossy, refused, tracks, votes.
 """
 
+import itertools
 import re
 from pathlib import Path
 
@@ -67,12 +68,18 @@ def test_the_table_has_every_pair():
     assert {name_of(spec) for spec in MEMORIES} == set(memory.REGISTRY)
 
 
-# Whatever may go wrong with a number of workers does so with these; a minute less.
-FEW = [n if n < 4 else pytest.param(n, marks=pytest.mark.slow) for n in WORKERS]
+CASES = [(*pair, n) for pair, n in itertools.product(PAIRS, WORKERS)]
+USUAL_LADDER = ("budget(bits_per_step=6000, every=2)", "sign", 2)
 
 
-@pytest.mark.parametrize("workers", FEW)
-@pytest.mark.parametrize(("exchange", "compressor"), PAIRS)
+@pytest.mark.parametrize(
+    ("exchange", "compressor", "workers"),
+    [
+        # Whatever may go wrong with a number of workers does so with few of them.
+        case if case[2] < 4 else pytest.param(*case, marks=pytest.mark.slow)
+        for case in [*CASES, USUAL_LADDER]
+    ],
+)
 def test_what_the_table_says(exchange, compressor, workers):
     """All memories around one exchange, which is compiled once."""
     inner = compiled(exchange, compressor, workers)

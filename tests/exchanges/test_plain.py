@@ -16,14 +16,20 @@ import pytest
 from jaxcomp import (
     compressors,
     make_exchange,
-    models,
     nbits,
-    parallel,
     wire,
 )
 from jaxcomp.base import Exchange
 from jaxcomp.specs import SpecError
-from tests.workers import averaging, gradients, residual_of, run, start
+from tests.workers import (
+    averaging,
+    compiled,
+    gradients,
+    residual_of,
+    resnet20,
+    run,
+    start,
+)
 
 COMPRESSORS = [*compressors.REGISTRY, "top_k(keep=0.1) | qsgd(levels=7)"]
 PLAIN = ("aligned_psum", "exact", "gather")
@@ -72,7 +78,7 @@ def mean_over_workers(tree):
     return jax.tree.map(lambda x: x.mean(axis=0), tree)
 
 
-# The number of workers is a matter of the exchange: two for every compressor, others
+# The number of workers is a matter of the exchange: three for every compressor, others
 # for one that each exchange takes.
 SIMPLE = [make_exchange("exact", memory="none")] + [
     make_exchange(name, "random_k(keep=0.1)", "none")
@@ -82,7 +88,7 @@ SIMPLE = [make_exchange("exact", memory="none")] + [
 
 @pytest.mark.parametrize(
     ("exchange", "workers"),
-    [(e, 2) for e in methods("none")] + [(e, n) for e in SIMPLE for n in (1, 5)],
+    [(e, 3) for e in methods("none")] + [(e, n) for e in SIMPLE for n in (1, 2, 5)],
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_mean_of_what_is_sent_is_the_mean(exchange, workers):
@@ -196,32 +202,26 @@ def test_a_worker_with_only_nan_is_seen_by_all(exchange):
 # --- Traffic ------------------------------------------------------------------------
 
 
-def compiled(exchange: Exchange, shapes):
-    """The exchange as a program for four devices."""
-    tree = jax.tree.map(lambda s: jnp.ones((4, *s.shape), s.dtype), shapes)
-    crew = parallel.setup(4, "pmap")
-    state = parallel.spread(start(exchange, tree), crew)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        averaging(exchange), crew, in_axes=(axes, 0), out_axes=(None, 0, axes)
-    )
-    return mapped.lower(state, parallel.place(tree, crew, 0)).compile()
+def program(exchange: Exchange, shapes):
+    """The compiled exchange of four workers."""
+    state = jnp.int32(0), exchange.init(shapes)
+    return compiled(averaging(exchange), state, shapes, workers=4)
 
 
-SMALL = {f"w{n}": jax.ShapeDtypeStruct((n,), jnp.float32) for n in (40, 41, 42, 43, 44)}
+SMALL = {f"w{n}": jax.ShapeDtypeStruct((n,), jnp.float32) for n in (40, 41, 43)}
 
 
 @functools.cache
-def compiled_small(exchange: Exchange):
-    """The exchange of five short vectors; the tests below look at one program."""
-    return compiled(exchange, SMALL)
+def program_small(exchange: Exchange):
+    """The exchange of three short vectors; the tests below look at one program."""
+    return program(exchange, SMALL)
 
 
 @pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
 def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
     kind = "all-gather" if "gather(" in exchange.name else "all-reduce"
-    program = compiled_small(exchange)
-    assert [c.kind for c in wire.collectives(program)] == [kind]
+    found = wire.collectives(program_small(exchange))
+    assert [c.kind for c in found] == [kind]
 
 
 @pytest.mark.parametrize(
@@ -231,29 +231,24 @@ def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
 )
 def test_the_program_sends_the_payload_and_nothing_else(exchange):
     """Bits of the payload, padded to words, are what the compiled all-gather moves."""
-    program = compiled_small(exchange)
+    found = program_small(exchange)
     codec = compressors.make(re.findall(r"gather\((.*)\)$", exchange.name)[0])
     bits = 0
     for leaf in SMALL.values():
         state = jax.eval_shape(lambda leaf=leaf: codec.init(leaf))
         payload, _ = jax.eval_shape(codec.compress, leaf, state, jax.random.key(0))
         bits += nbits(payload)
-    sent = wire.collective_bytes(program)["all-gather"]
+    sent = wire.collective_bytes(found)["all-gather"]
     assert bits / 8 <= sent < bits / 8 + 8
 
 
 def test_sign_on_a_resnet20_sends_a_thirtieth():
     """Signs of 269,722 parameters in 65 tensors, scales and padding included."""
-    model = models.make("resnet20", num_classes=10)
-    images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
-    variables = jax.eval_shape(
-        lambda x: model.init(jax.random.key(0), x, train=False), images
-    )
     exchange = make_exchange("gather", "sign", memory="none")
-    program = compiled(exchange, variables["params"])
-    dense = wire.dense_bytes(variables["params"])
+    found = program(exchange, resnet20())
+    dense = wire.dense_bytes(resnet20())
     assert dense == 4 * 269_722
-    assert wire.collective_bytes(program)["all-gather"] <= dense / 30
+    assert wire.collective_bytes(found)["all-gather"] <= dense / 30
 
 
 @pytest.mark.parametrize(
@@ -269,28 +264,28 @@ def test_bits_of_a_kept_value_in_the_compiled_program(method, bits):
     """Value, place, norm of the bucket and padding: all that the all-gather moves."""
     size = 1_000_000
     vector = {"w": jax.ShapeDtypeStruct((size,), jnp.float32)}
-    program = compiled(make_exchange("gather", method, memory="none"), vector)
-    sent = wire.collective_bytes(program)["all-gather"]
+    found = program(make_exchange("gather", method, memory="none"), vector)
+    sent = wire.collective_bytes(found)["all-gather"]
     kept = 1000 if "0.001" in method else 10_000
     assert sent * 8 <= bits * kept
 
 
 def test_aligned_psum_sends_values_only():
     exchange = make_exchange("aligned_psum", "random_k(keep=0.1)")
-    program = compiled(exchange, SMALL)
+    found = program(exchange, SMALL)
     kept = sum(max(1, round(0.1 * leaf.size)) for leaf in SMALL.values())
-    assert wire.collective_bytes(program) == {"all-reduce": 4 * kept}
+    assert wire.collective_bytes(found) == {"all-reduce": 4 * kept}
 
 
 @pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
 def test_the_traced_figure_is_the_compiled_one(exchange):
     """What the simulation reports is what real workers send."""
-    program = compiled_small(exchange)
-    found = wire.traced_collectives(
+    traced = wire.traced_collectives(
         averaging(exchange),
         (jnp.int32(0), exchange.init(SMALL)),
         SMALL,
         axis="workers",
         workers=4,
     )
-    assert wire.collective_bytes(found) == wire.collective_bytes(program)
+    found = program_small(exchange)
+    assert wire.collective_bytes(traced) == wire.collective_bytes(found)
