@@ -131,7 +131,7 @@ def _run(
         state = None
     if state is None:
         state = State(simulation.start(), 0, 0, 0)
-    else:
+    elif (state.repetition + 1, state.step) != (config.seeds, setting.total_steps):
         step = f"step {state.step} of {setting.total_steps}"
         show.say(f"going on from {step}, seed {config.seed + state.repetition}")
     rows = rows[: state.rows]

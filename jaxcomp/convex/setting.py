@@ -32,7 +32,13 @@ __all__ = ["Setting", "Traffic", "build", "partition_of"]
 
 
 class Traffic(NamedTuple):
-    """Bytes that each worker would hand to the network, by step of a cycle."""
+    """Bytes that each worker would hand to the network, by step of a cycle.
+
+    Example:
+        >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
+        >>> traffic.sent(3), traffic.ratio(4)
+        (10, 4.0)
+    """
 
     wire: tuple[int, ...]
     plain: tuple[int, ...]  # of the same method without compression

@@ -12,15 +12,19 @@ import numpy as np
 import pytest
 
 import jaxcomp
+from benchmarks import convex as benchmark
 from configs.convex import base
+from jaxcomp import convex
 from jaxcomp.cli import train
 from jaxcomp.convex import record, runner
 from jaxcomp.convex.setting import build, partition_of
 from jaxcomp.convex.simulation import batches_between, make_simulation
+from jaxcomp.report.convex_plot import Block, plot_suboptimality
 from jaxcomp.training import Interrupted
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "convex").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
+LINE = next(line for line in benchmark.LINES if line.config == benchmark.BASELINE)
 
 
 def small(**changes: Any) -> Any:
@@ -35,6 +39,7 @@ def small(**changes: Any) -> Any:
         learning_rate="decay(a=1, tau=1000)",
         average="quadratic(tau=1000)",
         train_for="30 steps",
+        seeds=1,
         eval_every="10 steps",
         checkpoint_every="20 steps",
     )
@@ -321,6 +326,34 @@ def test_sparse_problems_run(tmp_path):
     assert 0 < result.finals[0].suboptimality < result.start
 
 
+def test_digits_with_products():
+    problem = convex.load("digits(pairs=True)")
+    rows, bias = problem.features[:, :-1], problem.features[:, -1]
+    assert problem.name == "digits(pairs=True)"
+    assert (bias == bias[0]).all()
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(rows.std(axis=0), bias[0], rtol=1e-4)
+    length = np.square(problem.features, dtype=np.float64).sum(axis=1)
+    assert length.mean() == pytest.approx(1, rel=1e-5)
+    with pytest.raises(ValueError, match="pairs is True or False, not 1"):
+        convex.load("digits(pairs=1)")
+
+
+def test_the_plot_and_the_levels(finished):
+    rows = record.read_rows(finished / "metrics.csv")[:3]
+    found = [benchmark._joined("random", "d_psgd", "method", [row]) for row in rows]
+    blocks = [Block("At random", [benchmark._curve(found, "random", LINE)])]
+    figure = plot_suboptimality(blocks)
+    assert [axes.get_xlabel() for axes in figure.axes] == [
+        "sent by one worker since the start",
+        "steps",
+    ]
+    assert len(figure.axes[0].lines) == 1
+    level = rows[1].suboptimality
+    assert benchmark.reached(found, level) == found[1]
+    assert benchmark.reached(found, level / 1e9) is None
+
+
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_config_says_what_it_is_and_runs(path, tmp_path):
     scope: dict = {}
@@ -330,6 +363,6 @@ def test_a_config_says_what_it_is_and_runs(path, tmp_path):
     header = path.read_text().split('"""')[1]
     for part in ("Reproduces:", "Expected:", "Cost:", "Command:"):
         assert part in header
-    assert f"--config=configs/convex/{path.name}" in header
+    assert f"--config=configs/convex/{path.name} --workdir=" in header
     config.update(problem="breast_cancer", train_for="2 steps", seeds=1)
     assert len(runner.run(config.lock(), tmp_path).rows) == 1

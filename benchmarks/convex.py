@@ -1,0 +1,179 @@
+"""How many bytes does an optimum cost? The configs of configs/convex, side by side.
+
+    python -m benchmarks.convex --runs runs/convex --out docs/measured
+
+Runs each config, with the examples dealt at random and sorted by label, or goes on with
+the folders that are there. Prints at which step and after how many bytes each method
+first reaches a level of suboptimality (the median over the seeds), writes the medians
+as convex.csv and draws them as convex.png.
+"""
+
+import argparse
+import csv
+import importlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxcomp.convex import runner
+from jaxcomp.convex.record import Row
+from jaxcomp.report import style
+from jaxcomp.report.convex_plot import Block, Curve, plot_suboptimality
+from jaxcomp.report.units import bytes_text
+
+__all__ = ["LEVELS", "LINES", "Line", "main", "reached"]
+
+
+class Line(NamedTuple):
+    """A config and how it is drawn."""
+
+    config: str
+    label: str
+    colour: str
+
+
+LINES = (
+    Line("centralised", "centralised, exact", style.BLUE),
+    Line("d_psgd", "D-PSGD, exact", style.INK),
+    Line("choco_top_k", "CHOCO, top-k 1 %", style.ORANGE),
+    Line("choco_random_k", "CHOCO, random-k 1 %", style.PINK),
+    Line("choco_qsgd", "CHOCO, QSGD 4 bits", style.GREEN),
+)
+PARTITIONS = {
+    "random": "Examples dealt at random",
+    "sorted": "Examples sorted by label",
+}
+# The config for sorted examples, where it has other settings than the one for random.
+SORTED = {"choco_top_k": "choco_sorted"}
+LEVELS = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4, 3e-5)
+BASELINE = "d_psgd"
+
+
+class Summary(NamedTuple):
+    """A line of convex.csv: an evaluation, over the seeds of a run."""
+
+    partition: str
+    config: str
+    method: str
+    step: int
+    epoch: float
+    bytes_sent: int
+    suboptimality: float  # the median
+    lowest: float
+    highest: float
+    worst_worker: float  # medians too
+    consensus_distance: float
+
+
+def main(arguments: list[str] | None = None) -> list[Summary]:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--runs", type=Path, default=Path("runs/convex"))
+    parser.add_argument("--out", type=Path, help="folder for the CSV and the plot")
+    parser.add_argument("--train-for", help="instead of the configs' own")
+    parser.add_argument("--seeds", type=int, help="instead of the configs' own")
+    args = parser.parse_args(arguments)
+    found: list[Summary] = []
+    for partition in PARTITIONS:
+        for line in LINES:
+            found += _summaries(partition, line, args)
+        print_levels([row for row in found if row.partition == partition])
+    if args.out:
+        args.out.mkdir(parents=True, exist_ok=True)
+        write_csv(args.out / "convex.csv", found)
+        blocks = [
+            Block(title, [_curve(found, name, line) for line in LINES])
+            for name, title in PARTITIONS.items()
+        ]
+        with style.look():
+            plot_suboptimality(blocks).savefig(args.out / "convex.png", dpi=130)
+        print(f"wrote convex.csv and convex.png in {args.out}")
+    return found
+
+
+def reached(rows: Sequence[Summary], level: float) -> Summary | None:
+    """The first evaluation at or below a level, if any; rows rise in their steps."""
+    return next((row for row in rows if row.suboptimality <= level), None)
+
+
+def print_levels(rows: Sequence[Summary]) -> None:
+    """A table: bytes and steps to each level, and how many times fewer bytes."""
+    by_config = {c: [r for r in rows if r.config == c] for c in _configs(rows)}
+    print(f"\n{PARTITIONS[rows[0].partition]}: first at or below a level")
+    print(f"{'config':16} {'level':>7} {'steps':>7} {'sent':>9} {'less':>7}")
+    for level in LEVELS:
+        exact = reached(by_config[BASELINE], level)
+        for config, own in by_config.items():
+            row = reached(own, level)
+            if row is None:
+                print(f"{config:16} {level:7.0e} {'-':>7}")
+                continue
+            ratio = exact.bytes_sent / row.bytes_sent if exact else float("nan")
+            sent = bytes_text(row.bytes_sent)
+            print(f"{config:16} {level:7.0e} {row.step:7} {sent:>9} {ratio:6.1f}x")
+
+
+def write_csv(file: Path, rows: Sequence[Summary]) -> None:
+    with open(file, "w", newline="") as target:
+        writer = csv.writer(target, lineterminator="\n")
+        writer.writerow(Summary._fields)
+        for row in rows:
+            writer.writerow(
+                float(f"{v:.5g}") if isinstance(v, float) else v for v in row
+            )
+
+
+def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Summary]:
+    """Run a config, or read its finished run, and join its seeds."""
+    name = (
+        SORTED.get(line.config, line.config) if partition == "sorted" else line.config
+    )
+    config = importlib.import_module(f"configs.convex.{name}").get_config()
+    config.partition = partition
+    config.train_for = args.train_for or config.train_for
+    config.seeds = args.seeds or config.seeds
+    result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
+    print(f"{line.config}, {partition}\n{runner.closing_lines(result)}", flush=True)
+    steps = sorted({row.step for row in result.rows})
+    method = f"{config.mixer or config.exchange}, {config.compressor}"
+    of_step = {step: [r for r in result.rows if r.step == step] for step in steps}
+    return [_joined(partition, line.config, method, of_step[step]) for step in steps]
+
+
+def _joined(partition: str, config: str, method: str, rows: list[Row]) -> Summary:
+    values = [row.suboptimality for row in rows]
+    return Summary(
+        partition=partition,
+        config=config,
+        method=method,
+        step=rows[0].step,
+        epoch=rows[0].epoch,
+        bytes_sent=rows[0].bytes_sent,
+        suboptimality=float(np.median(values)),
+        lowest=min(values),
+        highest=max(values),
+        worst_worker=float(np.median([row.worst_suboptimality for row in rows])),
+        consensus_distance=float(np.median([row.consensus_distance for row in rows])),
+    )
+
+
+def _curve(found: Sequence[Summary], partition: str, line: Line) -> Curve:
+    rows = [r for r in found if (r.partition, r.config) == (partition, line.config)]
+    return Curve(
+        line.label,
+        line.colour,
+        steps=np.array([row.step for row in rows]),
+        sent=np.array([row.bytes_sent for row in rows]),
+        middle=np.array([row.suboptimality for row in rows]),
+        low=np.array([row.lowest for row in rows]),
+        high=np.array([row.highest for row in rows]),
+    )
+
+
+def _configs(rows: Sequence[Summary]) -> list[str]:
+    return list(dict.fromkeys(row.config for row in rows))
+
+
+if __name__ == "__main__":
+    main()
