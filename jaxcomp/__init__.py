@@ -25,9 +25,10 @@ from jaxcomp._version import __version__
 from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
+from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.payloads import nbits
 from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, make_exchange, make_mixer, mixing
+from jaxcomp.transform import distributed, mixing
 
 __all__ = [
     "Averaged",

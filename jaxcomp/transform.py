@@ -1,18 +1,14 @@
 """From an exchange, or a mixer, to one link of an optax chain."""
 
 import functools
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp import exchanges, gossip, local, memory
 from jaxcomp.base import (
     Array,
-    Axis,
-    Compressor,
     Exchange,
     Info,
     Mixer,
@@ -20,19 +16,8 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.compressors import make as make_compressor
-from jaxcomp.scope import Plan
-from jaxcomp.scope import policy as _policy
-from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, suggest
 
-__all__ = [
-    "DistributedState",
-    "distributed",
-    "find_state",
-    "make_exchange",
-    "make_mixer",
-    "mixing",
-]
+__all__ = ["DistributedState", "distributed", "find_state", "mixing"]
 
 
 class DistributedState(NamedTuple):
@@ -41,114 +26,6 @@ class DistributedState(NamedTuple):
     step: Array  # [] int32, steps taken: each step draws its own key
     exchange: State  # of the exchange or the mixer
     info: PerWorker  # the last step's Info, for whoever logs it
-
-
-def make_exchange(
-    exchange: str | Call | Exchange = "gather",
-    compressor: str | Compressor = "top_k(keep=0.01)",
-    memory: str | Call | Pipe = "error_feedback",
-    scope: str | Plan = "per_leaf",
-    axis: Axis = "workers",
-    *,
-    policy: Sequence[tuple[str, str]] = (),
-    dense: bool = False,
-) -> Exchange:
-    """Build the whole method from spec strings.
-
-    Args:
-      exchange: how trees cross workers, a name in `jaxcomp.exchanges.REGISTRY`.
-      compressor: what is lost, a name in `jaxcomp.compressors.REGISTRY` or a
-        composition with "|".
-      memory: what happens to the loss, a name in `jaxcomp.memory.REGISTRY`, or several
-        with "|", the first one next to the gradient.
-      scope: what is compressed as one vector, a name in `jaxcomp.scope.REGISTRY`.
-      axis: name of the mapped axis.
-      policy: pairs (pattern, method) that choose for each tensor, as in
-        `jaxcomp.scope.policy`; in place of a scope.
-      dense: send everything as it is, with the same state: for some steps of a run.
-
-    Raises:
-      SpecError: unknown name, argument or value; the message lists the valid ones.
-
-    Example:
-        >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
-        'aligned_psum(random_k(keep=0.1, unbiased=False))'
-    """
-    scope = _plan(compressor, scope, policy)
-    inner = exchanges.make(exchange, compressor, scope, axis)
-    return _make_memory(memory, exchanges.dense_step(inner) if dense else inner)
-
-
-def make_mixer(
-    mixer: str | Call,
-    topology: str | gossip.Topology | None = None,
-    workers: int | None = None,
-    *,
-    compressor: str | Compressor = "none",
-    scope: str | Plan = "per_leaf",
-    policy: Sequence[tuple[str, str]] = (),
-    exchange: str | Call | Exchange | None = None,
-    memory: str | Call | Pipe = "none",
-    axis: Axis = "workers",
-    dense: bool = False,
-) -> Mixer:
-    """Build a method by which every worker trains a model of its own.
-
-    Args:
-      mixer: a name in `jaxcomp.gossip.REGISTRY`, which needs a topology, or in
-        `jaxcomp.local.REGISTRY`, which needs an exchange.
-      topology: spec of the graph, or a graph.
-      workers: their number, for a graph's spec.
-      compressor: what is lost, as in `make_exchange`.
-      scope: what is compressed as one vector.
-      policy: pairs (pattern, method), in place of a scope.
-      exchange: of local methods: how workers average what they have learnt.
-      memory: of that exchange.
-      axis: name of the mapped axis.
-      dense: of local methods: send everything as it is, with the same state.
-
-    Raises:
-      SpecError: unknown name, argument or value; the message lists the valid ones.
-
-    Example:
-        >>> make_mixer("choco(gamma=0.4)", "ring", 8, compressor="sign").name
-        'choco(gamma=0.4) on ring, sign'
-        >>> make_mixer("local_sgd(h=4)", exchange="exact").schedule
-        (0, 0, 0, 1)
-    """
-    call = parse(mixer) if isinstance(mixer, str) else mixer
-    if not isinstance(call, Call):
-        raise SpecError(f"a mixer is one name with arguments, not {str(call)!r}")
-    if call.name in local.REGISTRY:
-        if topology is not None:
-            raise error_at(call, f"{call.name} has no topology: all workers take part")
-        if exchange is None:
-            raise error_at(call, f"{call.name} needs an exchange, such as 'gather'")
-        built = make_exchange(
-            exchange, compressor, memory, scope, axis, policy=policy, dense=dense
-        )
-        return local.make(call, built)
-    if call.name not in gossip.REGISTRY:
-        hint = suggest(call.name, [*gossip.REGISTRY, *local.REGISTRY])
-        raise error_at(call, f"unknown mixer {call.name!r}. {hint}")
-    if exchange is not None or memory != "none" or dense:
-        message = (
-            f"{call.name} sends to neighbours: it takes no exchange, no memory and no "
-            "dense steps"
-        )
-        raise error_at(call, message)
-    if isinstance(topology, str):
-        if workers is None:
-            raise error_at(call, f"the topology {topology!r} needs workers=")
-        topology = gossip.topology(topology, workers)
-    if topology is None:
-        raise error_at(call, f"{call.name} needs a topology, such as 'ring'")
-    return gossip.make(
-        call, topology, compressor, _plan(compressor, scope, policy), axis
-    )
-
-
-_make_memory = memory.make  # `make_exchange` has an argument of the module's name
 
 
 def distributed(
@@ -166,6 +43,7 @@ def distributed(
         `key=`: the same key on every worker, a base key is enough.
 
     Example:
+        >>> from jaxcomp.make import make_exchange
         >>> tx = optax.chain(
         ...     distributed(make_exchange(compressor="sign"), seed=0), optax.sgd(0.1)
         ... )
@@ -216,6 +94,7 @@ def mixing(
         compiled step for each; default: the step decides which one runs.
 
     Example:
+        >>> from jaxcomp.make import make_mixer
         >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
         >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
         >>> params = jnp.zeros((4, 3))  # four workers
@@ -265,6 +144,7 @@ def find_state(opt_state: Any) -> DistributedState:
     """The `DistributedState` inside the state of any optax chain.
 
     Example:
+        >>> from jaxcomp.make import make_exchange
         >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
         >>> int(find_state(tx.init(jnp.ones(3))).step)
         0
@@ -279,19 +159,6 @@ def find_state(opt_state: Any) -> DistributedState:
             f"expected one `distributed` or `mixing` in the chain, found {len(states)}"
         )
     return states[0]
-
-
-def _plan(
-    compressor: str | Compressor,
-    scope: str | Plan,
-    policy: Sequence[tuple[str, str]],
-) -> str | Plan:
-    """The scope, or the plan that a policy makes in its place."""
-    if not policy:
-        return scope
-    if scope != "per_leaf":
-        raise SpecError(f"a policy is a scope of its own; {scope!r} cannot be one too")
-    return _policy(make_compressor(compressor), rules=policy)
 
 
 def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:

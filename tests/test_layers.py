@@ -20,7 +20,7 @@ ROWS = [
     {"exchanges"},
     {"memory", "clipping"},
     {"gossip", "local"},
-    {"transform"},
+    {"make", "transform"},
     {"parallel"},
     {"wire"},
     {"models"},

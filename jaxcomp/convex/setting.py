@@ -21,11 +21,12 @@ from jaxcomp.convex import (
 )
 from jaxcomp.data import make_partition
 from jaxcomp.data.shards import PARTITIONS, Partition
+from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
 from jaxcomp.specs import Call, SpecError, error_at, parse, suggest
 from jaxcomp.training.method import make_graph
 from jaxcomp.training.schedules import Horizon, steps_of
-from jaxcomp.transform import distributed, make_exchange, make_mixer, mixing
+from jaxcomp.transform import distributed, mixing
 from jaxcomp.wire import collective_bytes, traced_collectives
 
 __all__ = ["Setting", "Traffic", "build", "partition_of"]

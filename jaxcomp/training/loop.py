@@ -14,7 +14,6 @@ from jaxcomp.training.build import Pieces, build, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.evaluation import (
     OwnScores,
-    View,
     make_evaluator,
     make_viewer,
     own_scores,
@@ -24,6 +23,7 @@ from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
 from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.progress import Display, display, epoch_line
+from jaxcomp.training.rows import epoch_row, score_columns
 from jaxcomp.training.run_folder import Table, open_run, open_tables
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
@@ -181,23 +181,20 @@ def _run(
             position = position._replace(totals=position.totals.over_processes())
         if ends_epoch:
             seen = view(state)
-            state, evaluated = seen.kept, False
+            state = seen.kept
+            scores = own = None
             if epoch % every.evaluate == 0 or done == total:
-                evaluated, scores = True, score(seen.shown)
+                scores = score(seen.shown)
                 is_best = position.best is None or scores.accuracy > position.best
-                position = position._replace(scores=scores)
-            if is_best and position.scores:
-                position = position._replace(best=position.scores.accuracy)
-            judged = is_per_worker(state.params) and (
+                best = scores.accuracy if is_best else position.best
+                position = position._replace(scores=scores, best=best)
+            if is_per_worker(state.params) and (
                 done == total or _due(epoch, every.evaluate_own)
-            )
-            if judged:
+            ):
                 own = own_scores(pieces, state, config.batch_size)
                 position = position._replace(own=own)
-            row = {
-                **_epoch_row(done, epoch, position, pieces, traffic),
-                **_score_columns(position, seen, evaluated=evaluated, judged=judged),
-            }
+            row = epoch_row(done, position, pieces, traffic, seen.distance)
+            row |= score_columns(scores, own)
             tables.epochs.append(row)
             show.say(epoch_line(row, epochs))
             position = position._replace(totals=Totals())
@@ -264,43 +261,6 @@ def _account(
             row["learning_rate"] = float(pieces.rate(number))
             table.append(row)
     return position._replace(totals=totals, seconds=seconds)
-
-
-def _epoch_row(
-    done: int,
-    epoch: int,
-    position: Position,
-    pieces: Pieces,
-    traffic: Traffic,
-) -> dict[str, Any]:
-    sent = traffic._replace(wire=position.totals.bytes_per_step())
-    return {
-        "epoch": epoch,
-        "step": done,
-        "examples": done * pieces.horizon.batch_size,
-        "seconds": position.seconds,
-        "learning_rate": float(pieces.rate(done - 1)),
-        "wire_bytes_per_step": sent.wire,
-        "dense_bytes_per_step": sent.dense,
-        "compression_ratio": sent.ratio,
-        "simulated": int(sent.simulated or sent.stand_in),
-        **position.totals.means(),
-    }
-
-
-def _score_columns(
-    position: Position, seen: View, *, evaluated: bool, judged: bool
-) -> dict[str, float | None]:
-    """The columns of metrics.csv that are empty where nothing was evaluated."""
-    scores = position.scores if evaluated else None
-    own = position.own if judged else None
-    return {
-        "test_loss": scores and scores.loss,
-        "test_accuracy": scores and scores.accuracy,
-        "consensus_distance": seen.distance,
-        "own_accuracy": own and own.mean,
-        "worst_accuracy": own and own.worst,
-    }
 
 
 def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:

@@ -4,9 +4,9 @@ from typing import Any
 
 from jaxcomp import gossip, local
 from jaxcomp.base import Exchange, Mixer
+from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.specs import Call, parse
 from jaxcomp.training.stages import Stage
-from jaxcomp.transform import make_exchange, make_mixer
 
 __all__ = ["make_graph", "make_method"]
 

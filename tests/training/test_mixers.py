@@ -60,7 +60,8 @@ def test_the_mean_model_is_evaluated_and_each_worker_s_own_at_the_end(finished):
     def accuracy(params, stats):
         variables = {"params": params, "batch_stats": stats}
         logits = pieces.model.apply(variables, images, train=False)
-        return np.mean(np.argmax(logits, -1) == pieces.dataset.test_labels)
+        hits = np.argmax(np.asarray(logits), -1) == pieces.dataset.test_labels
+        return float(hits.mean())
 
     params, stats = (
         parallel.to_host(part).value
