@@ -12,8 +12,18 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import compressors, exchanges, memory, models, scope, training
+from jaxcomp import (
+    compressors,
+    exchanges,
+    gossip,
+    local,
+    memory,
+    models,
+    scope,
+    training,
+)
 from jaxcomp.cli import main
+from jaxcomp.gossip.topology import REGISTRY as GRAPHS
 from tests import laws
 from tests.training.small import small_config
 
@@ -79,7 +89,14 @@ def test_readme_links_lead_somewhere():
 
 @pytest.mark.parametrize(
     "name",
-    [*compressors.REGISTRY, *exchanges.REGISTRY, *memory.REGISTRY, *scope.REGISTRY],
+    [
+        *GRAPHS,
+        *(
+            name
+            for part in (compressors, exchanges, gossip, local, memory, scope)
+            for name in part.REGISTRY
+        ),
+    ],
 )
 def test_every_method_is_described(name):
     assert f"`{name}" in (ROOT / "docs" / "methods.md").read_text()

@@ -223,3 +223,16 @@ def test_bad_arguments_are_shown(spec, message):
 def test_bad_data_are_refused(features, labels, message):
     with pytest.raises(ValueError, match=message):
         make("bad", features, labels)
+
+
+def test_digits_with_products():
+    problem = load("digits(pairs=True)")
+    rows, bias = problem.features[:, :-1], problem.features[:, -1]
+    assert problem.name == "digits(pairs=True)"
+    assert (bias == bias[0]).all()
+    np.testing.assert_allclose(rows.mean(axis=0), 0, atol=1e-6)
+    np.testing.assert_allclose(rows.std(axis=0), bias[0], rtol=1e-4)
+    length = np.square(problem.features, dtype=np.float64).sum(axis=1)
+    assert length.mean() == pytest.approx(1, rel=1e-5)
+    with pytest.raises(ValueError, match="pairs is True or False, not 1"):
+        load("digits(pairs=1)")

@@ -1,0 +1,19 @@
+"""SparseLoCo: 8 steps alone, then 3 % of what was learnt, in 2 bits.
+
+Reproduces: nothing published.
+Expected:   TBD-sparse_loco
+Cost:       half a minute on 2 CPU cores.
+Command:    python train.py --config=configs/sparse_loco.py --workdir=runs/sparse_loco
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.mixer = "sparse_loco(h=8)"
+    config.compressor = "top_k(keep=0.03) | qsgd(levels=1, norm='max', bucket=64)"
+    config.memory = "none"
+    return config

@@ -1,0 +1,22 @@
+"""Updates that travel along a hypercube and arrive up to 3 steps late.
+
+Reproduces: nothing published.
+Expected:   TBD-stale_hypercube
+Cost:       half a minute on 2 CPU cores.
+Command:    python train.py --config=configs/stale_hypercube.py --workdir=runs/stale_hypercube
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.workers = 8
+    config.exchange = ""
+    config.memory = ""
+    config.mixer = "stale_hypercube"
+    config.topology = "hypercube(one_peer=True)"
+    config.compressor = "none"
+    return config

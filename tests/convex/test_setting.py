@@ -1,0 +1,90 @@
+"""What a config of a convex run names: mistakes, problems, bytes, batches."""
+
+import jax
+import numpy as np
+import pytest
+
+import jaxcomp
+from jaxcomp.cli import train
+from jaxcomp.convex.setting import build, partition_of
+from jaxcomp.convex.simulation import batches_between
+from tests.convex.small import CENTRALISED, small
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"problem": "digit"}, "unknown convex problem 'digit'. Did you mean 'digits'"),
+        ({"problem": "libsvm(path='no.txt')"}, "No such file or directory. Sets to"),
+        ({"problem": "libsvm(path='.')"}, "libsvm(path='.'): Is a directory."),
+        ({"problem": "digits | digits"}, "a convex problem is one name"),
+        ({"mixer": "chocco"}, "unknown mixer 'chocco'. Did you mean 'choco'"),
+        ({"mixer": "local_sgd(h=2)", "topology": ""}, "local_sgd needs an exchange"),
+        ({"partition": "sort"}, "unknown partition 'sort'. Did you mean 'sorted'"),
+        ({"partition": "dirichlet(alpha=0)"}, "alpha is a number above 0"),
+        ({"partition": "dirichlet(beta=1)"}, "no argument 'beta'. Valid: alpha"),
+        ({"partition": "all | all"}, "a partition cannot be composed"),
+        ({"topology": ""}, "choco needs a topology, such as 'ring'"),
+        ({"topology": "rng"}, "unknown topology 'rng'. Did you mean 'ring'"),
+        ({"mixer": "", "exchange": "exact"}, "topology 'ring' is of no use"),
+        ({"learning_rate": "decai"}, "unknown learning rate 'decai'"),
+        ({"average": "means"}, "unknown average 'means'. Did you mean 'mean'"),
+        ({"batch_size": 6}, "a batch of 6 does not divide over 4 workers"),
+        ({"batch_size": 4000}, "a batch of 4000 is more than 569 examples"),
+        ({"train_for": "two epochs"}, "not a number"),
+        ({"eval_every": ""}, "train_for and eval_every are durations"),
+        ({"seeds": 0}, "seeds are 1 or more"),
+        ({"seed": -1}, "a seed is a whole number from 0, not -1"),
+        ({"regulariser": 0.5}, "regulariser stands here and in the config"),
+        ({"memory": "error_feedback"}, "it takes no exchange, no memory"),
+        ({"mixer": "", "topology": "", "exchange": "gahter"}, "Did you mean 'gather'"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else str(value),
+)
+def test_mistakes_are_one_message(changes, message, tmp_path, capsys):
+    assert train.run(small(**changes), str(tmp_path / "run")) == 1
+    shown = capsys.readouterr().err
+    assert message in shown
+    assert "Traceback" not in shown
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_regulariser_of_the_config_is_that_of_the_problem():
+    setting = build(small(problem="breast_cancer", regulariser=0.5))
+    assert setting.problem.regulariser == 0.5
+
+
+@pytest.mark.parametrize("compressor", ["top_k(keep=0.1)", "qsgd(levels=7)", "sign"])
+def test_bytes_are_those_of_the_payload(compressor):
+    traffic = build(small(compressor=compressor)).traffic
+    x = jax.ShapeDtypeStruct((30,), np.float32)
+    method = jaxcomp.make_compressor(compressor)
+    payload = jax.eval_shape(method.compress, x, (), jax.random.key(0))[0]
+    neighbours = 2
+    each = jaxcomp.nbits(payload) / 8
+    for step in (1, 7):
+        words = traffic.sent(step) / step / neighbours
+        assert each <= words < each + 4 * len(jax.tree.leaves(payload))
+    assert traffic.plain == (2 * 4 * 30,)
+
+
+def test_bytes_follow_the_turns_of_a_mixer():
+    """Local SGD sends at every third step alone."""
+    traffic = build(small(**(CENTRALISED | {"mixer": "local_sgd(h=3)"}))).traffic
+    assert traffic.wire == (0, 0, 120)
+    assert [traffic.sent(t) for t in (2, 3, 5, 6)] == [0, 120, 120, 240]
+
+
+def test_local_methods_know_what_they_save():
+    changes = {"mixer": "local_sgd(h=3)", "exchange": "gather", "compressor": "sign"}
+    traffic = build(small(**(CENTRALISED | changes))).traffic
+    assert traffic.plain == (0, 0, 120)
+    assert 0 < traffic.wire[2] < 120
+
+
+def test_batches_run_through_epochs():
+    divided = partition_of(small(), np.zeros(569), 0)
+    whole = batches_between(divided, 4, 0, 300)
+    assert whole.shape == (300, 4, 1)
+    parts = [batches_between(divided, 4, a, b) for a, b in ((0, 140), (140, 300))]
+    np.testing.assert_array_equal(np.concatenate(parts), whole)
