@@ -3,7 +3,7 @@
 Reproduces: nothing published.
 Expected:   TBD-choco_dirichlet
 Cost:       half a minute on 2 CPU cores.
-Command:    python train.py --config=configs/choco_dirichlet.py --workdir=runs/choco_dirichlet
+Command:    python train.py --config=configs/choco_dirichlet.py --workdir=runs/dirichlet
 """
 
 from ml_collections import ConfigDict

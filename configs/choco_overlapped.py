@@ -3,7 +3,7 @@
 Reproduces: nothing published.
 Expected:   TBD-choco_overlapped
 Cost:       half a minute on 2 CPU cores.
-Command:    python train.py --config=configs/choco_overlapped.py --workdir=runs/choco_overlapped
+Command:    python train.py --config=configs/choco_overlapped.py --workdir=runs/overlapped
 """
 
 from ml_collections import ConfigDict

@@ -3,7 +3,7 @@
 Reproduces: nothing published.
 Expected:   TBD-stale_hypercube
 Cost:       half a minute on 2 CPU cores.
-Command:    python train.py --config=configs/stale_hypercube.py --workdir=runs/stale_hypercube
+Command:    python train.py --config=configs/stale_hypercube.py --workdir=runs/cube
 """
 
 from ml_collections import ConfigDict

@@ -1,32 +1,53 @@
-"""The committed configs, and what the benchmarks make of their runs."""
+"""The committed configs, the benchmarks of their runs, and docs/convex.md."""
 
 import math
+import re
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from benchmarks import convex, convex_grid
 from configs.convex import base
-from jaxcomp.convex import runner
+from jaxcomp.convex import averages, rates, record, runner, setting, testbeds
 from jaxcomp.convex.record import Row
+from jaxcomp.data.shards import PARTITIONS
 from jaxcomp.report.convex_plot import Block, plot_suboptimality
+from jaxcomp.report.units import bytes_text
 from tests.convex.small import small
 
-CONFIGS = sorted((Path(__file__).parents[2] / "configs" / "convex").glob("*.py"))
+ROOT = Path(__file__).parents[2]
+DOCUMENT = (ROOT / "docs" / "convex.md").read_text()
+CONFIGS = sorted((ROOT / "configs" / "convex").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
+each_config = pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
-def test_a_config_says_what_it_is_and_runs(path, tmp_path):
+def config_in(path: Path) -> ConfigDict:
     scope: dict = {}
     exec(compile(path.read_text(), str(path), "exec"), scope)
-    config = scope["get_config"]()
+    return scope["get_config"]()
+
+
+@each_config
+def test_a_config_says_what_it_is_and_what_it_sends(path, monkeypatch):
+    config = config_in(path)
     assert set(config.keys()) == set(base.get_config().keys())
     header = path.read_text().split('"""')[1]
     for part in ("Reproduces:", "Expected:", "Cost:", "Command:"):
         assert part in header
     assert f"--config=configs/convex/{path.name} --workdir=" in header
+    monkeypatch.setattr(setting, "solve", lambda problem: None)  # it takes a while
+    sent = setting.build(config.lock()).traffic.sent(1)
+    assert f"; {bytes_text(sent)} a step." in header
+
+
+@pytest.mark.slow
+@each_config
+def test_a_config_runs(path, tmp_path):
+    config = config_in(path)
     config.update(problem="breast_cancer", train_for="2 steps", seeds=1)
     assert len(runner.run(config.lock(), tmp_path).rows) == 1
 
@@ -75,16 +96,57 @@ def test_levels_are_read_off_straight_lines_of_the_logarithm():
     assert math.isnan(crossing([0, 10, 20], [1.0, math.nan, math.nan], 1e-2))
 
 
-def test_the_grid_as_a_command(tmp_path, capsys):
-    short = ["--problem", "breast_cancer", "--train-for", "20 steps"]
-    pairs = ["--a", "1", "--tau", "1000", "--eval-every", "10 steps"]
-    found = convex_grid.main([*short, *pairs, "--out", str(tmp_path)])
+def test_the_grid_as_a_command(tmp_path, monkeypatch, capsys):
+    """What the runs find is given here: half as many steps for twice the rate."""
+
+    def measured(config, grid):
+        assert config.train_for == "7 steps"
+        sent = {"d_psgd": 1000.0}.get(config.mixer, 10.0)
+        steps = [80.0, 100.0, 120.0, 200.0, math.nan]
+        return [
+            convex_grid.Run(a, tau, sent, [s / a for s in steps], end=1e-3)
+            for a, tau in grid.pairs
+        ]
+
+    monkeypatch.setattr(convex_grid, "measure", measured)
+    arguments = ["--a", "1", "2", "--tau", "500", "--train-for", "7 steps"]
+    found = convex_grid.main([*arguments, "--out", str(tmp_path)])
     assert len(found) == 4
-    lines = (tmp_path / "convex_grid.csv").read_text().splitlines()
-    assert lines[0].startswith("partition,config,a,tau,step_bytes,steps_to_0.01,")
-    assert [line.split(",")[:4] for line in lines[1:]] == [
-        [partition, config, "1", "1000"]
-        for partition in ("random", "sorted")
-        for config in ("d_psgd", "choco_top_k")
-    ]
-    assert "the fewest steps to a level" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "  1e-02 d_psgd         2   500      40     40 kB" in shown
+    assert "  1e-02 choco_sorted   2   500      40     400 B, 100.0x less" in shown
+    assert "  1e-04 choco_sorted not reached" in shown
+    header, *lines = (tmp_path / "convex_grid.csv").read_text().splitlines()
+    assert header.startswith("partition,config,mixer,a,tau,step_bytes,steps_to_0.01,")
+    assert len(lines) == 8
+    last = "sorted,choco_sorted,choco(gamma=0.06),2,500,10,40.0,50.0,60.0,100.0,,0.001"
+    assert lines[-1] == last
+
+
+def test_the_commands_of_the_document_exist():
+    found = re.findall(r"^    python (.*)$", DOCUMENT, re.MULTILINE)
+    assert len(found) >= 5
+    keys = base.get_config().keys()
+    for command in found:
+        program, *words = shlex.split(command)
+        if program == "-m":
+            assert (ROOT / f"{words[0].replace('.', '/')}.py").exists(), command
+            continue
+        assert (ROOT / program).exists(), command
+        for name, value in (word.removeprefix("--").split("=", 1) for word in words):
+            assert name in ("config", "workdir") or name.split(".")[1] in keys, command
+            assert name != "config" or (ROOT / value).exists(), command
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *testbeds.REGISTRY,
+        *rates.REGISTRY,
+        *averages.REGISTRY,
+        *PARTITIONS,
+        *record.Row._fields,
+    ],
+)
+def test_every_name_is_in_the_document(name):
+    assert f"`{name}" in DOCUMENT

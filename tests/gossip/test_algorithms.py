@@ -16,9 +16,9 @@ GRAPHS = (("ring", 4), ("ring", 8), ("torus", 9), ("social", 32))
 COMPRESSED = ("choco", "choco_overlapped", "dcd_psgd", "ecd_psgd", "deep_squeeze")
 
 
-def reference(name, graph, given, compressor):
+def reference(name, graph, given, compressor, scope="per_leaf"):
     """The models after each step, [steps, workers, elements], by the reference."""
-    codec = lift("per_leaf", compressor)
+    codec = lift(scope, compressor)
     spec = given.start
 
     @jax.jit
@@ -59,11 +59,11 @@ def unflatten(row, spec):
     return jax.tree.unflatten(structure, shaped)
 
 
-def follows(name, compressor, graph, given):
+def follows(name, compressor, graph, given, scope="per_leaf"):
     """Whether all models are those of the reference, to rounding, for 50 steps."""
-    mixer = gossip.make(name, graph, compressor)
+    mixer = gossip.make(name, graph, compressor, scope)
     models = flat(train(mixer, given, STEPS), 2)
-    expected = reference(name, graph, given, compressor)
+    expected = reference(name, graph, given, compressor, scope)
     scale = np.abs(expected).max(axis=(1, 2), keepdims=True)
     return np.max(np.abs(models - expected) / scale) < 5e-5
 
@@ -84,6 +84,11 @@ def test_it_equals_the_reference(name, compressor, graph):
     # way, one in a million, and the paths part there: hence more than one problem.
     problems = (problem(graph.size, seed) for seed in range(3))
     assert any(follows(name, compressor, graph, given) for given in problems)
+
+
+def test_a_scope_is_a_scope_of_the_model():
+    graph = jaxcomp.topology("star", 5)
+    assert follows("choco", "top_k(keep=0.1)", graph, problem(5), "whole_tree")
 
 
 @pytest.mark.parametrize("graph", [*GRAPHS, ("exponential", 6), ("star", 5)])

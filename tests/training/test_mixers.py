@@ -97,7 +97,7 @@ def build_fresh():
     return build(gossip_config()).fresh()
 
 
-QUICK = ("choco_overlapped", "one peer", "diloco")
+QUICK = ("choco_overlapped", "diloco")
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,9 @@ def test_a_run_goes_on_to_the_bit(name, tmp_path, monkeypatch):
         assert rows(tmp_path / "cut" / table) == rows(tmp_path / "whole" / table)
 
 
-@pytest.mark.parametrize("mapper", ["vmap", "shard_map"])
+@pytest.mark.parametrize(
+    "mapper", ["vmap", pytest.param("shard_map", marks=pytest.mark.slow)]
+)
 def test_mappers_agree(mapper, finished, tmp_path):
     config = gossip_config(mapper=mapper)
     result = training.train_and_evaluate(config, tmp_path)

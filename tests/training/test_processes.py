@@ -51,12 +51,12 @@ def finish(process: subprocess.Popen) -> str:
     return output
 
 
-def final_state(folder: Path):
-    pieces = build(CONFIG)
+def final_state(folder: Path, config=CONFIG):
+    pieces = build(config)
     like = parallel.abstract(parallel.spread(pieces.fresh(), pieces.workers))
     restored = open_checkpoints(folder / "checkpoints").restore(like, "latest")
     assert restored is not None
-    assert restored.step == 60
+    assert restored.step == pieces.total_steps
     return restored.state
 
 
@@ -127,18 +127,23 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def test_two_processes_are_one_with_as_many_devices(unbroken, tmp_path):
-    """Four workers over two processes: the same model, checkpoint and tables."""
+def run_on_two(folder: Path, *extra: str) -> list[str]:
+    """The same command on two processes, to the end; what each printed."""
     address = f"--coordinator=127.0.0.1:{free_port()}"
     pair = [
-        begin(tmp_path, address, "--processes=2", f"--process={index}")
+        begin(folder, address, "--processes=2", f"--process={index}", *extra)
         for index in range(2)
     ]
     try:
-        outputs = [finish(process) for process in pair]
+        return [finish(process) for process in pair]
     finally:
         for process in pair:
             process.kill()
+
+
+def test_two_processes_are_one_with_as_many_devices(unbroken, tmp_path):
+    """Four workers over two processes: the same model, checkpoint and tables."""
+    outputs = run_on_two(tmp_path)
     assert "test accuracy" in outputs[0]
     assert "epoch" not in outputs[1], "the first process does the talking"
     ours, theirs = final_state(tmp_path), final_state(unbroken)
@@ -152,6 +157,31 @@ def test_two_processes_are_one_with_as_many_devices(unbroken, tmp_path):
         assert a["test_accuracy"] == b["test_accuracy"]
         assert float(a["train_loss"]) == pytest.approx(float(b["train_loss"]))
         assert a["wire_bytes_per_step"] == b["wire_bytes_per_step"]
+
+
+@pytest.mark.slow
+def test_neighbours_may_live_in_another_process(tmp_path):
+    """Gossip on a ring of four over two processes, each worker judged on its own."""
+    changes = {
+        "mixer": "choco(gamma=0.5)",
+        "topology": "ring",
+        "exchange": "",
+        "memory": "",
+        "compressor": "sign",
+        "train_for": "25 steps",
+    }
+    config = small_config(workers=4, checkpoint_every="7 steps", **changes)
+    training.train_and_evaluate(config, tmp_path / "one")
+    run_on_two(tmp_path / "two", *(f"--config.{k}={v}" for k, v in changes.items()))
+    states = [final_state(tmp_path / name, config) for name in ("two", "one")]
+    assert_same_state(states[0].params, states[1].params)
+    assert_same_state(states[0].opt_state, states[1].opt_state)
+    tables = [rows(tmp_path / name / "metrics.csv") for name in ("two", "one")]
+    for a, b in zip(*tables, strict=True):
+        for column in ("wire_bytes_per_step", "own_accuracy", "worst_accuracy"):
+            assert a[column] == b[column]
+        distances = [float(row["consensus_distance"]) for row in (a, b)]
+        assert distances[0] == pytest.approx(distances[1], rel=1e-5)
 
 
 def test_a_mistake_is_one_message(tmp_path):
