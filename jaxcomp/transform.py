@@ -91,7 +91,8 @@ def mixing(
       mixer: from `make_mixer`.
       seed: as in `distributed`.
       program: compile this program of the mixer's schedule alone, for loops with a
-        compiled step for each; default: the step decides which one runs.
+        compiled step for each (`mixer.program(step)` says whose turn it is); default:
+        the step count decides which one runs.
 
     Example:
         >>> from jaxcomp.make import make_mixer

@@ -2,11 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
   jaxcomp report runs/cifar10-topk --png figures/
+  jaxcomp report runs/convex-ring runs/convex-centralised
 """
 
 
@@ -22,15 +24,17 @@ def add_parser(
         "report",
         help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
-        "numbers, plots and config of the run and needs no other file.",
+        "numbers, plots and config of the run and needs no other file. Runs of the "
+        "convex testbed may share a page, which goes into the first folder.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "folder",
+        "folders",
         type=Path,
+        nargs="+",
         metavar="FOLDER",
-        help="folder that holds metrics.csv of a run",
+        help="folder that holds metrics.csv of a run; several of convex runs",
     )
     parser.add_argument(
         "--png",
@@ -54,23 +58,29 @@ def run(args: argparse.Namespace) -> int:
     from jaxcomp.report import ReportError, write_report
 
     try:
-        print(write_report(args.folder))
+        print(write_report(*args.folders))
         if args.png:
-            _write_pngs(args.folder, args.png)
+            _write_pngs(args.folders, args.png)
     except (ReportError, OSError) as error:
         print(f"jaxcomp report: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def _write_pngs(folder: Path, target: Path) -> None:
-    from jaxcomp.report import read_run
-    from jaxcomp.report.plots import PLOTS
+def _write_pngs(folders: Sequence[Path], target: Path) -> None:
+    from jaxcomp.report import all_convex, read_convex, read_run
+    from jaxcomp.report.convex_curves import draw_runs
+    from jaxcomp.report.plots import plots_of
     from jaxcomp.report.svg import write_png
 
-    run = read_run(folder)
+    if all_convex(*folders):
+        runs = [read_convex(folder) for folder in folders]
+        figures = {"suboptimality": draw_runs(runs)}
+    else:
+        run = read_run(folders[0])
+        figures = {plot.name: plot.draw(run) for plot in plots_of(run)}
     target.mkdir(parents=True, exist_ok=True)
-    for plot in PLOTS:
-        path = target / f"{plot.name}.png"
-        write_png(plot.draw(run), path)
+    for name, figure in figures.items():
+        path = target / f"{name}.png"
+        write_png(figure, path)
         print(path)

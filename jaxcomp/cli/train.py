@@ -95,6 +95,7 @@ def _run_convex(config: Any, workdir: str, evaluate: str | None) -> int:
         print(f"train.py: {error}", file=sys.stderr)
         return 1
     print(runner.closing_lines(result))
+    print(f"report         {report.write_report(workdir)}")
     return 0
 
 

@@ -78,7 +78,10 @@ def _draw(axes: Axes, block: Block, across: str) -> None:
     axes.set_yscale("log")
     for curve in block.curves:
         x, colour = getattr(curve, across), curve.colour
-        axes.plot(x, curve.middle, color=colour, solid_capstyle="round")
+        # A line through a single evaluation would be invisible.
+        marker = "o" if len(x) == 1 else ""
+        look: dict[str, Any] = {"marker": marker, "solid_capstyle": "round"}
+        axes.plot(x, curve.middle, color=colour, **look)
         band: dict[str, Any] = {"color": colour, "alpha": 0.2, "lw": 0}
         axes.fill_between(x, curve.low, curve.high, **band)
     text = bytes_text if across == "sent" else number_text

@@ -2,15 +2,15 @@
 
 import math
 import os
-import shlex
-from html import escape
 from pathlib import Path
-from typing import Any
 
-from jaxcomp.report.page_style import CSS
-from jaxcomp.report.run_folder import Run, read_run
-from jaxcomp.report.summary import Summary, method_title, summarize
+from jaxcomp.report.convex_folder import read_convex
+from jaxcomp.report.convex_page import render_convex_page
+from jaxcomp.report.page import Card, command_line, figure, frame, headline, started
+from jaxcomp.report.run_folder import ReportError, Run, is_convex, read_run
+from jaxcomp.report.summary import Summary, summarize
 from jaxcomp.report.tables import metrics_table, pairs_table
+from jaxcomp.report.titles import method_title, mixer_title
 from jaxcomp.report.units import (
     bytes_text,
     number_text,
@@ -20,21 +20,26 @@ from jaxcomp.report.units import (
 )
 
 
-def write_report(folder: str | os.PathLike[str]) -> Path:
+def write_report(*folders: str | os.PathLike[str]) -> Path:
     """Writes `report.html` into a run folder.
 
     Args:
-        folder: The run folder.
+        folders: The run folder. Of the convex testbed there may be several; the first
+            gets the page.
 
     Returns:
         The written file. An older report is replaced in one step, so whoever reads
         it meanwhile sees the old page or the new one.
 
     Raises:
-        ReportError: If the folder holds no run with a finished epoch.
+        ReportError: If a folder holds no run with a finished epoch or evaluation, or
+            if the runs do not fit on one page.
     """
-    page = render_page(read_run(folder))
-    path = Path(folder) / "report.html"
+    if all_convex(*folders):
+        page = render_convex_page([read_convex(folder) for folder in folders])
+    else:
+        page = render_page(read_run(folders[0]))
+    path = Path(folders[0]) / "report.html"
     draft = path.with_name(f".report.html.{os.getpid()}")
     try:
         draft.write_text(page, encoding="utf-8")
@@ -42,6 +47,33 @@ def write_report(folder: str | os.PathLike[str]) -> Path:
     finally:
         draft.unlink(missing_ok=True)
     return path
+
+
+def all_convex(*folders: str | os.PathLike[str]) -> bool:
+    """Says which of the two kinds of page these folders make.
+
+    Args:
+        folders: One run folder or several.
+
+    Returns:
+        Whether they are of the convex testbed; else it is one training run.
+
+    Raises:
+        ReportError: If they do not fit on one page.
+    """
+    kinds = [is_convex(folder) for folder in folders]
+    if any(kinds) and not all(kinds):
+        convex, other = folders[kinds.index(True)], folders[kinds.index(False)]
+        raise ReportError(
+            f"{convex} holds a convex run and {other} does not: a report shows either "
+            f"convex runs or a training run"
+        )
+    if not any(kinds) and len(folders) != 1:
+        raise ReportError(
+            f"got {len(folders)} training runs, expected one: only convex runs share "
+            f"a report"
+        )
+    return any(kinds)
 
 
 def render_page(run: Run) -> str:
@@ -56,26 +88,12 @@ def render_page(run: Run) -> str:
     title = method_title(run.config, run.environment.get("method")) or run.name
     environment = dict(run.environment)
     command = environment.pop("command", None)
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>{CSS}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-<p class="soft">{escape(_subtitle(run))}</p>
-</header>
-<main>
-{_headline(summarize(run))}
+    mixer = mixer_title(run.config)
+    body = f"""{headline(_cards(summarize(run), mixer))}
 <h2>Plots</h2>
 {_plots(run)}
 <h2>Epochs</h2>
-{metrics_table(run.metrics)}
+{metrics_table(run.metrics, mixed=bool(mixer))}
 <div class="tables">
 <section>
 <h2>Config</h2>
@@ -87,58 +105,63 @@ def render_page(run: Run) -> str:
 </section>
 </div>
 <h2>Command</h2>
-{_command(command)}
-</main>
-</body>
-</html>
-"""
+{command_line(command)}"""
+    return frame(title, _subtitle(run, mixer), body)
 
 
-def _subtitle(run: Run) -> str:
-    started = run.environment.get("started")
-    return f"run {run.name}" + (f", started {started}" if started else "")
+def _subtitle(run: Run, mixer: str) -> str:
+    own = f"; each worker has a model of its own, mixed by {mixer}" if mixer else ""
+    return f"run {run.name}{started(run.environment)}{own}"
 
 
-def _headline(summary: Summary) -> str:
-    numbers = [
-        (
-            "final test accuracy",
+def _cards(summary: Summary, mixer: str) -> list[Card]:
+    whose = " of the mean model" if mixer else ""
+    cards = [
+        Card(
+            f"final test accuracy{whose}",
             percent_text(summary.final_accuracy),
             _when(summary.final_epoch),
         ),
-        (
-            "best test accuracy",
+        Card(
+            f"best test accuracy{whose}",
             percent_text(summary.best_accuracy),
             _when(summary.best_epoch),
         ),
-        (
+        Card(
             "sent per worker and step",
             bytes_text(summary.wire_bytes_per_step),
             f"uncompressed {bytes_text(summary.dense_bytes_per_step)}",
         ),
-        ("compression", times_text(summary.ratio), "uncompressed / sent"),
-        (
+        Card("compression", times_text(summary.ratio), "uncompressed / sent"),
+        Card(
             "sent per worker in total",
             bytes_text(summary.wire_bytes),
             f"uncompressed {bytes_text(summary.dense_bytes)}",
         ),
-        (
+        Card(
             "training time",
             seconds_text(summary.seconds),
             f"epochs: {summary.epochs:,}, steps: {number_text(summary.steps)}",
         ),
-        (
+        Card(
             "images per second",
             number_text(summary.images_per_second),
             "all workers together",
         ),
     ]
-    cards = "\n".join(
-        f'<div><dt>{name}</dt><dd class="value">{value}</dd>'
-        f'<dd class="note">{note}</dd></div>'
-        for name, value, note in numbers
-    )
-    return f'<dl class="headline">\n{cards}\n</dl>'
+    return cards[:2] + _own_cards(summary) + cards[2:]
+
+
+def _own_cards(summary: Summary) -> list[Card]:
+    own, worst = summary.own_accuracy, summary.worst_accuracy
+    when, distance = _when(summary.own_epoch), summary.consensus_distance
+    cards = [
+        Card("own test accuracy", percent_text(own), f"mean of the workers, {when}"),
+        Card("worst own accuracy", percent_text(worst), f"of one worker, {when}"),
+        Card("consensus distance", number_text(distance), "at the end"),
+    ]
+    values = (own, worst, distance)
+    return [c for c, value in zip(cards, values, strict=True) if math.isfinite(value)]
 
 
 def _when(epoch: float) -> str:
@@ -147,18 +170,11 @@ def _when(epoch: float) -> str:
 
 def _plots(run: Run) -> str:
     # Matplotlib takes most of a second to import; only whoever draws pays for it.
-    from jaxcomp.report.plots import PLOTS
+    from jaxcomp.report.plots import plots_of
     from jaxcomp.report.svg import inline_svg
 
     figures = "\n".join(
-        f"<figure>\n{inline_svg(plot.draw(run), plot.name)}\n"
-        f"<figcaption>{escape(plot.caption)}</figcaption>\n</figure>"
-        for plot in PLOTS
+        figure(inline_svg(plot.draw(run), plot.name), plot.caption)
+        for plot in plots_of(run)
     )
     return f'<div class="plots">\n{figures}\n</div>'
-
-
-def _command(command: Any) -> str:
-    if not isinstance(command, list) or not command:
-        return '<p class="soft">not recorded in environment.json</p>'
-    return f"<pre><code>{escape(shlex.join(map(str, command)))}</code></pre>"

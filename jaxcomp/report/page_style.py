@@ -64,6 +64,8 @@ thead th {
 .numbers th, .numbers td {
   text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums;
 }
+/* Heads of several words would make columns of short numbers wide. */
+.numbers thead th { white-space: normal; }
 .pairs th { width: 40%; color: var(--soft); font-weight: 500; }
 .pairs td { overflow-wrap: anywhere; }
 pre { margin: 0; padding: 0.8rem 1rem; white-space: pre-wrap; overflow-wrap: anywhere; }

@@ -10,7 +10,17 @@ from jaxcomp.report import style
 from jaxcomp.report.bytes_plot import plot_bytes
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.time_plot import plot_step_time
+from jaxcomp.report.titles import mixer_title
 from jaxcomp.report.units import number_text, percent_text
+
+# Own and worst: of the workers' models, of which there is no loss.
+CURVES = (
+    ("train", style.BLUE),
+    ("test", style.ORANGE),
+    ("own", style.GREEN),
+    ("worst", style.PINK),
+)
+LONGEST_MIXER = 34  # characters that fit behind the title of a plot
 
 
 class Plot(NamedTuple):
@@ -20,11 +30,15 @@ class Plot(NamedTuple):
         name: Short name, used for files and ids.
         caption: What the plot shows, for below it.
         draw: Draws it.
+        needs: Column of `metrics.csv` without which the plot is left out.
+        mixed: The caption where workers have models of their own; "" for the same.
     """
 
     name: str
     caption: str
     draw: Callable[[Run], Figure]
+    needs: str = ""
+    mixed: str = ""
 
 
 @style.look()
@@ -42,7 +56,7 @@ def plot_loss(run: Run) -> Figure:
 
 @style.look()
 def plot_accuracy(run: Run) -> Figure:
-    """Draws train and test accuracy over epochs.
+    """Draws train and test accuracy over epochs, also that of the workers' own models.
 
     Args:
         run: The run.
@@ -50,7 +64,9 @@ def plot_accuracy(run: Run) -> Figure:
     Returns:
         The figure.
     """
-    return _train_and_test(run, "accuracy", "Accuracy", percent_text)
+    own = bool(mixer_title(run.config))
+    title = "Accuracy (test: of the mean model)" if own else "Accuracy"
+    return _train_and_test(run, "accuracy", title, percent_text)
 
 
 @style.look()
@@ -79,16 +95,44 @@ def plot_gradient_error(run: Run) -> Figure:
     return _one_curve(run, "gradient_error", "Gradient error", style.PINK)
 
 
+@style.look()
+def plot_consensus(run: Run) -> Figure:
+    """Draws how far the workers' models are from their mean, over epochs.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The figure.
+    """
+    mixer = mixer_title(run.config)
+    of = f", {mixer}" if 0 < len(mixer) <= LONGEST_MIXER else ""
+    return _one_curve(run, "consensus_distance", f"Consensus distance{of}", style.BLUE)
+
+
+BYTES = (
+    "What a byte on the network buys: the curve runs over the bytes that one worker "
+    "sent so far. The dashed line is where the same steps would have ended without "
+    "compression."
+)
+OF_MEAN = "is that of the mean of the workers' models"
+
 PLOTS = (
-    Plot("accuracy", "Share of images classified correctly.", plot_accuracy),
     Plot(
-        "bytes",
-        "What a byte on the network buys: the curve runs over the bytes that one "
-        "worker sent so far. The dashed line is where the same steps would have "
-        "ended without compression.",
-        plot_bytes,
+        "accuracy",
+        "Share of images classified correctly.",
+        plot_accuracy,
+        mixed=f"Share of images classified correctly. Test accuracy {OF_MEAN}; where "
+        "every worker's own model was tested as well, own is their mean and worst the "
+        "lowest.",
     ),
-    Plot("loss", "Mean loss of each epoch.", plot_loss),
+    Plot("bytes", BYTES, plot_bytes, mixed=f"{BYTES} Test accuracy {OF_MEAN}."),
+    Plot(
+        "loss",
+        "Mean loss of each epoch.",
+        plot_loss,
+        mixed=f"Mean loss of each epoch. Test loss {OF_MEAN}.",
+    ),
     Plot(
         "time",
         "Where the time of a step goes, as medians over neighbouring logged steps; "
@@ -100,14 +144,41 @@ PLOTS = (
         "Size of what the memory holds back for later steps. It levels off when the "
         "memory returns as much as it takes.",
         plot_residual,
+        mixed="Size of what was to be sent and was held back for later steps.",
     ),
     Plot(
         "gradient_error",
         "Distance of the exchanged gradient from the uncompressed one, as the trainer "
         "records it.",
         plot_gradient_error,
+        mixed="Squared distance of what was sent from what was to be sent, as a share "
+        "of the latter.",
+    ),
+    Plot(
+        "consensus",
+        "How far the workers' models are from their mean: the root of the mean "
+        "squared distance at the end of each epoch.",
+        plot_consensus,
+        needs="consensus_distance",
     ),
 )
+
+
+def plots_of(run: Run) -> list[Plot]:
+    """Chooses the plots of a run.
+
+    Args:
+        run: The run.
+
+    Returns:
+        The plots that it has the columns for, with their captions for this run.
+    """
+    own = bool(mixer_title(run.config))
+    return [
+        plot._replace(caption=plot.mixed if own and plot.mixed else plot.caption)
+        for plot in PLOTS
+        if not plot.needs or np.any(np.isfinite(run.metrics[plot.needs]))
+    ]
 
 
 def _train_and_test(
@@ -115,8 +186,11 @@ def _train_and_test(
 ) -> Figure:
     figure, axes = style.new_axes(title)
     labels = []
-    for part, colour in (("train", style.BLUE), ("test", style.ORANGE)):
-        y = run.metrics[f"{part}_{quantity}"]
+    for part, colour in CURVES:
+        y = run.metrics.get(f"{part}_{quantity}", np.empty(0))
+        # A curve without any point would still take a colour.
+        if not np.any(np.isfinite(y)):
+            continue
         if style.draw_curve(axes, run.metrics["epoch"], y, colour):
             end = float(y[np.isfinite(y)][-1])
             labels.append(style.EndLabel(f"{part} {text(end)}", end, colour))

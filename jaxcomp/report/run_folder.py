@@ -80,7 +80,8 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         The run, also of a folder whose run was killed while it wrote.
 
     Raises:
-        ReportError: If there is no folder, or no complete epoch in `metrics.csv`.
+        ReportError: If there is no folder, or no complete epoch in `metrics.csv`, or
+            if it is a folder of the convex testbed, which `read_convex` reads.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -91,14 +92,9 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     array([0.25, 0.5 ])
     """
     path = Path(folder)
-    if not path.is_dir():
-        raise ReportError(f"no run folder at {path}: expected a folder of a trainer")
-    if not (path / "metrics.csv").is_file():
-        raise ReportError(
-            f"no metrics.csv in {path}: expected the run folder of a trainer, which "
-            f"holds config.json, environment.json, metrics.csv and steps.csv"
-        )
-    metrics = _read_table(path / "metrics.csv", METRIC_COLUMNS, key="epoch")
+    if is_convex(path):
+        raise ReportError(f"{path} holds a convex run, expected a training run")
+    metrics = read_table(path / "metrics.csv", METRIC_COLUMNS, ("epoch",))
     if not metrics["epoch"].size:
         raise ReportError(
             f"no complete row in {path / 'metrics.csv'}: expected one row per epoch, "
@@ -106,14 +102,56 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
         )
     return Run(
         name=path.resolve().name,
-        config=_read_json(path / "config.json"),
-        environment=_read_json(path / "environment.json"),
+        config=read_json(path / "config.json"),
+        environment=read_json(path / "environment.json"),
         metrics=metrics,
-        steps=_read_table(path / "steps.csv", STEP_COLUMNS, key="step"),
+        steps=read_table(path / "steps.csv", STEP_COLUMNS, ("step",)),
     )
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def is_convex(folder: str | os.PathLike[str]) -> bool:
+    r"""Says whether a run folder is one of the convex testbed.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        Whether its config names a problem, or else its table a suboptimality.
+
+    Raises:
+        ReportError: If there is no folder with a `metrics.csv`.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = Path(folder, "metrics.csv").write_text("seed,step,suboptimality\n")
+    ...     is_convex(folder)
+    True
+    """
+    path = Path(folder)
+    if not path.is_dir():
+        raise ReportError(f"no run folder at {path}: expected a folder of a trainer")
+    if not (path / "metrics.csv").is_file():
+        raise ReportError(
+            f"no metrics.csv in {path}: expected the run folder of a trainer, which "
+            f"holds config.json, environment.json, metrics.csv and steps.csv"
+        )
+    # The config may be missing or cut off; the table then says it.
+    header, _ = _complete_rows(path / "metrics.csv")
+    return "problem" in read_json(path / "config.json") or "suboptimality" in header
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Reads a JSON file that holds names and values.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content, empty if the file is missing or cut off.
+
+    >>> read_json(Path("nowhere.json"))
+    {}
+    """
     # The curves are worth a report without these two files; the page says so.
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -122,13 +160,31 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read_table(path: Path, columns: tuple[str, ...], key: str) -> Table:
+def read_table(path: Path, columns: tuple[str, ...], keys: tuple[str, ...]) -> Table:
+    """Reads a CSV file of numbers.
+
+    Args:
+        path: The file.
+        columns: Names of the columns to read; what the file lacks is NaN.
+        keys: Names of the columns that tell rows apart. Rows are sorted by them, and
+            of equal ones the last counts.
+
+    Returns:
+        One array per column, of length 0 if there is no file.
+
+    Raises:
+        ReportError: If a cell is no number, or a key is missing.
+
+    >>> read_table(Path("nowhere.csv"), ("step",), ("step",))["step"].size
+    0
+    """
     header, rows = _complete_rows(path)
-    if header and key not in header:
-        raise ReportError(
-            f"no column {key!r} in {path}: the first line is {','.join(header)!r}, "
-            f"expected {','.join(columns)!r}"
-        )
+    for key in keys if header else ():
+        if key not in header:
+            raise ReportError(
+                f"no column {key!r} in {path}: the first line is {','.join(header)!r}, "
+                f"expected {','.join(columns)!r}"
+            )
     table = {name: np.full(len(rows), np.nan) for name in columns}
     for number, row in enumerate(rows, start=2):
         if len(row) != len(header):
@@ -139,9 +195,10 @@ def _read_table(path: Path, columns: tuple[str, ...], key: str) -> Table:
         for name, cell in zip(header, row, strict=True):
             if name in table:
                 table[name][number - 2] = _number(cell, f"line {number} of {path}")
-        if not np.isfinite(table[key][number - 2]):
-            raise ReportError(f"line {number} of {path} names no {key}: {row!r}")
-    return _last_of_each(table, key)
+        for key in keys:
+            if not np.isfinite(table[key][number - 2]):
+                raise ReportError(f"line {number} of {path} names no {key}: {row!r}")
+    return _last_of_each(table, keys)
 
 
 def _complete_rows(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -164,9 +221,10 @@ def _number(cell: str, place: str) -> float:
         raise ReportError(message) from None
 
 
-def _last_of_each(table: Table, key: str) -> Table:
+def _last_of_each(table: Table, keys: tuple[str, ...]) -> Table:
     # A resumed run repeats what came after its checkpoint. The row written last is
     # the one that the run went on from.
-    _, from_end = np.unique(table[key][::-1], return_index=True)
-    keep = len(table[key]) - 1 - from_end
+    rows = np.stack([table[key][::-1] for key in keys], axis=1)
+    _, from_end = np.unique(rows, axis=0, return_index=True)
+    keep = len(rows) - 1 - from_end
     return {name: values[keep] for name, values in table.items()}

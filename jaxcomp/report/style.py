@@ -54,7 +54,10 @@ RC: dict[Any, Any] = {
 
 
 class EndLabel(NamedTuple):
-    """A label right of the plot, at the height where its curve ends."""
+    """A label right of the plot, at the height where its curve ends.
+
+    Its text may have several lines.
+    """
 
     text: str
     y: float
@@ -138,10 +141,13 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     box = axes.get_window_extent()
     line = 1.35 * FONT_SIZE * axes.figure.dpi / 72 / box.height
     heights = [_height(axes, label.y) for label in labels]
-    for label, height in zip(labels, _apart(heights, line), strict=True):
+    sizes = [line * (1 + label.text.count("\n")) for label in labels]
+    for label, height in zip(labels, _apart(heights, sizes), strict=True):
         place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
         axes.plot([1.035], [height], "s", color=label.colour, ms=6, **place)
-        axes.text(1.06, height, label.text, va="center_baseline", **place)
+        # Of several lines, the baseline is that of the first.
+        align = "center" if "\n" in label.text else "center_baseline"
+        axes.text(1.06, height, label.text, va=align, **place)
 
 
 def write_note(axes: Axes, text: str) -> None:
@@ -192,11 +198,12 @@ def _height(axes: Axes, y: float) -> float:
     return float(np.clip(to_axes.transform((0.0, y))[1], 0.0, 1.0))
 
 
-def _apart(heights: Sequence[float], gap: float) -> list[float]:
+def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
     order = np.argsort(heights, kind="stable")
     placed = np.asarray(heights, dtype=float)[order]
+    tall = np.asarray(sizes, dtype=float)[order]
     for i in range(1, len(placed)):
-        placed[i] = max(placed[i], placed[i - 1] + gap)
+        placed[i] = max(placed[i], placed[i - 1] + (tall[i - 1] + tall[i]) / 2)
     # Pushing upwards moved the whole group up; bring its middle back.
     placed -= np.mean(placed - np.asarray(heights)[order]) if len(placed) else 0.0
     apart = np.empty_like(placed)

@@ -1,6 +1,6 @@
 """The few numbers that say how a run went."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,12 @@ class Summary(NamedTuple):
         final_epoch: That epoch.
         best_accuracy: Highest test accuracy.
         best_epoch: First epoch that reached it.
+        own_accuracy: Mean over the workers' own models of their test accuracy, of the
+            last epoch that has it.
+        worst_accuracy: The lowest of them.
+        own_epoch: That epoch.
+        consensus_distance: Distance of the workers' models from their mean, at the
+            end.
         wire_bytes_per_step: Bytes one worker sent per step, mean of the run.
         dense_bytes_per_step: The same for the uncompressed gradient.
         ratio: Dense bytes per byte sent.
@@ -30,6 +36,10 @@ class Summary(NamedTuple):
     final_epoch: float
     best_accuracy: float
     best_epoch: float
+    own_accuracy: float
+    worst_accuracy: float
+    own_epoch: float
+    consensus_distance: float
     wire_bytes_per_step: float
     dense_bytes_per_step: float
     ratio: float
@@ -55,6 +65,8 @@ def summarize(run: Run) -> Summary:
     seen = np.flatnonzero(np.isfinite(accuracy))
     final = seen[-1] if seen.size else None
     best = seen[np.argmax(accuracy[seen])] if seen.size else None
+    judged = np.flatnonzero(np.isfinite(metrics["own_accuracy"]))
+    own = judged[-1] if judged.size else None
     steps = metrics["step"][-1]
     wire, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
     return Summary(
@@ -62,6 +74,10 @@ def summarize(run: Run) -> Summary:
         final_epoch=_at(epoch, final),
         best_accuracy=_at(accuracy, best),
         best_epoch=_at(epoch, best),
+        own_accuracy=_at(metrics["own_accuracy"], own),
+        worst_accuracy=_at(metrics["worst_accuracy"], own),
+        own_epoch=_at(epoch, own),
+        consensus_distance=float(metrics["consensus_distance"][-1]),
         wire_bytes_per_step=_divide(wire, steps),
         dense_bytes_per_step=_divide(dense, steps),
         ratio=_divide(dense, wire),
@@ -94,40 +110,6 @@ def bytes_sent(run: Run, kind: str) -> np.ndarray:
     # is not its bytes per step times all steps.
     steps_of_epoch = np.diff(run.metrics["step"], prepend=0.0)
     return np.cumsum(steps_of_epoch * run.metrics[f"{kind}_bytes_per_step"])
-
-
-def method_title(config: dict[str, Any], method: str | None = None) -> str:
-    """Names what was trained and how in one line.
-
-    Args:
-        config: Config of the run.
-        method: How gradients crossed the workers, as the run recorded it; default:
-            the names in the config.
-
-    Returns:
-        The line, with the parts that the config holds.
-
-    >>> method_title({"compressor": "top_k(keep=0.01)", "memory": "error_feedback",
-    ...               "exchange": "gather", "workers": 4, "model": "resnet20",
-    ...               "dataset": "cifar10"})
-    'top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10'
-    """
-    names = [_name(config, key) for key in ("compressor", "memory", "exchange")]
-    workers = _name(config, "workers")
-    task = [_name(config, key) for key in ("model", "dataset")]
-    parts = [
-        method or " · ".join(filter(None, names)),
-        workers and f"{workers} worker{'' if workers == '1' else 's'}",
-        " on ".join(filter(None, task)),
-    ]
-    return ", ".join(filter(None, parts))
-
-
-def _name(config: dict[str, Any], key: str) -> str:
-    value = config.get(key)
-    if isinstance(value, dict):
-        value = value.get("name")
-    return "" if value in (None, "", "none") else str(value)
 
 
 def _images_per_second(run: Run) -> float:

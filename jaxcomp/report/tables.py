@@ -1,7 +1,7 @@
 """The tables of a report as HTML."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
@@ -41,35 +41,66 @@ COLUMNS = (
     Column("train_accuracy", "train accuracy", percent_text),
     Column("test_loss", "test loss", number_text),
     Column("test_accuracy", "test accuracy", percent_text),
+    Column("own_accuracy", "own accuracy", percent_text),
+    Column("worst_accuracy", "worst own accuracy", percent_text),
     Column("wire_bytes_per_step", "sent / step", bytes_text),
     Column("compression_ratio", "ratio", times_text),
     Column("residual_norm", "residual norm", number_text),
     Column("gradient_error", "gradient error", number_text),
+    Column("consensus_distance", "consensus distance", number_text),
 )
+MEAN_MODEL = ("test_loss", "test_accuracy")
 
 
-def metrics_table(metrics: Table) -> str:
+def metrics_table(metrics: Table, mixed: bool = False) -> str:
     """Writes the table of epochs.
 
     Args:
         metrics: Columns of `metrics.csv`.
+        mixed: Whether the workers have models of their own, so that the mean model is
+            the one that was tested.
 
     Returns:
         HTML. Columns that the run did not record are left out.
     """
     columns = [c for c in COLUMNS if not np.all(np.isnan(metrics[c.name]))]
-    heads = "".join(f'<th scope="col">{column.head}</th>' for column in columns)
-    rows = "\n".join(
-        "<tr>"
-        + "".join(
-            f"<td>{column.text(metrics[column.name][i])}</td>" for column in columns
-        )
-        + "</tr>"
-        for i in range(len(metrics["epoch"]))
+    heads = [
+        f"{c.head} of the mean model" if mixed and c.name in MEAN_MODEL else c.head
+        for c in columns
+    ]
+    rows = range(len(metrics["epoch"]))
+    cells = [[c.text(metrics[c.name][i]) for c in columns] for i in rows]
+    return numbers_table(heads, cells)
+
+
+def numbers_table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Writes a table with one column per quantity.
+
+    Args:
+        heads: Names of the columns.
+        rows: The cells of each row, as text.
+
+    Returns:
+        HTML.
+
+    >>> print(numbers_table(["step"], [["10"]]))
+    <div class="scroll" tabindex="0">
+    <table class="numbers">
+    <thead><tr><th scope="col">step</th></tr></thead>
+    <tbody>
+    <tr><td>10</td></tr>
+    </tbody>
+    </table>
+    </div>
+    """
+    head = "".join(f'<th scope="col">{escape(text)}</th>' for text in heads)
+    lines = "\n".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+        for row in rows
     )
     return (
         f'<div class="scroll" tabindex="0">\n<table class="numbers">\n'
-        f"<thead><tr>{heads}</tr></thead>\n<tbody>\n{rows}\n</tbody>\n</table>\n</div>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{lines}\n</tbody>\n</table>\n</div>"
     )
 
 

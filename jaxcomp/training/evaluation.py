@@ -13,7 +13,14 @@ from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import Average, Sums, make_average, make_eval_step
 
-__all__ = ["OwnScores", "Scores", "View", "make_evaluator", "make_viewer", "own_scores"]
+__all__ = [
+    "OwnScores",
+    "Scores",
+    "View",
+    "make_evaluator",
+    "make_own_evaluator",
+    "make_viewer",
+]
 
 
 class Scores(NamedTuple):
@@ -98,25 +105,30 @@ def make_evaluator(
     return evaluate
 
 
-def own_scores(pieces: Pieces, state: TrainState, batch_size: int) -> OwnScores:
+def make_own_evaluator(
+    pieces: Pieces, state: TrainState, batch_size: int
+) -> Callable[[TrainState], OwnScores]:
     """Each worker's own model on the whole test set: as many times the work.
 
     Args:
       pieces: of the run.
-      state: with models of the workers' own.
+      state: with models of the workers' own; only its shapes are used.
       batch_size: of each worker.
     """
     workers = pieces.workers
-    feed = eval_feed(
-        pieces.dataset, batch_size=batch_size, workers=1, local=slice(0, 1)
-    )
-    batches = (tuple(x[0] for x in batch) for batch in feed)
-    mine = _counter(pieces, state, batch_axis=None)(state, batches)
-    totals = np.zeros((workers.size, 3))
-    totals[workers.local] = mine
-    _, correct, examples = parallel.sum_over_processes(totals).T
-    accuracy = correct / examples
-    return OwnScores(float(accuracy.mean()), float(accuracy.min()))
+    count = _counter(pieces, state, batch_axis=None)
+
+    def evaluate(state: TrainState) -> OwnScores:
+        feed = eval_feed(
+            pieces.dataset, batch_size=batch_size, workers=1, local=slice(0, 1)
+        )
+        totals = np.zeros((workers.size, 3))
+        totals[workers.local] = count(state, (tuple(x[0] for x in b) for b in feed))
+        _, correct, examples = parallel.sum_over_processes(totals).T
+        accuracy = correct / examples
+        return OwnScores(float(accuracy.mean()), float(accuracy.min()))
+
+    return evaluate
 
 
 def _counter(

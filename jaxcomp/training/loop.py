@@ -15,8 +15,8 @@ from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.evaluation import (
     OwnScores,
     make_evaluator,
+    make_own_evaluator,
     make_viewer,
-    own_scores,
 )
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.interrupt import Interrupted, catch_signals
@@ -136,6 +136,7 @@ def _run(
     program = programs(pieces, show.say)
     view = make_viewer(pieces, state)
     score = make_evaluator(pieces, state, config.batch_size)
+    score_own = make_own_evaluator(pieces, state, config.batch_size)
     _, traffic = program(min(start, total - 1), state)
     feed = train_feed(pieces.dataset, pieces.deal, local=workers.local, start=start)
 
@@ -191,7 +192,7 @@ def _run(
             if is_per_worker(state.params) and (
                 done == total or _due(epoch, every.evaluate_own)
             ):
-                own = own_scores(pieces, state, config.batch_size)
+                own = score_own(state)
                 position = position._replace(own=own)
             row = epoch_row(done, position, pieces, traffic, seen.distance)
             row |= score_columns(scores, own)
