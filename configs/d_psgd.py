@@ -1,7 +1,8 @@
 """D-PSGD, whole models, one neighbour a step: the exponential graph in turns.
 
 Reproduces: nothing published.
-Expected:   TBD-d_psgd
+Expected:   98.33 % test accuracy of the mean model with seed 0, 98.3 % the worst
+            worker's; one whole model a step.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/d_psgd.py --workdir=runs/d_psgd
 """

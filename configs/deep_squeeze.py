@@ -1,7 +1,9 @@
 """DeepSqueeze: 8 workers on a ring send whole models in 4 bits.
 
 Reproduces: nothing published.
-Expected:   TBD-deep_squeeze
+Expected:   97.78 % test accuracy of the mean model with seed 0, 97.2 % the worst
+            worker's; 3.9 times fewer bytes than the gradient, to both
+            neighbours.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/deep_squeeze.py --workdir=runs/deep_squeeze
 """

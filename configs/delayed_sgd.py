@@ -1,7 +1,8 @@
 """Eight workers take turns at a server: what does the delay do?
 
 Reproduces: nothing published.
-Expected:   TBD-delayed_sgd
+Expected:   98.61 % test accuracy of the mean model with seed 0, 98.3 % the worst
+            worker's. With `exact` it is 98.9 %.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/delayed_sgd.py --workdir=runs/delayed_sgd
 """

@@ -1,7 +1,7 @@
 """Local SGD: models are averaged every 8 steps.
 
 Reproduces: nothing published.
-Expected:   TBD-local_sgd
+Expected:   98.89 % test accuracy of the mean model with seed 0, 8 times fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/local_sgd.py --workdir=runs/local_sgd
 """

@@ -1,7 +1,7 @@
 """SparseLoCo: 8 steps alone, then 3 % of what was learnt, in 2 bits.
 
 Reproduces: nothing published.
-Expected:   TBD-sparse_loco
+Expected:   98.33 % test accuracy of the mean model with seed 0, 885 times fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/sparse_loco.py --workdir=runs/sparse_loco
 """

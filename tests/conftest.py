@@ -2,9 +2,19 @@
 
 Eight virtual devices exist in the test process, so that mappers can be compared; the
 library itself sets them up for users (see jaxcomp.parallel).
+
+Most of the time of a test is XLA's. A program that another test, process or session
+has compiled is read from a folder: a run that goes on after a kill compiles nothing.
 """
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
+
+# Before jax is imported, here and in the processes that tests start.
+PROGRAMS = Path(__file__).resolve().parent.parent / ".pytest_cache" / "programs"
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import jax
 import pytest
@@ -18,7 +28,7 @@ parallel.setup(workers=8)
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
-    """Thousands of compiled programs would take gigabytes."""
+    """Thousands of compiled programs in memory would take gigabytes."""
     yield
     jax.clear_caches()
 
