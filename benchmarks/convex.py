@@ -133,7 +133,10 @@ def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Sum
     config.partition = partition
     config.train_for = args.train_for or config.train_for
     config.seeds = args.seeds or config.seeds
-    result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
+    try:
+        result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
+    except (ValueError, runner.Diverged) as error:
+        raise SystemExit(f"{error}") from None
     print(f"{line.config}, {partition}\n{runner.closing_lines(result)}", flush=True)
     steps = sorted({row.step for row in result.rows})
     method = f"{config.mixer or config.exchange}, {config.compressor}"

@@ -75,7 +75,7 @@ def decay(facts: Facts, a: float = 1.0, tau: float = 1.0) -> Rate:
     """
     _positive("a", a)
     _positive("tau", tau)
-    scale = a / _strong(facts, "decay")
+    scale = a / _strong(facts)
     return lambda step: scale / (_real(step) + tau)
 
 
@@ -91,7 +91,7 @@ def bottou(facts: Facts, rate: float) -> Rate:
       2012.
     """
     _positive("rate", rate)
-    slowing = rate * _strong(facts, "bottou")
+    slowing = rate * _strong(facts)
     return lambda step: rate / (1 + slowing * _real(step))
 
 
@@ -110,10 +110,10 @@ def _positive(name: str, value: float) -> float:
     return value
 
 
-def _strong(facts: Facts, rule: str) -> float:
+def _strong(facts: Facts) -> float:
     if not facts.regulariser > 0:
         raise ValueError(
-            f"{rule} divides by the regulariser, which is {facts.regulariser}: "
+            f"this rate divides by the regulariser, which is {facts.regulariser}: "
             "take constant or epoch_decay, or a regulariser above 0"
         )
     return facts.regulariser

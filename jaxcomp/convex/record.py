@@ -6,7 +6,7 @@ import io
 import os
 import warnings
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,7 +16,15 @@ import numpy as np
 from jaxcomp.convex.simulation import Crew
 from jaxcomp.training.files import write_atomically
 
-__all__ = ["Row", "State", "Table", "load_state", "open_table", "read_rows", "save"]
+__all__ = [
+    "Row",
+    "State",
+    "append_row",
+    "load_state",
+    "read_rows",
+    "save_state",
+    "write_rows",
+]
 
 
 class Row(NamedTuple):
@@ -32,12 +40,6 @@ class Row(NamedTuple):
     learning_rate: float  # of the last step
 
 
-class Table(NamedTuple):
-    """A CSV file that grows by rows."""
-
-    append: Callable[[Row], None]
-
-
 class State(NamedTuple):
     """Where a run stands: at an evaluation."""
 
@@ -48,32 +50,47 @@ class State(NamedTuple):
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The whole rows of a metrics.csv; a kill may have cut off the last one."""
+    """The rows of a metrics.csv before the first that a kill has cut off.
+
+    Example:
+        >>> import tempfile
+        >>> row = Row(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = Path(folder) / "metrics.csv"
+        ...     write_rows(path, [row])
+        ...     append_row(path, row._replace(step=20))
+        ...     [row.step for row in read_rows(path)]
+        [10, 20]
+    """
     if not path.exists():
         return []
+    rows, kinds = [], Row.__annotations__
     with open(path, newline="", encoding="utf-8") as file:
-        found = list(csv.DictReader(file))
-    whole = [r for r in found if all(r.get(name) is not None for name in Row._fields)]
-    kinds = Row.__annotations__
-    return [Row(**{name: kinds[name](r[name]) for name in Row._fields}) for r in whole]
+        for found in csv.DictReader(file):
+            try:
+                row = Row(**{name: kinds[name](found[name]) for name in Row._fields})
+            except (KeyError, TypeError, ValueError):  # no field, or part of a number
+                break
+            rows.append(row)
+    return rows
 
 
-def open_table(path: Path, rows: Sequence[Row]) -> Table:
-    """metrics.csv with these rows and no others; what follows is appended."""
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """A metrics.csv with these rows and no others."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     writer.writerow(Row._fields)
     writer.writerows(map(_shown, rows))
     write_atomically(path, text.getvalue())
 
-    def append(row: Row) -> None:
-        with open(path, "a", newline="", encoding="utf-8") as file:
-            csv.writer(file).writerow(_shown(row))
 
-    return Table(append)
+def append_row(path: Path, row: Row) -> None:
+    """One more row of a metrics.csv."""
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        csv.writer(file).writerow(_shown(row))
 
 
-def save(path: Path, state: State) -> None:
+def save_state(path: Path, state: State) -> None:
     """Write a state, with its SHA-256, so that a kill leaves the old one or the new."""
     arrays = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
     whole = io.BytesIO()

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,20 +12,21 @@ from jaxcomp.convex import objective
 from jaxcomp.convex.record import (
     Row,
     State,
-    Table,
+    append_row,
     load_state,
-    open_table,
     read_rows,
-    save,
+    save_state,
+    write_rows,
 )
 from jaxcomp.convex.setting import Setting, Traffic, build, partition_of
-from jaxcomp.convex.simulation import batches_between, make_simulation, score
+from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.progress import Display, bytes_text, display
 from jaxcomp.training.run_folder import open_run
 
 __all__ = ["Diverged", "Result", "closing_lines", "run"]
 
+_STATE, _TABLE = "state.npz", "metrics.csv"
 # f(0) - f* grown by this much will not come back in any run worth waiting for.
 _LOST = 1e3
 
@@ -122,22 +123,12 @@ def _run(
     show: Display,
     caught: Callable[[], int | None],
 ) -> list[Row]:
-    simulation = make_simulation(setting)
-    file, table_file = folder / "state.npz", folder / "metrics.csv"
-    state = load_state(file, simulation.start())
-    rows = read_rows(table_file)
-    if state and len(rows) < state.rows:
-        show.say(f"{table_file} lacks rows of its run, which therefore starts again")
-        state = None
-    if state is None:
-        state = State(simulation.start(), 0, 0, 0)
-    elif (state.repetition + 1, state.step) != (config.seeds, setting.total_steps):
-        step = f"step {state.step} of {setting.total_steps}"
-        show.say(f"going on from {step}, seed {config.seed + state.repetition}")
-    rows = rows[: state.rows]
-    table = open_table(table_file, rows)
+    """All repetitions, an evaluation at a time."""
+    simulation, total = make_simulation(setting), setting.total_steps
+    state, rows = _resume(config, folder, setting, simulation.start(), show)
+    write_rows(folder / _TABLE, rows)
     while True:
-        seed, total = config.seed + state.repetition, setting.total_steps
+        seed = config.seed + state.repetition
         divided = partition_of(config, setting.problem.labels, seed)
         while state.step < total:
             first, last = state.step, min(state.step + setting.eval_steps, total)
@@ -145,18 +136,35 @@ def _run(
             crew = simulation.advance(state.crew, batches, seed)
             state = State(crew, state.repetition, last, state.rows + 1)
             rows.append(_evaluate(setting, state, seed))
-            _report(rows, setting, state, table, show)
+            append_row(folder / _TABLE, rows[-1])
+            _report(rows[-1], setting, state, show)
             _check(rows[-1], above, config)
             due = last // setting.save_steps > first // setting.save_steps
             signum = caught()
             if due or signum or last == total:
-                save(file, state)
+                save_state(folder / _STATE, state)
             if signum:
                 message = f"stopped at step {last}, seed {seed}; saved in {folder}"
                 raise Interrupted(signum, message)
         if state.repetition + 1 >= config.seeds:
             return rows
         state = State(simulation.start(), state.repetition + 1, 0, state.rows)
+
+
+def _resume(
+    config: Any, folder: Path, setting: Setting, fresh: Crew, show: Display
+) -> tuple[State, list[Row]]:
+    """Where the folder's run stands, and its rows up to there; or a new run."""
+    state, rows = load_state(folder / _STATE, fresh), read_rows(folder / _TABLE)
+    if state is None:
+        return State(fresh, 0, 0, 0), []
+    if len(rows) < state.rows:
+        show.say(f"{folder / _TABLE} lacks rows of its run, which starts again")
+        return State(fresh, 0, 0, 0), []
+    if (state.repetition + 1, state.step) != (config.seeds, setting.total_steps):
+        step = f"step {state.step} of {setting.total_steps}"
+        show.say(f"going on from {step}, seed {config.seed + state.repetition}")
+    return state, rows[: state.rows]
 
 
 def _evaluate(setting: Setting, state: State, seed: int) -> Row:
@@ -171,23 +179,19 @@ def _evaluate(setting: Setting, state: State, seed: int) -> Row:
     )
 
 
-def _report(
-    rows: Sequence[Row], setting: Setting, state: State, table: Table, show: Display
-) -> None:
-    """A row of the table, and now and then a line for people."""
-    row, total = rows[-1], setting.total_steps
-    table.append(row)
-    line = (
-        f"seed {row.seed}  epoch {row.epoch:6.2f}  suboptimality "
-        f"{row.suboptimality:.3e}  worst {row.worst_suboptimality:.3e}  apart "
-        f"{row.consensus_distance:.2e}  lr {row.learning_rate:.3g}  "
-        f"{bytes_text(row.bytes_sent)}"
-    )
+def _report(row: Row, setting: Setting, state: State, show: Display) -> None:
+    """The bar moves at every evaluation; a line stays about ten times a seed."""
+    total = setting.total_steps
     done = state.repetition * total + row.step
     show.step(done, f"suboptimality {row.suboptimality:.2e}")
-    tenths = 10 * row.step // total, 10 * max(row.step - setting.eval_steps, 0) // total
-    if tenths[0] > tenths[1]:
-        show.say(line)
+    before = max(row.step - setting.eval_steps, 0)
+    if 10 * row.step // total > 10 * before // total:
+        show.say(
+            f"seed {row.seed}  epoch {row.epoch:6.2f}  suboptimality "
+            f"{row.suboptimality:.3e}  worst {row.worst_suboptimality:.3e}  apart "
+            f"{row.consensus_distance:.2e}  lr {row.learning_rate:.3g}  "
+            f"{bytes_text(row.bytes_sent)}"
+        )
 
 
 def _check(row: Row, above: float, config: Any) -> None:
@@ -208,11 +212,11 @@ def _check(row: Row, above: float, config: Any) -> None:
 
 def _headline(setting: Setting) -> str:
     problem, optimum = setting.problem, setting.optimum
-    per_step = bytes_text(setting.traffic.sent(len(setting.traffic.wire)))
     steps = len(setting.traffic.wire)
+    sent = bytes_text(setting.traffic.sent(steps))
     per = "step" if steps == 1 else f"{steps} steps"
     return (
         f"{problem.name}: {problem.examples} examples, {problem.dimension} features, "
         f"f* = {optimum.value:.10g}\n{setting.method.name}, {setting.workers} "
-        f"simulated workers; each would send {per_step} per {per}"
+        f"simulated workers; each would send {sent} per {per}"
     )

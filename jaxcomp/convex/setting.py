@@ -19,17 +19,18 @@ from jaxcomp.convex import (
     solve,
     testbeds,
 )
-from jaxcomp.data import make_partition
 from jaxcomp.data.shards import PARTITIONS, Partition
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
-from jaxcomp.specs import Call, SpecError, error_at, parse, suggest
+from jaxcomp.specs import Call, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.transform import distributed, mixing
 from jaxcomp.wire import collective_bytes, traced_collectives
 
 __all__ = ["Setting", "Traffic", "build", "partition_of"]
+
+_SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 
 
 class Traffic(NamedTuple):
@@ -72,17 +73,24 @@ class Setting(NamedTuple):
 
 def build(config: Any) -> Setting:
     """Look up and check everything that a config names, before any work is done."""
+    for key in ("problem", "partition", "learning_rate", "average", "compressor"):
+        if not config[key].strip():
+            raise ValueError(f"{key} is empty; configs/convex/base.py shows a value")
     problem = _problem(config)
     workers, batch = config.workers, config.batch_size
-    if workers < 1 or batch < 1 or batch % workers:
+    if workers < 1:
+        raise ValueError(f"workers are 1 or more, not {workers}")
+    if batch < 1 or batch % workers:
         message = f"a batch of {batch} does not divide over {workers} workers"
-        raise ValueError(f"{message}: take a multiple, such as {max(workers, 1)}")
+        raise ValueError(f"{message}: take a multiple, such as {workers}")
     if config.seeds < 1:
         raise ValueError(f"seeds are 1 or more repetitions, not {config.seeds}")
-    partition_of(config, problem.labels, config.seed)
+    if config.seed < 0:
+        raise ValueError(f"a seed is a whole number from 0, not {config.seed}")
     horizon = Horizon(problem.examples // batch, batch)
     if horizon.steps_per_epoch < 1:
         raise ValueError(f"a batch of {batch} is more than {problem.examples} examples")
+    partition_of(config, problem.labels, config.seed)
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)
     average = make_average(config.average)
@@ -112,20 +120,8 @@ def build(config: Any) -> Setting:
 
 def partition_of(config: Any, labels: np.ndarray, seed: int) -> Partition:
     """Who owns which examples in a repetition."""
-    call = parse(config.partition)
-    if not isinstance(call, Call):
-        raise SpecError(f"a partition is one name, not {config.partition!r}")
-    if call.name not in PARTITIONS:
-        hint = suggest(call.name, PARTITIONS)
-        raise error_at(call, f"unknown partition {call.name!r}. {hint}")
-    if call.args:
-        raise error_at(call, "options of a partition have names: dirichlet(alpha=0.1)")
-    try:
-        return make_partition(
-            call.name, labels, workers=config.workers, seed=seed, **call.kwargs
-        )
-    except ValueError as error:
-        raise error_at(call, str(error)) from error
+    given = labels, config.workers, seed
+    return specs.build(config.partition, PARTITIONS, "partition", *given)
 
 
 def _problem(config: Any) -> Problem:
@@ -141,31 +137,28 @@ def _problem(config: Any) -> Problem:
     try:
         return specs.build(call, testbeds.REGISTRY, "convex problem")
     except OSError as error:
-        raise ValueError(f"{config.problem}: {error}") from error
+        missing = isinstance(error, FileNotFoundError)
+        hint = f" Sets to fetch: {_SETS}" if missing else ""
+        message = f"{config.problem}: {error.strerror or error}.{hint}"
+        raise ValueError(message) from error
 
 
 def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
     """What crosses the workers, or the same without compression."""
-    graph = make_graph(config)
-    compressor = config.compressor
+    graph, compressor = make_graph(config), config.compressor
+    if not config.mixer and not config.exchange:
+        raise ValueError("set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'")
     if not config.mixer:
         return make_exchange(config.exchange, compressor, config.memory, dense=plain)
     call = parse(config.mixer)
-    if isinstance(call, Call) and call.name in local.REGISTRY:
-        return make_mixer(
-            call,
-            graph,
-            compressor=compressor,
-            exchange=config.exchange,
-            memory=config.memory,
-            dense=plain,
-        )
+    is_local = isinstance(call, Call) and call.name in local.REGISTRY
     return make_mixer(
         config.mixer,
         graph,
-        compressor="none" if plain else compressor,
+        compressor="none" if plain and not is_local else compressor,
         exchange=config.exchange or None,
         memory=config.memory,
+        dense=plain and is_local,
     )
 
 

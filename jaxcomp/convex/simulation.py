@@ -54,8 +54,8 @@ def make_simulation(setting: Setting) -> Simulation:
     """
     problem, link, workers = setting.problem, setting.link, setting.workers
     features, labels = _on_device(problem.features), jnp.asarray(problem.labels)
-    # Its step is one number for all: a mixer that takes turns then runs one program,
-    # and not all of them to choose from.
+    # The link's step is one number for all: a mixer that takes turns then runs one
+    # program, and not all of them to choose from.
     axes = cast(Any, Crew)(0, 0, cast(Any, DistributedState)(None, 0, 0))
 
     def start() -> Crew:

@@ -123,6 +123,13 @@ def test_the_grid_as_a_command(tmp_path, monkeypatch, capsys):
     assert lines[-1] == last
 
 
+def test_mistakes_of_the_commands_are_one_message(tmp_path):
+    with pytest.raises(SystemExit, match="unknown convex problem 'digit'"):
+        convex_grid.main(["--problem", "digit"])
+    with pytest.raises(SystemExit, match="not a duration: '3'"):
+        convex.main(["--runs", str(tmp_path), "--train-for", "3"])
+
+
 def test_the_commands_of_the_document_exist():
     found = re.findall(r"^    python (.*)$", DOCUMENT, re.MULTILINE)
     assert len(found) >= 5
