@@ -134,14 +134,7 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
         names=pieces.leaf_names,
         shapes=[leaf.shape for leaf in jax.tree.leaves(fresh.params)],
     )
-    feed = train_feed(
-        pieces.dataset,
-        seed=config.seed,
-        batch_size=config.batch_size,
-        workers=1,
-        local=slice(0, 1),
-        start=0,
-    )
+    feed = train_feed(pieces.dataset, pieces.deal, local=slice(0, 1), start=0)
     carry = (fresh.params, fresh.batch_stats.value, tx.init(fresh.params))
     began, last = time.perf_counter(), max(wanted)
     for number in range(1, last + 1):

@@ -23,10 +23,10 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import parallel
 from jaxcomp.training.build import Pieces, build
-from jaxcomp.training.traffic import compile_step
+from jaxcomp.training.traffic import programs
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--model", default="resnet20")
     parser.add_argument("--workers", type=int, default=4)
@@ -34,7 +34,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=32, help="side of the images")
     parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
     parser.add_argument("--turns", type=int, default=15)
-    args = parser.parse_args()
+    args = parser.parse_args(arguments)
 
     config = _config(args)
     pieces = build(config)
@@ -60,7 +60,7 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
     workers = pieces.workers
     state = parallel.spread(pieces.fresh(), workers)
-    compiled, _ = compile_step(pieces, state, pieces.stages.at(0))
+    compiled, _ = programs(pieces, say=print)(0, state)
     holder = [state]
 
     def run(steps: int) -> float:

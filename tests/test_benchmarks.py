@@ -6,8 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import compress, error, gradients, vectors
+from benchmarks import compress, error, gradients, step_overhead, vectors
 from jaxcomp import compressors, make_compressor
+from jaxcomp.training.build import build
+from tests.training.small import small_config
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -139,3 +141,23 @@ def test_vectors_are_the_same_each_time(source):
 def test_an_unknown_source_is_an_error():
     with pytest.raises(ValueError, match="unknown source 'uniform'; valid: gaussian"):
         vectors.draw("uniform", (3,))
+
+
+def test_gradients_come_from_the_trainer_s_own_batches():
+    """Of a run that is too small to be of interest."""
+    config = small_config(workers=1, exchange="exact", memory="none")
+    pieces = build(config)
+    *_, found = gradients.snapshots(pieces, config, {1: "early", 3: "late"})
+    assert found.steps == {"early": 1, "late": 3}
+    assert found.names == pieces.leaf_names
+    for moment in found.steps:
+        sizes = [tensor.shape for tensor in found.tensors(moment)]
+        assert sizes == found.shapes
+        assert np.all(np.isfinite(found.vectors[moment]))
+    assert np.any(found.vectors["early"] != found.vectors["late"])
+
+
+def test_step_overhead_times_both_steps(capsys):
+    few = ["--steps=1", "--turns=1", "--workers=2", "--batch=8"]
+    step_overhead.main(["--model=resnet8", "--size=8", *few])
+    assert "ratio jaxcomp / hand-written: " in capsys.readouterr().out

@@ -179,4 +179,4 @@ def test_a_link_of_models_needs_the_models():
     with pytest.raises(TypeError, match="needs key="):
         jaxcomp.mixing(mixer_of("local_sgd")).update(x, tx.init(x), x)
     with pytest.raises(TypeError, match="takes a Mixer"):
-        jaxcomp.mixing(jaxcomp.make_exchange())
+        jaxcomp.mixing(jaxcomp.make_exchange())  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,7 @@
 """Runs whose workers have models of their own."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -55,7 +56,7 @@ def test_it_learns_and_reports_how_far_apart_models_are(finished):
 def test_the_mean_model_is_evaluated_and_each_worker_s_own_at_the_end(finished):
     """Against forward passes over the whole test set, model by model."""
     pieces = build(gossip_config())
-    images = pieces.normalize(pieces.dataset.test_images)
+    images = pieces.normalize(jnp.asarray(pieces.dataset.test_images))
 
     def accuracy(params, stats):
         variables = {"params": params, "batch_stats": stats}
