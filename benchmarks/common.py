@@ -1,14 +1,29 @@
-"""What the benchmarks share: turns of all sides, large pages, and tables as CSV."""
+"""What the benchmarks share: turns of all sides, peers, large pages, tables as CSV."""
 
 import csv
+import importlib
 import os
+import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-__all__ = ["in_turns", "use_huge_pages", "write_csv"]
+import jax
+import jax.numpy as jnp
+
+from jaxcomp import parallel
+
+__all__ = [
+    "in_turns",
+    "torch_peers",
+    "ratio",
+    "read_pass",
+    "timed",
+    "use_huge_pages",
+    "write_csv",
+]
 
 
 def in_turns(
@@ -36,6 +51,51 @@ def in_turns(
             time.sleep(0.005)  # idle threads of the side before spin for a while
             seconds[name].append(run())
     return seconds
+
+
+def ratio(own: Sequence[float], others: Sequence[tuple[float, float]]) -> float:
+    """Median over the turns, so that what slows down a turn slows down both.
+
+    Example:
+        >>> ratio([2.0, 4.0, 9.0], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)])
+        2.0
+    """
+    pairs = zip(own, others, strict=True)
+    return statistics.median(mine / other for mine, (other, _) in pairs)
+
+
+def timed(program: Any, *inputs: Any) -> Callable[[], tuple[float, float]]:
+    """A side for `in_turns` that runs a program and waits for it."""
+
+    def run() -> tuple[float, float]:
+        began = time.perf_counter()
+        jax.block_until_ready(program(*inputs))
+        return time.perf_counter() - began, 0.0
+
+    return run
+
+
+def read_pass(crew: parallel.Workers, tree: Any) -> Callable[[], tuple[float, float]]:
+    """All workers read their own tree once."""
+
+    def total(tree: Any) -> jax.Array:
+        return sum(map(jnp.sum, jax.tree.leaves(tree)), start=jnp.float32(0))
+
+    mapped = parallel.map_step(total, crew, in_axes=(0,), out_axes=0)
+    return timed(mapped.lower(tree).compile(), tree)
+
+
+def torch_peers() -> Any:
+    """The module `peers_torch` on all cores, or None, said aloud, without torch."""
+    try:
+        found = importlib.import_module("benchmarks.peers_torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print("torch is not installed: own figures alone (`make oracles` installs it)")
+        return None
+    found.torch.set_num_threads(os.cpu_count() or 1)
+    return found
 
 
 def use_huge_pages(module: str) -> None:

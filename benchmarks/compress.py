@@ -13,9 +13,7 @@ the ratios are left out. Fresh vectors cost page faults, often more than the ari
 """
 
 import argparse
-import importlib
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -27,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.common import in_turns, use_huge_pages, write_csv
+from benchmarks.common import in_turns, torch_peers, use_huge_pages, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.report import style
@@ -115,7 +113,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     args = parser.parse_args(arguments)
     if args.huge_pages:
         use_huge_pages("benchmarks.compress")
-    peers = _peers()
+    peers = torch_peers()
     print(_HEADER)
     rows: list[Row] = []
     for case in _chosen(args.methods):
@@ -245,18 +243,6 @@ def _peer(peers: Any, spec: str, shape: tuple[int, ...], tuned: bool) -> Any:
     except ModuleNotFoundError as error:
         print(f"no peer for {spec}: package {error.name} is not installed")
         return None
-
-
-def _peers() -> Any:
-    try:
-        peers = importlib.import_module("benchmarks.peers_torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        print("torch is not installed: own figures alone (`make oracles` installs it)")
-        return None
-    peers.torch.set_num_threads(os.cpu_count() or 1)
-    return peers
 
 
 def _timed(function: Callable[..., Any], *args: Any) -> tuple[float, Any]:

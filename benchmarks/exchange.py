@@ -30,7 +30,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks import peers_ddp, trees
-from benchmarks.common import in_turns, use_huge_pages, write_csv
+from benchmarks.common import (
+    in_turns,
+    ratio,
+    read_pass,
+    timed,
+    use_huge_pages,
+    write_csv,
+)
 from benchmarks.vectors import draw
 from jaxcomp import make_exchange, parallel, wire
 from jaxcomp.exchanges.common import with_method
@@ -300,23 +307,6 @@ def _theirs(
     return Runner(peer.run, {"who": "PyTorch", "tree": "resnet50", "by_kind": ""})
 
 
-def _read(crew: parallel.Workers, tree: Any) -> Runner:
-    """All workers read their own tree once."""
-
-    def total(tree: Any) -> jax.Array:
-        return sum(map(jnp.sum, jax.tree.leaves(tree)), start=jnp.float32(0))
-
-    mapped = parallel.map_step(total, crew, in_axes=(0,), out_axes=0)
-    compiled = mapped.lower(tree).compile()
-
-    def run() -> tuple[float, float]:
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(tree))
-        return time.perf_counter() - began, 0.0
-
-    return Runner(run)
-
-
 def _setting(
     cases: list[Case], crew: parallel.Workers, args: argparse.Namespace
 ) -> Setting:
@@ -327,27 +317,19 @@ def _setting(
     local = crew.local.stop - crew.local.start
     drawn = draw(args.data, (local, size))
     inputs = {
-        name: parallel.place(_cut(drawn, tree), crew, 0)
+        name: parallel.place(trees.cut(drawn, tree), crew, 0)
         for name, tree in shapes.items()
     }
     # The flat read pass: of many small tensors each costs a call.
     vector = inputs.get("flat") or parallel.place({"w": drawn}, crew, 0)
-    setting = Setting(crew, shapes, inputs, _read(crew, vector), Runner(_nothing))
+    setting = Setting(
+        crew, shapes, inputs, Runner(read_pass(crew, vector)), Runner(_nothing)
+    )
     return setting._replace(exact=_ours(_DENSE, setting))
 
 
 def _nothing() -> tuple[float, float]:
     return 0.0, 0.0
-
-
-def _cut(drawn: np.ndarray, shapes: trees.Shapes) -> dict[str, np.ndarray]:
-    """The columns of a matrix as a tree with a leading axis."""
-    parts, start = {}, 0
-    for name, shape in shapes.items():
-        stop = start + trees.elements({name: shape})
-        parts[name] = drawn[:, start:stop].reshape(-1, *shape)
-        start = stop
-    return parts
 
 
 def _spec(shapes: trees.Shapes) -> Any:
@@ -376,17 +358,11 @@ def _row(
         elements=trees.elements(setting.shapes["resnet50"]),
         workers=setting.crew.size,
         ms=1e3 * statistics.median(own),
-        to_exact=_ratio(own, seconds[_DENSE.title]),
-        to_read=_ratio(own, seconds["read"]),
+        to_exact=ratio(own, seconds[_DENSE.title]),
+        to_read=ratio(own, seconds["read"]),
         backward_ms=off if facts["who"] == "PyTorch" else None,
         **facts,
     )
-
-
-def _ratio(own: list[float], others: list[tuple[float, float]]) -> float:
-    """Of the turns, so that what slows down a turn slows down both."""
-    pairs = zip(own, others, strict=True)
-    return statistics.median(mine / other for mine, (other, _) in pairs)
 
 
 def _chosen(texts: list[str] | None) -> list[Case]:
@@ -425,14 +401,14 @@ def _decode(name: str, args: argparse.Namespace) -> Decoding:
     for i in range(max(COUNTS)):
         # Rolled, so that every payload has other places.
         tree = jax.tree.map(
-            lambda x: x[0], _cut(np.roll(vector, 997 * i)[None], shapes)
+            lambda x: x[0], trees.cut(np.roll(vector, 997 * i)[None], shapes)
         )
         payloads.append(compress(tree, state, key)[0])
     runners: dict[str, Runner] = {"dense": _dense_add(vector)}
     for count in COUNTS:
         few = jax.tree.map(lambda *xs: jnp.stack(xs), *payloads[:count])
         sum_ = jax.jit(lambda payloads: codec.decompress_sum(payloads, spec))
-        runners[str(count)] = _timing(sum_.lower(few).compile(), few)
+        runners[str(count)] = Runner(timed(sum_.lower(few).compile(), few))
     seconds = _in_turns(runners, max(3, args.repeats))
     median = {
         which: 1e3 * statistics.median(first for first, _ in times)
@@ -451,15 +427,6 @@ def _dense_add(vector: np.ndarray) -> Runner:
     def run() -> tuple[float, float]:
         began = time.perf_counter()
         holder[0] = jax.block_until_ready(add(holder[0], x))
-        return time.perf_counter() - began, 0.0
-
-    return Runner(run)
-
-
-def _timing(compiled: Any, *inputs: Any) -> Runner:
-    def run() -> tuple[float, float]:
-        began = time.perf_counter()
-        jax.block_until_ready(compiled(*inputs))
         return time.perf_counter() - began, 0.0
 
     return Runner(run)

@@ -2,7 +2,9 @@
 
 import math
 
-__all__ = ["TREES", "elements", "flat", "resnet50", "tree"]
+import numpy as np
+
+__all__ = ["TREES", "cut", "elements", "flat", "resnet50", "tree"]
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -71,3 +73,18 @@ def tree(name: str, scale: float = 1.0) -> Shapes:
     if name not in TREES:
         raise ValueError(f"unknown tree {name!r}; valid: {', '.join(TREES)}")
     return TREES[name](scale)
+
+
+def cut(drawn: np.ndarray, shapes: Shapes) -> dict[str, np.ndarray]:
+    """The columns of a matrix as a tree with a leading axis.
+
+    Example:
+        >>> cut(np.zeros((2, 7)), {"a": (3,), "b": (2, 2)})["b"].shape
+        (2, 2, 2)
+    """
+    parts, start = {}, 0
+    for name, shape in shapes.items():
+        stop = start + math.prod(shape)
+        parts[name] = drawn[:, start:stop].reshape(-1, *shape)
+        start = stop
+    return parts

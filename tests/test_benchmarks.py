@@ -18,7 +18,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def test_compress_measures_and_writes(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(compress, "_peers", lambda: None)
+    monkeypatch.setattr(compress, "torch_peers", lambda: None)
     out = f"--out={tmp_path}"
     rows = compress.main(
         [out, "--size=3000", "--repeats=2", "--methods", "sign", "top_k(keep=0.01)"]

@@ -73,7 +73,7 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
         unknown = cast_like(plus(half, state.public, -1), spec)
         heard = talk(codec, unknown, state.codec, key, talks, axis)
         public = plus(state.public, heard.own)
-        pull = plus(state.pull, plus(heard.total, heard.own, -1))
+        pull = plus(state.pull, heard.pull)
         info = heard.info._replace(residual_norm=heard.info.unsent_norm)
         new = ChocoState(public, pull, heard.state)
         return Mixed(plus(widen(updates), pull, step_size(spec)), new, info)

@@ -78,8 +78,8 @@ def choco_overlapped(
         )
         arrived = codec.decompress(split(state.outgoing, payload_spec), state.public)
         public = plus(state.public, arrived)
-        total = listen(codec, state.outgoing, payload_spec, spec, talks, axis)
-        pull = plus(state.pull, plus(total, arrived, -1))
+        news = listen(codec, state.outgoing, payload_spec, arrived, talks, axis)
+        pull = plus(state.pull, news)
         change = plus(widen(updates), pull, step_size(spec))
 
         unknown = cast_like(plus(plus(widen(params), change), public, -1), spec)

@@ -37,9 +37,7 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     ) -> Mixed:
         half = plus(params, updates)
         heard = talk(codec, half, state, key, graph.rounds[program], axis)
-        # What is added is the difference: params of bfloat16 keep small steps of it.
-        updates = plus(heard.total, widen(params), -1)
-        return Mixed(updates, heard.state, heard.info)
+        return Mixed(plus(widen(updates), heard.pull), heard.state, heard.info)
 
     return Mixer(
         f"d_psgd on {graph.name}",

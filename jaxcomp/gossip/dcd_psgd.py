@@ -61,8 +61,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     ) -> Mixed:
         change = cast_like(plus(state.pull, widen(updates)), spec_of(params))
         heard = talk(codec, change, state.codec, key, talks, axis)
-        pull = plus(state.pull, plus(heard.total, heard.own, -1))
-        new = DcdState(pull, heard.state)
+        new = DcdState(plus(state.pull, heard.pull), heard.state)
         return Mixed(heard.own, new, heard.info)
 
     return Mixer(

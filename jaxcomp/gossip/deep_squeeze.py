@@ -68,9 +68,8 @@ def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) ->
         message = cast_like(given, spec_of(params))
         heard = talk(codec, message, state.codec, key, talks, axis)
         new = SqueezeState(plus(given, heard.own, -1), heard.state)
-        pull = plus(heard.total, heard.own, -1)
         info = heard.info._replace(residual_norm=heard.info.unsent_norm)
-        return Mixed(plus(widen(updates), pull, gamma), new, info)
+        return Mixed(plus(widen(updates), heard.pull, gamma), new, info)
 
     return Mixer(
         f"{canonical(deep_squeeze, ['gamma'], gamma=gamma)} on {graph.name}, "

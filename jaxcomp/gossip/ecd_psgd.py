@@ -65,7 +65,7 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         change = plus(plus(state.heard, widen(updates)), widen(params), -1)  # x' - x
         overshot = cast_like(plus(widen(params), change, t / 2), spec_of(params))
         heard = talk(codec, overshot, state.codec, key, talks, axis)
-        news = plus(heard.total, state.heard, -1)
+        news = plus(plus(heard.own, heard.pull), state.heard, -1)
         new = EcdState(step, plus(state.heard, news, 2 / t), heard.state)
         return Mixed(change, new, heard.info)
 

@@ -1,4 +1,4 @@
-"""What all gossip has in common: one fused message to each neighbour, weighed sums."""
+"""What all gossip has in common: one fused message to each neighbour, weighed pulls."""
 
 from typing import NamedTuple
 
@@ -36,7 +36,7 @@ class Heard(NamedTuple):
     """What `talk` returns; trees in at least float32."""
 
     own: Tree  # what this worker's message decodes to: D(q_i)
-    total: Tree  # sum_j w_ij D(q_j), itself included
+    pull: Tree  # sum_j w_ij (D(q_j) - D(q_i))
     state: State  # of the compressor
     info: Info
 
@@ -44,7 +44,7 @@ class Heard(NamedTuple):
 def talk(
     codec: Compressor, tree: Tree, state: State, key: Array, graph: Round, axis: str
 ) -> Heard:
-    """Compress a tree, send it to the neighbours, and sum what all of them said.
+    """Compress a tree, send it to the neighbours, and weigh what all of them said.
 
     One permutation for each neighbour slot of the round, each of which carries the
     whole payload in one array.
@@ -60,50 +60,54 @@ def talk(
     own_key = jax.random.fold_in(key, collectives.index(axis))
     payload, state = codec.compress(tree, state, own_key)
     own = codec.decompress(payload, wide_spec(spec_of(tree)))
-    words = fuse(payload)
-    total = listen(codec, words, spec_of(payload), spec_of(tree), graph, axis)
+    pull = listen(codec, fuse(payload), spec_of(payload), own, graph, axis)
     info = measure(tree, cast_like(own, spec_of(tree)), codec, payload)
-    return Heard(own, total, state, info)
+    return Heard(own, pull, state, info)
 
 
 def listen(
     codec: Compressor,
     words: Array,
     payload_spec: Spec,
-    spec: Spec,
+    own: Tree,
     graph: Round,
     axis: str,
 ) -> Tree:
-    """sum_j w_ij D(q_j) over the neighbours and this worker, in at least float32.
+    """sum_j w_ij (D(q_j) - D(q_i)) over the neighbours, in at least float32.
+
+    Of differences, so that neighbours who say the same pull by exactly nothing: weights
+    of float32 need not sum to 1, and what is missing would move the mean.
 
     Args:
       codec: compressor of trees.
       words: this worker's fused message.
       payload_spec: of the message.
-      spec: of the tree.
+      own: what it decodes to, in at least float32.
       graph: who hears whom.
       axis: the mapped axis.
     """
     _check_workers(graph, axis)
+    nothing = zeros_like_spec(own)
+    if not graph.slots:  # one worker
+        return nothing
     place = collectives.index(axis)
-    received = [collectives.permute(words, slot.pairs, axis) for slot in graph.slots]
-    messages = jnp.stack([words, *received])
-    columns = [np.diag(graph.matrix), *(slot.weights for slot in graph.slots)]
-    weights = jnp.asarray(np.stack(columns), jnp.float32)[:, place]
-    wide = wide_spec(spec)
+    columns = np.stack([slot.weights for slot in graph.slots])
+    weights = jnp.asarray(columns, jnp.float32)[:, place]
+    messages = [collectives.permute(words, slot.pairs, axis) for slot in graph.slots]
 
-    def add(total: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
+    def add(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
         weight, words = message
-        said = codec.decompress(split(words, payload_spec), wide)
+        said = codec.decompress(split(words, payload_spec), own)
 
         # Nothing arrived where the weight is 0, and zeros need not decode to a number.
-        def term(t: Array, x: Array) -> Array:
-            return t + jnp.where(weight == 0, 0, weight.astype(x.dtype) * x)
+        def term(p: Array, theirs: Array, mine: Array) -> Array:
+            difference = weight.astype(mine.dtype) * (theirs - mine)
+            return p + jnp.where(weight == 0, 0, difference)
 
-        return jax.tree.map(term, total, said), None
+        return jax.tree.map(term, pull, said, own), None
 
-    total, _ = jax.lax.scan(add, zeros_like_spec(wide), (weights, messages))
-    return total
+    # One after the other: no more than one neighbour's model is in memory.
+    return jax.lax.scan(add, nothing, (weights, jnp.stack(messages)))[0]
 
 
 def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:

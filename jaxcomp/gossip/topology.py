@@ -26,11 +26,6 @@ class Round(NamedTuple):
     matrix: np.ndarray  # W, float64 [n, n], doubly stochastic
     slots: tuple[Slot, ...]  # all of W but its diagonal
 
-    @property
-    def own(self) -> np.ndarray:
-        """The weights that workers give to their own values, float64 [n]."""
-        return np.diag(self.matrix)
-
 
 class Topology(NamedTuple):
     """A graph that always looks the same has one round; others take theirs in turn."""

@@ -171,15 +171,33 @@ def test_one_peer_exponential_averages_exactly_in_a_cycle():
 
 
 @pytest.mark.parametrize("graph", [("ring", 8), ("star", 5), ("social", 32)], ids=str)
-@pytest.mark.parametrize("name", COMPRESSED)
-def test_one_worker_or_one_model_stays_where_it_is(name, graph):
-    """Workers that agree and learn nothing do not move."""
+@pytest.mark.parametrize("name", [*COMPRESSED, "d_psgd"])
+def test_workers_that_agree_and_learn_nothing_stay_where_they_are(name, graph):
+    """To the bit, although float32 weights such as 1/3 need not sum to 1."""
     graph = jaxcomp.topology(*graph)
     given = problem(graph.size)
     mixer = gossip.make(name, graph, "none")
     models = flat(train(mixer, given, 5, rate=0.0), 2)
     start = np.broadcast_to(flat(given.start, 0), models.shape)
-    np.testing.assert_allclose(models, start, atol=1e-5)
+    np.testing.assert_array_equal(models, start)
+
+
+@pytest.mark.parametrize("name", ["choco", "choco_overlapped"])
+def test_only_overlapped_messages_do_not_wait_for_the_gradient(name):
+    """A gradient of NaN reaches whoever hears of it in the same step."""
+    graph, given = jaxcomp.topology("ring", 4), problem(4)
+    mixer = gossip.make(name, graph, "sign")
+
+    def change(target):
+        learnt = jax.tree.map(lambda t, s: t - s, target, given.start)
+        state = mixer.init(given.start)
+        key = jax.random.key(0)
+        return mixer.mix(given.start, learnt, state, key, 0).updates
+
+    targets = jax.tree.map(lambda t: t.at[0].set(np.nan), given.targets)
+    changes = flat(jax.vmap(change, axis_name=mixer.axis)(targets), 1)
+    touched = np.isnan(changes).all(axis=1).tolist()
+    assert touched == [True, name == "choco", False, name == "choco"]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
