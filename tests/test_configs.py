@@ -10,11 +10,12 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import training
 from jaxcomp.training.build import build
+from tests.tiers import tiers
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
 # The others run in the slow tier; what they name is tested elsewhere.
-RUN = {"cifar10", "cifar10_dgc", "default", "one_bit_adam", "policy"}
+RUN = {"default", "policy"}
 
 
 def load(path: Path) -> ConfigDict:
@@ -33,10 +34,6 @@ def shrunk(path: Path) -> Any:
     return config.lock()
 
 
-def marked(path: Path) -> Any:
-    return path if path.stem in RUN else pytest.param(path, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_config_names_what_exists(path):
     pieces = build(shrunk(path))
@@ -45,7 +42,9 @@ def test_a_config_names_what_exists(path):
     assert pieces.stages.at(10_000).compressor == load(path).compressor
 
 
-@pytest.mark.parametrize("path", [marked(p) for p in CONFIGS], ids=lambda p: p.stem)
+@pytest.mark.parametrize(
+    "path", tiers(CONFIGS, lambda p: p.stem in RUN), ids=lambda p: p.stem
+)
 def test_a_config_runs_for_two_steps(path, tmp_path):
     # Adam's counts are integers that optax multiplies by floats.
     with jax.numpy_dtype_promotion("standard"):

@@ -11,6 +11,7 @@ import pytest
 from jaxcomp import compressors
 from jaxcomp.base import Compressor
 from tests import laws
+from tests.tiers import tiers
 
 FURTHER = [
     "adaptive_threshold(cap=0.5)",
@@ -44,6 +45,13 @@ FURTHER = [
     "top_k(keep=1.0)",
 ]
 METHODS = [*compressors.REGISTRY, *FURTHER]
+# The registry runs by default, and of its variations these: each law meets one.
+QUICK = {
+    *compressors.REGISTRY,
+    "qsgd(levels=7, norm='max', damped=True)",
+    "random_k(keep=0.25, unbiased=True)",
+    "top_k(keep=0.1) | qsgd(levels=7)",
+}
 
 # Odd, no multiple of the 32 symbols of a word, and with an order of elements to keep.
 SHAPE = (3, 87)
@@ -57,6 +65,10 @@ SPEC = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
 def make(method: str) -> Compressor:
     """One object for each method, so that all tests share its compiled programs."""
     return compressors.make(method)
+
+
+def is_quick(case: str | tuple) -> bool:
+    return (case if isinstance(case, str) else case[0]) in QUICK
 
 
 UNBIASED = [m for m in METHODS if make(m).unbiased]
@@ -101,13 +113,13 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_round_trip_of_every_shape_and_dtype(method: str, key: jax.Array) -> None:
     for shape, dtype in itertools.product(SHAPES, DTYPES):
         laws.check_round_trip(make(method), jnp.ones(shape, dtype), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_sum_of_payloads(method: str, key: jax.Array) -> None:
     laws.check_sum(make(method), normal(3, *SHAPE), jax.random.split(key, 3))
 
@@ -120,12 +132,12 @@ def test_payloads_of_narrow_numbers_are_summed_in_float32(
     laws.check_sum(make(method), xs, jax.random.split(key, 3))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_bits(method: str, key: jax.Array) -> None:
     laws.check_bits(make(method), normal(*SHAPE), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_extreme_values_stay_finite(method: str, key: jax.Array) -> None:
     for value in EXTREMES.values():
         laws.check_finite(make(method), jnp.full(SHAPE, value), key)
@@ -149,7 +161,7 @@ NEAR_THE_LARGEST = [(m, jnp.float32) for m in METHODS if not enlarges(m)]
 NEAR_THE_LARGEST += [(m, jnp.float16) for m in ("qsgd", "qsgd(levels=1)", "sign")]
 
 
-@pytest.mark.parametrize(("method", "dtype"), NEAR_THE_LARGEST)
+@pytest.mark.parametrize(("method", "dtype"), tiers(NEAR_THE_LARGEST, is_quick))
 def test_numbers_near_the_largest(
     method: str, dtype: jnp.dtype, key: jax.Array
 ) -> None:
@@ -159,62 +171,64 @@ def test_numbers_near_the_largest(
     laws.check_finite(make(method), x.at[:, ::2].multiply(-1), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_non_finite_values_surface(method: str) -> None:
     laws.check_non_finite_surfaces(make(method), normal(*SHAPE))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_long_vectors_hide_nothing(method: str) -> None:
     laws.check_long_vectors_hide_nothing(make(method), normal(5003))
 
 
-@pytest.mark.parametrize("method", UNBIASED)
+@pytest.mark.parametrize("method", tiers(UNBIASED, is_quick))
 def test_unbiased(method: str) -> None:
     laws.check_unbiased(make(method), normal(*SHAPE))
     laws.check_unbiased(make(method), vectors()["student t"])
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30, 3e38])
-@pytest.mark.parametrize("method", [m for m in UNBIASED if not enlarges(m)])
+@pytest.mark.parametrize(
+    "method", tiers([m for m in UNBIASED if not enlarges(m)], is_quick)
+)
 def test_unbiased_at_every_scale(method: str, scale: float) -> None:
     x = normal(*SHAPE)
     laws.check_unbiased(make(method), x / jnp.max(jnp.abs(x)) * scale)
 
 
-@pytest.mark.parametrize("method", CONTRACTIVE)
+@pytest.mark.parametrize("method", tiers(CONTRACTIVE, is_quick))
 def test_contraction(method: str) -> None:
     for vector in vectors().values():
         laws.check_contraction(make(method), vector)
 
 
-@pytest.mark.parametrize("method", ALIGNED)
+@pytest.mark.parametrize("method", tiers(ALIGNED, is_quick))
 def test_aligned(method: str, key: jax.Array) -> None:
     x, other = normal(*SHAPE), vectors()["log-normal"]
     laws.check_aligned(make(method), x, other, key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_same_key_same_payload(method: str, key: jax.Array) -> None:
     laws.check_same_key_same_payload(make(method), normal(*SHAPE), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_no_recompilation(method: str, key: jax.Array) -> None:
     laws.check_no_recompilation(make(method), normal(*SHAPE), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_vmap_over_workers(method: str, key: jax.Array) -> None:
     laws.check_vmap(make(method), normal(3, *SHAPE), jax.random.split(key, 3))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_payload_travels_in_one_buffer(method: str, key: jax.Array) -> None:
     laws.check_fuses(make(method), normal(*SHAPE), key)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_the_name_builds_the_same_method_again(method: str) -> None:
     compressor = make(method)
     again = compressors.make(compressor.name)

@@ -21,6 +21,7 @@ from jaxcomp import (
 )
 from jaxcomp.base import Exchange
 from jaxcomp.specs import SpecError
+from tests.tiers import STANDS_FOR, tiers
 from tests.workers import (
     averaging,
     compiled,
@@ -45,6 +46,12 @@ def methods(memory: str) -> list[Exchange]:
             exchange = make_exchange(name, compressor, memory)
             built[exchange.name] = exchange
     return list(built.values())
+
+
+def is_quick(exchange: Exchange) -> bool:
+    """Whether no other compressor stands for this one."""
+    alike = itertools.chain(*STANDS_FOR.values())
+    return not any(f"({name}" in exchange.name for name in alike)
 
 
 def test_every_plain_exchange_is_among_the_methods():
@@ -88,7 +95,10 @@ SIMPLE = [make_exchange("exact", memory="none")] + [
 
 @pytest.mark.parametrize(
     ("exchange", "workers"),
-    [(e, 3) for e in methods("none")] + [(e, n) for e in SIMPLE for n in (1, 2, 5)],
+    tiers(
+        [(e, 3) for e in methods("none")] + [(e, n) for e in SIMPLE for n in (1, 2, 5)],
+        lambda case: is_quick(case[0]),
+    ),
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_mean_of_what_is_sent_is_the_mean(exchange, workers):
@@ -102,7 +112,9 @@ def test_the_mean_of_what_is_sent_is_the_mean(exchange, workers):
 
 
 @pytest.mark.parametrize(
-    "exchange", methods("error_feedback(decay=0.7)"), ids=lambda e: e.name
+    "exchange",
+    tiers(methods("error_feedback(decay=0.7)"), is_quick),
+    ids=lambda e: e.name,
 )
 def test_error_feedback_conserves(exchange):
     """sent + kept == gradient + decay * kept before, at every step and worker."""
@@ -191,7 +203,9 @@ def test_low_precision_gradients_keep_their_type_and_lose_nothing(name):
     close(jax.tree.map(np.add, step.own[0], residual), wide)
 
 
-@pytest.mark.parametrize("exchange", methods("none"), ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "exchange", tiers(methods("none"), is_quick), ids=lambda e: e.name
+)
 def test_a_worker_with_only_nan_is_seen_by_all(exchange):
     tree = jax.tree.map(lambda x: x.at[1].set(jnp.nan), gradients(3))
     [step] = average(exchange, tree)
@@ -217,7 +231,9 @@ def program_small(exchange: Exchange):
     return program(exchange, SMALL)
 
 
-@pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "exchange", tiers(methods("error_feedback"), is_quick), ids=lambda e: e.name
+)
 def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
     kind = "all-gather" if "gather(" in exchange.name else "all-reduce"
     found = wire.collectives(program_small(exchange))
@@ -226,7 +242,7 @@ def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
 
 @pytest.mark.parametrize(
     "exchange",
-    [e for e in methods("error_feedback") if "gather(" in e.name],
+    tiers([e for e in methods("error_feedback") if "gather(" in e.name], is_quick),
     ids=lambda e: e.name,
 )
 def test_the_program_sends_the_payload_and_nothing_else(exchange):
@@ -277,7 +293,9 @@ def test_aligned_psum_sends_values_only():
     assert wire.collective_bytes(found) == {"all-reduce": 4 * kept}
 
 
-@pytest.mark.parametrize("exchange", methods("error_feedback"), ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "exchange", tiers(methods("error_feedback"), is_quick), ids=lambda e: e.name
+)
 def test_the_traced_figure_is_the_compiled_one(exchange):
     """What the simulation reports is what real workers send."""
     traced = wire.traced_collectives(

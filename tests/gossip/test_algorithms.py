@@ -9,6 +9,7 @@ from jaxcomp import gossip
 from jaxcomp.scope import lift
 from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
 from tests.references import gossip as references
+from tests.tiers import tiers
 
 STEPS = 50
 COMPRESSORS = ("top_k(keep=0.2)", "random_k(keep=0.3)", "qsgd(levels=7)", "sign")
@@ -72,12 +73,15 @@ def cases():
     for name in COMPRESSED:
         for compressor in COMPRESSORS:
             for graph in GRAPHS:
-                quick = graph == ("ring", 8) or (name, graph[0]) == ("choco", "torus")
-                marks = () if quick else pytest.mark.slow
-                yield pytest.param(name, compressor, graph, marks=marks)
+                yield name, compressor, graph
 
 
-@pytest.mark.parametrize(("name", "compressor", "graph"), list(cases()))
+def is_quick(case):
+    name, _, graph = case
+    return graph == ("ring", 8) or (name, graph[0]) == ("choco", "torus")
+
+
+@pytest.mark.parametrize(("name", "compressor", "graph"), tiers(cases(), is_quick))
 def test_it_equals_the_reference(name, compressor, graph):
     graph = jaxcomp.topology(*graph)
     # A number that falls within rounding of a border between two levels may go either
@@ -213,7 +217,7 @@ def test_one_and_two_workers(name, workers):
 # --- Mappers and size -------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize("mapper", tiers(["pmap", "shard_map"], "pmap".__eq__))
 @pytest.mark.parametrize(
     ("name", "graph", "compressor"),
     [

@@ -8,6 +8,7 @@ import jaxcomp
 from jaxcomp import gossip, models, parallel, wire
 from jaxcomp.base import PerWorker
 from tests.gossip.runs import problem
+from tests.tiers import tiers
 
 
 def program(mixer, params, workers, mapper="pmap"):
@@ -56,7 +57,7 @@ def key():
     ],
     ids=str,
 )
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize("mapper", tiers(["pmap", "shard_map"], "pmap".__eq__))
 def test_one_message_for_each_neighbour_slot(graph, messages, mapper):
     """Whatever the number of tensors, and nothing but permutations."""
     graph = jaxcomp.topology(*graph)

@@ -13,6 +13,7 @@ from jaxcomp.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
+from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 
 
@@ -104,7 +105,7 @@ def test_another_config_in_the_same_folder_is_refused(finished):
     assert "compressor: the folder has 'top_k(keep=0.1)'" in str(error.value)
 
 
-@pytest.mark.parametrize("mapper", ["shard_map", "vmap"])
+@pytest.mark.parametrize("mapper", tiers(["shard_map", "vmap"], "vmap".__eq__))
 def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
     """Convolutions of a vmapped batch round differently, so to a tolerance."""
     result = training.train_and_evaluate(small_config(mapper=mapper), tmp_path)
@@ -123,12 +124,19 @@ def test_more_workers_than_devices_are_simulated(tmp_path):
 
 @pytest.mark.parametrize(
     "changes",
-    [
-        {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
-        {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
-        {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
-        {"compressor": "sign", "scope": "only_large(min_size=20)", "clip_norm": 1.0},
-    ],
+    tiers(
+        [
+            {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
+            {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
+            {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
+            {
+                "compressor": "sign",
+                "scope": "only_large(min_size=20)",
+                "clip_norm": 1.0,
+            },
+        ],
+        lambda changes: "exchange" not in changes,
+    ),
     ids=lambda c: c.get("compressor", "exact"),
 )
 def test_other_methods_train(changes, tmp_path):
@@ -152,7 +160,7 @@ def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):
 # --- Going on -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [5, 11, 17])
+@pytest.mark.parametrize("step", tiers([5, 11, 17], (11).__eq__))
 def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch):
     """State to the bit, and tables too, wherever the interruption falls."""
     config = small_config()
@@ -201,7 +209,10 @@ def test_a_nan_step_stops_with_step_leaf_and_norms(tmp_path, monkeypatch):
     assert "--config.nonfinite=skip" in message
 
 
-@pytest.mark.parametrize("compressor", ["top_k(keep=0.1)", "random_k(keep=0.05)"])
+@pytest.mark.parametrize(
+    "compressor",
+    tiers(["top_k(keep=0.1)", "random_k(keep=0.05)"], "top_k(keep=0.1)".__eq__),
+)
 def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
     """Nothing but the step count moves, on any worker; residuals stay finite."""
     poison(monkeypatch, 0)

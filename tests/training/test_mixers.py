@@ -8,6 +8,7 @@ import pytest
 from jaxcomp import data, parallel, training
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
+from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 
 GOSSIP = {"exchange": "", "memory": "", "topology": "ring"}
@@ -98,12 +99,10 @@ def build_fresh():
     return build(gossip_config()).fresh()
 
 
-QUICK = ("choco_overlapped", "diloco")
-
-
 @pytest.mark.parametrize(
+    # It has most to remember: models, estimates, pulls, a message under way.
     "name",
-    [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RUNS],
+    tiers(RUNS, "choco_overlapped".__eq__),
 )
 def test_a_run_goes_on_to_the_bit(name, tmp_path, monkeypatch):
     """Models, public estimates, messages under way and outer momenta included."""
@@ -119,9 +118,7 @@ def test_a_run_goes_on_to_the_bit(name, tmp_path, monkeypatch):
         assert rows(tmp_path / "cut" / table) == rows(tmp_path / "whole" / table)
 
 
-@pytest.mark.parametrize(
-    "mapper", ["vmap", pytest.param("shard_map", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("mapper", tiers(["vmap", "shard_map"], "vmap".__eq__))
 def test_mappers_agree(mapper, finished, tmp_path):
     config = gossip_config(mapper=mapper)
     result = training.train_and_evaluate(config, tmp_path)

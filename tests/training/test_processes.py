@@ -17,6 +17,7 @@ import pytest
 from jaxcomp import parallel, training
 from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
+from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -107,7 +108,9 @@ def test_kills_at_random_moments(unbroken, tmp_path, attempt):
     assert rows(tmp_path / "metrics.csv") == rows(unbroken / "metrics.csv")
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(
+    "signum", tiers([signal.SIGTERM, signal.SIGINT], signal.SIGTERM.__eq__)
+)
 def test_a_signal_saves_and_says_how_to_go_on(unbroken, tmp_path, signum):
     process = begin(tmp_path)
     wait_for_step(tmp_path, 12, process)
