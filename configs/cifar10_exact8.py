@@ -2,7 +2,7 @@
 
 Reproduces: nothing published; a short schedule that compares methods fairly.
 Expected:   83.6 % test accuracy (83.57 % with seed 0).
-Cost:       15 minutes on 2 CPU cores.
+Cost:       a quarter to half an hour on 2 CPU cores.
 Command:    python train.py --config=configs/cifar10_exact8.py --workdir=runs/exact8
 """
 
