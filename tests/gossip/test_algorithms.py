@@ -86,8 +86,8 @@ def test_it_equals_the_reference(name, compressor, graph):
     graph = jaxcomp.topology(*graph)
     # A number that falls within rounding of a border between two levels may go either
     # way, and the paths part there: hence more than one problem. One number in a
-    # million does, and 32 workers round 75,000 in 50 steps. A wrong algorithm parts from
-    # the reference in the first steps, in all problems.
+    # million does, and 32 workers round 75,000 in 50 steps. A wrong algorithm parts
+    # from the reference in the first steps, in all problems.
     problems = (problem(graph.size, seed) for seed in range(8))
     assert any(follows(name, compressor, graph, given) for given in problems)
 
