@@ -19,33 +19,36 @@ MASKS = {
 }
 
 
-@pytest.mark.parametrize("size", SIZES)
+# One program for each size instead of one for every operation inside.
+to_words = jax.jit(bitmaps.to_words)
+to_bits = jax.jit(bitmaps.to_bits, static_argnums=1)
+first = jax.jit(bitmaps.first)
+places = jax.jit(bitmaps.places, static_argnums=(1, 2))
+
+
 @pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("size", SIZES)
 def test_places_of_a_mask(name: str, size: int) -> None:
     mask = MASKS[name](size)
     expected = np.flatnonzero(mask)
-    words = bitmaps.to_words(jnp.asarray(mask))
+    words = to_words(jnp.asarray(mask))
     assert words.shape == (-(-size // 32),)
-    np.testing.assert_array_equal(bitmaps.to_bits(words, size), mask)
+    np.testing.assert_array_equal(to_bits(words, size), mask)
     assert bitmaps.count(words) == expected.size
-    most = expected.size + 3
-    padded = np.full(most, size)
-    padded[: expected.size] = expected
-    np.testing.assert_array_equal(bitmaps.places(words, most, absent=size), padded)
-    half = expected.size // 2
-    if half:
-        few = bitmaps.places(words, half, absent=size)
-        np.testing.assert_array_equal(few, expected[:half])
+    for most in (size + 3, size // 5 + 1):  # of all, and of the first ones
+        padded = np.full(most, size)
+        padded[: expected.size] = expected[:most]
+        np.testing.assert_array_equal(places(words, most, size), padded)
 
 
-@pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("name", MASKS)
+@pytest.mark.parametrize("size", SIZES)
 def test_the_first_bits_alone(name: str, size: int) -> None:
     mask = MASKS[name](size)
-    words = bitmaps.to_words(jnp.asarray(mask))
+    words = to_words(jnp.asarray(mask))
     total = int(mask.sum())
     for most in {0, 1, total // 2, max(total - 1, 0), total, total + 5}:
-        kept = bitmaps.to_bits(bitmaps.first(words, jnp.uint32(most)), size)
+        kept = to_bits(first(words, jnp.uint32(most)), size)
         expected = mask & (np.cumsum(mask) <= most)
         np.testing.assert_array_equal(kept, expected)
 
@@ -55,11 +58,11 @@ def test_the_first_bits_alone(name: str, size: int) -> None:
 def test_any_words(numbers: list[int], most: int) -> None:
     bits = [(w >> i) & 1 for w in numbers for i in range(32)]
     words = jnp.asarray(numbers, jnp.uint32)
-    kept = bitmaps.to_bits(bitmaps.first(words, jnp.uint32(most)), 160)
+    kept = to_bits(first(words, jnp.uint32(most)), 160)
     expected = np.asarray(bits) * (np.cumsum(bits) <= most)
     np.testing.assert_array_equal(kept, expected)
-    places = np.asarray(bitmaps.places(words, 160, absent=160))
-    np.testing.assert_array_equal(places[places < 160], np.flatnonzero(bits))
+    found = np.asarray(places(words, 160, 160))
+    np.testing.assert_array_equal(found[found < 160], np.flatnonzero(bits))
 
 
 def test_vmap() -> None:

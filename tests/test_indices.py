@@ -1,6 +1,8 @@
 """Elias-Fano against a bit-by-bit coder, and its size against the entropy."""
 
+import functools
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +18,42 @@ from tests import references
 
 
 @st.composite
-def ascending(draw: st.DrawFn) -> tuple[list[int], int]:
-    limit = draw(st.integers(1, 5000))
-    places = draw(st.lists(st.integers(0, limit - 1), min_size=1, max_size=70))
+def ascending(draw: st.DrawFn, sizes: st.SearchStrategy) -> tuple[list[int], int]:
+    """Places below a limit; sizes draws the limit and their number."""
+    limit, count = draw(sizes)
+    places = draw(st.lists(st.integers(0, limit - 1), min_size=count, max_size=count))
     return sorted(places), limit
 
 
-@settings(max_examples=60, deadline=None)
-@given(ascending())
-def test_round_trip_of_any_ascending_places(case: tuple[list[int], int]) -> None:
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def there_and_back(places: jax.Array, limit: int, count: int, code: str) -> Any:
+    coded = indices.encode(places, limit, code)
+    return coded, indices.decode(coded, limit, count)
+
+
+def check_round_trip(case: tuple[list[int], int]) -> None:
     places, limit = case
     for code in indices.CODES:
-        coded = indices.encode(jnp.asarray(places, jnp.uint32), limit, code)
+        given_places = jnp.asarray(places, jnp.uint32)
+        coded, decoded = there_and_back(given_places, limit, len(places), code)
         assert nbits(coded) == indices.coded_bits(limit, len(places), code)
-        decoded = indices.decode(coded, limit, len(places))
         np.testing.assert_array_equal(decoded, places)
+
+
+FEW = [(1, 1), (1, 3), (8, 3), (40, 40), (300, 70), (5000, 1), (5000, 33)]
+
+
+@settings(max_examples=100, deadline=None)
+@given(ascending(st.sampled_from(FEW)))
+def test_round_trip_of_ascending_places(case: tuple[list[int], int]) -> None:
+    check_round_trip(case)
+
+
+@pytest.mark.slow  # each limit and number is a program of its own
+@settings(max_examples=60, deadline=None)
+@given(ascending(st.tuples(st.integers(1, 5000), st.integers(1, 70))))
+def test_round_trip_of_any_number_of_places(case: tuple[list[int], int]) -> None:
+    check_round_trip(case)
 
 
 @pytest.mark.parametrize(
@@ -58,8 +81,9 @@ def test_wide_places(limit: int, count: int) -> None:
     places = np.sort(rng.choice(limit, count, replace=False))
     places[-1] = limit - 1
     for code in indices.CODES:
-        coded = indices.encode(jnp.asarray(places, jnp.uint32), limit, code)
-        np.testing.assert_array_equal(indices.decode(coded, limit, count), places)
+        places_in = jnp.asarray(places, jnp.uint32)
+        _, decoded = there_and_back(places_in, limit, count, code)
+        np.testing.assert_array_equal(decoded, places)
 
 
 def test_auto_takes_the_smaller_code() -> None:
@@ -74,10 +98,10 @@ def test_vmap() -> None:
     rng = np.random.default_rng(1)
     places = np.sort(rng.integers(0, 500, (3, 20)), axis=1).astype(np.uint32)
 
-    def there_and_back(row: jax.Array) -> jax.Array:
-        return indices.decode(indices.encode(row, 500, "elias_fano"), 500, 20)
+    def decoded(row: jax.Array) -> jax.Array:
+        return there_and_back(row, 500, 20, "elias_fano")[1]
 
-    np.testing.assert_array_equal(jax.vmap(there_and_back)(jnp.asarray(places)), places)
+    np.testing.assert_array_equal(jax.vmap(decoded)(jnp.asarray(places)), places)
 
 
 def test_an_unknown_code_is_refused() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import make_compressor, nbits
+from jaxcomp import make_compressor, nbits, payloads
 from jaxcomp.base import spec_of
 from jaxcomp.payloads import (
     Dense,
@@ -20,15 +20,17 @@ from jaxcomp.payloads import (
     fuse,
     index_dtype,
     map_values,
-    pack,
-    pack_symbols,
     split,
-    unpack,
-    unpack_symbols,
 )
 from tests import references
 
 SIZE = 71  # no multiple of anything
+
+# One program each instead of one for every operation inside.
+pack = jax.jit(payloads.pack, static_argnums=1)
+pack_symbols = jax.jit(payloads.pack_symbols, static_argnums=1)
+unpack = jax.jit(payloads.unpack, static_argnums=(1, 2))
+unpack_symbols = jax.jit(payloads.unpack_symbols, static_argnums=(1, 2))
 
 
 def check_packing(symbols: np.ndarray, bits: int) -> None:
@@ -93,7 +95,7 @@ def test_every_byte_of_digits(base: int) -> None:
 
 
 @pytest.mark.parametrize("alphabet", [2, 3, 9, 15, 33, 256, 1000])
-@pytest.mark.parametrize("size", [65_536, 65_537, 99_999, 100_000])
+@pytest.mark.parametrize("size", [65_536, 99_999])
 def test_long_vectors_are_completed_before_they_are_packed(
     size: int, alphabet: int
 ) -> None:

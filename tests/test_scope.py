@@ -48,6 +48,7 @@ def lifted(scope: str, method: str) -> Compressor:
     return lift(scope, make_compressor(method))
 
 
+@functools.partial(jax.jit, static_argnums=0)
 def through(compressor: Compressor, tree: Any, key: jax.Array) -> tuple[Any, Any]:
     spec = spec_of(tree)
     payload, _ = compressor.compress(tree, compressor.init(spec), key)
@@ -71,7 +72,7 @@ def test_what_keeps_everything_loses_nothing(
 
 @pytest.mark.parametrize("scope", SCOPES)
 def test_laws_of_a_tree(scope: str, key: jax.Array) -> None:
-    compressor, tree = lifted(scope, "top_k(keep=0.2) | sign"), a_tree()
+    compressor, tree = lifted(scope, "sign"), a_tree()
     laws.check_round_trip(compressor, tree, key)
     laws.check_finite(compressor, tree, key)
     laws.check_bits(compressor, tree, key)
@@ -83,7 +84,7 @@ def test_sum_of_trees(scope: str, key: jax.Array) -> None:
     trees = [a_tree(seed) for seed in range(3)]
     stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
     keys = jax.random.split(key, 3)
-    compressor = lifted(scope, "top_k(keep=0.2) | sign")
+    compressor = lifted(scope, "sign")
     laws.check_sum(compressor, stacked, keys)
     laws.check_vmap(compressor, stacked, keys)
 

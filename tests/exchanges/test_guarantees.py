@@ -27,6 +27,7 @@ from tests.exchanges.matrix import (
     with_memory,
     zeros,
 )
+from tests.tiers import tiers
 
 METHODS = Path(__file__).resolve().parents[2] / "docs" / "methods.md"
 STEPS = 3
@@ -72,22 +73,30 @@ USUAL_LADDER = ("budget(bits_per_step=6000, every=2)", "sign", 2)
 
 
 def cases():
-    """All on two workers; on one and on three each exchange with one compressor.
-
-    The rest is in the slow tier: whatever may go wrong with a number of workers does so
-    with few of them, and with any compressor.
-    """
-    seen = set()
     for exchange, compressor in PAIRS:
         for workers in WORKERS:
-            quick = workers == 2 or (workers < 4 and exchange not in seen)
-            marks = () if quick else pytest.mark.slow
-            yield pytest.param(exchange, compressor, workers, marks=marks)
-        seen.add(exchange)
-    yield pytest.param(*USUAL_LADDER, marks=pytest.mark.slow)
+            yield exchange, compressor, workers
+    yield USUAL_LADDER
 
 
-@pytest.mark.parametrize(("exchange", "compressor", "workers"), list(cases()))
+FIRST = dict(reversed(PAIRS))  # exchange -> the first compressor it is tried with
+
+
+def is_quick(case):
+    """Each exchange with one compressor, alone and on a few; `gather` with all on two.
+
+    Whatever may go wrong with a number of workers does so with few of them, and with
+    any compressor.
+    """
+    exchange, compressor, workers = case
+    few = 4 if "HOST" in exchange else 3  # two hosts of two workers
+    first = FIRST.get(exchange, "") == compressor and workers in (1, few)
+    return first or (exchange, workers) == ("gather", 2)
+
+
+@pytest.mark.parametrize(
+    ("exchange", "compressor", "workers"), tiers(cases(), is_quick)
+)
 def test_what_the_table_says(exchange, compressor, workers):
     """All memories around one exchange, which is compiled once."""
     inner = compiled(exchange, compressor, workers)
@@ -168,7 +177,7 @@ def follows(exchange, workers):
 
 def tracks(exchange, workers):
     """It follows, and estimates approach gradients that stand still."""
-    steps = steps_of(exchange, workers, 60, lambda i: gradients(workers, 0))
+    steps = steps_of(exchange, workers, 30, lambda i: gradients(workers, 0))
     obeys_the_law(steps)
     first, last = steps[0], steps[-1]
 

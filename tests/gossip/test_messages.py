@@ -71,6 +71,7 @@ def test_one_message_for_each_neighbour_slot(graph, messages, mapper):
     assert all(payload <= c.nbytes <= payload + 8 for c in found)
 
 
+@pytest.mark.slow
 def test_ring_and_sign_on_a_resnet20_send_a_28th(resnet20):
     """Of sending the dense model to both neighbours."""
     mixer = gossip.make("choco", jaxcomp.topology("ring", 8), "sign")
@@ -79,6 +80,7 @@ def test_ring_and_sign_on_a_resnet20_send_a_28th(resnet20):
     assert sent.keys() == {"collective-permute"}
 
 
+@pytest.mark.slow
 def test_d_psgd_sends_the_dense_model_to_both_neighbours(resnet20):
     mixer = gossip.make("d_psgd", jaxcomp.topology("ring", 8))
     sent = wire.collective_bytes(program(mixer, resnet20, 8))
