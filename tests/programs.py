@@ -10,15 +10,13 @@ from pathlib import Path
 import jax
 from jax._src import lru_cache
 
-__all__ = ["children_only_read", "forget_when_many", "keep_on_disk"]
+__all__ = ["forget_when_many", "keep_on_disk"]
 
-FOLDER = Path(__file__).resolve().parent.parent / ".pytest_cache" / "programs"
+FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
 # Of one process. Programs of all tests together would take several times as much.
 MOST_IN_MEMORY = 2e9
 
-KEPT_IN = "JAX_COMPILATION_CACHE_DIR"
-KEPT_FROM = "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"
 
 
 def keep_on_disk() -> None:
@@ -26,13 +24,16 @@ def keep_on_disk() -> None:
 
     jax itself writes into the final file, where another process may read half a program.
     """
-    # For processes that tests start; this one has imported jax already.
-    folder = os.environ.setdefault(KEPT_IN, str(FOLDER))
-    seconds = os.environ.setdefault(KEPT_FROM, "0")
-    jax.config.update(KEPT_IN.lower(), folder)
-    jax.config.update(KEPT_FROM.lower(), float(seconds))
+    mine, theirs = FOLDERS / "programs", FOLDERS / "programs_of_children"
+    jax.config.update("jax_compilation_cache_dir", str(mine))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+    # Processes that tests start: some are killed while they write, and a program that
+    # cannot be read is a mere warning there.
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = str(theirs)
+    os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
     if "PYTEST_XDIST_WORKER" not in os.environ:
-        _drop_the_oldest(Path(folder))
+        _drop_the_oldest(mine)
+        _drop_the_oldest(theirs)
 
     def put(self: lru_cache.LRUCache, key: str, value: bytes) -> None:
         part = self.path / f"{key}.{os.getpid()}"
@@ -40,14 +41,6 @@ def keep_on_disk() -> None:
         part.replace(self.path / f"{key}{lru_cache._CACHE_SUFFIX}")
 
     lru_cache.LRUCache.put = put
-
-
-def children_only_read() -> dict[str, str]:
-    """The environment of a process that a test starts, and perhaps kills.
-
-    It reads programs and keeps none: nobody makes its writing whole.
-    """
-    return {**os.environ, KEPT_FROM: "1e9"}
 
 
 def forget_when_many() -> None:

@@ -13,6 +13,7 @@ from jaxcomp.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
+from jaxcomp.training.checkpoint import open_checkpoints
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 
@@ -46,17 +47,15 @@ def test_the_run_folder_holds_what_is_promised(finished):
 
 
 def test_figures_of_traffic_are_those_of_the_program(finished):
-    """top-k 10 %: kept values and coded places of each tensor, in one all-gather."""
+    """top-k 10 %: kept values and coded places of one vector, in one all-gather."""
     params = parallel.to_host(finished.state.params)
-    sizes = [leaf.size for leaf in jax.tree.leaves(params)]
-    kept = [max(1, round(0.1 * size)) for size in sizes]
-    # Places of the smallest tensors take 16 bits each; only their sum is padded.
-    places = sum(coded_bits(n + 1, k) for n, k in zip(sizes, kept, strict=True))
-    by_hand = 4 * sum(kept) + math.ceil(places / 32) * 4
+    size = sum(leaf.size for leaf in jax.tree.leaves(params))
+    kept = round(0.1 * size)
+    by_hand = 4 * kept + math.ceil(coded_bits(size + 1, kept) / 32) * 4
     row = rows(finished.folder / "metrics.csv")[-1]
     assert int(row["wire_bytes_per_step"]) == by_hand == finished.traffic.wire
-    assert int(row["dense_bytes_per_step"]) == 4 * sum(sizes)
-    ratio = 4 * sum(sizes) / by_hand
+    assert int(row["dense_bytes_per_step"]) == 4 * size
+    ratio = 4 * size / by_hand
     assert float(row["compression_ratio"]) == pytest.approx(ratio, rel=1e-6)
     assert float(row["residual_norm"]) > 0
     assert 0 < float(row["gradient_error"]) < 1
@@ -114,6 +113,7 @@ def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
     assert abs(result.test_accuracy - finished.test_accuracy) < 0.05
 
 
+@pytest.mark.slow
 def test_more_workers_than_devices_are_simulated(tmp_path):
     config = small_config(workers=16, mapper="vmap", train_for="3 steps")
     result = training.train_and_evaluate(config, tmp_path)
@@ -135,7 +135,7 @@ def test_more_workers_than_devices_are_simulated(tmp_path):
                 "clip_norm": 1.0,
             },
         ],
-        lambda changes: "exchange" not in changes,
+        lambda changes: "clip_norm" in changes,
     ),
     ids=lambda c: c.get("compressor", "exact"),
 )
@@ -216,12 +216,17 @@ def test_a_nan_step_stops_with_step_leaf_and_norms(tmp_path, monkeypatch):
 def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
     """Nothing but the step count moves, on any worker; residuals stay finite."""
     poison(monkeypatch, 0)
-    config = small_config(compressor=compressor, nonfinite="skip", train_for="1 steps")
-    result = training.train_and_evaluate(config, tmp_path)
+    stop_at(monkeypatch, 1)
+    config = small_config(compressor=compressor, nonfinite="skip")
+    with pytest.raises(training.Interrupted):
+        training.train_and_evaluate(config, tmp_path)
     pieces = build(config)
     expected = parallel.spread(pieces.fresh(), pieces.workers)
-    assert_same_state(result.state._replace(step=expected.step), expected)
-    assert int(result.state.step) == 1
+    checkpoints = open_checkpoints(tmp_path / "checkpoints")
+    saved = checkpoints.restore(parallel.abstract(expected), "latest")
+    assert saved is not None
+    assert_same_state(saved.state._replace(step=expected.step), expected)
+    assert int(saved.state.step) == 1
 
 
 def test_divergence_stops_the_run(tmp_path):

@@ -90,8 +90,8 @@ def test_training_goes_on_from_the_workers_own_models(finished):
 
 
 def test_figures_of_traffic_are_of_both_neighbours(finished):
-    sizes = [x.size for x in jax.tree.leaves(jax.eval_shape(build_fresh).params)]
-    message = sum(4 + -(-size // 8) for size in sizes)
+    size = sum(x.size for x in jax.tree.leaves(jax.eval_shape(build_fresh).params))
+    message = 4 + -(-size // 8)  # a scale, and a bit for each element
     assert finished.traffic.wire == 2 * -(-message // 4) * 4
 
 
@@ -134,9 +134,9 @@ def test_mappers_agree(mapper, finished, tmp_path):
 def test_local_bytes_are_those_of_the_steps_that_sent(tmp_path):
     """22 steps of a round of 4: five times one message."""
     result = training.train_and_evaluate(local_config("diloco(h=4)"), tmp_path)
-    sizes = [x.size for x in jax.tree.leaves(parallel.to_host(result.state.params))]
-    sizes = [size // 2 for size in sizes]  # two workers
-    message = sum(-(-size // 2) + 4 * -(-size // 512) for size in sizes)
+    leaves = jax.tree.leaves(parallel.to_host(result.state.params))
+    size = sum(x.size for x in leaves) // 2  # of one of two workers
+    message = -(-size // 2) + 4 * -(-size // 512)
     assert result.traffic.wire * 22 == pytest.approx(5 * message, rel=0.02)
     # What is not sent has no error that would count in the mean.
     errors = [float(r["gradient_error"]) for r in rows(tmp_path / "metrics.csv")]
@@ -159,7 +159,7 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "train_feed", feed)
     monkeypatch.setattr(data, "augment", augment)
-    config = gossip_config(nonfinite="skip", train_for="6 steps")
+    config = gossip_config(nonfinite="skip")
     result = training.train_and_evaluate(config, tmp_path / "skip")
     params = parallel.to_host(result.state.params).value
     for x in jax.tree.leaves(params):
@@ -170,9 +170,7 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
         np.any(x[1] != s) for x, s in zip(jax.tree.leaves(params), start, strict=True)
     )
     with pytest.raises(training.NonFinite, match="worker 1: "):
-        training.train_and_evaluate(
-            gossip_config(train_for="6 steps"), tmp_path / "stop"
-        )
+        training.train_and_evaluate(gossip_config(), tmp_path / "stop")
 
 
 def test_each_worker_sees_its_own_share():

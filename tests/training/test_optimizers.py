@@ -192,13 +192,10 @@ def test_adam_of_compressed_gradients_is_adam_of_their_mean():
 def test_parts_of_a_batch_cost_one_exchange(tmp_path):
     """It trains, statistics pass from part to part, and the bytes stay the same."""
     runs = [
-        training.train_and_evaluate(
-            small_config(train_for="3 steps", accumulate=count), tmp_path / str(count)
-        )
-        for count in (1, 4)
+        training.train_and_evaluate(small_config(accumulate=n), tmp_path / str(n))
+        for n in (1, 4)
     ]
     assert runs[0].traffic == runs[1].traffic
-    assert runs[1].steps == 3
     assert np.isfinite(runs[1].test_loss)
 
 

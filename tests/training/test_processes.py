@@ -17,7 +17,6 @@ import pytest
 from jaxcomp import parallel, training
 from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
-from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -75,15 +74,30 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory):
-    """The run that nothing happened to, in this process."""
+    """The run that nothing happened to."""
     folder = tmp_path_factory.mktemp("unbroken")
-    training.train_and_evaluate(CONFIG, folder)
+    finish(begin(folder))
     return folder
 
 
-def test_a_killed_run_ends_with_the_same_bits(unbroken, tmp_path):
+def stop(process: subprocess.Popen, signum: int) -> None:
+    """Ask a run to end; it says what it did and how to go on."""
+    process.send_signal(signum)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 128 + signum, output
+    assert "everything is saved" in output
+    assert "Go on with the same command" in output
+    assert "Traceback" not in output
+
+
+def test_a_run_that_is_stopped_and_then_killed_ends_with_the_same_bits(
+    unbroken, tmp_path
+):
     process = begin(tmp_path)
-    wait_for_step(tmp_path, 20, process)
+    wait_for_step(tmp_path, 12, process)
+    stop(process, signal.SIGTERM)
+    process = begin(tmp_path)
+    wait_for_step(tmp_path, 28, process)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     output = finish(begin(tmp_path))
@@ -108,18 +122,11 @@ def test_kills_at_random_moments(unbroken, tmp_path, attempt):
     assert rows(tmp_path / "metrics.csv") == rows(unbroken / "metrics.csv")
 
 
-@pytest.mark.parametrize(
-    "signum", tiers([signal.SIGTERM, signal.SIGINT], signal.SIGTERM.__eq__)
-)
-def test_a_signal_saves_and_says_how_to_go_on(unbroken, tmp_path, signum):
+@pytest.mark.slow
+def test_ctrl_c_saves_and_says_how_to_go_on(unbroken, tmp_path):
     process = begin(tmp_path)
     wait_for_step(tmp_path, 12, process)
-    process.send_signal(signum)
-    output, _ = process.communicate(timeout=120)
-    assert process.returncode == 128 + signum, output
-    assert "everything is saved" in output
-    assert "Go on with the same command" in output
-    assert "Traceback" not in output
+    stop(process, signal.SIGINT)
     finish(begin(tmp_path))
     assert_same_state(final_state(tmp_path), final_state(unbroken))
 
