@@ -7,9 +7,10 @@ RUN ?= runs/digits
 JOBS ?= 2
 BENCH ?=
 ARGS ?=
+PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow lint format notebooks bench oracles build clean
+.PHONY: help setup train test test-slow test-all lint format notebooks bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -24,11 +25,14 @@ $(STAMP): pyproject.toml constraints.txt
 train: $(STAMP) ## train on embedded data with 4 workers; RUN=folder
 	$(BIN)/python train.py --config=configs/default.py --workdir=$(RUN)
 
-test: $(STAMP) ## the tests; JOBS=processes
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadscope
+test: $(STAMP) ## the tests; ARGS=tests/gossip for a part, JOBS=processes
+	$(PYTEST) $(ARGS)
 
-test-slow: $(STAMP) ## tests on real data and of many kills
-	$(BIN)/python -m pytest -m slow
+test-slow: $(STAMP) ## what takes longer: real data, many kills, whole matrices
+	$(PYTEST) -m slow $(ARGS)
+
+test-all: $(STAMP) ## both tiers
+	$(PYTEST) -m '' $(ARGS)
 
 lint: $(STAMP) ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -1,9 +1,11 @@
-"""Compiled programs: kept on disk between tests and runs, in memory while there is room.
+"""Compiled programs: all are kept on disk, and in memory while there is room.
 
 Nearly all the time of the tests is XLA's. What one test, process or run has compiled is
 read from a folder by all others, however small it is.
 """
 
+import ctypes
+import gc
 import os
 from pathlib import Path
 
@@ -18,11 +20,10 @@ MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
 MOST_IN_MEMORY = 2e9
 
 
-
 def keep_on_disk() -> None:
     """Let jax keep every program in a folder, each of them whole or not at all.
 
-    jax itself writes into the final file, where another process may read half a program.
+    jax itself writes into the final file, where another process may read half of it.
     """
     mine, theirs = FOLDERS / "programs", FOLDERS / "programs_of_children"
     jax.config.update("jax_compilation_cache_dir", str(mine))
@@ -45,8 +46,13 @@ def keep_on_disk() -> None:
 
 def forget_when_many() -> None:
     """Free the memory of compiled programs where it has become too much."""
-    if _memory() > MOST_IN_MEMORY:
-        jax.clear_caches()
+    if _memory() < MOST_IN_MEMORY:
+        return
+    jax.clear_caches()
+    gc.collect()  # programs hold each other
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:  # glibc keeps for itself what was freed, and so would count it
+        trim(0)
 
 
 def _drop_the_oldest(folder: Path) -> None:

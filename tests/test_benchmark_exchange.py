@@ -44,6 +44,7 @@ def test_titles_say_what_is_not_usual():
     assert dgc.title == "dgc: gather(sign), whole_tree, flat"
 
 
+@pytest.mark.slow
 def test_it_measures_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trees, "_STAGES", ((64, 1),))  # 17 tensors
     monkeypatch.setattr(exchange, "COUNTS", (2, 16))

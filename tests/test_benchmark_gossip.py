@@ -16,6 +16,7 @@ def test_cases_cover_every_method_that_is_no_simulation():
     assert covered == {*algorithms.REGISTRY, *local.REGISTRY} - simulated
 
 
+@pytest.mark.slow
 def test_it_measures_and_writes(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(trees, "_STAGES", ((64, 1),))  # 17 tensors
     few = ["d_psgd", "choco, sign", "sparse_loco"]

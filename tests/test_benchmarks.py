@@ -86,6 +86,7 @@ def test_gradients_are_read_as_they_were_saved(gradient_file):
     np.testing.assert_array_equal(joined, found.vectors["late"])
 
 
+@pytest.mark.slow
 def test_error_measures_and_writes(tmp_path, capsys, gradient_file, monkeypatch):
     lines = (
         error.Line("sparse", "top_k(keep={})", (0.01, 0.1)),
@@ -143,6 +144,7 @@ def test_an_unknown_source_is_an_error():
         vectors.draw("uniform", (3,))
 
 
+@pytest.mark.slow
 def test_gradients_come_from_the_trainer_s_own_batches():
     """Of a run that is too small to be of interest."""
     config = small_config(workers=1, exchange="exact", memory="none")
@@ -157,6 +159,7 @@ def test_gradients_come_from_the_trainer_s_own_batches():
     assert np.any(found.vectors["early"] != found.vectors["late"])
 
 
+@pytest.mark.slow
 def test_step_overhead_times_both_steps(capsys):
     few = ["--steps=1", "--turns=1", "--workers=2", "--batch=8"]
     step_overhead.main(["--model=resnet8", "--size=8", *few])

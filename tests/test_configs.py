@@ -15,7 +15,7 @@ from tests.tiers import tiers
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
 # The others run in the slow tier; what they name is tested elsewhere.
-RUN = {"default", "policy"}
+RUN = {"default"}
 
 
 def load(path: Path) -> ConfigDict:

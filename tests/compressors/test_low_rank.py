@@ -84,7 +84,7 @@ def test_svd_is_the_best_of_its_rank(shape: tuple[int, ...], rank: int) -> None:
 @hypothesis.given(
     rows=st.integers(1, 12), columns=st.integers(1, 12), rank=st.integers(1, 5)
 )
-@hypothesis.settings(max_examples=12, deadline=None)
+@hypothesis.settings(max_examples=8, deadline=None, derandomize=True)
 def test_svd_errs_as_little_as_can_be(rows: int, columns: int, rank: int) -> None:
     x = normal(rows, columns, seed=rows * 13 + columns)
     y = draws(f"svd(rank={rank})", x, 1)[0]
@@ -207,9 +207,12 @@ LENGTHS = {
 @pytest.mark.parametrize("name", LENGTHS)
 @pytest.mark.parametrize("count", [1, 4, 8])
 def test_every_triple_is_drawn_with_its_chance(name: str, count: int) -> None:
-    given = chances(jnp.asarray(LENGTHS[name], jnp.float32), count)
+    lengths = jnp.asarray(LENGTHS[name], jnp.float32)
+    given = jax.jit(chances, static_argnums=1)(lengths, count)
     offsets = (np.arange(4096, dtype=np.float32) + 0.5) / 4096
-    drawn = jax.vmap(lambda u: draw(given, count, u))(jnp.asarray(offsets))
+    drawn = jax.jit(jax.vmap(draw, (None, None, 0)), static_argnums=1)(
+        given, count, jnp.asarray(offsets)
+    )
     drawn, p = np.asarray(drawn), np.asarray(given, np.float64)
     frequency = np.bincount(drawn.reshape(-1), minlength=9) / 4096
     # Those without a chance may fill the places, once or more: they are zero.

@@ -1,6 +1,7 @@
 """Quantisers against their slow and obvious versions, their bounds and their edges."""
 
 import functools
+import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from jaxcomp import SpecError, make_compressor
 from jaxcomp.base import Compressor, spec_of
 from jaxcomp.compressors import buckets
 from tests import laws, references
+from tests.tiers import tiers
 
 SIZE = 257
 FLOATS = ("float32", "bfloat16", "float16")
@@ -77,7 +79,13 @@ def test_a_neighbour_is_taken_with_its_chance(method: str) -> None:
     assert (np.abs(is_upper.mean(axis=0) - p) <= allowed).all()
 
 
-@pytest.mark.parametrize("method", [m for m in STOCHASTIC if "clip" not in m])
+@pytest.mark.parametrize(
+    "method",
+    tiers(
+        [m for m in STOCHASTIC if "clip" not in m],
+        lambda m: "bucket=100" in m or m in ("terngrad", "natural"),
+    ),
+)
 def test_narrow_numbers_are_unbiased_too(method: str) -> None:
     laws.check_unbiased(make(method), jnp.asarray(heavy(), jnp.bfloat16))
 
@@ -104,7 +112,7 @@ DETERMINISTIC: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 }
 
 
-@pytest.mark.parametrize("size", [1, 31, SIZE, 70_001])
+@pytest.mark.parametrize("size", tiers([1, 31, SIZE, 70_001], lambda n: n != 31))
 @pytest.mark.parametrize("method", DETERMINISTIC)
 def test_what_draws_nothing_is_its_reference(method: str, size: int) -> None:
     x = heavy(size, size)
@@ -118,7 +126,7 @@ def test_what_draws_nothing_is_its_reference(method: str, size: int) -> None:
     bucket=st.none() | st.integers(1, 300),
     norm=st.sampled_from(["l2", "max"]),
 )
-@hypothesis.settings(deadline=None, max_examples=10, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=5, derandomize=True)
 def test_qsgd_of_any_size_takes_a_neighbour(
     size: int, levels: int, bucket: int | None, norm: str
 ) -> None:
@@ -133,7 +141,7 @@ def test_qsgd_of_any_size_takes_a_neighbour(
 @hypothesis.given(
     size=st.integers(1, 300), bits=st.sampled_from([4, 8]), block=st.integers(1, 100)
 )
-@hypothesis.settings(deadline=None, max_examples=10, derandomize=True)
+@hypothesis.settings(deadline=None, max_examples=5, derandomize=True)
 def test_block_scaling_of_any_size_is_its_reference(
     size: int, bits: int, block: int
 ) -> None:
@@ -172,7 +180,7 @@ def test_qsgd_needs_no_level_beyond_the_largest(norm: str) -> None:
     """One element alone is the norm itself, whatever the noise."""
     x = np.asarray([0, -0.7, 0], np.float32)
     keys = jax.random.split(jax.random.key(2), laws.CHUNK)
-    rows = laws.outputs(make_compressor(f"qsgd(levels=7, {norm=})"), x, keys)
+    rows = laws.outputs(make(f"qsgd(levels=7, {norm=})"), x, keys)
     np.testing.assert_allclose(rows, np.broadcast_to(x, rows.shape), rtol=1e-6)
 
 
@@ -241,17 +249,20 @@ def test_bounds_of_the_nearest_are_kept_and_nearly_reached(method: str) -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "qsgd(levels=2, bucket=10, norm='max')",
-        "qsgd(levels=3, bucket=7, norm='max', damped=True)",
-        "qsgd(levels=1, bucket=64, damped=True)",
-        "terngrad(bucket=8)",
-        "terngrad(bucket=4)",
-        "natural",
-        "block_scaled(bits=4, block=32, rounding='stochastic')",
-        "block_scaled(bits=4, block=8, rounding='stochastic')",
-        "block_scaled(bits=8, block=32, rounding='stochastic')",
-    ],
+    tiers(
+        [
+            "qsgd(levels=2, bucket=10, norm='max')",
+            "qsgd(levels=3, bucket=7, norm='max', damped=True)",
+            "qsgd(levels=1, bucket=64, damped=True)",
+            "terngrad(bucket=8)",
+            "terngrad(bucket=4)",
+            "natural",
+            "block_scaled(bits=4, block=32, rounding='stochastic')",
+            "block_scaled(bits=4, block=8, rounding='stochastic')",
+            "block_scaled(bits=8, block=32, rounding='stochastic')",
+        ],
+        lambda method: "block=8" not in method and "bucket=8" not in method,
+    ),
 )
 def test_variances_are_within_their_bounds(method: str) -> None:
     """On vectors near the worst: a large element among small ones, at many ratios."""
@@ -284,7 +295,7 @@ def test_bounds_of_variances_are_nearly_reached(method: str) -> None:
 def test_terngrad_has_the_variance_of_its_formula() -> None:
     x = heavy()
     keys = jax.random.split(jax.random.key(3), laws.CHUNK)
-    rows = np.asarray(laws.outputs(make_compressor("terngrad"), x, keys), np.float64)
+    rows = np.asarray(laws.outputs(make("terngrad"), x, keys), np.float64)
     squares = np.square(rows - x).sum(axis=1)
     expected = np.abs(x).max() * np.abs(x).sum() - np.square(x).sum()
     assert abs(squares.mean() - expected) <= 5 * squares.std() / math.sqrt(laws.CHUNK)
@@ -391,8 +402,13 @@ def test_block_scaling_at_every_exponent(bits: int, rounding: str) -> None:
     assert error[normal].max() <= step * (1 + 1e-5)
 
 
-@pytest.mark.parametrize("bucket", [None, 1, 7, 25, 100, 512, 99_999])
-@pytest.mark.parametrize("size", [65, 70_001, 300_000])
+@pytest.mark.parametrize(
+    ("size", "bucket"),
+    tiers(
+        itertools.product([65, 70_001, 300_000], [None, 1, 7, 25, 100, 512, 99_999]),
+        lambda case: case[0] == 70_001 or case[1] == 7,
+    ),
+)
 def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None:
     x = heavy(size, size)
     width = bucket or size
@@ -422,7 +438,7 @@ def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None
 def test_peaks_forget_nothing(dtype: str, place: int, value: float) -> None:
     x = jnp.asarray(heavy(1, 70_001), dtype).at[place].set(value)
     for bucket in (None, 512):
-        peaks = np.asarray(buckets.peaks(x, bucket))
+        peaks = np.asarray(jax.jit(buckets.peaks, static_argnums=1)(x, bucket))
         assert (~np.isfinite(peaks)).sum() == 1
         assert not np.isfinite(peaks[place // (bucket or x.size)])
 
@@ -441,7 +457,7 @@ QUANTISERS = [
 
 
 @pytest.mark.parametrize("size", [1_000_000, 1_000_003])
-@pytest.mark.parametrize("method", QUANTISERS)
+@pytest.mark.parametrize("method", tiers(QUANTISERS, {"qsgd", "sign"}.__contains__))
 def test_long_vectors_need_no_second_one(method: str, size: int) -> None:
     """Of the program's own memory: what XLA stores between its loops."""
     compressor = make(method)
@@ -481,7 +497,7 @@ def test_long_vectors_decode_as_short_ones_do(method: str) -> None:
     assert np.corrcoef(x, y)[0, 1] > 0.1
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("dtype", tiers(["float32", "float16"], "float16".__eq__))
 @pytest.mark.parametrize("method", QUANTISERS)
 def test_numbers_near_the_largest_of_any_type(
     method: str, dtype: str, key: jax.Array

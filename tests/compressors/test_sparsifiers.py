@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor, make_exchange, noise
-from jaxcomp.base import spec_of
+from jaxcomp.base import Compressor, spec_of
 from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import plan
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
@@ -21,6 +21,7 @@ from jaxcomp.compressors.random_k import random_subset
 from jaxcomp.indices import CODES
 from jaxcomp.selection import magnitude_bits
 from tests import laws, references
+from tests.tiers import tiers
 
 SIZE = 257
 LONG = 70_001  # beyond what is sorted
@@ -32,9 +33,15 @@ def heavy(seed: int = 0, size: int = SIZE) -> np.ndarray:
     return values.astype(np.float32)
 
 
+@functools.cache
+def make(method: str) -> Compressor:
+    """One object for each method, so that all tests share its compiled programs."""
+    return make_compressor(method)
+
+
 def through(method: str, x: np.ndarray) -> np.ndarray:
     """C(x) of a method that draws nothing."""
-    return np.asarray(laws.outputs(make_compressor(method), x, no_keys()))[0]
+    return np.asarray(laws.outputs(make(method), x, no_keys()))[0]
 
 
 def no_keys() -> jax.Array:
@@ -159,7 +166,7 @@ def test_random_k_in_bfloat16_is_scaled_without_a_systematic_error() -> None:
     per_block=st.integers(1, 4),
     ties=st.booleans(),
 )
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None, derandomize=True)
 def test_block_top_k_is_a_sort_of_each_block(
     size: int, block: int, per_block: int, ties: bool
 ) -> None:
@@ -170,7 +177,7 @@ def test_block_top_k_is_a_sort_of_each_block(
     np.testing.assert_array_equal(y, references.block_top_k(x, block, per_block))
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dtype", tiers(DTYPES, lambda d: d != jnp.float16))
 @pytest.mark.parametrize(("block", "per_block"), [(2, 1), (100, 1), (7000, 3)])
 def test_block_top_k_of_more_than_fits_a_pass(
     block: int, per_block: int, dtype: Any
@@ -429,7 +436,7 @@ def test_qsgd_sparse_chooses_with_its_chance() -> None:
     x, draws = heavy(), 5 * laws.CHUNK
     norm = np.linalg.norm(x.astype(np.float64))
     keys = jax.random.split(jax.random.key(11), draws)
-    rows = np.asarray(laws.outputs(make_compressor("qsgd_sparse"), x, keys))
+    rows = np.asarray(laws.outputs(make("qsgd_sparse"), x, keys))
     chosen = rows != 0
     values = np.broadcast_to(np.sign(x) * norm, rows.shape)
     np.testing.assert_allclose(rows[chosen], values[chosen], rtol=1e-6)
@@ -448,7 +455,7 @@ def test_qsgd_sparse_draws_with_the_norm_that_is_sent() -> None:
     """1.002 is no bfloat16. What is sent is 1, so an element of 1 is always chosen."""
     x = jnp.asarray([1, 0.0625], jnp.bfloat16)
     keys = jax.random.split(jax.random.key(13), 10 * laws.CHUNK)
-    rows = np.asarray(laws.outputs(make_compressor("qsgd_sparse"), x, keys))
+    rows = np.asarray(laws.outputs(make("qsgd_sparse"), x, keys))
     assert (rows[:, 0] == 1).all()
     assert abs(rows[:, 1].mean() - 1 / 16) <= 6 * math.sqrt(15 / 256 / len(rows))
 
@@ -509,16 +516,19 @@ def test_qsgd_sparse_beyond_the_range_is_not_finite() -> None:
 
 @pytest.mark.parametrize(
     "method",
-    [
-        "adaptive_threshold(cap=0.01)",
-        "block_top_k",
-        "dgc_top_k",
-        "qsgd_sparse",
-        "random_k",
-        "rotating_slice",
-        "threshold(cap=0.01)",
-        "top_k",
-    ],
+    tiers(
+        [
+            "adaptive_threshold(cap=0.01)",
+            "block_top_k",
+            "dgc_top_k",
+            "qsgd_sparse",
+            "random_k",
+            "rotating_slice",
+            "threshold(cap=0.01)",
+            "top_k",
+        ],
+        {"top_k", "random_k", "threshold(cap=0.01)"}.__contains__,
+    ),
 )
 def test_nothing_of_the_size_of_the_vector_is_stored(method: str) -> None:
     compressor = make_compressor(method)

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 # Two methods a newcomer might add. One of them says "unbiased" and is 2 % short.
 NEW_FILE = """
 from jaxcomp import compressors
@@ -29,6 +31,7 @@ compressors.REGISTRY.update(honest=honest, liar=liar)
 """
 
 
+@pytest.mark.slow
 def test_a_biased_method_that_says_unbiased_fails(tmp_path: Path) -> None:
     (tmp_path / "newcomer.py").write_text(NEW_FILE)
     root = Path(__file__).parents[2]

@@ -31,7 +31,10 @@ def windows(image: np.ndarray, pad: int, mode: str, flip: bool) -> list[np.ndarr
 
 @pytest.mark.parametrize("mode", ["reflect", "constant"])
 @pytest.mark.parametrize("flip", [True, False])
-@pytest.mark.parametrize("shape", [(40, 6, 6, 3), (40, 7, 5, 1), (3, 9, 4, 2)])
+@pytest.mark.parametrize(
+    "shape",
+    [pytest.param((40, 6, 6, 3), marks=pytest.mark.slow), (40, 7, 5, 1), (3, 9, 4, 2)],
+)
 def test_every_output_is_a_window_of_its_own_image(
     shape: tuple[int, ...], flip: bool, mode: str
 ) -> None:

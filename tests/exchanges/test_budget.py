@@ -11,6 +11,7 @@ from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
 from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.budget import LADDER
 from jaxcomp.specs import SpecError
+from tests.tiers import tiers
 from tests.workers import averaging, compiled, gradients, residual_of, run, start
 
 QUANTISERS = ("sign", "block_scaled(bits=4)", "block_scaled(bits=8)")
@@ -74,7 +75,10 @@ def normal(workers, size, scale, seed):
 
 @pytest.mark.parametrize(
     ("ladder", "workers"),
-    [(LADDERS[0], 1), (LADDERS[0], 2), (LADDERS[1], 3), (LADDERS[2], 2)],
+    tiers(
+        [(LADDERS[0], 1), (LADDERS[0], 2), (LADDERS[1], 3), (LADDERS[2], 2)],
+        lambda case: case[1] != 2,
+    ),
 )
 def test_the_mean_of_what_is_sent_is_the_mean(ladder, workers):
     """Before and after a choice; small tensors arrive as they are."""
@@ -96,7 +100,9 @@ def test_the_mean_of_what_is_sent_is_the_mean(ladder, workers):
     assert errors[1] < errors[0], "the choice of step 0 holds at step 1"
 
 
-@pytest.mark.parametrize("scope", ["per_leaf", "whole_tree"])
+@pytest.mark.parametrize(
+    "scope", tiers(["per_leaf", "whole_tree"], "whole_tree".__eq__)
+)
 def test_a_ladder_of_one_is_gather(scope):
     trees = [two(3, seed) for seed in range(2)]
     method = "random_k(keep=0.1)"  # workers and tensors have keys of their own
@@ -149,7 +155,7 @@ def test_a_nan_is_seen_by_all_and_changes_no_choice():
 # --- The message --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", [2231, 4000, 100_000])
+@pytest.mark.parametrize("bits", tiers([2231, 4000, 100_000], (4000).__ne__))
 def test_one_message_within_the_budget(bits):
     """Table of errors included; what could never be used is not sent."""
     sizes = {f"w{n}": n for n in (256, 512)}
@@ -284,10 +290,10 @@ def test_it_beats_the_same_bits_for_all():
 def test_more_bits_mean_less_error():
     tree = {"a": normal(2, 256, 1.0, 0), "b": normal(2, 256, 2.0, 1)}
     errors = []
-    for bits in (1000, 2000, 4500):
+    for bits in (1000, 4500):
         [_, step] = average(make(bits), tree, tree)
         errors.append(step.own[1].gradient_error.mean())
-    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+    assert errors[0] > 4 * errors[1]
 
 
 def test_the_usual_ladder_errs_less_with_every_step():

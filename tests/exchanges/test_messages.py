@@ -62,18 +62,14 @@ def test_every_exchange_is_here():
     assert set(KINDS) == set(exchanges.REGISTRY)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "compressor"), tiers(PAIRS, QUICK.__contains__)
-)
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, QUICK.__contains__))
 def test_the_collectives_of_a_step(exchange, compressor):
     found = wire.collectives(program(method(exchange, compressor), 4))
     expected = KINDS[exchange.split("(")[0]]
     assert sorted(c.kind for c in found) == sorted(expected)
 
 
-@pytest.mark.parametrize(
-    ("exchange", "compressor"), tiers(PAIRS, QUICK.__contains__)
-)
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, QUICK.__contains__))
 def test_the_traced_figure_is_the_compiled_one(exchange, compressor):
     """What the simulation reports is what real workers send."""
     built = method(exchange, compressor)

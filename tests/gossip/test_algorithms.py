@@ -42,7 +42,7 @@ def reference(name, graph, given, compressor, scope="per_leaf"):
 
 @functools.cache
 def lossy_messages(workers, compressor, scope):
-    """What the compressor makes of the models of all workers; one for all algorithms."""
+    """What a compressor makes of the models of all workers; one for all mixers."""
     codec = lift(scope, compressor)
     spec = problem(1).start
 

@@ -190,10 +190,9 @@ def test_max_pool2_equals_flax_in_value_and_gradient(side):
     def flax_pool(x):
         return nn.max_pool(x, (2, 2), (2, 2))
 
+    gradient = jax.jit(jax.grad(loss, argnums=1), static_argnums=0)
     np.testing.assert_array_equal(max_pool2(x), flax_pool(x))
-    np.testing.assert_array_equal(
-        jax.grad(loss, argnums=1)(max_pool2, x), jax.grad(loss, argnums=1)(flax_pool, x)
-    )
+    np.testing.assert_array_equal(gradient(max_pool2, x), gradient(flax_pool, x))
 
 
 def test_shortcut_a_pads_half_of_the_channels_on_each_side():
@@ -231,6 +230,7 @@ def test_shortcut_b_projects_where_the_shape_changes():
     assert kernel.shape == (1, 1, 16, 32)
 
 
+@pytest.mark.slow
 def test_dropout_needs_a_key_in_training_only():
     model = make("wide_resnet", depth=10, width=1, dropout=0.5)
     plain = make("wide_resnet", depth=10, width=1)
@@ -296,7 +296,7 @@ def test_bn_axis_reaches_every_normalisation(name, kw):
     assert seen == ["workers"] * (2 * len(norms))
 
 
-@pytest.mark.parametrize("name", ["tiny", "resnet8"])
+@pytest.mark.parametrize("name", tiers(["tiny", "resnet8"], "tiny".__eq__))
 def test_bn_axis_gives_every_worker_the_statistics_of_the_joint_batch(name):
     local, synced = make(name), make(name, bn_axis="workers")
     images, variables = images_of(IMAGES), initial(local)
