@@ -224,7 +224,7 @@ def check_no_recompilation(compressor: Compressor, x: Any, key: jax.Array) -> No
 
 def check_vmap(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
     """`vmap` over workers sends what a loop over workers sends."""
-    mapped = _run_workers(compressor, xs, keys)
+    mapped, _ = _run_workers(compressor, xs, keys)
     for i, key in enumerate(keys):
         alone = run(compressor, _worker(xs, i), key)
         pairs = zip(
@@ -239,18 +239,8 @@ def check_vmap(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
 
 def check_sum(compressor: Compressor, xs: Any, keys: jax.Array) -> None:
     """`decompress_sum` and `accumulate` add what each payload decodes to."""
-    spec = spec_of(_worker(xs, 0))
-    wide = wide_spec(spec)
-
-    @jax.jit
-    def decode(payloads: Any) -> Any:
-        rows = jax.vmap(lambda payload: compressor.decompress(payload, wide))(payloads)
-        one_more = compressor.accumulate(_worker(rows, 0), _worker(payloads, 1))
-        return compressor.decompress_sum(payloads, spec), one_more, rows
-
-    payloads, _, _ = _run_workers(compressor, xs, keys)
-    total, two, rows = decode(payloads)
-    assert spec_of(total) == spec_of(two) == wide
+    _, (total, two, rows) = _run_workers(compressor, xs, keys)
+    assert spec_of(total) == spec_of(two) == wide_spec(spec_of(_worker(xs, 0)))
     expected = flat(_worker(rows, 0)) + flat(_worker(rows, 1))
     scale = np.abs(expected).max()
     np.testing.assert_allclose(flat(two), expected, rtol=1e-6, atol=1e-6 * scale)
@@ -285,7 +275,13 @@ def run(compressor: Compressor, x: Any, key: jax.Array) -> Any:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _run_workers(compressor: Compressor, xs: Any, keys: jax.Array) -> Any:
-    return jax.vmap(functools.partial(run, compressor))(xs, keys)
+    """What `run` gives for each, sums of all payloads and of two, and each decoded."""
+    spec = spec_of(_worker(xs, 0))
+    results = jax.vmap(functools.partial(run, compressor))(xs, keys)
+    payloads = results[0]
+    rows = jax.vmap(lambda p: compressor.decompress(p, wide_spec(spec)))(payloads)
+    two = compressor.accumulate(_worker(rows, 0), _worker(payloads, 1))
+    return results, (compressor.decompress_sum(payloads, spec), two, rows)
 
 
 def _draws(compressor: Compressor, x: Any, draws: int) -> Iterator[np.ndarray]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import jax
 from jax._src import lru_cache
 
-__all__ = ["forget_when_many", "keep_on_disk"]
+__all__ = ["collect_less_often", "forget_when_many", "keep_on_disk"]
 
 FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
@@ -42,6 +42,12 @@ def keep_on_disk() -> None:
         part.replace(self.path / f"{key}{lru_cache._CACHE_SUFFIX}")
 
     lru_cache.LRUCache.put = put
+
+
+def collect_less_often() -> None:
+    """Traces make many objects that live on; looking at them took a tenth of a run."""
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 50)
 
 
 def forget_when_many() -> None:

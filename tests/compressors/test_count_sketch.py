@@ -57,7 +57,7 @@ def hashes(method: str, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarra
     ratio=st.floats(0.08, 0.8),
     estimate=st.sampled_from(["damped", "mean", "median"]),
 )
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=3, deadline=None, derandomize=True)
 def test_it_is_a_count_sketch(
     size: int, rows: int, ratio: float, estimate: str
 ) -> None:

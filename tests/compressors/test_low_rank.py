@@ -17,6 +17,7 @@ from jaxcomp.compressors.atomo import chances, draw
 from jaxcomp.compressors.matrices import Factors
 from jaxcomp.payloads import Dense, Quantized
 from tests import laws, references
+from tests.tiers import tiers
 
 # From 96 (r + 4) on the search is randomised: the smallest such side for rank 1.
 LARGE = 480
@@ -71,7 +72,7 @@ def test_sides_are_those_of_the_matrix(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize(
     "shape", [(40, 30), (30, 40), (9, 200), (3, 3, 4, 16), (257,), (1000,), (20, 1, 20)]
 )
-@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize("rank", tiers([1, 3], (3).__eq__))
 def test_svd_is_the_best_of_its_rank(shape: tuple[int, ...], rank: int) -> None:
     x = normal(*shape)
     y = draws(f"svd(rank={rank})", x, 1)[0]
@@ -242,7 +243,7 @@ def test_atomo_errs_as_its_chances_say(rank: int) -> None:
     assert errors.mean() == pytest.approx(expected, abs=tolerance)
 
 
-@pytest.mark.parametrize("rank", [1, 4])
+@pytest.mark.parametrize("rank", tiers([1, 4], (4).__eq__))
 def test_atomo_is_unbiased_on_more_triples_than_a_few(rank: int) -> None:
     laws.check_unbiased(make(f"atomo(rank={rank})"), jnp.asarray(normal(13, 18)))
     laws.check_unbiased(make(f"atomo(rank={rank})"), jnp.asarray(normal(3, 3, 3, 11)))
@@ -260,7 +261,7 @@ def test_quantised_values_of_atomo_stay_unbiased() -> None:
     laws.check_unbiased(make(method), jnp.asarray(normal(9, 11)))
 
 
-@pytest.mark.parametrize("levels", [1, 127])
+@pytest.mark.parametrize("levels", tiers([1, 127], (1).__eq__))
 def test_unbiased_qsvd_is_unbiased(levels: int) -> None:
     method = f"qsvd(rank=3, levels={levels}, unbiased=True)"
     laws.check_unbiased(make(method), jnp.asarray(normal(9, 11)))

@@ -83,15 +83,14 @@ FIRST = dict(reversed(PAIRS))  # exchange -> the first compressor it is tried wi
 
 
 def is_quick(case):
-    """Each exchange with one compressor, alone and on a few; `gather` with all on two.
+    """Each exchange with one compressor, alone and on a few workers.
 
     Whatever may go wrong with a number of workers does so with few of them, and with
-    any compressor.
+    any compressor; `gather` with all of them is in test_plain.py.
     """
     exchange, compressor, workers = case
     few = 4 if "HOST" in exchange else 3  # two hosts of two workers
-    first = FIRST.get(exchange, "") == compressor and workers in (1, few)
-    return first or (exchange, workers) == ("gather", 2)
+    return FIRST.get(exchange, "") == compressor and workers in (1, few)
 
 
 @pytest.mark.parametrize(

@@ -102,11 +102,11 @@ SIZE = 20_000
     ),
 )
 def test_traffic_does_not_grow_with_the_workers(exchange, compressor):
-    """Bytes that leave a worker, over (N - 1) / N, are the same for 2, 4 and 8."""
+    """Bytes that leave a worker, over (N - 1) / N, are the same for 2 and 8."""
     built = without_memory(exchange, compressor)
     sent = {
         n: wire.link_bytes(wire.collectives(program(built, n, SIZE))) * n / (n - 1)
-        for n in (2, 4, 8)
+        for n in (2, 8)
     }
     assert max(sent.values()) <= 1.1 * min(sent.values()), sent
 

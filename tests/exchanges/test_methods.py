@@ -1,6 +1,7 @@
 """What single exchanges promise, against slow and obvious NumPy."""
 
 import functools
+import itertools
 import re
 
 import jax
@@ -10,7 +11,7 @@ import pytest
 
 from jaxcomp import SpecError, exchanges, make_exchange
 from jaxcomp.exchanges.power_sgd import orthonormal
-from tests.exchanges.matrix import average, close, steps_of
+from tests.exchanges.matrix import average, close
 from tests.tiers import tiers
 from tests.workers import averaging, gradients, run, start
 
@@ -229,21 +230,26 @@ def test_two_phase_takes_no_state():
 # --- Sparse reduce --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("workers", tiers([1, 2, 5], (2).__eq__))
-def test_sparse_reduce_with_room_for_all_is_gather(workers):
+@pytest.mark.parametrize(
+    ("compressor", "workers"),
+    tiers(
+        itertools.product(["top_k(keep=0.05)", "random_k(keep=0.05)"], [1, 2, 5]),
+        lambda case: case == ("top_k(keep=0.05)", 2),
+    ),
+)
+def test_sparse_reduce_with_room_for_all_is_gather(compressor, workers):
     """Chosen places that all find room: the very mean that gather gives."""
     tree = {name: gradients(workers)[name] for name in ("deep", "kernel")}
-    for compressor in ("top_k(keep=0.05)", "random_k(keep=0.05)"):
-        roomy = make_exchange(f"sparse_reduce(slack={8 * workers})", compressor, "none")
-        [step] = take(roomy, tree)
-        close(step.shared, average(step.own[0]))
-        kept = sum(np.count_nonzero(leaf[0]) for leaf in jax.tree.leaves(step.own[0]))
-        assert kept == sum(
-            max(1, round(0.05 * leaf[0].size)) for leaf in jax.tree.leaves(tree)
-        )
-        if compressor.startswith("top_k"):  # random_k has other keys there
-            [expected] = take(make_exchange("gather", compressor, "none"), tree)
-            close(step.shared, expected.shared)
+    roomy = make_exchange(f"sparse_reduce(slack={8 * workers})", compressor, "none")
+    [step] = take(roomy, tree)
+    close(step.shared, average(step.own[0]))
+    kept = sum(np.count_nonzero(leaf[0]) for leaf in jax.tree.leaves(step.own[0]))
+    assert kept == sum(
+        max(1, round(0.05 * leaf[0].size)) for leaf in jax.tree.leaves(tree)
+    )
+    if compressor.startswith("top_k"):  # random_k has other keys there
+        [expected] = take(make_exchange("gather", compressor, "none"), tree)
+        close(step.shared, expected.shared)
 
 
 def test_sparse_reduce_keeps_what_finds_no_room():
@@ -310,10 +316,10 @@ def test_what_is_not_finite_is_seen_by_all(exchange, compressor, bad):
 def test_shared_scale_is_unbiased_and_adds_exactly(spec):
     tree = {"x": gradients(3)["deep"]}
     exchange = exchanges.make(spec)
-    steps = steps_of(exchange, 3, 1, lambda i: tree)
-    levels = steps[0].sent["x"]
+    [step] = take(exchange, tree)
+    levels = step.own[0]["x"]
     np.testing.assert_allclose(
-        steps[0].mean["x"], levels.mean(axis=0), rtol=1e-5, atol=1e-6
+        step.shared["x"], levels.mean(axis=0), rtol=1e-5, atol=1e-6
     )
     draw = jax.jit(
         jax.vmap(

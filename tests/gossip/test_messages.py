@@ -87,7 +87,13 @@ def test_d_psgd_sends_the_dense_model_to_both_neighbours(resnet20):
     assert sent == {"collective-permute": 2 * wire.dense_bytes(resnet20)}
 
 
-@pytest.mark.parametrize("name", sorted(set(gossip.REGISTRY) - {"stale_hypercube"}))
+@pytest.mark.parametrize(
+    "name",
+    tiers(
+        sorted(set(gossip.REGISTRY) - {"stale_hypercube"}),
+        {"choco", "d_psgd", "delayed_sgd"}.__contains__,
+    ),
+)
 def test_simulated_workers_report_the_same_bytes(name):
     """What is traced for vmap is what is compiled for devices."""
     graph = jaxcomp.topology("complete" if name == "delayed_sgd" else "ring", 4)

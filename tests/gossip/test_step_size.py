@@ -9,6 +9,7 @@ from jaxcomp import gossip
 from jaxcomp.gossip.step_size import GRID, consensus_errors, theory, tuned
 from jaxcomp.scope import lift
 from tests.gossip.runs import flat, problem, spread_of, train
+from tests.tiers import tiers
 
 RING = jaxcomp.topology("ring", 8)
 
@@ -47,7 +48,9 @@ def test_theory_needs_a_contraction():
         )
 
 
-@pytest.mark.parametrize("compressor", ["top_k(keep=0.05)", "sign", "none"])
+@pytest.mark.parametrize(
+    "compressor", tiers(["top_k(keep=0.05)", "sign", "none"], "none".__ne__)
+)
 def test_tuned_is_the_best_of_the_grid(compressor):
     codec = lift("per_leaf", compressor)
     best = tuned(codec, RING, 300)
@@ -58,10 +61,9 @@ def test_tuned_is_the_best_of_the_grid(compressor):
 def test_stronger_compression_takes_smaller_steps():
     sizes = [
         tuned(lift("per_leaf", f"top_k(keep={keep})"), RING, 300)
-        for keep in (0.02, 0.1, 1.0)
+        for keep in (0.02, 1.0)
     ]
-    assert sizes == sorted(sizes)
-    assert sizes[0] < sizes[-1]
+    assert sizes[0] < sizes[1]
 
 
 def test_what_never_agrees_is_refused():

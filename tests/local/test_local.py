@@ -138,7 +138,8 @@ def test_one_program_or_many_are_the_same_run():
                 x = jax.tree.map(jax.numpy.add, x, updates)
             return x
 
-        return jax.vmap(worker, axis_name="workers")(jax.numpy.array([0.1, -0.2]))
+        mapped = jax.jit(jax.vmap(worker, axis_name="workers"))
+        return mapped(jax.numpy.array([0.1, -0.2]))
 
     one = run(lambda step: jaxcomp.mixing(mixer, seed=0))
     many = run(lambda step: jaxcomp.mixing(mixer, 0, mixer.program(step)))

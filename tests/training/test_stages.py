@@ -125,6 +125,7 @@ def test_a_staged_run_resumes_to_the_bit(staged, step, tmp_path, monkeypatch, ca
     assert rows(tmp_path / "metrics.csv") == rows(staged.folder / "metrics.csv")
 
 
+@pytest.mark.slow
 def test_steps_csv_has_the_column_of_a_simulation(tmp_path):
     config = small_config(exchange="simulated", train_for="4 steps")
     result = training.train_and_evaluate(config, tmp_path)
