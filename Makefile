@@ -10,7 +10,7 @@ ARGS ?=
 PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-all lint format notebooks bench oracles build clean
+.PHONY: help setup train test test-changed test-slow test-all lint format notebooks bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -27,6 +27,10 @@ train: $(STAMP) ## train on embedded data with 4 workers; RUN=folder
 
 test: $(STAMP) ## the tests; ARGS=tests/gossip for a part, JOBS=processes
 	$(PYTEST) $(ARGS)
+
+test-changed: $(STAMP) ## the tests of what differs from the last commit
+	@tests=$$($(BIN)/python -m tests.changed); echo $${tests:-nothing has changed}; \
+	  test -z "$$tests" || $(PYTEST) $$tests $(ARGS)
 
 test-slow: $(STAMP) ## what takes longer: real data, many kills, whole matrices
 	$(PYTEST) -m slow $(ARGS)

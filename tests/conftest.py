@@ -22,6 +22,14 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 parallel.setup(workers=8)
 
 
+# Half an hour each: they begin at once, and another process runs the rest beside them.
+LONGEST = ("test_cifar10.py", "test_claims.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name not in LONGEST)
+
+
 @pytest.fixture(autouse=True)
 def _bounded_memory() -> Iterator[None]:
     yield

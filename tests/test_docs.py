@@ -72,7 +72,7 @@ def test_readme_commands_exist():
     for command in found:
         program, *words = command.split()
         if program == "make":
-            assert set(words) <= set(targets), command
+            assert {w for w in words if "=" not in w} <= set(targets), command
         if program == "python":
             assert (ROOT / words[0]).exists()
             for key in re.findall(r"--config\.(\w+)=", command):

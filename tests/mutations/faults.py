@@ -1,0 +1,202 @@
+"""The faults: a name, a file, what stands there, and what stands there instead."""
+
+from typing import NamedTuple
+
+__all__ = ["FAULTS", "Fault"]
+
+
+class Fault(NamedTuple):
+    """One wrong line."""
+
+    name: str
+    file: str
+    right: str  # occurs once in the file
+    wrong: str
+    near: str  # tests that are tried first; the whole suite follows if they pass
+
+
+FAULTS = [
+    # --- Compressors ------------------------------------------------------------------
+    Fault(
+        "sign is 2 % too short",
+        "jaxcomp/compressors/sign.py",
+        "total * (1 / (flat.size * power))",
+        "total * (0.98 / (flat.size * power))",
+        "tests/compressors/test_quantisers.py",
+    ),
+    Fault(
+        "qsgd is 2 % too long",
+        "jaxcomp/compressors/qsgd.py",
+        "Quantized(units / scales,",
+        "Quantized(1.02 * units / scales,",
+        "tests/compressors/test_conformance.py",
+    ),
+    Fault(
+        "unbiased random_k is scaled for one element more",
+        "jaxcomp/compressors/random_k.py",
+        "_scale(values, flat.size / k)",
+        "_scale(values, flat.size / (k + 1))",
+        "tests/compressors/test_conformance.py",
+    ),
+    Fault(
+        "sign claims twice its contraction",
+        "jaxcomp/compressors/sign.py",
+        "contraction=lambda spec: 1 / math.prod(spec.shape)",
+        "contraction=lambda spec: min(1, 2 / math.prod(spec.shape))",
+        "tests/compressors/test_conformance.py",
+    ),
+    Fault(
+        "sign hides a NaN",
+        "jaxcomp/compressors/sign.py",
+        "jnp.where(jnp.isfinite(total), mean, jnp.nan)",
+        "jnp.where(jnp.isfinite(total), mean, 0.0)",
+        "tests/compressors/test_conformance.py",
+    ),
+    Fault(
+        "places cost a bit more than they need",
+        "jaxcomp/indices.py",
+        "max(0, (limit // count).bit_length() - 1)",
+        "max(0, (limit // count).bit_length() + 1)",
+        "tests/test_indices.py",
+    ),
+    # --- Keys -------------------------------------------------------------------------
+    Fault(
+        "a key is used twice: all tensors draw alike",
+        "jaxcomp/scope/lift.py",
+        "jax.random.fold_in(key, i)",
+        "jax.random.fold_in(key, 0)",
+        "tests/test_scope.py",
+    ),
+    Fault(
+        "a key is used twice: all workers draw alike",
+        "jaxcomp/exchanges/common.py",
+        "jax.random.fold_in(key, collectives.index(axis))",
+        "jax.random.fold_in(key, 0 * collectives.index(axis))",
+        "tests/exchanges/test_plain.py",
+    ),
+    Fault(
+        "a key is used twice: all steps draw alike",
+        "jaxcomp/transform.py",
+        "jax.random.fold_in(key, step)",
+        "jax.random.fold_in(key, 0 * step)",
+        "tests/test_transform.py",
+    ),
+    # --- Exchanges --------------------------------------------------------------------
+    Fault(
+        "gather sends every message twice",
+        "jaxcomp/exchanges/gather.py",
+        "collectives.gather(fuse(payload), axis)",
+        "collectives.gather(jax.numpy.tile(fuse(payload), 2), axis)"
+        "[:, : fuse(payload).size]",
+        "tests/exchanges/test_plain.py",
+    ),
+    Fault(
+        "two_phase does not charge the owner with what its answer lost",
+        "jaxcomp/exchanges/two_phase.py",
+        "sent = jax.tree.map(jnp.subtract, sent, missing)",
+        "sent = jax.tree.map(lambda s, m: s, sent, missing)",
+        "tests/exchanges/test_guarantees.py",
+    ),
+    Fault(
+        "power_sgd starts anew at every step",
+        "jaxcomp/exchanges/power_sgd.py",
+        "PowerState(tuple(averaged))",
+        "PowerState(state.right)",
+        "tests/exchanges/test_methods.py",
+    ),
+    Fault(
+        "budget never measures",
+        "jaxcomp/exchanges/budget.py",
+        "is_measured = step % every == 0",
+        "is_measured = step % every == every",
+        "tests/exchanges/test_budget.py",
+    ),
+    # --- Memories ---------------------------------------------------------------------
+    Fault(
+        "a hundredth of the residual is lost",
+        "jaxcomp/memory/error_feedback.py",
+        "residual = jax.tree.map(jnp.subtract, given, sent)",
+        "residual = jax.tree.map(lambda g, s: 0.99 * (g - s), given, sent)",
+        "tests/exchanges/test_plain.py",
+    ),
+    Fault(
+        "dgc masks no momentum",
+        "jaxcomp/memory/dgc.py",
+        "jnp.where(s != 0, 0, u)",
+        "jnp.where(s != 0, u, u)",
+        "tests/memory/test_dgc.py",
+    ),
+    Fault(
+        "ef21 forgets its estimate",
+        "jaxcomp/memory/ef21.py",
+        "estimate = jax.tree.map(jnp.add, state.estimate.value, step.sent)",
+        "estimate = step.sent",
+        "tests/exchanges/test_guarantees.py",
+    ),
+    # --- Gossip and local updates -----------------------------------------------------
+    Fault(
+        "weights of neighbours are off by 10 %",
+        "jaxcomp/gossip/neighbours.py",
+        "difference = weight.astype(mine.dtype) * (theirs - mine)",
+        "difference = 0.9 * weight.astype(mine.dtype) * (theirs - mine)",
+        "tests/gossip/test_algorithms.py",
+    ),
+    Fault(
+        "choco believes that all of its message arrived",
+        "jaxcomp/gossip/choco.py",
+        "public = plus(state.public, heard.own)",
+        "public = plus(state.public, widen(unknown))",
+        "tests/gossip/test_algorithms.py",
+    ),
+    Fault(
+        "the outer step forgets the newest difference",
+        "jaxcomp/local/rounds.py",
+        "rate * (d + momentum * b)",
+        "rate * b",
+        "tests/local",
+    ),
+    # --- Runs -------------------------------------------------------------------------
+    Fault(
+        "a resumed run has lost its memory and its optimiser",
+        "jaxcomp/training/position.py",
+        "return restored.state, position, restored.step",
+        "state = restored.state._replace(opt_state=fresh.opt_state)\n"
+        "    return state, position, restored.step",
+        "tests/training/test_loop.py",
+    ),
+    Fault(
+        "a resumed run sees the epoch from its start",
+        "jaxcomp/training/feed.py",
+        "deal(epoch)[first:, local]",
+        "deal(epoch)[:, local]",
+        "tests/training/test_loop.py",
+    ),
+    Fault(
+        "what each worker keeps is declared the same on all",
+        "jaxcomp/parallel.py",
+        "return PerWorker(0) if is_per_worker(node) else None",
+        "return PerWorker(None) if is_per_worker(node) else None",
+        "tests/test_parallel.py",
+    ),
+    Fault(
+        "a bad gradient becomes a zero that nobody sees",
+        "jaxcomp/training/step.py",
+        "instead = 0.0 if has_own_model else jnp.nan",
+        "instead = 0.0",
+        "tests/training/test_loop.py",
+    ),
+    Fault(
+        "a damaged checkpoint is used",
+        "jaxcomp/training/checkpoint.py",
+        "if _digest(folder / name) != digest:",
+        "if _digest(folder / name) == '':",
+        "tests/training/test_checkpoint.py",
+    ),
+    Fault(
+        "bytes of a gathered message are counted as if nobody forwarded it",
+        "jaxcomp/wire.py",
+        '"all-gather": n - 1,',
+        '"all-gather": 1,',
+        "tests/exchanges/test_messages.py",
+    ),
+]
