@@ -28,7 +28,7 @@ def shrunk(path: Path) -> Any:
     """Its own method and schedule, on small images with the tiny model."""
     config = load(path)
     config.dataset = "digits(size=8)"
-    config.model = "tiny(width=2)"
+    config.model = "tiny(width=8)"
     config.pad = 1
     config.train_for = "2 steps"
     return config.lock()

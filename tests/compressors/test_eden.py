@@ -205,7 +205,7 @@ SPIKES = {
 }
 
 
-@pytest.fixture(params=SPIKES)
+@pytest.fixture(params=tiers(SPIKES, lambda name: name != "two very unequal"))
 def spiky(request: pytest.FixtureRequest) -> np.ndarray:
     values = SPIKES[request.param]
     return np.asarray([*values, *[0.0] * (64 - len(values))], np.float32)
@@ -215,7 +215,7 @@ def test_eden_is_unbiased_where_hadamard_rotations_are_not(spiky: np.ndarray) ->
     """Small elements beside a huge one arrive as large as they are, on the average."""
     x = jnp.asarray(spiky)
     laws.check_unbiased(make("eden"), x)
-    draws = rows("eden", spiky, 10 * laws.CHUNK)
+    draws = rows("eden", spiky, 6 * laws.CHUNK)
     small = np.where(np.abs(spiky) < np.abs(spiky).max(), spiky, 0)
     if small.any():
         share = draws @ small / (small @ small)

@@ -157,7 +157,7 @@ def test_a_nan_is_seen_by_all_and_changes_no_choice():
 # --- The message --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("bits", tiers([2231, 4000, 100_000], (4000).__ne__))
+@pytest.mark.parametrize("bits", tiers([2231, 4000, 100_000], (2231).__eq__))
 def test_one_message_within_the_budget(bits):
     """Table of errors included; what could never be used is not sent."""
     sizes = {f"w{n}": n for n in (256, 512)}
@@ -290,6 +290,7 @@ def test_it_beats_the_same_bits_for_all():
     assert (32 * step.own[1].extra["budget_words_used"] <= bits).all()
 
 
+@pytest.mark.slow
 def test_more_bits_mean_less_error():
     tree = {"a": normal(2, 256, 1.0, 0), "b": normal(2, 256, 2.0, 1)}
     errors = []
