@@ -62,13 +62,14 @@ def forget_when_many() -> None:
 
 
 def _drop_the_oldest(folder: Path) -> None:
-    files = sorted(folder.glob("*"), key=lambda file: file.stat().st_mtime)
-    size = sum(file.stat().st_size for file in files)
-    for file in files:
+    whole = folder.glob(f"*{lru_cache._CACHE_SUFFIX}")
+    found = sorted((file.stat().st_mtime, file.stat().st_size, file) for file in whole)
+    size = sum(bytes_ for _, bytes_, _ in found)
+    for _, bytes_, file in found:
         if size <= MOST_ON_DISK:
             return
-        size -= file.stat().st_size
-        file.unlink()
+        size -= bytes_
+        file.unlink(missing_ok=True)
 
 
 def _memory() -> float:
