@@ -13,8 +13,7 @@ from tests.mutations.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(".*", "runs", "build", "dist", "*.egg-info")
-PYTEST = [sys.executable, "-m", "pytest", "-qx", "-n2", "--dist=worksteal"]
-PYTEST += ["-p", "no:cacheprovider"]
+PYTEST = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
 
 
 def main() -> None:
@@ -30,41 +29,47 @@ def main() -> None:
     if arguments.list:
         print(*(f"{f.name}: {f.file}" for f in faults), sep="\n")
         return
+    if failed := first_failure(None, sorted({fault.near for fault in faults})):
+        raise SystemExit(f"without any fault {failed} fails: nothing could be told")
     missed = [fault for fault in faults if not _report(fault)]
     print(f"{len(faults) - len(missed)} of {len(faults)} faults are noticed")
     sys.exit(bool(missed))
 
 
 def _report(fault: Fault) -> str | None:
+    """The test that notices a fault, those near it first; None if none does."""
     began = time.monotonic()
-    noticed = noticed_by(fault)
+    noticed = first_failure(fault, [fault.near])
+    noticed = noticed or first_failure(fault, ["-n2", "--dist=worksteal"])
     seconds = time.monotonic() - began
     print(f"{seconds:5.0f} s  {fault.name}: {noticed or 'NOT NOTICED'}", flush=True)
     return noticed
 
 
-def noticed_by(fault: Fault) -> str | None:
-    """The first test that fails, or None if the whole default suite passes."""
+def first_failure(fault: Fault | None, tests: list[str]) -> str | None:
+    """The first test that fails in a copy of the project with a fault, if one does."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "project"
         shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
         # Programs that the fault leaves alone are read.
         (copy / ".pytest_cache").symlink_to(ROOT / ".pytest_cache")
-        broken = copy / fault.file
-        text = broken.read_text()
-        if text.count(fault.right) != 1:
-            raise SystemExit(f"{fault.file} no longer has: {fault.right}")
-        broken.write_text(text.replace(fault.right, fault.wrong))
-        for tests in ([fault.near], []):
-            done = subprocess.run(
-                [*PYTEST, *tests], cwd=copy, capture_output=True, text=True
-            )
-            failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
-            if failed:
-                return failed[0]
-            if done.returncode:
-                raise SystemExit(done.stdout + done.stderr)
-    return None
+        if fault:
+            _make(fault, copy)
+        done = subprocess.run(
+            [*PYTEST, *tests], cwd=copy, capture_output=True, text=True
+        )
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    if done.returncode and not failed:
+        raise SystemExit(done.stdout + done.stderr)
+    return failed[0] if failed else None
+
+
+def _make(fault: Fault, copy: Path) -> None:
+    file = copy / fault.file
+    text = file.read_text()
+    if text.count(fault.right) != 1:
+        raise SystemExit(f"{fault.file} no longer has: {fault.right}")
+    file.write_text(text.replace(fault.right, fault.wrong))
 
 
 if __name__ == "__main__":

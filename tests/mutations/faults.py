@@ -22,42 +22,43 @@ FAULTS = [
         "jaxcomp/compressors/sign.py",
         "total * (1 / (flat.size * power))",
         "total * (0.98 / (flat.size * power))",
-        "tests/compressors/test_quantisers.py",
+        "tests/compressors/test_quantisers.py"
+        "::test_what_draws_nothing_is_its_reference",
     ),
     Fault(
         "qsgd is 2 % too long",
         "jaxcomp/compressors/qsgd.py",
         "Quantized(units / scales,",
         "Quantized(1.02 * units / scales,",
-        "tests/compressors/test_conformance.py",
+        "tests/compressors/test_conformance.py::test_unbiased",
     ),
     Fault(
         "unbiased random_k is scaled for one element more",
         "jaxcomp/compressors/random_k.py",
         "_scale(values, flat.size / k)",
         "_scale(values, flat.size / (k + 1))",
-        "tests/compressors/test_conformance.py",
+        "tests/compressors/test_conformance.py::test_unbiased",
     ),
     Fault(
         "sign claims twice its contraction",
         "jaxcomp/compressors/sign.py",
         "contraction=lambda spec: 1 / math.prod(spec.shape)",
         "contraction=lambda spec: min(1, 2 / math.prod(spec.shape))",
-        "tests/compressors/test_conformance.py",
+        "tests/compressors/test_conformance.py::test_contraction",
     ),
     Fault(
         "sign hides a NaN",
         "jaxcomp/compressors/sign.py",
         "jnp.where(jnp.isfinite(total), mean, jnp.nan)",
         "jnp.where(jnp.isfinite(total), mean, 0.0)",
-        "tests/compressors/test_conformance.py",
+        "tests/compressors/test_conformance.py::test_non_finite_values_surface",
     ),
     Fault(
         "places cost a bit more than they need",
         "jaxcomp/indices.py",
         "max(0, (limit // count).bit_length() - 1)",
         "max(0, (limit // count).bit_length() + 1)",
-        "tests/test_indices.py",
+        "tests/test_indices.py::test_places_cost_little_more_than_their_information",
     ),
     # --- Keys -------------------------------------------------------------------------
     Fault(
@@ -65,14 +66,14 @@ FAULTS = [
         "jaxcomp/scope/lift.py",
         "jax.random.fold_in(key, i)",
         "jax.random.fold_in(key, 0)",
-        "tests/test_scope.py",
+        "tests/test_scope.py::test_tensors_of_one_tree_do_not_share_their_randomness",
     ),
     Fault(
         "a key is used twice: all workers draw alike",
         "jaxcomp/exchanges/common.py",
         "jax.random.fold_in(key, collectives.index(axis))",
         "jax.random.fold_in(key, 0 * collectives.index(axis))",
-        "tests/exchanges/test_plain.py",
+        "tests/exchanges/test_plain.py::test_workers_share_places_only_where_they_must",
     ),
     Fault(
         "a key is used twice: all steps draw alike",
@@ -88,28 +89,30 @@ FAULTS = [
         "collectives.gather(fuse(payload), axis)",
         "collectives.gather(jax.numpy.tile(fuse(payload), 2), axis)"
         "[:, : fuse(payload).size]",
-        "tests/exchanges/test_plain.py",
+        "tests/exchanges/test_plain.py"
+        "::test_the_program_sends_the_payload_and_nothing_else",
     ),
     Fault(
         "two_phase does not charge the owner with what its answer lost",
         "jaxcomp/exchanges/two_phase.py",
         "sent = jax.tree.map(jnp.subtract, sent, missing)",
         "sent = jax.tree.map(lambda s, m: s, sent, missing)",
-        "tests/exchanges/test_guarantees.py",
+        "tests/exchanges/test_methods.py::test_two_phase_top_k_in_numpy",
     ),
     Fault(
         "power_sgd starts anew at every step",
         "jaxcomp/exchanges/power_sgd.py",
         "PowerState(tuple(averaged))",
         "PowerState(state.right)",
-        "tests/exchanges/test_methods.py",
+        "tests/exchanges/test_methods.py::test_power_sgd_is_the_published_algorithm",
     ),
     Fault(
         "budget never measures",
         "jaxcomp/exchanges/budget.py",
         "is_measured = step % every == 0",
         "is_measured = step % every == every",
-        "tests/exchanges/test_budget.py",
+        "tests/exchanges/test_budget.py"
+        "::test_choices_follow_the_gradient_and_nothing_is_compiled_again",
     ),
     # --- Memories ---------------------------------------------------------------------
     Fault(
@@ -117,14 +120,14 @@ FAULTS = [
         "jaxcomp/memory/error_feedback.py",
         "residual = jax.tree.map(jnp.subtract, given, sent)",
         "residual = jax.tree.map(lambda g, s: 0.99 * (g - s), given, sent)",
-        "tests/exchanges/test_plain.py",
+        "tests/exchanges/test_plain.py::test_error_feedback_conserves",
     ),
     Fault(
         "dgc masks no momentum",
         "jaxcomp/memory/dgc.py",
         "jnp.where(s != 0, 0, u)",
         "jnp.where(s != 0, u, u)",
-        "tests/memory/test_dgc.py",
+        "tests/memory/test_dgc.py::test_fifty_steps_of_the_formulas",
     ),
     Fault(
         "ef21 forgets its estimate",
@@ -139,21 +142,21 @@ FAULTS = [
         "jaxcomp/gossip/neighbours.py",
         "difference = weight.astype(mine.dtype) * (theirs - mine)",
         "difference = 0.9 * weight.astype(mine.dtype) * (theirs - mine)",
-        "tests/gossip/test_algorithms.py",
+        "tests/gossip/test_algorithms.py::test_d_psgd_equals_the_reference",
     ),
     Fault(
         "choco believes that all of its message arrived",
         "jaxcomp/gossip/choco.py",
         "public = plus(state.public, heard.own)",
         "public = plus(state.public, widen(unknown))",
-        "tests/gossip/test_algorithms.py",
+        "tests/gossip/test_algorithms.py::test_it_equals_the_reference",
     ),
     Fault(
         "the outer step forgets the newest difference",
         "jaxcomp/local/rounds.py",
         "rate * (d + momentum * b)",
         "rate * b",
-        "tests/local",
+        "tests/local/test_local.py::test_rounds_equal_the_reference",
     ),
     # --- Runs -------------------------------------------------------------------------
     Fault(
@@ -162,28 +165,28 @@ FAULTS = [
         "return restored.state, position, restored.step",
         "state = restored.state._replace(opt_state=fresh.opt_state)\n"
         "    return state, position, restored.step",
-        "tests/training/test_loop.py",
+        "tests/training/test_loop.py::test_an_interrupted_run_ends_the_same",
     ),
     Fault(
         "a resumed run sees the epoch from its start",
         "jaxcomp/training/feed.py",
         "deal(epoch)[first:, local]",
         "deal(epoch)[:, local]",
-        "tests/training/test_loop.py",
+        "tests/training/test_loop.py::test_an_interrupted_run_ends_the_same",
     ),
     Fault(
         "what each worker keeps is declared the same on all",
         "jaxcomp/parallel.py",
         "return PerWorker(0) if is_per_worker(node) else None",
         "return PerWorker(None) if is_per_worker(node) else None",
-        "tests/test_parallel.py",
+        "tests/test_parallel.py::test_axes_follow_the_marks",
     ),
     Fault(
         "a bad gradient becomes a zero that nobody sees",
         "jaxcomp/training/step.py",
         "instead = 0.0 if has_own_model else jnp.nan",
         "instead = 0.0",
-        "tests/training/test_loop.py",
+        "tests/training/test_loop.py::test_a_nan_step_stops_with_step_leaf_and_norms",
     ),
     Fault(
         "a damaged checkpoint is used",
@@ -197,6 +200,6 @@ FAULTS = [
         "jaxcomp/wire.py",
         '"all-gather": n - 1,',
         '"all-gather": 1,',
-        "tests/exchanges/test_messages.py",
+        "tests/exchanges/test_messages.py::test_gathered_traffic_does_grow",
     ),
 ]
