@@ -29,7 +29,7 @@ __all__ = [
     "cast_like",
     "compressor",
     "is_per_worker",
-    "no_leaf",
+    "no_bound",
     "spec_of",
     "wide_spec",
     "widen",
@@ -71,7 +71,8 @@ class Compressor(NamedTuple):
     decompress_sum: Callable[[Payload, Spec], Any]
     # The information bound in bits: what a perfect coder would send.
     ideal_bits: Callable[[Spec], float]
-    # delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x, or None.
+    # delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x; 0 where nothing but x
+    # itself may be lost; None where the error may be larger than x.
     contraction: Callable[[Spec], float | None]
     unbiased: bool  # E[C(x)] == x
     # Support and new state depend on key and state alone, and decompress is linear in
@@ -101,11 +102,14 @@ class Averaged(NamedTuple):
     sent: Tree  # what is charged to this worker: mean over workers == `mean`
     state: State
     info: Info
+    # What of this worker's own went out: not zero where it did. None: `sent` tells it,
+    # as nobody is charged with what is lost of others.
+    own: Tree | None = None
 
 
-def no_leaf(spec: Spec) -> list[bool]:
-    """For each leaf, that it may not arrive as it was given."""
-    return [False] * len(jax.tree.leaves(spec))
+def no_bound(spec: Spec) -> list[float | None]:
+    """For each leaf, that nothing is known of what is lost of it."""
+    return [None] * len(jax.tree.leaves(spec))
 
 
 class Exchange(NamedTuple):
@@ -125,8 +129,13 @@ class Exchange(NamedTuple):
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     # What this worker was given and has not yet sent, as a tree; None: nothing ever.
     held: Callable[[State], Tree] | None = None
-    # For each leaf, whether it arrives as it was given.
-    lossless: Callable[[Spec], list[bool]] = no_leaf
+    # For each leaf the contraction of what is lost of it, as in `Compressor`. 1: it
+    # arrives as it was given.
+    contraction: Callable[[Spec], list[float | None]] = no_bound
+    # Names of the memories that keep what was not sent, and that give a momentum to
+    # what is: a second of either kind would do it twice.
+    keeper: str | None = None
+    momentum: str | None = None
     simulated: bool = False  # what it sends is not what its method is meant to send
 
 

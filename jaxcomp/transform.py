@@ -72,7 +72,7 @@ def distributed(
         **extra: Any,
     ) -> tuple[Tree, DistributedState]:
         key = _step_key(key, seed, state.step)
-        mean, _, inner, info = exchange.average(updates, state.exchange, key)
+        mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
         return mean, DistributedState(state.step + 1, inner, PerWorker(info))
 
     return optax.GradientTransformationExtraArgs(init, update)

@@ -5,7 +5,7 @@ import functools
 from jaxcomp import compressors
 from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree, spec_of
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, lossless_leaves, measure
+from jaxcomp.exchanges.common import figure_names, leaf_contractions, measure
 from jaxcomp.payloads import map_values
 from jaxcomp.scope import Plan, lift
 
@@ -54,5 +54,5 @@ def aligned_psum(plan: Plan, axis: Axis) -> Exchange:
         average=average,
         axis=axis,
         figures=figure_names(codec),
-        lossless=functools.partial(lossless_leaves, plan),
+        contraction=functools.partial(leaf_contractions, plan),
     )

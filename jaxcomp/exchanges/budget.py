@@ -23,7 +23,7 @@ from jaxcomp.compressors import make
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.common import (
-    lossless_leaves,
+    leaf_contractions,
     measure,
     squared_norm,
     with_method,
@@ -188,8 +188,23 @@ def budget(
         average=average,
         axis=axis,
         figures=("budget_words_used",),
-        lossless=functools.partial(lossless_leaves, plan),
+        contraction=functools.partial(_contractions, plan, options),
     )
+
+
+def _contractions(
+    plan: Plan, options: list[Compressor], spec: Spec
+) -> list[float | None]:
+    """Of what is not sent dense, that of the worst option."""
+    result = leaf_contractions(plan, spec)
+    for group in groups_of(plan, spec):
+        deltas = [option.contraction(joined_spec(group)) for option in options]
+        known = [delta for delta in deltas if delta is not None]
+        for leaf in group.leaves:
+            if result[leaf.place] != 1:
+                worst = min(known) if len(known) == len(deltas) else None
+                result[leaf.place] = worst
+    return result
 
 
 def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:

@@ -21,7 +21,7 @@ from jaxcomp.scope.plans import joined_spec
 __all__ = [
     "compress_own",
     "figure_names",
-    "lossless_leaves",
+    "leaf_contractions",
     "measure",
     "squared_norm",
     "with_method",
@@ -81,21 +81,21 @@ def figure_names(codec: Compressor) -> tuple[str, ...]:
     return tuple(figure.name for figure in codec.figures)
 
 
-def lossless_leaves(plan: Plan, spec: Spec) -> list[bool]:
-    """For each leaf, whether its compressor loses nothing.
+def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
+    """For each leaf, the contraction of the compressor of its group.
 
     Example:
         >>> from jaxcomp.compressors import make
         >>> from jaxcomp.scope import only_large
-        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((9, 9))}
-        >>> lossless_leaves(only_large(make("sign"), min_size=9), tree)
-        [True, False]
+        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
+        >>> leaf_contractions(only_large(make("sign"), min_size=9), tree)
+        [1.0, 0.0625]
     """
-    result = [True] * len(jax.tree.leaves(spec))
+    result: list[float | None] = [1.0] * len(jax.tree.leaves(spec))
     for group in groups_of(plan, spec):
-        exact = group.compressor.contraction(joined_spec(group)) == 1
+        delta = group.compressor.contraction(joined_spec(group))
         for leaf in group.leaves:
-            result[leaf.place] = exact
+            result[leaf.place] = delta
     return result
 
 

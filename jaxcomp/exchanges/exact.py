@@ -25,7 +25,7 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
         init=lambda tree: (),
         average=_dense(axis),
         axis=axis,
-        lossless=_every_leaf,
+        contraction=_every_leaf,
     )
 
 
@@ -36,7 +36,7 @@ def dense_step(exchange: Exchange) -> Exchange:
     to the other at any step: dense first epochs, and a dense step now and then.
     """
     average = _dense(exchange.axis, exchange.figures)
-    return exchange._replace(average=average, lossless=_every_leaf)
+    return exchange._replace(average=average, contraction=_every_leaf)
 
 
 def _dense(
@@ -53,5 +53,5 @@ def _dense(
     return average
 
 
-def _every_leaf(spec: Spec) -> list[bool]:
-    return [True] * len(jax.tree.leaves(spec))
+def _every_leaf(spec: Spec) -> list[float | None]:
+    return [1.0] * len(jax.tree.leaves(spec))

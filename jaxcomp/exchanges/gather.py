@@ -19,7 +19,7 @@ from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import (
     compress_own,
     figure_names,
-    lossless_leaves,
+    leaf_contractions,
     measure,
 )
 from jaxcomp.payloads import fuse, split
@@ -62,5 +62,5 @@ def gather(plan: Plan, axis: Axis) -> Exchange:
         average=average,
         axis=axis,
         figures=figure_names(codec),
-        lossless=functools.partial(lossless_leaves, plan),
+        contraction=functools.partial(leaf_contractions, plan),
     )

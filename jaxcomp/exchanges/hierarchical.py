@@ -72,7 +72,7 @@ def hierarchical(
     _check("inner", within)
     # So large that whoever compresses large tensors alone compresses this one.
     large = jax.ShapeDtypeStruct((1 << 20, 1 << 20), "float32")
-    if not all(within.lossless({"w": large})):
+    if within.contraction({"w": large}) != [1]:
         message = (
             f"the inner exchange of hierarchical has to send everything as it is, and "
             f"{within.name!r} does not: take 'exact'"

@@ -101,8 +101,9 @@ def power_sgd(
         info = _measure(own, right, [leaves[i] for i in small])
         return Averaged(mean, sent, PowerState(tuple(averaged)), info)
 
-    def lossless(spec: Spec) -> list[bool]:
-        return [not is_large(leaf) for leaf in jax.tree.leaves(spec)]
+    def contraction(spec: Spec) -> list[float | None]:
+        # P P^T is a projection: what it loses is part of what it was given.
+        return [0.0 if is_large(leaf) else 1.0 for leaf in jax.tree.leaves(spec)]
 
     arguments = {"rank": rank, "min_rate": min_rate, "seed": seed}
     return Exchange(
@@ -110,7 +111,7 @@ def power_sgd(
         init=init,
         average=average,
         axis=axis,
-        lossless=lossless,
+        contraction=contraction,
     )
 
 

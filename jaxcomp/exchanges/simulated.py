@@ -18,7 +18,7 @@ from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import (
     compress_own,
     figure_names,
-    lossless_leaves,
+    leaf_contractions,
     measure,
 )
 from jaxcomp.payloads import nbits
@@ -59,6 +59,6 @@ def simulated(plan: Plan, axis: Axis) -> Exchange:
         average=average,
         axis=axis,
         figures=(*figure_names(codec), "would_send_bytes"),
-        lossless=functools.partial(lossless_leaves, plan),
+        contraction=functools.partial(leaf_contractions, plan),
         simulated=True,
     )

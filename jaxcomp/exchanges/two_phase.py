@@ -20,7 +20,7 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import lossless_leaves, measure, with_method
+from jaxcomp.exchanges.common import leaf_contractions, measure, with_method
 from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
@@ -100,5 +100,5 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         average=average,
         axis=axis,
         held=(lambda state: state.held.value) if server_feedback else None,
-        lossless=functools.partial(lossless_leaves, plan),
+        contraction=functools.partial(leaf_contractions, plan),
     )

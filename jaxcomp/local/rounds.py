@@ -86,16 +86,16 @@ def rounds(
         learnt = jax.tree.map(
             lambda a, x, s: (a - x).astype(s.dtype), anchor, half, spec
         )
-        mean, _, inner, info = exchange.average(learnt, state.exchanges[i], key)
-        step, momentum = outer(widen(mean), state.momenta[i])
+        result = exchange.average(learnt, state.exchanges[i], key)
+        step, momentum = outer(widen(result.mean), state.momenta[i])
         anchor = jax.tree.map(jnp.subtract, anchor, step)
         changes = jax.tree.map(jnp.subtract, anchor, before)
         new = RoundState(
             _replaced(state.anchors, i, anchor),
             _replaced(state.momenta, i, momentum),
-            _replaced(state.exchanges, i, inner),
+            _replaced(state.exchanges, i, result.state),
         )
-        return Mixed(_with(widen(updates), changes), new, info)
+        return Mixed(_with(widen(updates), changes), new, result.info)
 
     return Mixer(
         f"{title}, {exchange.name}",

@@ -89,13 +89,15 @@ def dgc(
         else:
             u = jax.tree.map(lambda u, g: momentum * u + g, u, gradient)
             v = jax.tree.map(jnp.add, v, u)
-        mean, sent, inner, info = exchange.average(v, state.exchange, key)
-        v = jax.tree.map(jnp.subtract, v, sent)
+        step = exchange.average(v, state.exchange, key)
+        v = jax.tree.map(jnp.subtract, v, step.sent)
         if masking:
-            u = _masked(u, sent, exchange.lossless(spec_of(tree)))
-        info = info._replace(residual_norm=info.unsent_norm)
-        state = DgcState(PerWorker(u), PerWorker(v), inner)
-        return Averaged(cast_like(mean, spec_of(tree)), sent, state, info)
+            out = step.sent if step.own is None else step.own
+            u = _masked(u, out, exchange.contraction(spec_of(tree)))
+        info = step.info._replace(residual_norm=step.info.unsent_norm)
+        new = DgcState(PerWorker(u), PerWorker(v), step.state)
+        mean = cast_like(step.mean, spec_of(tree))
+        return step._replace(mean=mean, state=new, info=info)
 
     arguments = {
         "momentum": momentum,
@@ -112,9 +114,9 @@ def dgc(
     )
 
 
-def _masked(momentum: Tree, sent: Tree, lossless: list[bool]) -> Tree:
-    """Momentum of what was not sent, and of all that is always sent."""
+def _masked(momentum: Tree, out: Tree, contraction: list[float | None]) -> Tree:
+    """Momentum of what did not go out, and of all that always does."""
     leaves, structure = jax.tree.flatten(momentum)
-    triples = zip(leaves, jax.tree.leaves(sent), lossless, strict=True)
-    kept = [u if whole else jnp.where(s != 0, 0, u) for u, s, whole in triples]
+    triples = zip(leaves, jax.tree.leaves(out), contraction, strict=True)
+    kept = [u if delta == 1 else jnp.where(x != 0, 0, u) for u, x, delta in triples]
     return jax.tree.unflatten(structure, kept)

@@ -13,7 +13,7 @@ from jaxcomp.base import (
     State,
     Tree,
     cast_like,
-    no_leaf,
+    no_bound,
     spec_of,
     widen,
 )
@@ -69,7 +69,7 @@ def ef21(exchange: Exchange) -> Exchange:
         return Averaged(cast_like(mean, spec_of(tree)), estimate, new, info)
 
     return exchange._replace(
-        name=f"ef21: {exchange.name}", init=init, average=average, lossless=no_leaf
+        name=f"ef21: {exchange.name}", init=init, average=average, contraction=no_bound
     )
 
 

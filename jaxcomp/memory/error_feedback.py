@@ -55,11 +55,12 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         given = jax.tree.map(
             lambda g, e: g + decay * e, widen(tree), state.residual.value
         )
-        mean, sent, inner, info = exchange.average(given, state.exchange, key)
-        residual = jax.tree.map(jnp.subtract, given, sent)
-        info = info._replace(residual_norm=info.unsent_norm)
-        state = FeedbackState(PerWorker(residual), inner)
-        return Averaged(cast_like(mean, spec_of(tree)), sent, state, info)
+        step = exchange.average(given, state.exchange, key)
+        residual = jax.tree.map(jnp.subtract, given, step.sent)
+        info = step.info._replace(residual_norm=step.info.unsent_norm)
+        new = FeedbackState(PerWorker(residual), step.state)
+        mean = cast_like(step.mean, spec_of(tree))
+        return step._replace(mean=mean, state=new, info=info)
 
     return exchange._replace(
         name=f"{canonical(error_feedback, decay=decay)}: {exchange.name}",

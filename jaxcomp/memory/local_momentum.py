@@ -65,9 +65,9 @@ def local_momentum(
         old, gradient = state.momentum.value, widen(tree)
         momentum = mixed(old, gradient, beta)
         given = momentum if blend is None else mixed(old, gradient, blend)
-        mean, sent, inner, info = exchange.average(given, state.exchange, key)
-        new = MomentumState(PerWorker(momentum), inner)
-        return Averaged(cast_like(mean, spec_of(tree)), sent, new, info)
+        step = exchange.average(given, state.exchange, key)
+        new = MomentumState(PerWorker(momentum), step.state)
+        return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
 
     name = canonical(local_momentum, ["beta"], beta=beta, blend=blend)
     return exchange._replace(

@@ -53,9 +53,9 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
         given = jax.tree.map(
             lambda m, g: beta * m + (1 - beta) * g, state.momentum, widen(tree)
         )
-        mean, sent, inner, info = exchange.average(given, state.exchange, key)
-        new = SharedState(cast_like(mean, wide_spec(spec_of(tree))), inner)
-        return Averaged(cast_like(mean, spec_of(tree)), sent, new, info)
+        step = exchange.average(given, state.exchange, key)
+        new = SharedState(cast_like(step.mean, wide_spec(spec_of(tree))), step.state)
+        return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
 
     return exchange._replace(
         name=f"{canonical(shared_momentum, ['beta'], beta=beta)}: {exchange.name}",

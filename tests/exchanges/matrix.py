@@ -84,7 +84,7 @@ def steps_of(
     one = jax.tree.map(lambda x: x[0], inputs(0))
     state = parallel.spread(exchange.init(one), crew)
     axes = parallel.axes(state)
-    out_axes: Any = (None, 0, axes, 0)
+    out_axes: Any = (None, 0, axes, 0, 0)
     mapped = jax.vmap(
         lambda s, x, k: exchange.average(x, s, k),
         in_axes=(axes, 0, None),
@@ -96,7 +96,7 @@ def steps_of(
     steps = []
     for i in range(count):
         given = inputs(i)
-        mean, sent, state, _ = mapped(state, given, jax.random.key(i))
+        mean, sent, state, _, _ = mapped(state, given, jax.random.key(i))
         held = held_of(state) if held_of else None
         steps.append(Step(*jax.tree.map(np.asarray, (given, mean, sent, held, state))))
     return steps
