@@ -30,6 +30,7 @@ __all__ = [
     "compressor",
     "is_per_worker",
     "no_bound",
+    "no_choice",
     "spec_of",
     "wide_spec",
     "widen",
@@ -102,14 +103,19 @@ class Averaged(NamedTuple):
     sent: Tree  # what is charged to this worker: mean over workers == `mean`
     state: State
     info: Info
-    # What of this worker's own went out: not zero where it did. None: `sent` tells it,
-    # as nobody is charged with what is lost of others.
+    # Not zero where something of this worker's own went out. None: `sent` tells it, as
+    # nobody is charged with what was lost of others.
     own: Tree | None = None
 
 
 def no_bound(spec: Spec) -> list[float | None]:
     """For each leaf, that nothing is known of what is lost of it."""
     return [None] * len(jax.tree.leaves(spec))
+
+
+def no_choice(spec: Spec) -> list[bool]:
+    """For each leaf, that all of its elements are sent, or none."""
+    return [False] * len(jax.tree.leaves(spec))
 
 
 class Exchange(NamedTuple):
@@ -132,6 +138,8 @@ class Exchange(NamedTuple):
     # For each leaf the contraction of what is lost of it, as in `Compressor`. 1: it
     # arrives as it was given.
     contraction: Callable[[Spec], list[float | None]] = no_bound
+    # For each leaf, whether some of its elements are sent and others are not.
+    chooses: Callable[[Spec], list[bool]] = no_choice
     # Names of the memories that keep what was not sent, and that give a momentum to
     # what is: a second of either kind would do it twice.
     keeper: str | None = None

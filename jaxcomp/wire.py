@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.interpreters import partial_eval
 
 __all__ = [
     "Collective",
@@ -112,8 +113,10 @@ def traced_collectives(function: Any, *args: Any, axis: str, workers: int) -> li
     mapped = jax.shard_map(
         function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
-    jaxpr = jax.make_jaxpr(mapped)(*args)
-    return [c for c in _traced(jaxpr.jaxpr, workers, 1) if c.workers > 1]
+    whole = jax.make_jaxpr(mapped)(*args).jaxpr
+    # The compiler leaves out what nobody reads.
+    read, _ = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))
+    return [c for c in _traced(read, workers, 1) if c.workers > 1]
 
 
 def link_bytes(found: Iterable[Collective]) -> float:

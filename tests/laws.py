@@ -129,7 +129,7 @@ def check_contraction(
     """
     delta = compressor.contraction(spec_of(x))
     assert delta is not None, "no contraction is declared"
-    assert 0 < delta <= 1
+    assert 0 <= delta <= 1
     target = flat(x)
     rows = _draws(compressor, x, draws)
     squares = np.concatenate([np.square(row - target).sum(axis=1) for row in rows])

@@ -54,9 +54,9 @@ def adaptive_threshold(
         chosen = capped.reaching(flat, floor, room(flat.size))
         return capped.send(flat, chosen, index, overflow), state
 
-    def contraction(spec: Spec) -> float | None:
+    def contraction(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return min(room(size) / size, 4 / (size + 3)) if overflow == "largest" else None
+        return min(room(size) / size, 4 / (size + 3)) if overflow == "largest" else 0.0
 
     return compressor(
         canonical(adaptive_threshold, ["cap"], **arguments),

@@ -26,7 +26,7 @@ def cast(dtype: str = "bfloat16") -> Compressor:
     Biased. Numbers beyond the type's largest become the largest; NaN and infinity
     surface. bfloat16 has float32's range and 8 bits, so |x - C(x)| <= 2^-9 |x|, and
     2^-8 |x| for those beyond its largest: delta = 1 - 2^-16. The others let small
-    elements vanish, below 3e-8 (float16), 1e-3 (e4m3fn) and 8e-6 (e5m2): no bound.
+    elements vanish, below 3e-8 (float16), 1e-3 (e4m3fn) and 8e-6 (e5m2): delta = 0.
 
     Args:
       dtype: "bfloat16", "float16", "float8_e4m3fn" or "float8_e5m2". Gradients are
@@ -59,10 +59,10 @@ def cast(dtype: str = "bfloat16") -> Compressor:
         values = values[: math.prod(spec.shape)]
         return _to(values, spec.dtype).reshape(spec.shape)
 
-    def contraction(spec: Spec) -> float | None:
+    def contraction(spec: Spec) -> float:
         if _holds(narrow, spec.dtype):
             return 1.0
-        return 1 - 2.0**-16 if dtype == "bfloat16" else None
+        return 1 - 2.0**-16 if dtype == "bfloat16" else 0.0
 
     return compressor(
         f"cast(dtype={dtype!r})",

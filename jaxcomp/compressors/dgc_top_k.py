@@ -143,7 +143,7 @@ def dgc_top_k(
         if form.stride == 1:
             return form.wanted / size
         if not resample:
-            return None
+            return 0.0
         return (form.top if strided else 1) / size
 
     arguments = {

@@ -109,11 +109,11 @@ def qsgd(
         m = min(bucket or size, size)
         if rounding == "stochastic":
             delta = 1 - variance(size)
-        elif norm == "l2":
-            delta = 1 - m / (4 * levels**2)
-        else:
-            delta = 4 * levels**2 / (4 * levels**2 + m - 1)
-        return delta if delta > 0 else None
+            return delta if delta > 0 else None
+        if norm == "l2":
+            # What rounds to zero is lost, and no more.
+            return max(0.0, 1 - m / (4 * levels**2))
+        return 4 * levels**2 / (4 * levels**2 + m - 1)
 
     given = {"norm": norm, "rounding": rounding, "damped": damped}
     return compressor(

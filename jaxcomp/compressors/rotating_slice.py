@@ -27,8 +27,8 @@ def rotating_slice(keep: float = 0.01) -> Compressor:
     Step t sends the places (t k + j) mod n, j = 0 to k - 1: of any n values sent in a
     row, one is of each element. The only place sent is that of the first value.
     Workers take their steps together, so they agree on the places (`aligned`). Biased,
-    and no contraction holds at one step: a memory makes up for it, and with error
-    feedback everything has been sent after ceil(n / k) steps.
+    and at one step everything may be lost (delta = 0): a memory makes up for it, and
+    with error feedback everything has been sent after ceil(n / k) steps.
 
     Args:
       keep: fraction of the elements KEPT, in (0, 1].
@@ -73,9 +73,9 @@ def rotating_slice(keep: float = 0.01) -> Compressor:
         k = kept(math.prod(spec.shape), keep)
         return k * jnp.dtype(spec.dtype).itemsize * 8
 
-    def contraction(spec: Spec) -> float | None:
+    def contraction(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return 1.0 if kept(size, keep) == size else None
+        return 1.0 if kept(size, keep) == size else 0.0
 
     return compressor(
         canonical(rotating_slice, ["keep"], keep=keep),

@@ -23,7 +23,7 @@ def threshold(
     C(x)_i = x_i where |x_i| >= v, else 0. A message has the size of the cap, whatever
     passes. When more pass, the largest are sent, or NaN, as `overflow` says; the
     payload's `passed` and the figure `overflow` tell it. NaN and infinity pass every
-    threshold. A vector below v sends nothing, so no contraction holds. Biased: use a
+    threshold. A vector below v sends nothing, so the contraction is 0. Biased: use a
     memory.
 
     Args:
@@ -65,7 +65,7 @@ def threshold(
         decompress=sparse.decompress,
         accumulate=sparse.accumulate,
         ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
-        contraction=lambda spec: None,
+        contraction=lambda spec: 0.0,
         unbiased=False,
         support=lambda spec: room(math.prod(spec.shape)),
         figures=(capped.overflow_figure(room),),

@@ -5,7 +5,12 @@ import functools
 from jaxcomp import compressors
 from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree, spec_of
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, leaf_contractions, measure
+from jaxcomp.exchanges.common import (
+    figure_names,
+    leaf_choices,
+    leaf_contractions,
+    measure,
+)
 from jaxcomp.payloads import map_values
 from jaxcomp.scope import Plan, lift
 
@@ -55,4 +60,5 @@ def aligned_psum(plan: Plan, axis: Axis) -> Exchange:
         axis=axis,
         figures=figure_names(codec),
         contraction=functools.partial(leaf_contractions, plan),
+        chooses=functools.partial(leaf_choices, plan),
     )

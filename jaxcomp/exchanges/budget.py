@@ -23,7 +23,7 @@ from jaxcomp.compressors import make
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.common import (
-    leaf_contractions,
+    by_leaf,
     measure,
     squared_norm,
     with_method,
@@ -189,6 +189,7 @@ def budget(
         axis=axis,
         figures=("budget_words_used",),
         contraction=functools.partial(_contractions, plan, options),
+        chooses=functools.partial(_choices, plan, options),
     )
 
 
@@ -196,15 +197,28 @@ def _contractions(
     plan: Plan, options: list[Compressor], spec: Spec
 ) -> list[float | None]:
     """Of what is not sent dense, that of the worst option."""
-    result = leaf_contractions(plan, spec)
-    for group in groups_of(plan, spec):
-        deltas = [option.contraction(joined_spec(group)) for option in options]
-        known = [delta for delta in deltas if delta is not None]
-        for leaf in group.leaves:
-            if result[leaf.place] != 1:
-                worst = min(known) if len(known) == len(deltas) else None
-                result[leaf.place] = worst
-    return result
+
+    def worst(group: Group) -> float | None:
+        joined = joined_spec(group)
+        if group.compressor.contraction(joined) == 1:
+            return 1.0
+        deltas = [option.contraction(joined) for option in options]
+        return None if None in deltas else min(deltas)
+
+    groups = groups_of(plan, spec)
+    return by_leaf(groups, [worst(group) for group in groups], spec, nothing=1.0)
+
+
+def _choices(plan: Plan, options: list[Compressor], spec: Spec) -> list[bool]:
+    """Whether any option sends some elements only."""
+
+    def chosen(group: Group) -> bool:
+        joined = joined_spec(group)
+        dense = group.compressor.contraction(joined) == 1
+        return not dense and any(o.support(joined) < joined.size for o in options)
+
+    groups = groups_of(plan, spec)
+    return by_leaf(groups, [chosen(group) for group in groups], spec, nothing=False)
 
 
 def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:

@@ -1,5 +1,8 @@
 """What several exchanges need: own payloads, the report of one step, names."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -15,14 +18,17 @@ from jaxcomp.base import (
     spec_of,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.scope import Plan, groups_of
+from jaxcomp.scope import Group, Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
 
 __all__ = [
+    "by_leaf",
     "compress_own",
     "figure_names",
+    "leaf_choices",
     "leaf_contractions",
     "measure",
+    "refuse_growth",
     "squared_norm",
     "with_method",
 ]
@@ -91,12 +97,75 @@ def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
         >>> leaf_contractions(only_large(make("sign"), min_size=9), tree)
         [1.0, 0.0625]
     """
-    result: list[float | None] = [1.0] * len(jax.tree.leaves(spec))
-    for group in groups_of(plan, spec):
-        delta = group.compressor.contraction(joined_spec(group))
+    groups = groups_of(plan, spec)
+    deltas = [g.compressor.contraction(joined_spec(g)) for g in groups]
+    return by_leaf(groups, deltas, spec, nothing=1.0)
+
+
+def leaf_choices(plan: Plan, spec: Spec) -> list[bool]:
+    """For each leaf, whether the compressor of its group sends some elements only.
+
+    Example:
+        >>> from jaxcomp.compressors import make
+        >>> from jaxcomp.scope import only_large
+        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
+        >>> leaf_choices(only_large(make("top_k"), min_size=9), tree)
+        [False, True]
+    """
+    groups = groups_of(plan, spec)
+    specs = [joined_spec(group) for group in groups]
+    pairs = zip(groups, specs, strict=True)
+    chosen = [g.compressor.support(joined) < joined.size for g, joined in pairs]
+    return by_leaf(groups, chosen, spec, nothing=False)
+
+
+def by_leaf(
+    groups: list[Group], facts: Sequence[Any], spec: Spec, nothing: Any
+) -> list[Any]:
+    """For each leaf of a tree the fact of its group.
+
+    Args:
+      groups: of the tree.
+      facts: one for each group.
+      spec: of the tree.
+      nothing: the fact of leaves without elements, which are in no group.
+    """
+    result = [nothing] * len(jax.tree.leaves(spec))
+    for group, fact in zip(groups, facts, strict=True):
         for leaf in group.leaves:
-            result[leaf.place] = delta
+            result[leaf.place] = fact
     return result
+
+
+def refuse_growth(
+    contraction: Sequence[float | None], spec: Spec, name: str, way_out: str
+) -> None:
+    """Refuse a loss that may be larger than what it is taken from.
+
+    Where what is lost is kept, it is compressed again with the next gradient, so it
+    would grow from step to step.
+
+    Args:
+      contraction: of each leaf.
+      spec: of the tree.
+      name: of what loses.
+      way_out: the end of the message: what else one may do.
+    """
+    paths, _ = jax.tree_util.tree_flatten_with_path(spec)
+    pairs = zip(paths, contraction, strict=True)
+    bad = [(path, leaf) for (path, leaf), delta in pairs if delta is None]
+    if not bad:
+        return
+    path, leaf = max(bad, key=lambda pair: pair[1].size)
+    tensor = jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
+    others = f", as of {len(bad) - 1} others" if len(bad) > 1 else ""
+    message = (
+        f"of {tensor}, with {leaf.size} elements, {name!r} may lose more than there "
+        f"is{others}: what is kept of it would grow without end. Take memory 'none' if "
+        "the method is unbiased; or a compressor with a contraction, such as 'top_k', "
+        f"'sign' or 'qsgd(levels=7, damped=True)'; or {way_out}"
+    )
+    raise ValueError(message)
 
 
 def with_method(exchange: str, method: str) -> str:

@@ -5,7 +5,17 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Exchange,
+    Info,
+    Spec,
+    State,
+    Tree,
+    no_choice,
+)
 from jaxcomp.exchanges import collectives
 from jaxcomp.scope import Plan
 
@@ -36,7 +46,9 @@ def dense_step(exchange: Exchange) -> Exchange:
     to the other at any step: dense first epochs, and a dense step now and then.
     """
     average = _dense(exchange.axis, exchange.figures)
-    return exchange._replace(average=average, contraction=_every_leaf)
+    return exchange._replace(
+        average=average, contraction=_every_leaf, chooses=no_choice
+    )
 
 
 def _dense(

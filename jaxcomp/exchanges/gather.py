@@ -19,6 +19,7 @@ from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import (
     compress_own,
     figure_names,
+    leaf_choices,
     leaf_contractions,
     measure,
 )
@@ -63,4 +64,5 @@ def gather(plan: Plan, axis: Axis) -> Exchange:
         axis=axis,
         figures=figure_names(codec),
         contraction=functools.partial(leaf_contractions, plan),
+        chooses=functools.partial(leaf_choices, plan),
     )

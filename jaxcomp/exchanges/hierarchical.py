@@ -1,5 +1,6 @@
 """Hierarchical: dense inside a host, compressed between hosts."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -11,6 +12,7 @@ from jaxcomp.base import (
     Axis,
     Exchange,
     PerWorker,
+    Spec,
     State,
     Tree,
     cast_like,
@@ -18,10 +20,11 @@ from jaxcomp.base import (
     wide_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure
+from jaxcomp.exchanges.common import by_leaf, measure
 from jaxcomp.exchanges.rows import own_row, to_rows
-from jaxcomp.payloads import fuse, split
+from jaxcomp.payloads import fuse, pack, split, unpack
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
+from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, canonical
 
 __all__ = ["hierarchical"]
@@ -89,17 +92,9 @@ def hierarchical(
     probe = between({"w": jax.ShapeDtypeStruct((64, 64), "float32")})
 
     def init(tree: Tree) -> State:
-        spec = wide_spec(spec_of(tree))
-        parts = jax.eval_shape(
-            lambda x: tuple(
-                to_rows(v, share)[0] for v in to_vectors(x, groups_of(plan, x))
-            ),
-            spec,
-        )
         # Of other workers' parts there are other states, even where counterparts agree.
-        return PerWorker(
-            HierarchicalState(within.init(tree), between(tree).init(parts))
-        )
+        outer_state = between(tree).init(parts_of(spec_of(tree)))
+        return PerWorker(HierarchicalState(within.init(tree), outer_state))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         if collectives.size(inside) != share:
@@ -126,7 +121,25 @@ def hierarchical(
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
         state = PerWorker(HierarchicalState(host.state, result.state))
-        return Averaged(mean, sent, state, info)
+        out = result.sent if result.own is None else result.own
+        went = to_tree(_of_the_host(out, inside), groups, spec)
+        return Averaged(mean, sent, state, info, went)
+
+    def parts_of(spec: Spec) -> tuple[Spec, ...]:
+        """What one worker takes to the other hosts."""
+        groups = groups_of(plan, wide_spec(spec))
+        specs = [joined_spec(group) for group in groups]
+        sizes = [-(-s.size // share) for s in specs]
+        pairs = zip(sizes, specs, strict=True)
+        return tuple(jax.ShapeDtypeStruct((n,), s.dtype) for n, s in pairs)
+
+    def contraction(spec: Spec) -> list[float | None]:
+        deltas = between(spec).contraction(parts_of(spec))
+        return by_leaf(groups_of(plan, spec), deltas, spec, nothing=1.0)
+
+    def chooses(spec: Spec) -> list[bool]:
+        chosen = between(spec).chooses(parts_of(spec))
+        return by_leaf(groups_of(plan, spec), chosen, spec, nothing=False)
 
     arguments = {"inner": str(inner), "outer": probe.name, "per_host": per_host}
     return Exchange(
@@ -135,7 +148,27 @@ def hierarchical(
         average=average,
         axis=axis,
         figures=probe.figures,
+        contraction=contraction,
+        chooses=chooses,
     )
+
+
+def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
+    """Where the parts of all workers of a host are not zero, side by side: 0 or 1.
+
+    A bit an element, inside the host, and nothing at all if nobody reads it.
+
+    Args:
+      parts: of this worker, [m] each.
+      inside: the workers of the host.
+    """
+    flags = tuple(pack(part != 0, bits=1) for part in parts)
+    messages = collectives.gather(fuse(flags), inside)
+    rows = jax.vmap(lambda words: split(words, spec_of(flags)))(messages)
+    return [
+        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits)
+        for bits, part in zip(rows, parts, strict=True)
+    ]
 
 
 def _check(which: str, exchange: Exchange) -> None:

@@ -18,6 +18,7 @@ from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import (
     compress_own,
     figure_names,
+    leaf_choices,
     leaf_contractions,
     measure,
 )
@@ -60,5 +61,6 @@ def simulated(plan: Plan, axis: Axis) -> Exchange:
         axis=axis,
         figures=(*figure_names(codec), "would_send_bytes"),
         contraction=functools.partial(leaf_contractions, plan),
+        chooses=functools.partial(leaf_choices, plan),
         simulated=True,
     )

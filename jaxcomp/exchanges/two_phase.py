@@ -20,7 +20,13 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import leaf_contractions, measure, with_method
+from jaxcomp.exchanges.common import (
+    leaf_choices,
+    leaf_contractions,
+    measure,
+    refuse_growth,
+    with_method,
+)
 from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
@@ -68,6 +74,10 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
             raise ValueError(message)
         if not server_feedback:
             return ()
+        # Of what is answered: the sums, which have the sizes of the parts.
+        deltas = leaf_contractions(plan, spec_of(tree))
+        way_out = "leave out server_feedback"
+        refuse_growth(deltas, spec_of(tree), plan.title, way_out)
         return ServerState(PerWorker(zeros_like_spec(wide_spec(spec_of(tree)))))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
@@ -83,7 +93,7 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         codec = lift(vectors_plan(groups, plan.title))
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
-        sent = to_tree(reduced.first, groups, wide)
+        sent = first = to_tree(reduced.first, groups, wide)
         own = tuple(own_row(row, axis) for row in reduced.missing)
         missing = to_tree(own, groups, wide)
         if server_feedback:
@@ -91,7 +101,7 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         else:
             sent = jax.tree.map(jnp.subtract, sent, missing)
         info = measure(tree, sent)
-        return Averaged(mean, cast_like(sent, spec), state, info)
+        return Averaged(mean, cast_like(sent, spec), state, info, first)
 
     name = canonical(two_phase, server_feedback=server_feedback)
     return Exchange(
@@ -101,4 +111,5 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         axis=axis,
         held=(lambda state: state.held.value) if server_feedback else None,
         contraction=functools.partial(leaf_contractions, plan),
+        chooses=functools.partial(leaf_choices, plan),
     )

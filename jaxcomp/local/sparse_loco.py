@@ -14,6 +14,7 @@ def sparse_loco(
     rate: float = 1.0,
     decay: float = 0.95,
     fragments: int = 1,
+    allow: bool = False,
 ) -> Mixer:
     """Send the largest elements of what was learnt, and keep the rest for later.
 
@@ -29,6 +30,7 @@ def sparse_loco(
       rate: of the outer step.
       decay: of what is kept, in [0, 1].
       fragments: parts of the model that are synchronised at different steps.
+      allow: take a compressor without a contraction, as in `error_feedback`.
 
     Example:
         >>> from jaxcomp import exchanges
@@ -46,7 +48,7 @@ def sparse_loco(
             "something too: set memory to 'none'"
         )
         raise ValueError(message)
-    with_feedback = error_feedback(exchange, decay)
-    arguments = {"rate": rate, "decay": decay, "fragments": fragments}
+    with_feedback = error_feedback(exchange, decay, allow)
+    arguments = {"rate": rate, "decay": decay, "fragments": fragments, "allow": allow}
     title = canonical(sparse_loco, ["h"], h=h, **arguments)
     return rounds(with_feedback, plain(rate), h, fragments, title=title)

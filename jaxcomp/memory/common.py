@@ -1,4 +1,8 @@
-"""What several memories need: state in at least float32, and whom they refuse."""
+"""What several memories need: state in at least float32, and whom they refuse.
+
+At most one memory gives a momentum, at most one behind it keeps what is not sent, and
+what is not sent must not be more than what was given.
+"""
 
 from collections.abc import Callable
 
@@ -8,14 +12,24 @@ import jax.numpy as jnp
 from jaxcomp.base import (
     Exchange,
     PerWorker,
+    Spec,
     State,
     Tree,
     spec_of,
     wide_spec,
     zeros_like_spec,
 )
+from jaxcomp.exchanges.common import refuse_growth
 
-__all__ = ["check_factor", "check_lawful", "held_with", "kept_zeros"]
+__all__ = [
+    "check_contraction",
+    "check_factor",
+    "check_flag",
+    "check_keeps",
+    "check_momentum",
+    "held_with",
+    "kept_zeros",
+]
 
 
 def kept_zeros(tree: Tree) -> PerWorker:
@@ -26,7 +40,7 @@ def kept_zeros(tree: Tree) -> PerWorker:
     return PerWorker(zeros_like_spec(wide_spec(spec_of(tree))))
 
 
-def check_lawful(exchange: Exchange) -> None:
+def check_keeps(exchange: Exchange) -> None:
     """Refuse an exchange under which what is kept would not be what was not sent."""
     if not exchange.lawful:
         message = (
@@ -34,6 +48,41 @@ def check_lawful(exchange: Exchange) -> None:
             f"{exchange.name!r} does not promise. Use memory 'none' or 'local_momentum'"
         )
         raise ValueError(message)
+    if exchange.keeper:
+        message = (
+            f"keeps what is not sent, and so does {exchange.keeper!r} behind it: it "
+            "would all be sent twice. Take one of the two"
+        )
+        raise ValueError(message)
+    if exchange.momentum:
+        message = (
+            f"keeps what is not sent of what it is given, and {exchange.momentum!r} "
+            "behind it sends something else, a momentum. Write that one first"
+        )
+        raise ValueError(message)
+
+
+def check_momentum(exchange: Exchange) -> None:
+    """Refuse a second momentum."""
+    if exchange.momentum:
+        message = (
+            f"gives a momentum to what is sent, and so does {exchange.momentum!r} "
+            "behind it. Take one of the two"
+        )
+        raise ValueError(message)
+
+
+def check_contraction(exchange: Exchange, spec: Spec, allow: bool) -> None:
+    """Refuse a loss that may be larger than what it is taken from, unless allowed."""
+    if not allow:
+        way_out = "say allow=True in the memory, to try it all the same"
+        refuse_growth(exchange.contraction(spec), spec, exchange.name, way_out)
+
+
+def check_flag(name: str, value: bool) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} is True or False, not {value!r}")
 
 
 def check_factor(name: str, value: float, below_one: bool = False) -> None:

@@ -17,7 +17,15 @@ from jaxcomp.base import (
     spec_of,
     widen,
 )
-from jaxcomp.memory.common import check_factor, check_lawful, held_with, kept_zeros
+from jaxcomp.memory.common import (
+    check_contraction,
+    check_factor,
+    check_flag,
+    check_keeps,
+    check_momentum,
+    held_with,
+    kept_zeros,
+)
 from jaxcomp.norms import clipped
 from jaxcomp.specs import canonical
 
@@ -39,43 +47,47 @@ def dgc(
     masking: bool = True,
     clip: float | None = None,
     clip_each: bool = False,
+    allow: bool = False,
 ) -> Exchange:
     """Momentum correction: u <- m u + g, v <- v + u, send from v, v <- v - sent.
 
     With Nesterov momentum: u <- m (u + g), v <- v + u + g. What comes out of the
     exchange carries the momentum, so that the optimiser after it has none of its own:
     `sgd(momentum=0)`, or `dgc_sgd`, which lets weight decay through a momentum as SGD
-    does. With `masking` u <- 0 where something was sent, which keeps a late element
-    from being pushed on in an old direction. Tensors that the exchange sends as they
-    are keep their momentum; it is linear, so they get what momentum SGD gives them. So
-    does everything at a dense step.
-
-    A compressor that changes every element masks every momentum: take masking=False.
+    does. With `masking` u <- 0 where an element was chosen to be sent, which keeps a
+    late one from being pushed on in an old direction. Tensors of which every element
+    is sent keep their momentum: nothing of them is late. It is linear, so those that
+    are sent as they are get what momentum SGD gives them, as everything does at a dense
+    step.
 
     Args:
-      exchange: any lawful exchange; of a sparsifier, if masking.
+      exchange: any lawful exchange; masking is for sparsifiers.
       momentum: m, in [0, 1).
       nesterov: whether the momentum is Nesterov's.
-      masking: whether u is cleared where something was sent.
+      masking: whether u is cleared where an element was chosen.
       clip: the local gradient is clipped to a norm of clip / sqrt(N); None does not
         clip. The paper's rule: a sum of N gradients is about sqrt(N) longer.
       clip_each: clip every tensor by itself instead of the tree as a whole.
+      allow: take a compressor without a contraction, as in `error_feedback`.
 
     References:
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
     check_factor("momentum", momentum, below_one=True)
-    check_lawful(exchange)
-    for name, flag in (("nesterov", nesterov), ("masking", masking)):
-        if not isinstance(flag, bool):
-            raise ValueError(f"{name} is True or False, not {flag!r}")
+    check_keeps(exchange)
+    check_momentum(exchange)
+    flags = {"nesterov": nesterov, "masking": masking, "allow": allow}
+    for flag, value in flags.items():
+        check_flag(flag, value)
     if clip is not None and not (isinstance(clip, int | float) and clip > 0):
         raise ValueError(f"clip is a positive number or None, not {clip!r}")
 
     def init(tree: Tree) -> DgcState:
         zeros = kept_zeros(tree)
-        return DgcState(zeros, zeros, exchange.init(zeros.value))
+        inner = exchange.init(zeros.value)
+        check_contraction(exchange, spec_of(zeros.value), allow)
+        return DgcState(zeros, zeros, inner)
 
     def average(tree: Tree, state: DgcState, key: Array) -> Averaged:
         gradient = widen(tree)
@@ -93,7 +105,7 @@ def dgc(
         v = jax.tree.map(jnp.subtract, v, step.sent)
         if masking:
             out = step.sent if step.own is None else step.own
-            u = _masked(u, out, exchange.contraction(spec_of(tree)))
+            u = _masked(u, out, exchange.chooses(spec_of(tree)))
         info = step.info._replace(residual_norm=step.info.unsent_norm)
         new = DgcState(PerWorker(u), PerWorker(v), step.state)
         mean = cast_like(step.mean, spec_of(tree))
@@ -105,18 +117,22 @@ def dgc(
         "masking": masking,
         "clip": clip,
         "clip_each": clip_each,
+        "allow": allow,
     }
+    name = canonical(dgc, **arguments)
     return exchange._replace(
-        name=f"{canonical(dgc, **arguments)}: {exchange.name}",
+        name=f"{name}: {exchange.name}",
         init=init,
         average=average,
         held=held_with(exchange, lambda state: state.velocity.value),
+        keeper=name,
+        momentum=name,
     )
 
 
-def _masked(momentum: Tree, out: Tree, contraction: list[float | None]) -> Tree:
-    """Momentum of what did not go out, and of all that always does."""
+def _masked(momentum: Tree, out: Tree, chooses: list[bool]) -> Tree:
+    """Momentum of what was not chosen, and of all tensors that are sent as a whole."""
     leaves, structure = jax.tree.flatten(momentum)
-    triples = zip(leaves, jax.tree.leaves(out), contraction, strict=True)
-    kept = [u if delta == 1 else jnp.where(x != 0, 0, u) for u, x, delta in triples]
+    triples = zip(leaves, jax.tree.leaves(out), chooses, strict=True)
+    kept = [jnp.where(x != 0, 0, u) if chosen else u for u, x, chosen in triples]
     return jax.tree.unflatten(structure, kept)

@@ -17,7 +17,13 @@ from jaxcomp.base import (
     spec_of,
     widen,
 )
-from jaxcomp.memory.common import check_factor, check_lawful, kept_zeros
+from jaxcomp.memory.common import (
+    check_contraction,
+    check_factor,
+    check_flag,
+    check_keeps,
+    kept_zeros,
+)
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.specs import canonical
 
@@ -32,7 +38,7 @@ class Ef21State(NamedTuple):
     exchange: State
 
 
-def ef21(exchange: Exchange) -> Exchange:
+def ef21(exchange: Exchange, allow: bool = False) -> Exchange:
     """Send c_i = C(g_i - h_i), h_i <- h_i + c_i; the result is the mean of all h_i.
 
     Nothing piles up: what is not sent is not owed. If g_i stands still, h_i goes to it
@@ -42,12 +48,14 @@ def ef21(exchange: Exchange) -> Exchange:
 
     Args:
       exchange: any lawful exchange that holds nothing back itself.
+      allow: take a compressor without a contraction all the same.
 
     References:
       Richtarik et al., EF21: A New, Simpler, Theoretically Better, and Practically
       Faster Error Feedback, arXiv:2106.05203, 2021.
     """
-    check_lawful(exchange)
+    check_flag("allow", allow)
+    check_keeps(exchange)
     if exchange.held is not None:
         message = (
             f"{exchange.name!r} keeps an error of its own, which ef21 must not have"
@@ -56,7 +64,9 @@ def ef21(exchange: Exchange) -> Exchange:
 
     def init(tree: Tree) -> Ef21State:
         zeros = kept_zeros(tree)
-        return Ef21State(zeros, zeros.value, exchange.init(zeros.value))
+        inner = exchange.init(zeros.value)
+        check_contraction(exchange, spec_of(zeros.value), allow)
+        return Ef21State(zeros, zeros.value, inner)
 
     def average(tree: Tree, state: Ef21State, key: Array) -> Averaged:
         gradient = widen(tree)
@@ -68,12 +78,19 @@ def ef21(exchange: Exchange) -> Exchange:
         new = Ef21State(PerWorker(estimate), mean, step.state)
         return Averaged(cast_like(mean, spec_of(tree)), estimate, new, info)
 
+    name = canonical(ef21, allow=allow)
     return exchange._replace(
-        name=f"ef21: {exchange.name}", init=init, average=average, contraction=no_bound
+        name=f"{name}: {exchange.name}",
+        init=init,
+        average=average,
+        contraction=no_bound,
+        keeper=name,
     )
 
 
-def ef21_momentum(exchange: Exchange, eta: float = 0.1) -> Exchange:
+def ef21_momentum(
+    exchange: Exchange, eta: float = 0.1, allow: bool = False
+) -> Exchange:
     """EF21 of a running mean of gradients: v_i <- (1 - eta) v_i + eta g_i.
 
     The same as `local_momentum(beta=1 - eta) | ef21`. The running mean takes out the
@@ -83,11 +100,15 @@ def ef21_momentum(exchange: Exchange, eta: float = 0.1) -> Exchange:
     Args:
       exchange: as in `ef21`.
       eta: weight of the new gradient, in [0, 1].
+      allow: as in `ef21`.
 
     References:
       Fatkhullin et al., Momentum Provably Improves Error Feedback!, arXiv:2305.15155,
       2023.
     """
     check_factor("eta", eta)
-    name = f"{canonical(ef21_momentum, eta=eta)}: {exchange.name}"
-    return local_momentum(ef21(exchange), beta=1 - eta)._replace(name=name)
+    name = canonical(ef21_momentum, eta=eta, allow=allow)
+    averaged = local_momentum(ef21(exchange, allow), beta=1 - eta)
+    return averaged._replace(
+        name=f"{name}: {exchange.name}", keeper=name, momentum=name
+    )

@@ -16,7 +16,14 @@ from jaxcomp.base import (
     spec_of,
     widen,
 )
-from jaxcomp.memory.common import check_factor, check_lawful, held_with, kept_zeros
+from jaxcomp.memory.common import (
+    check_contraction,
+    check_factor,
+    check_flag,
+    check_keeps,
+    held_with,
+    kept_zeros,
+)
 from jaxcomp.specs import canonical
 
 __all__ = ["FeedbackState", "error_feedback"]
@@ -29,27 +36,38 @@ class FeedbackState(NamedTuple):
     exchange: State
 
 
-def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
+def error_feedback(
+    exchange: Exchange, decay: float = 1.0, allow: bool = False
+) -> Exchange:
     """Keep e = p - sent, where p = g + decay * e is what the exchange is given.
 
     Sent plus kept equals given at every step, so with decay 1 nothing is ever lost,
     only late; biased compressors then converge. Residuals are kept in at least
     float32, or a bfloat16 gradient would swallow them.
 
+    The residual stays bounded if the compressor is a contraction: by 2 / delta times
+    the gradient. Of one that may lose more than there is, such as `qsgd` of few levels,
+    it grows without end; that is refused.
+
     Args:
-      exchange: any lawful exchange (mean of `sent` equals the mean).
+      exchange: any lawful exchange (mean of `sent` equals the mean) whose compressor
+        has a contraction.
       decay: factor on the old residual, in [0, 1].
+      allow: take a compressor without a contraction all the same.
 
     References:
       Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014. Karimireddy et
       al., Error Feedback Fixes SignSGD, arXiv:1901.09847, 2019.
     """
     check_factor("decay", decay)
-    check_lawful(exchange)
+    check_flag("allow", allow)
+    check_keeps(exchange)
 
     def init(tree: Tree) -> FeedbackState:
         residual = kept_zeros(tree)
-        return FeedbackState(residual, exchange.init(residual.value))
+        inner = exchange.init(residual.value)
+        check_contraction(exchange, spec_of(residual.value), allow)
+        return FeedbackState(residual, inner)
 
     def average(tree: Tree, state: FeedbackState, key: Array) -> Averaged:
         given = jax.tree.map(
@@ -62,9 +80,11 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
         mean = cast_like(step.mean, spec_of(tree))
         return step._replace(mean=mean, state=new, info=info)
 
+    name = canonical(error_feedback, decay=decay, allow=allow)
     return exchange._replace(
-        name=f"{canonical(error_feedback, decay=decay)}: {exchange.name}",
+        name=f"{name}: {exchange.name}",
         init=init,
         average=average,
         held=held_with(exchange, lambda state: state.residual.value),
+        keeper=name,
     )

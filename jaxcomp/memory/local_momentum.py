@@ -12,10 +12,16 @@ from jaxcomp.base import (
     State,
     Tree,
     cast_like,
+    no_bound,
     spec_of,
     widen,
 )
-from jaxcomp.memory.common import check_factor, held_with, kept_zeros
+from jaxcomp.memory.common import (
+    check_factor,
+    check_momentum,
+    held_with,
+    kept_zeros,
+)
 from jaxcomp.specs import canonical
 
 __all__ = ["MomentumState", "local_momentum"]
@@ -39,7 +45,7 @@ def local_momentum(
     The optimiser after it has no momentum: `sgd(momentum=0)`.
 
     Args:
-      exchange: any exchange.
+      exchange: any exchange without a momentum of its own.
       beta: factor on the old momentum, in [0, 1].
       blend: weight of the old momentum in what is sent; None sends the new momentum.
 
@@ -51,6 +57,7 @@ def local_momentum(
     check_factor("beta", beta)
     if blend is not None:
         check_factor("blend", blend)
+    check_momentum(exchange)
 
     def mixed(momentum: Tree, gradient: Tree, weight: float) -> Tree:
         return jax.tree.map(
@@ -75,4 +82,6 @@ def local_momentum(
         init=init,
         average=average,
         held=held_with(exchange),
+        contraction=no_bound,  # a momentum may be far from the gradient
+        momentum=name,
     )

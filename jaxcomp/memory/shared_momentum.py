@@ -11,11 +11,17 @@ from jaxcomp.base import (
     State,
     Tree,
     cast_like,
+    no_bound,
     spec_of,
     wide_spec,
     widen,
 )
-from jaxcomp.memory.common import check_factor, held_with, kept_zeros
+from jaxcomp.memory.common import (
+    check_factor,
+    check_momentum,
+    held_with,
+    kept_zeros,
+)
 from jaxcomp.specs import canonical
 
 __all__ = ["SharedState", "shared_momentum"]
@@ -36,7 +42,7 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
     so that what compression takes from it comes back soon.
 
     Args:
-      exchange: any exchange.
+      exchange: any exchange without a momentum of its own.
       beta: factor on the old momentum, in [0, 1].
 
     References:
@@ -44,6 +50,7 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
       Convergence Speed, arXiv:2102.02888, 2021.
     """
     check_factor("beta", beta)
+    check_momentum(exchange)
 
     def init(tree: Tree) -> SharedState:
         zeros = kept_zeros(tree).value
@@ -57,9 +64,12 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
         new = SharedState(cast_like(step.mean, wide_spec(spec_of(tree))), step.state)
         return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
 
+    name = canonical(shared_momentum, ["beta"], beta=beta)
     return exchange._replace(
-        name=f"{canonical(shared_momentum, ['beta'], beta=beta)}: {exchange.name}",
+        name=f"{name}: {exchange.name}",
         init=init,
         average=average,
         held=held_with(exchange),
+        contraction=no_bound,  # a momentum may be far from the gradient
+        momentum=name,
     )

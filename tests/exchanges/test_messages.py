@@ -43,7 +43,8 @@ def program(exchange, workers, size=None):
 @functools.cache
 def method(exchange, compressor):
     spec = exchange.replace("HOST", "2").replace("6000", "20000")
-    memory = "none" if exchange == "majority_vote" else "error_feedback"
+    vote = exchange == "majority_vote"
+    memory = "none" if vote else "error_feedback(allow=True)"
     return make_exchange(spec, compressor or "none", memory)
 
 
