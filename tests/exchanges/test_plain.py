@@ -241,7 +241,9 @@ def program_small(exchange: Exchange):
 
 
 @pytest.mark.parametrize(
-    "exchange", tiers(methods("error_feedback(allow=True)"), is_quick), ids=lambda e: e.name
+    "exchange",
+    tiers(methods("error_feedback(allow=True)"), is_quick),
+    ids=lambda e: e.name,
 )
 def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
     kind = "all-gather" if "gather(" in exchange.name else "all-reduce"
@@ -251,7 +253,10 @@ def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
 
 @pytest.mark.parametrize(
     "exchange",
-    tiers([e for e in methods("error_feedback(allow=True)") if "gather(" in e.name], is_quick),
+    tiers(
+        [e for e in methods("error_feedback(allow=True)") if "gather(" in e.name],
+        is_quick,
+    ),
     ids=lambda e: e.name,
 )
 def test_the_program_sends_the_payload_and_nothing_else(exchange):
@@ -307,7 +312,9 @@ def test_aligned_psum_sends_values_only():
 
 
 @pytest.mark.parametrize(
-    "exchange", tiers(methods("error_feedback(allow=True)"), is_quick), ids=lambda e: e.name
+    "exchange",
+    tiers(methods("error_feedback(allow=True)"), is_quick),
+    ids=lambda e: e.name,
 )
 def test_the_traced_figure_is_the_compiled_one(exchange):
     """What the simulation reports is what real workers send."""
