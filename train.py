@@ -2,7 +2,7 @@
 
     python train.py --config=configs/default.py --workdir=runs/digits
     python train.py --config=configs/default.py --workdir=runs/qsgd \
-        --config.compressor='qsgd(levels=7)' --config.workers=8
+        --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
 
 Every key of the config can be set with --config.KEY=VALUE. A folder that holds a run of
 the same config goes on where it stands.

@@ -6,7 +6,15 @@ from pathlib import Path
 
 from jaxcomp.report.convex_folder import read_convex
 from jaxcomp.report.convex_page import render_convex_page
-from jaxcomp.report.page import Card, command_line, figure, frame, headline, started
+from jaxcomp.report.page import (
+    Card,
+    banner,
+    command_line,
+    figure,
+    frame,
+    headline,
+    started,
+)
 from jaxcomp.report.run_folder import ReportError, Run, is_convex, read_run
 from jaxcomp.report.summary import Summary, summarize
 from jaxcomp.report.tables import metrics_table, pairs_table
@@ -89,7 +97,7 @@ def render_page(run: Run) -> str:
     environment = dict(run.environment)
     command = environment.pop("command", None)
     mixer = mixer_title(run.config)
-    body = f"""{headline(_cards(summarize(run), mixer))}
+    body = f"""{_alarms(run)}{headline(_cards(summarize(run), mixer))}
 <h2>Plots</h2>
 {_plots(run)}
 <h2>Epochs</h2>
@@ -107,6 +115,18 @@ def render_page(run: Run) -> str:
 <h2>Command</h2>
 {command_line(command)}"""
     return frame(title, _subtitle(run, mixer), body)
+
+
+def _alarms(run: Run) -> str:
+    grew = run.metrics["epoch"][run.metrics["residual_grows"] == 1]
+    if not grew.size:
+        return ""
+    text = (
+        f"From epoch {number_text(grew[0])} on, what is kept and not sent grew without "
+        f"end: the compressor loses more than there is, and the model learns from what "
+        f"is left. See error_feedback in docs/methods.md."
+    )
+    return f"{banner(text)}\n"
 
 
 def _subtitle(run: Run, mixer: str) -> str:

@@ -52,6 +52,21 @@ def frame(title: str, subtitle: str, body: str) -> str:
 """
 
 
+def banner(text: str) -> str:
+    """Writes what nobody may overlook.
+
+    Args:
+        text: What it says.
+
+    Returns:
+        HTML.
+
+    >>> banner("a < b")
+    '<p class="banner" role="alert">a &lt; b</p>'
+    """
+    return f'<p class="banner" role="alert">{escape(text)}</p>'
+
+
 def headline(cards: Sequence[Card]) -> str:
     """Writes headline numbers side by side.
 

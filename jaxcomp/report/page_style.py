@@ -4,12 +4,12 @@ CSS = """
 :root {
   color-scheme: light dark;
   --page: #f5f6f8; --card: #ffffff; --ink: #1b1f24; --soft: #596270; --line: #dde1e6;
-  --accent: #0072b2;
+  --accent: #0072b2; --alarm: #b3261e;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --page: #14171b; --card: #1d2126; --ink: #e8eaed; --soft: #a3acb8;
-    --line: #353b43; --accent: #56b4e9;
+    --line: #353b43; --accent: #56b4e9; --alarm: #f2b8b5;
   }
 }
 * { box-sizing: border-box; }
@@ -21,6 +21,10 @@ body {
 h1 { margin: 0; font-size: 1.6rem; line-height: 1.25; overflow-wrap: anywhere; }
 h2 { margin: 2.5rem 0 0.75rem; font-size: 1.15rem; }
 .soft { margin: 0.25rem 0 0; color: var(--soft); }
+.banner {
+  margin: 1.5rem 0 0; padding: 0.8rem 1rem; border-radius: 8px;
+  background: var(--card); border: 2px solid var(--alarm); color: var(--alarm);
+}
 .headline {
   display: grid; gap: 0.75rem; margin: 1.5rem 0 0;
   grid-template-columns: repeat(auto-fit, minmax(10.5rem, 1fr));

@@ -25,6 +25,7 @@ METRIC_COLUMNS = (
     "compression_ratio",
     "simulated",
     "residual_norm",
+    "residual_grows",
     "gradient_error",
     "consensus_distance",
     "own_accuracy",

@@ -19,8 +19,16 @@ from jaxcomp.training.evaluation import (
     make_viewer,
 )
 from jaxcomp.training.feed import train_feed
+from jaxcomp.training.growth import growth_line
 from jaxcomp.training.interrupt import Interrupted, catch_signals
-from jaxcomp.training.meters import Timing, Totals, check_applied, step_row
+from jaxcomp.training.meters import (
+    Timing,
+    Totals,
+    check_applied,
+    gradient_norm,
+    residual_norm,
+    step_row,
+)
 from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.progress import Display, display, epoch_line
 from jaxcomp.training.rows import epoch_row, score_columns
@@ -166,6 +174,7 @@ def _run(
         # only where they look at the figures anyway.
         signum = caught() if looks or jax.process_count() == 1 else None
         if looks or signum:
+            grew = position.growth.grows
             position = _account(
                 pending,
                 position,
@@ -176,6 +185,8 @@ def _run(
             )
             pending = []
             show.step(done, _status(position, epoch, epochs, timing, horizon))
+            if position.growth.grows and not grew:
+                show.say(growth_line(done, position.growth))
 
         is_best = False
         if ends_epoch or saves or signum:
@@ -249,19 +260,21 @@ def _account(
     stops: bool,
 ) -> Position:
     """Add steps to the sums, log those that are due, and stop at a failed one."""
-    totals, seconds = position.totals, position.seconds
+    totals, seconds, growth = position.totals, position.seconds, position.growth
     for number, on_device, timing in pending:
         metrics = parallel.to_host(on_device)
         seconds += timing.total
         if stops:
             check_applied(number, metrics, pieces.leaf_names)
         totals = totals.add(metrics)
+        norms = gradient_norm(metrics), residual_norm(metrics)
+        growth = growth.after(number + 1, *norms)
         if _due(number + 1, log_every):
             row = step_row(number, metrics, timing, pieces.horizon.batch_size)
             row["epoch"] = number // pieces.horizon.steps_per_epoch + 1
             row["learning_rate"] = float(pieces.rate(number))
             table.append(row)
-    return position._replace(totals=totals, seconds=seconds)
+    return position._replace(totals=totals, seconds=seconds, growth=growth)
 
 
 def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:

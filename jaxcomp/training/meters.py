@@ -9,7 +9,15 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.training.step import StepMetrics
 
-__all__ = ["NonFinite", "Timing", "Totals", "check_applied", "step_row"]
+__all__ = [
+    "NonFinite",
+    "Timing",
+    "Totals",
+    "check_applied",
+    "gradient_norm",
+    "residual_norm",
+    "step_row",
+]
 
 
 class NonFinite(FloatingPointError):
@@ -49,7 +57,7 @@ class Totals(NamedTuple):
             accuracy=self.accuracy + _mean(metrics.accuracy),
             gradient_error=self.gradient_error + (0 if silent else error),
             reports=self.reports + (not silent),
-            residual_norm=_mean(metrics.residual_norm),
+            residual_norm=residual_norm(metrics),
         )
 
     def bytes_per_step(self) -> float:
@@ -78,7 +86,6 @@ def step_row(
     number: int, metrics: StepMetrics, timing: Timing, batch_size: int
 ) -> dict[str, Any]:
     """One row of steps.csv; the loop adds epoch and learning rate."""
-    norms = np.asarray(metrics.gradient_norms, np.float64)
     return {
         "step": number + 1,
         "loss": _mean(metrics.loss),
@@ -87,11 +94,22 @@ def step_row(
         "step_seconds": timing.step,
         "wait_seconds": timing.wait,
         "images_per_second": batch_size / timing.total,
-        "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
-        "residual_norm": _mean(metrics.residual_norm),
+        "gradient_norm": gradient_norm(metrics),
+        "residual_norm": residual_norm(metrics),
         "gradient_error": _mean(metrics.gradient_error),
         **{name: _mean(value) for name, value in metrics.figures.items()},
     }
+
+
+def gradient_norm(metrics: StepMetrics) -> float:
+    """Norm of the local gradient, mean over the workers."""
+    norms = np.asarray(metrics.gradient_norms, np.float64)
+    return float(np.mean(np.sqrt(np.sum(norms**2, axis=-1))))
+
+
+def residual_norm(metrics: StepMetrics) -> float:
+    """Norm of what was kept and not sent, mean over the workers."""
+    return _mean(metrics.residual_norm)
 
 
 def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:

@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 from jaxcomp import parallel
 from jaxcomp.training.checkpoint import Checkpoints
 from jaxcomp.training.evaluation import OwnScores, Scores
+from jaxcomp.training.growth import Growth
 from jaxcomp.training.meters import Totals
 from jaxcomp.training.state import TrainState
 
@@ -20,6 +21,7 @@ class Position(NamedTuple):
     scores: Scores | None = None  # of the last evaluation
     own: OwnScores | None = None  # likewise
     sent: float = 0.0  # bytes of the whole run
+    growth: Growth = Growth()  # of the residual
 
     def with_bytes(self, wire: float) -> "Position":
         """With the bytes of one more step."""
@@ -42,10 +44,13 @@ def resume(
         scores=Scores(*saved["scores"]) if saved["scores"] else None,
         own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
+        growth=Growth(**saved["growth"]),
     )
     return restored.state, position, restored.step
 
 
 def plain(position: Position) -> dict[str, Any]:
     """As JSON; floats survive it exactly."""
-    return {**position._asdict(), "totals": position.totals._asdict()}
+    parts = {"totals": position.totals, "growth": position.growth}
+    as_dicts = {name: part._asdict() for name, part in parts.items()}
+    return {**position._asdict(), **as_dicts}

@@ -38,6 +38,7 @@ def epoch_row(
         "compression_ratio": sent.ratio,
         "simulated": int(sent.simulated or sent.stand_in),
         "consensus_distance": distance,
+        "residual_grows": int(position.growth.grows),
         **position.totals.means(),
     }
 

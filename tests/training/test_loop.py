@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import data, models, parallel, training, wire
+from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
@@ -59,6 +59,13 @@ def test_figures_of_traffic_are_those_of_the_program(finished):
     assert float(row["compression_ratio"]) == pytest.approx(ratio, rel=1e-6)
     assert float(row["residual_norm"]) > 0
     assert 0 < float(row["gradient_error"]) < 1
+
+
+def test_a_run_that_learns_has_no_alarm(finished):
+    table = rows(finished.folder / "metrics.csv")
+    assert [row["residual_grows"] for row in table] == ["0", "0"]
+    page = report.write_report(finished.folder).read_text()
+    assert 'role="alert"' not in page
 
 
 def test_a_finished_run_is_not_run_again(finished):
