@@ -25,6 +25,7 @@ from jaxcomp.training.schedules import Horizon, learning_rate
 from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
+from tests.exchanges.matrix import PAIRS, compiled, gradients
 from tests.training.small import small_config
 
 WORKERS, EXAMPLES, FEATURES, CLASSES = 2, 4, 6, 3
@@ -90,13 +91,13 @@ def program(**settings: Any) -> Program:
     axes = parallel.axes(fresh())
 
     @functools.cache
-    def compiled(stage: Stage) -> Any:
+    def mapped(stage: Stage) -> Any:
         step = make_train_step(
             Linear(), chain(stage), lambda x, key: x, seed=0, axis=crew.axis
         )
         return parallel.map_step(step, crew, in_axes=(axes, 0, 0), out_axes=(axes, 0))
 
-    return Program(fresh, lambda number: compiled(stages.at(number)))
+    return Program(fresh, lambda number: mapped(stages.at(number)))
 
 
 @functools.cache
@@ -169,6 +170,14 @@ def test_every_optimizer_and_schedule_takes_part():
     assert set(SCHEDULES) == set(schedules.REGISTRY)
 
 
+def test_every_exchange_with_a_clock_takes_part():
+    tree = jax.tree.map(lambda x: x[0], gradients(2, seed=0))
+    tried = " ".join(settings.get("exchange", "") for settings in CASES.values())
+    for exchange, compressor in PAIRS:
+        state = jax.eval_shape(compiled(exchange, compressor, 2).init, tree)
+        assert not found(state, is_clock) or exchange.partition("(")[0] in tried
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_every_clock_is_the_step(case):
     """The run's own, the link's and the rate's, and a budget's; skipped or not."""
@@ -205,7 +214,7 @@ def some_update(state: TrainState) -> Any:
 
 @pytest.mark.parametrize(
     ("optimizer", "schedule"),
-    [*[(name, "cosine") for name in OPTIMIZERS], *[("sgd", s) for s in SCHEDULES]],
+    sorted({(o, "cosine") for o in OPTIMIZERS} | {("sgd", s) for s in SCHEDULES}),
 )
 def test_the_logged_rate_is_the_one_that_is_applied(optimizer, schedule):
     """The update of each state of a run, as a multiple of that at a rate of 1."""
