@@ -3,8 +3,9 @@
 A `Compressor` turns an array (or, lifted by a scope, a tree) into a payload and back.
 An `Exchange` turns the trees of all workers into their mean. A `Memory` wraps an
 exchange and keeps what was not sent. A `Mixer` lets each worker keep a model of its own
-and draws the models together. `PerWorker` marks state that differs between workers;
-`Info` carries what we report and never what the next step needs.
+and draws the models together. `PerWorker` marks state that differs between workers,
+`Clock` state that goes on when a step is not applied; `Info` carries what we report and
+never what the next step needs.
 """
 
 import math
@@ -18,6 +19,7 @@ import numpy as np
 __all__ = [
     "Averaged",
     "Axis",
+    "Clock",
     "Compressor",
     "Exchange",
     "Figure",
@@ -28,10 +30,12 @@ __all__ = [
     "PerWorker",
     "cast_like",
     "compressor",
+    "is_clock",
     "is_per_worker",
     "no_bound",
     "no_choice",
     "spec_of",
+    "ticked",
     "wide_spec",
     "widen",
     "zeros_like_spec",
@@ -198,6 +202,36 @@ class PerWorker(NamedTuple):
 def is_per_worker(node: Any) -> bool:
     """True for a `PerWorker` node; the `is_leaf` of tree functions."""
     return isinstance(node, PerWorker)
+
+
+class Clock(NamedTuple):
+    """Counts the steps of a run, whether they are applied or not.
+
+    A step that is not applied leaves the state as it was, all but its clocks. So what
+    depends on the number of the step, such as a rate, reads a clock, and all clocks of
+    a run agree. What depends on how much was learnt has a count of its own.
+    """
+
+    step: Array  # [] int32, steps done
+
+
+def is_clock(node: Any) -> bool:
+    """True for a `Clock` node; the `is_leaf` of tree functions."""
+    return isinstance(node, Clock)
+
+
+def ticked(state: State) -> State:
+    """The state one step later, where nothing but its clocks goes on.
+
+    Example:
+        >>> ticked({"clock": Clock(3), "kept": 5})
+        {'clock': Clock(step=4), 'kept': 5}
+    """
+
+    def later(node: Any) -> Any:
+        return Clock(node.step + 1) if is_clock(node) else node
+
+    return jax.tree.map(later, state, is_leaf=is_clock)
 
 
 def spec_of(tree: Tree) -> Spec:

@@ -9,12 +9,14 @@ import optax
 
 from jaxcomp.base import (
     Array,
+    Clock,
     Exchange,
     Info,
     Mixer,
     PerWorker,
     State,
     Tree,
+    ticked,
 )
 
 __all__ = ["DistributedState", "distributed", "find_state", "mixing"]
@@ -23,9 +25,14 @@ __all__ = ["DistributedState", "distributed", "find_state", "mixing"]
 class DistributedState(NamedTuple):
     """State of `distributed` and of `mixing`."""
 
-    step: Array  # [] int32, steps taken: each step draws its own key
+    clock: Clock  # each step draws its own key
     exchange: State  # of the exchange or the mixer
     info: PerWorker  # the last step's Info, for whoever logs it
+
+    @property
+    def step(self) -> Array:
+        """[] int32, steps done."""
+        return self.clock.step
 
 
 def distributed(
@@ -73,7 +80,7 @@ def distributed(
     ) -> tuple[Tree, DistributedState]:
         key = _step_key(key, seed, state.step)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
-        return mean, DistributedState(state.step + 1, inner, PerWorker(info))
+        return mean, DistributedState(ticked(state.clock), inner, PerWorker(info))
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -135,8 +142,8 @@ def mixing(
             now = jnp.asarray(places)[state.step % len(places)]
             branches = [functools.partial(run, p) for p in programs]
             mixed = jax.lax.switch(now, branches)
-        new = DistributedState(state.step + 1, mixed.state, PerWorker(mixed.info))
-        return mixed.updates, new
+        info = PerWorker(mixed.info)
+        return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -165,7 +172,7 @@ def find_state(opt_state: Any) -> DistributedState:
 def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
     zero = jnp.float32(0)
     info = Info(zero, zero, zero, {name: jnp.float32(0) for name in figures})
-    return DistributedState(jnp.int32(0), state, PerWorker(info))
+    return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
 
 
 def _step_key(key: Array | None, seed: int | None, step: Array) -> Array:

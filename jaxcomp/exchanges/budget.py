@@ -12,12 +12,14 @@ from jaxcomp.base import (
     Array,
     Averaged,
     Axis,
+    Clock,
     Compressor,
     Exchange,
     Spec,
     State,
     Tree,
     spec_of,
+    ticked,
 )
 from jaxcomp.compressors import make
 from jaxcomp.exchanges import collectives
@@ -46,7 +48,8 @@ LADDER = (
 class BudgetState(NamedTuple):
     """State of `budget`, the same on all workers."""
 
-    step: Array  # [] int32
+    clock: Clock
+    due: Array  # [] int32: the step from which on all options are to be measured
     choices: Array  # [groups] int32: places on the ladder
 
 
@@ -76,8 +79,9 @@ def budget(
     to the bits of one message being at most `bits_per_step`. At step 0 and every so
     many steps all options are measured on the gradient at hand, the errors travel in
     the message itself, and every worker solves the same small problem for the steps to
-    come; until then each vector has its cheapest option. Choices are data, not shapes:
-    the message has one size, and nothing is compiled again.
+    come; until then each vector has its cheapest option. Where that step is dense, not
+    finite or not applied, the next one is measured in its place. Choices are data, not
+    shapes: the message has one size, and nothing is compiled again.
 
     Args:
       plan: which tensors are compressed as one vector. Those that it sends without
@@ -115,17 +119,18 @@ def budget(
 
     def init(tree: Tree) -> State:
         cheapest = np.argmin(layout_of(tree).words, axis=1)
-        return BudgetState(jnp.int32(0), jnp.asarray(cheapest, jnp.int32))
+        choices = jnp.asarray(cheapest, jnp.int32)
+        return BudgetState(Clock(jnp.int32(0)), jnp.int32(0), choices)
 
     def average(tree: Tree, state: BudgetState, key: Array) -> Averaged:
         spec, layout = spec_of(tree), layout_of(tree)
-        step, choices = state
+        step, due, choices = state.clock.step, state.due, state.choices
         own_key = jax.random.fold_in(key, collectives.index(axis))
         keys = [jax.random.fold_in(own_key, i) for i in range(len(layout.chosen))]
         vectors, dense = to_arrays(tree, layout.chosen), to_arrays(tree, layout.dense)
 
         # Without a collective inside: XLA cannot know that all workers take it.
-        is_measured = step % every == 0
+        is_measured = step >= due
         own_errors = jax.lax.cond(
             is_measured,
             lambda: _errors(options, vectors, keys),
@@ -161,11 +166,14 @@ def budget(
 
         errors = jnp.mean(errors, axis=0)
         limit = layout.size - layout.head_words
-        new_choices = jax.lax.cond(
+        due, choices = jax.lax.cond(
             # From a NaN nothing can be learned; it is seen in the mean.
             is_measured & jnp.all(jnp.isfinite(errors)),
-            lambda: assign(errors, layout.words, limit),
-            lambda: choices,
+            lambda: (
+                (step // every + 1) * every,
+                assign(errors, layout.words, limit),
+            ),
+            lambda: (due, choices),
         )
         groups = [*layout.dense, *layout.chosen]
         mean, own = (
@@ -176,7 +184,8 @@ def budget(
         used = layout.head_words + jnp.sum(sizes)
         words_used = {"budget_words_used": used.astype(jnp.float32)}
         info = info._replace(extra={**info.extra, **words_used})
-        return Averaged(mean, own, BudgetState(step + 1, new_choices), info)
+        new = BudgetState(ticked(state.clock), due, choices)
+        return Averaged(mean, own, new, info)
 
     names = tuple(c.name for c in options)
     given = {"bits_per_step": bits_per_step, "ladder": names, "every": every}

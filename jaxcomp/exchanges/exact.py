@@ -15,6 +15,7 @@ from jaxcomp.base import (
     State,
     Tree,
     no_choice,
+    ticked,
 )
 from jaxcomp.exchanges import collectives
 from jaxcomp.scope import Plan
@@ -42,8 +43,9 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
 def dense_step(exchange: Exchange) -> Exchange:
     """The same exchange at a step at which everything is sent as it is.
 
-    Its state is that of the exchange and does not change, so a run may pass from one
-    to the other at any step: dense first epochs, and a dense step now and then.
+    Its state is that of the exchange, of which nothing but clocks goes on, so a run may
+    pass from one to the other at any step: dense first epochs, and a dense step now and
+    then.
     """
     average = _dense(exchange.axis, exchange.figures)
     return exchange._replace(
@@ -60,7 +62,7 @@ def _dense(
         zero = jnp.zeros((), jnp.float32)
         extra: dict[str, Array] = dict.fromkeys(figures, zero)
         info = Info(zero, zero, zero, extra)
-        return Averaged(collectives.mean(tree, axis), tree, state, info)
+        return Averaged(collectives.mean(tree, axis), tree, ticked(state), info)
 
     return average
 

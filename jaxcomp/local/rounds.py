@@ -15,6 +15,7 @@ from jaxcomp.base import (
     State,
     Tree,
     spec_of,
+    ticked,
     widen,
 )
 
@@ -76,8 +77,9 @@ def rounds(
     def mix(
         params: Tree, updates: Tree, state: RoundState, key: Array, program: int
     ) -> Mixed:
+        later = ticked(state)  # of exchanges whose turn it is not
         if program == 0:
-            return Mixed(widen(updates), state, _silence(exchange))
+            return Mixed(widen(updates), later, _silence(exchange))
         i = program - 1
         spec = _cut(spec_of(params), fragments)[i]
         before = _cut(widen(params), fragments)[i]
@@ -93,7 +95,7 @@ def rounds(
         new = RoundState(
             _replaced(state.anchors, i, anchor),
             _replaced(state.momenta, i, momentum),
-            _replaced(state.exchanges, i, result.state),
+            _replaced(later.exchanges, i, result.state),
         )
         return Mixed(_with(widen(updates), changes), new, result.info)
 

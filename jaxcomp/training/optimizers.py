@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp import memory
-from jaxcomp.base import Array, Exchange, Mixer, Tree
+from jaxcomp.base import Array, Clock, Exchange, Mixer, Tree, ticked
 from jaxcomp.specs import argument, build, calls
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
@@ -25,13 +25,38 @@ class Setting(NamedTuple):
     shared_beta: float | None = None  # of the memory `shared_momentum`, if that is used
 
 
+def scale_by_rate(rate: optax.Schedule) -> optax.GradientTransformation:
+    """Take a step against the gradient, as long as the rate at the run's step says.
+
+    optax counts the steps that it is asked for; where one is not applied its count
+    stands still, and it would follow another schedule than the rest of the run.
+
+    Example:
+        >>> link = scale_by_rate(lambda step: 0.5**step)
+        >>> update, clock = link.update(jnp.float32(3), Clock(jnp.int32(1)))
+        >>> float(update), int(clock.step)
+        (-1.5, 2)
+    """
+
+    def init(params: Tree) -> Clock:
+        return Clock(jnp.int32(0))
+
+    def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Clock]:
+        factor = -jnp.asarray(rate(state.step))
+        scaled = jax.tree.map(lambda u: factor.astype(u.dtype) * u, updates)
+        return scaled, ticked(state)
+
+    return optax.GradientTransformation(init, update)
+
+
 def sgd(
     setting: Setting, momentum: float = 0.9, nesterov: bool = True
 ) -> optax.GradientTransformation:
     """SGD with (Nesterov) momentum on the mean gradient."""
     return optax.chain(
         optax.add_decayed_weights(setting.weight_decay),
-        optax.sgd(setting.rate, momentum=momentum or None, nesterov=nesterov),
+        optax.trace(momentum, nesterov) if momentum else optax.identity(),
+        scale_by_rate(setting.rate),
     )
 
 
@@ -41,7 +66,8 @@ def adam(
     """Adam on the mean gradient."""
     return optax.chain(
         optax.add_decayed_weights(setting.weight_decay),
-        optax.adam(setting.rate, b1=b1, b2=b2, eps=eps),
+        optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
+        scale_by_rate(setting.rate),
     )
 
 
@@ -73,16 +99,18 @@ def dgc_sgd(
 
     return optax.chain(
         optax.GradientTransformation(init, update),
-        optax.scale_by_learning_rate(setting.rate),
+        scale_by_rate(setting.rate),
     )
 
 
 class OneBitAdamState(NamedTuple):
     """State of `one_bit_adam`."""
 
-    step: Array
+    clock: Clock
     momentum: Tree  # what arrived last
     variance: Tree
+    arrived: Array  # [] int32: momenta so far
+    learnt: Array  # [] int32: gradients that the variance has seen
 
 
 def one_bit_adam(
@@ -93,7 +121,8 @@ def one_bit_adam(
     It divides the momentum that memory `shared_momentum` makes. In the dense first
     steps, `config.dense_for`, the gradient follows from two momenta: g = (m - beta m')
     / (1 - beta), and the variance from it as in Adam. Then it is frozen: a compressed
-    gradient has no use for it. Weight decay is decoupled.
+    gradient has no use for it. It learns nothing from a dense step that is not applied;
+    if none of them is, no later step is finite. Weight decay is decoupled.
 
     Args:
       setting: rate, weight decay, dense steps and beta.
@@ -119,11 +148,12 @@ def one_bit_adam(
 
     def init(params: Tree) -> OneBitAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        return OneBitAdamState(jnp.int32(0), zeros, zeros)
+        none = jnp.int32(0)
+        return OneBitAdamState(Clock(none), zeros, zeros, arrived=none, learnt=none)
 
     def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
-        step = state.step + 1
-        learns = step <= frozen_after
+        learns = state.clock.step < frozen_after
+        arrived, learnt = state.arrived + 1, state.learnt + learns.astype(jnp.int32)
 
         def new_variance(v: Array, m: Array, old: Array) -> Array:
             gradient = (m - beta * old) / (1 - beta)
@@ -131,20 +161,20 @@ def one_bit_adam(
 
         variance = jax.tree.map(new_variance, state.variance, updates, state.momentum)
         # What the zeros at the start take from both running means.
-        counted = jnp.minimum(step, frozen_after).astype(jnp.float32)
-        m_share = 1 - beta ** step.astype(jnp.float32)
-        v_share = 1 - b2**counted
+        m_share = 1 - beta ** arrived.astype(jnp.float32)
+        v_share = 1 - b2 ** learnt.astype(jnp.float32)
 
         def direction(m: Array, v: Array, w: Array) -> Array:
             m, v = m / m_share.astype(m.dtype), v / v_share.astype(v.dtype)
             return m / (jnp.sqrt(v) + eps) + setting.weight_decay * w
 
         new = jax.tree.map(direction, updates, variance, params)
-        return new, OneBitAdamState(step, updates, variance)
+        clock = ticked(state.clock)
+        return new, OneBitAdamState(clock, updates, variance, arrived, learnt)
 
     return optax.chain(
         optax.GradientTransformation(init, update),
-        optax.scale_by_learning_rate(setting.rate),
+        scale_by_rate(setting.rate),
     )
 
 

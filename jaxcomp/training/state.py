@@ -6,18 +6,23 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.base import Array, Clock, PerWorker, Tree, is_clock, is_per_worker
 
-__all__ = ["TrainState", "init_state", "like", "own"]
+__all__ = ["TrainState", "applied_if", "init_state", "like", "own"]
 
 
 class TrainState(NamedTuple):
     """State of one step. Data order and random keys follow from `step` and the seed."""
 
-    step: Array  # [] int32, steps done
+    clock: Clock
     params: Tree  # `PerWorker` where each worker has a model of its own
     batch_stats: Tree  # `PerWorker` where statistics are local
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
+
+    @property
+    def step(self) -> Array:
+        """[] int32, steps done."""
+        return self.clock.step
 
 
 def init_state(
@@ -46,7 +51,7 @@ def init_state(
     stats = variables.get("batch_stats", {})
     opt_state = tx.init(params)
     return TrainState(
-        step=jnp.int32(0),
+        clock=Clock(jnp.int32(0)),
         params=PerWorker(params) if own_models else params,
         batch_stats=PerWorker(stats) if local_stats else stats,
         opt_state=PerWorker(opt_state) if own_models else opt_state,
@@ -61,3 +66,12 @@ def own(part: Tree) -> Tree:
 def like(old: Tree, new: Tree) -> Tree:
     """The new part, marked like the old one."""
     return PerWorker(new) if is_per_worker(old) else new
+
+
+def applied_if(applied: Array, new: TrainState, old: TrainState) -> TrainState:
+    """The new state; where the step is not applied the old one, with the new clocks."""
+
+    def chosen(new: Any, old: Any) -> Any:
+        return new if is_clock(new) else jnp.where(applied, new, old)
+
+    return jax.tree.map(chosen, new, old, is_leaf=is_clock)

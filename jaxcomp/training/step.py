@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Tree, is_per_worker, zeros_like_spec
-from jaxcomp.training.state import TrainState, like, own
+from jaxcomp.base import Array, Tree, is_per_worker, ticked, zeros_like_spec
+from jaxcomp.training.state import TrainState, applied_if, like, own
 from jaxcomp.transform import find_state
 
 __all__ = [
@@ -52,8 +52,8 @@ def make_train_step(
 ) -> Callable[[TrainState, Array, Array], tuple[TrainState, StepMetrics]]:
     """Hops 2 to 8 of a step: local gradient, the chain with its exchange, update.
 
-    A step with a non-finite loss or gradient on any worker changes nothing but the step
-    count, on every worker, without a message of its own: the worker poisons its whole
+    A step with a non-finite loss or gradient on any worker changes nothing but the
+    clocks, on every worker, without a message of its own: the worker poisons its whole
     gradient with NaN, compressors never hide a NaN, so all see it in the mean.
 
     Where workers have models of their own, a worker with a bad gradient learns nothing
@@ -120,12 +120,11 @@ def make_train_step(
             lambda new, old: jnp.where(healthy, new, old), stats, own(state.batch_stats)
         )
         new_state = TrainState(
-            step=state.step + 1,
+            clock=ticked(state.clock),
             params=like(state.params, optax.apply_updates(params, updates)),
             batch_stats=like(state.batch_stats, stats),
             opt_state=like(state.opt_state, opt_state),
         )
-        kept = state._replace(step=state.step + 1)
         info = find_state(opt_state).info.value
         metrics = StepMetrics(
             loss=loss,
@@ -138,8 +137,7 @@ def make_train_step(
         )
         if has_own_model:
             return new_state, metrics
-        chosen = jax.tree.map(lambda n, o: jnp.where(applied, n, o), new_state, kept)
-        return chosen, metrics
+        return applied_if(applied, new_state, state), metrics
 
     return step
 

@@ -82,7 +82,7 @@ def test_all_of_the_state_is_saved(changes, tmp_path, monkeypatch):
     assert_same_run(tmp_path / "whole", tmp_path / "parts")
     # The step's number is one for all workers: a mixer that takes turns then runs one
     # program a step, and not all of them to choose from.
-    assert arrays(tmp_path / "parts")["crew.link.step"].shape == ()
+    assert arrays(tmp_path / "parts")["crew.link.clock.step"].shape == ()
 
 
 def test_rows_after_the_saved_state_are_written_again(finished, tmp_path):

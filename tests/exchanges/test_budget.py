@@ -144,14 +144,16 @@ def test_simulated_workers_are_real_ones_bit_for_bit():
 
 
 def test_a_nan_is_seen_by_all_and_changes_no_choice():
-    trees = [two(2, seed) for seed in range(3)]
-    trees[1] = jax.tree.map(lambda x: x.at[1].set(jnp.nan), trees[1])
-    steps = average(make(2500, PAIR, every=1), *trees)
+    """The next step is measured in its place, however far the next choice is."""
+    trees = [two(2, seed) for seed in range(6)]
+    trees[2] = jax.tree.map(lambda x: x.at[1].set(jnp.nan), trees[2])
+    steps = average(make(2500, PAIR, every=2), *trees)
     finite = [all(np.isfinite(m).all() for m in s.shared.values()) for s in steps]
-    assert finite == [True, False, True]
-    first, second, _ = [step.state[1].choices for step in steps]
-    assert first.any()
-    np.testing.assert_array_equal(first, second)
+    assert finite == [True, True, False, True, True, True]
+    choices = [step.state[1].choices for step in steps]
+    assert choices[0].any()
+    np.testing.assert_array_equal(choices[1], choices[2])
+    assert [int(step.state[1].due) for step in steps] == [2, 2, 2, 4, 6, 6]
 
 
 # --- The message --------------------------------------------------------------------
@@ -199,7 +201,7 @@ def test_choices_follow_the_gradient_and_nothing_is_compiled_again():
     assert choices == [[2, 0]] * 3 + [[0, 2]] * 4
     assert used == [[6 + 2 * words[0, 0]] * 2] + [[budget] * 2] * 6
     assert step._cache_size() == 1
-    assert int(state[1].step) == 7
+    assert int(state[1].clock.step) == 7
 
 
 @pytest.mark.slow

@@ -109,8 +109,8 @@ FAULTS = [
     Fault(
         "budget never measures",
         "jaxcomp/exchanges/budget.py",
-        "is_measured = step % every == 0",
-        "is_measured = step % every == every",
+        "is_measured = step >= due",
+        "is_measured = step < due",
         "tests/exchanges/test_budget.py"
         "::test_choices_follow_the_gradient_and_nothing_is_compiled_again",
     ),
@@ -187,6 +187,14 @@ FAULTS = [
         "instead = 0.0 if has_own_model else jnp.nan",
         "instead = 0.0",
         "tests/training/test_loop.py::test_a_nan_step_stops_with_step_leaf_and_norms",
+    ),
+    Fault(
+        "a variance counts its gradients, and dense steps count the run's",
+        "jaxcomp/training/optimizers.py",
+        "learns = state.clock.step < frozen_after",
+        "learns = state.learnt < frozen_after",
+        "tests/training/test_clock.py"
+        "::test_the_variance_of_one_bit_adam_learns_from_whole_gradients_alone",
     ),
     Fault(
         "a damaged checkpoint is used",
