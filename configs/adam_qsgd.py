@@ -14,7 +14,8 @@ from configs import default
 def get_config() -> ConfigDict:
     config = default.get_config()
     config.exchange = "two_phase"
-    config.compressor = "qsgd(levels=7, norm='max')"
+    # To the nearest level: a contraction, which error feedback asks for.
+    config.compressor = "qsgd(levels=7, norm='max', rounding='nearest')"
     config.optimizer = "adam"
     config.learning_rate = 3e-3
     return config

@@ -14,6 +14,8 @@ from configs import default
 def get_config() -> ConfigDict:
     config = default.get_config()
     config.mixer = "sparse_loco(h=8)"
-    config.compressor = "top_k(keep=0.03) | qsgd(levels=1, norm='max', bucket=64)"
+    config.compressor = (
+        "top_k(keep=0.03) | qsgd(levels=1, norm='max', bucket=64, rounding='nearest')"
+    )
     config.memory = "none"
     return config

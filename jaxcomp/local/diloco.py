@@ -2,7 +2,7 @@
 
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.local.rounds import check_rate, nesterov, rounds
-from jaxcomp.memory.common import check_factor
+from jaxcomp.memory.common import check_factor, check_momentum
 from jaxcomp.specs import canonical
 
 __all__ = ["diloco"]
@@ -43,6 +43,8 @@ def diloco(
     """
     check_rate(rate)
     check_factor("momentum", momentum, below_one=True)
+    if momentum:
+        check_momentum(exchange)
     arguments = {"rate": rate, "momentum": momentum, "fragments": fragments}
     title = canonical(diloco, ["h"], h=h, **arguments)
     outer = nesterov(rate, momentum)

@@ -126,7 +126,7 @@ def dgc(
         average=average,
         held=held_with(exchange, lambda state: state.velocity.value),
         keeper=name,
-        momentum=name,
+        momentum=name if momentum else None,
     )
 
 

@@ -95,7 +95,7 @@ def ef21_momentum(
 
     The same as `local_momentum(beta=1 - eta) | ef21`. The running mean takes out the
     noise of small batches, which EF21 alone would try to follow. The optimiser after it
-    should have no momentum, or little.
+    has no momentum.
 
     Args:
       exchange: as in `ef21`.
@@ -110,5 +110,7 @@ def ef21_momentum(
     name = canonical(ef21_momentum, eta=eta, allow=allow)
     averaged = local_momentum(ef21(exchange, allow), beta=1 - eta)
     return averaged._replace(
-        name=f"{name}: {exchange.name}", keeper=name, momentum=name
+        name=f"{name}: {exchange.name}",
+        keeper=name,
+        momentum=averaged.momentum and name,
     )

@@ -83,5 +83,5 @@ def local_momentum(
         average=average,
         held=held_with(exchange),
         contraction=no_bound,  # a momentum may be far from the gradient
-        momentum=name,
+        momentum=name if beta else None,
     )

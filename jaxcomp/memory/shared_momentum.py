@@ -71,5 +71,5 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
         average=average,
         held=held_with(exchange),
         contraction=no_bound,  # a momentum may be far from the gradient
-        momentum=name,
+        momentum=name if beta else None,
     )

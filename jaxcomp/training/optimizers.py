@@ -9,7 +9,8 @@ import optax
 
 from jaxcomp import memory
 from jaxcomp.base import Array, Clock, Exchange, Mixer, Tree, ticked
-from jaxcomp.specs import argument, build, calls
+from jaxcomp.specs import Call, argument, build, parse
+from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
 
@@ -22,7 +23,7 @@ class Setting(NamedTuple):
     rate: optax.Schedule
     weight_decay: float = 0.0
     dense_steps: int = 0  # first steps at which everything is sent
-    shared_beta: float | None = None  # of the memory `shared_momentum`, if that is used
+    given: Call | None = None  # the memory that gives a momentum, if one does
 
 
 def scale_by_rate(rate: optax.Schedule) -> optax.GradientTransformation:
@@ -132,13 +133,11 @@ def one_bit_adam(
     References:
       Tang et al., 1-bit Adam, arXiv:2102.02888, 2021.
     """
-    beta, frozen_after = setting.shared_beta, setting.dense_steps
-    if beta is None or not beta < 1:
-        message = (
-            "divides a momentum that workers share. Set memory to "
-            "'shared_momentum(beta=0.9) | error_feedback'"
-        )
-        raise ValueError(message)
+    assert setting.given is not None  # `check_one_momentum` saw to it
+    beta = argument(setting.given, memory.shared_momentum, "beta", given=1)
+    frozen_after = setting.dense_steps
+    if beta == 1:
+        raise ValueError("divides by 1 - beta, and the memory has beta=1")
     if not frozen_after:
         message = (
             "learns its variance in dense first steps. Set dense_for, for example to "
@@ -203,7 +202,11 @@ def make_chain(
       setting: rate, weight decay and dense steps.
       method: of the stage.
     """
-    setting = setting._replace(shared_beta=_shared_beta(config.memory))
+    named = parse(config.optimizer)
+    given = None if isinstance(method, Mixer) else of_memory(method.momentum)
+    if isinstance(named, Call) and named.name in REGISTRY:
+        check_one_momentum(given, named, REGISTRY[named.name])
+    setting = setting._replace(given=given)
     optimizer = build(config.optimizer, REGISTRY, "optimizer", setting)
     if isinstance(method, Mixer):
         links = [optimizer, mixing(method, program=stage.program)]
@@ -212,12 +215,3 @@ def make_chain(
     if config.clip_norm:
         links.insert(0, optax.clip_by_global_norm(config.clip_norm))
     return optax.with_extra_args_support(optax.chain(*links))
-
-
-def _shared_beta(spec: str) -> float | None:
-    """beta of `shared_momentum` in a memory's spec."""
-    factory = memory.REGISTRY["shared_momentum"]
-    for call in calls(spec or "none"):
-        if call.name == "shared_momentum":
-            return float(argument(call, factory, "beta", given=1))
-    return None

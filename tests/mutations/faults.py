@@ -118,16 +118,31 @@ FAULTS = [
     Fault(
         "a hundredth of the residual is lost",
         "jaxcomp/memory/error_feedback.py",
-        "residual = jax.tree.map(jnp.subtract, given, sent)",
-        "residual = jax.tree.map(lambda g, s: 0.99 * (g - s), given, sent)",
+        "residual = jax.tree.map(jnp.subtract, given, step.sent)",
+        "residual = jax.tree.map(lambda g, s: 0.99 * (g - s), given, step.sent)",
         "tests/exchanges/test_plain.py::test_error_feedback_conserves",
     ),
     Fault(
         "dgc masks no momentum",
         "jaxcomp/memory/dgc.py",
-        "jnp.where(s != 0, 0, u)",
-        "jnp.where(s != 0, u, u)",
+        "jnp.where(x != 0, 0, u)",
+        "jnp.where(x != 0, u, u)",
         "tests/memory/test_dgc.py::test_fifty_steps_of_the_formulas",
+    ),
+    Fault(
+        "dgc masks what is charged for others",
+        "jaxcomp/memory/dgc.py",
+        "out = step.sent if step.own is None else step.own",
+        "out = step.sent",
+        "tests/memory/test_together.py::test_masking_clears_what_went_out",
+    ),
+    Fault(
+        "a memory around a memory is taken",
+        "jaxcomp/memory/common.py",
+        "if exchange.keeper:",
+        "if exchange.keeper and False:",
+        "tests/memory/test_together.py"
+        "::test_a_memory_behind_a_memory_is_right_or_refused",
     ),
     Fault(
         "ef21 forgets its estimate",

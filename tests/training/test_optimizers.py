@@ -9,7 +9,9 @@ import optax
 import pytest
 
 from jaxcomp import SpecError, training
+from jaxcomp.memory import REGISTRY as MEMORIES
 from jaxcomp.training.method import make_method
+from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
 from jaxcomp.training.optimizers import Setting, make_chain
 from jaxcomp.training.stages import Stage
 from tests.training.small import small_config
@@ -29,10 +31,12 @@ def _promotion():
         yield
 
 
-def follow(grads: Any, dense_steps: int = 0, **settings: Any) -> list[Any]:
+def follow(
+    grads: Any, dense_steps: int = 0, decay: float = DECAY, **settings: Any
+) -> list[Any]:
     """Parameters after each step of a chain, with dense first steps."""
     config: Any = small_config(**settings)
-    setting = Setting(optax.constant_schedule(RATE), DECAY, dense_steps)
+    setting = Setting(optax.constant_schedule(RATE), decay, dense_steps)
     stages = [Stage(config.compressor, dense) for dense in (True, False)]
     chains = [
         make_chain(config, stage, setting, make_method(config, stage, None, "workers"))
@@ -224,3 +228,59 @@ def test_accumulated_gradients_are_their_mean():
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):
     with pytest.raises(ValueError, match="accumulate=3"):
         training.train_and_evaluate(small_config(accumulate=3), tmp_path)
+
+
+# --- One momentum -------------------------------------------------------------------
+
+
+def gain(memory, optimizer):
+    """Length of a late step, over the rate, where the gradient is always 1."""
+    path = follow(
+        np.ones((60, WORKERS, SIZE), np.float32),
+        dense_steps=40,
+        decay=0.0,
+        exchange="exact",
+        memory=memory,
+        optimizer=optimizer,
+    )
+    return float(np.mean(path[-2] - path[-1])) / RATE
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("memory", MEMORIES)
+def test_a_pair_has_one_momentum_or_is_refused(memory, optimizer):
+    """Two of 0.9, one after the other, make a hundred of 1, or are twice as late."""
+    reason = ""
+    try:
+        found = gain(memory, optimizer)
+    except SpecError as error:
+        reason, found = str(error), None
+    gives = memory in ("dgc", "ef21_momentum", "local_momentum", "shared_momentum")
+    if found is None:
+        assert optimizer in reason
+        assert memory in reason or "gives none" in reason
+    else:
+        assert found == pytest.approx(1, rel=0.05) or found == pytest.approx(10, 0.05)
+        assert not (gives and optimizer in ("adam", "sgd"))
+
+
+@pytest.mark.parametrize(
+    ("memory", "optimizer", "words"),
+    [
+        ("dgc", "sgd(momentum=0.9)", ["'dgc'", "sgd(momentum=0)"]),
+        ("local_momentum(beta=0.9)", "adam", ["local_momentum", "adam(b1=0)"]),
+        ("error_feedback", "dgc_sgd", ["gives none", "dgc(momentum=0.9)"]),
+        ("dgc(momentum=0.5)", "dgc_sgd(momentum=0.9)", ["0.5", "0.9", "alike"]),
+        ("dgc", "dgc_sgd(nesterov=True)", ["nesterov is False and True"]),
+        ("dgc", "one_bit_adam", ["'dgc'", "shared_momentum"]),
+    ],
+)
+def test_a_refused_pair_says_what_goes_together(memory, optimizer, words):
+    with pytest.raises(SpecError) as caught:
+        follow(gradients(1), 1, exchange="exact", memory=memory, optimizer=optimizer)
+    assert all(word in str(caught.value) for word in words)
+
+
+@pytest.mark.parametrize("memory", ["dgc(momentum=0)", "local_momentum(beta=0)"])
+def test_no_momentum_is_no_momentum(memory):
+    follow(gradients(1), exchange="exact", memory=memory, optimizer="sgd")
