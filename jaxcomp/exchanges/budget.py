@@ -212,7 +212,8 @@ def _contractions(
         if group.compressor.contraction(joined) == 1:
             return 1.0
         deltas = [option.contraction(joined) for option in options]
-        return None if None in deltas else min(deltas)
+        known = [delta for delta in deltas if delta is not None]
+        return min(known) if len(known) == len(deltas) else None
 
     groups = groups_of(plan, spec)
     return by_leaf(groups, [worst(group) for group in groups], spec, nothing=1.0)

@@ -138,7 +138,12 @@ def by_leaf(
 
 
 def refuse_growth(
-    contraction: Sequence[float | None], spec: Spec, name: str, way_out: str
+    contraction: Sequence[float | None],
+    spec: Spec,
+    *,
+    loser: str,
+    keeper: str,
+    way_out: str,
 ) -> None:
     """Refuse a loss that may be larger than what it is taken from.
 
@@ -148,7 +153,8 @@ def refuse_growth(
     Args:
       contraction: of each leaf.
       spec: of the tree.
-      name: of what loses.
+      loser: name of what loses.
+      keeper: name of what keeps that.
       way_out: the end of the message: what else one may do.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(spec)
@@ -160,10 +166,10 @@ def refuse_growth(
     tensor = jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
     others = f", as of {len(bad) - 1} others" if len(bad) > 1 else ""
     message = (
-        f"of {tensor}, with {leaf.size} elements, {name!r} may lose more than there "
-        f"is{others}: what is kept of it would grow without end. Take memory 'none' if "
-        "the method is unbiased; or a compressor with a contraction, such as 'top_k', "
-        f"'sign' or 'qsgd(levels=7, damped=True)'; or {way_out}"
+        f"of {tensor}, with {leaf.size} elements, {loser!r} may lose more than there "
+        f"is{others}: what {keeper!r} keeps of it would grow without end. Take memory "
+        "'none' if the method is unbiased; or a compressor with a contraction, such as "
+        f"'top_k', 'sign' or 'qsgd(levels=7, damped=True)'; or {way_out}"
     )
     raise ValueError(message)
 

@@ -77,7 +77,9 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         # Of what is answered: the sums, which have the sizes of the parts.
         deltas = leaf_contractions(plan, spec_of(tree))
         way_out = "leave out server_feedback"
-        refuse_growth(deltas, spec_of(tree), plan.title, way_out)
+        refuse_growth(
+            deltas, spec_of(tree), loser=plan.title, keeper=name, way_out=way_out
+        )
         return ServerState(PerWorker(zeros_like_spec(wide_spec(spec_of(tree)))))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:

@@ -12,7 +12,6 @@ import jax.numpy as jnp
 from jaxcomp.base import (
     Exchange,
     PerWorker,
-    Spec,
     State,
     Tree,
     spec_of,
@@ -72,11 +71,22 @@ def check_momentum(exchange: Exchange) -> None:
         raise ValueError(message)
 
 
-def check_contraction(exchange: Exchange, spec: Spec, allow: bool) -> None:
-    """Refuse a loss that may be larger than what it is taken from, unless allowed."""
-    if not allow:
-        way_out = "say allow=True in the memory, to try it all the same"
-        refuse_growth(exchange.contraction(spec), spec, exchange.name, way_out)
+def check_contraction(exchange: Exchange, tree: Tree, keeper: str) -> None:
+    """Refuse a loss that may be larger than what it is taken from.
+
+    Args:
+      exchange: what loses.
+      tree: what it is given.
+      keeper: name of the memory.
+    """
+    spec = spec_of(tree)
+    refuse_growth(
+        exchange.contraction(spec),
+        spec,
+        loser=exchange.name,
+        keeper=keeper,
+        way_out="say allow=True in the memory, to try it all the same",
+    )
 
 
 def check_flag(name: str, value: bool) -> None:

@@ -56,12 +56,13 @@ def arrived_of_given(name: str, spec: str, steps: int = 200) -> float:
     given = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24)), jnp.float32)
     state = parallel.spread(exchange.init(given[0]), parallel.setup(2, "vmap"))
     axes = parallel.axes(state)
+    out_axes: Any = (None, 0, axes, 0, 0)
 
     def step(state: Any, key: Any) -> Any:
         result = jax.vmap(
             lambda s, x: exchange.average(x, s, key),
             in_axes=(axes, 0),
-            out_axes=Averaged(*(None, 0, axes, 0, 0)),
+            out_axes=Averaged(*out_axes),
             axis_name="workers",
         )(state, given)
         return result.state, result.mean

@@ -20,6 +20,7 @@ from jaxcomp.base import Clock, Mixer, is_clock
 from jaxcomp.exchanges.budget import BudgetState
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.method import make_graph, make_method
+from jaxcomp.training.momenta import of_memory
 from jaxcomp.training.optimizers import OneBitAdamState, Setting, make_chain
 from jaxcomp.training.schedules import Horizon, learning_rate
 from jaxcomp.training.stages import Stage, make_stages
@@ -198,9 +199,12 @@ SCHEDULES = {
 }
 
 
+SHARED = of_memory("shared_momentum(beta=0.9)")
+
+
 def updates_of(optimizer: str, rate: optax.Schedule, state: TrainState, given: Any):
-    beta = 0.9 if optimizer == "one_bit_adam" else None
-    setting = Setting(rate, DECAY, DENSE, shared_beta=beta)
+    given = SHARED if optimizer == "one_bit_adam" else None
+    setting = Setting(rate, DECAY, DENSE, given)
     link = optimizers.REGISTRY[optimizer](setting)
     return link.update(given, state.opt_state[1], state.params)[0]
 
@@ -283,7 +287,7 @@ def test_the_variance_of_one_bit_adam_learns_from_whole_gradients_alone(bad):
 
 def test_one_bit_adam_that_has_learnt_nothing_takes_no_step():
     """A compressed gradient is no stand-in, and a variance of 0 would be a divisor."""
-    link = optimizers.one_bit_adam(Setting(rate_of("cosine"), 0, 1, shared_beta=0.9))
+    link = optimizers.one_bit_adam(Setting(rate_of("cosine"), 0, 1, SHARED))
     params: Any = jnp.ones(3)
     state: Any = link.init(params)
     late = state[0]._replace(clock=Clock(jnp.int32(1)))
