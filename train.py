@@ -1,7 +1,7 @@
 """Train a model whose workers exchange compressed gradients.
 
     python train.py --config=configs/default.py --workdir=runs/digits
-    python train.py --config=configs/default.py --workdir=runs/qsgd \
+    python train.py --config=configs/default.py --workdir=runs/eight \
         --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
 
 Every key of the config can be set with --config.KEY=VALUE. A folder that holds a run of

@@ -45,7 +45,8 @@ class Part(NamedTuple):
         workers = jax.lax.axis_size(self.axis)
         if workers % self.per_host:
             message = (
-                f"{workers} workers are not a multiple of per_host={self.per_host}"
+                f"hierarchical: {workers} workers are not a multiple of "
+                f"per_host={self.per_host}"
             )
             raise ValueError(message)
         table = np.arange(workers).reshape(-1, self.per_host)

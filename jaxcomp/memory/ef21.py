@@ -54,6 +54,11 @@ def ef21(exchange: Exchange, allow: bool = False) -> Exchange:
       Richtarik et al., EF21: A New, Simpler, Theoretically Better, and Practically
       Faster Error Feedback, arXiv:2106.05203, 2021.
     """
+    return _follow(exchange, canonical(ef21, allow=allow), allow)
+
+
+def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
+    """`ef21` under a name."""
     check_flag("allow", allow)
     check_keeps(exchange)
     if exchange.held is not None:
@@ -79,7 +84,6 @@ def ef21(exchange: Exchange, allow: bool = False) -> Exchange:
         new = Ef21State(PerWorker(estimate), mean, step.state)
         return Averaged(cast_like(mean, spec_of(tree)), estimate, new, info)
 
-    name = canonical(ef21, allow=allow)
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,
@@ -109,7 +113,7 @@ def ef21_momentum(
     """
     check_factor("eta", eta)
     name = canonical(ef21_momentum, eta=eta, allow=allow)
-    averaged = local_momentum(ef21(exchange, allow), beta=1 - eta)
+    averaged = local_momentum(_follow(exchange, name, allow), beta=1 - eta)
     return averaged._replace(
         name=f"{name}: {exchange.name}",
         keeper=name,
