@@ -34,7 +34,8 @@ def error_feedback(exchange: Exchange, decay: float = 1.0) -> Exchange:
 
     Sent plus kept equals given at every step, so with decay 1 nothing is ever lost,
     only late; biased compressors then converge. Residuals are kept in at least
-    float32, or a bfloat16 gradient would swallow them.
+    float32, or a bfloat16 gradient would swallow them. The mean is rounded to the
+    gradient's type after that: for its own rounding there is no memory.
 
     Args:
       exchange: any lawful exchange (mean of `sent` equals the mean).

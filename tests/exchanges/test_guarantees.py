@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -106,6 +107,24 @@ def test_what_the_table_says(exchange, compressor, workers):
                 with_memory(inner, spec)
             continue
         CHECKS[word](with_memory(inner, spec), workers)
+
+
+@pytest.mark.parametrize("spec", [m for m in MEMORIES if m != "none"])
+def test_narrow_gradients_have_the_steps_of_wide_ones(spec):
+    """What is kept is the same to the bit; the mean is rounded at the very end."""
+    exchange = with_memory(compiled("gather", "sign", 3), spec)
+
+    def narrow(i):
+        return jax.tree.map(lambda x: x.astype(jnp.bfloat16), gradients(3, i))
+
+    def wide(i):
+        return jax.tree.map(lambda x: x.astype(jnp.float32), narrow(i))
+
+    pairs = zip(*(steps_of(exchange, 3, 2, g) for g in (narrow, wide)), strict=True)
+    for step, expected in pairs:
+        jax.tree.map(np.testing.assert_array_equal, step.state, expected.state)
+        rounded = jax.tree.map(lambda m: m.astype(jnp.bfloat16), expected.mean)
+        jax.tree.map(np.testing.assert_array_equal, step.mean, rounded)
 
 
 def take(exchange, workers):
