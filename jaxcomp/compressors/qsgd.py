@@ -12,8 +12,8 @@ from jaxcomp.specs import canonical
 
 __all__ = ["MAX_LEVELS", "qsgd"]
 
-# Beyond it float32 has no bits left for the noise that makes the rounding unbiased.
-MAX_LEVELS = 1 << 15
+# Of the largest level float32 leaves 8 bits for the fraction that is rounded at random.
+MAX_LEVELS = (1 << 16) - 1
 NORMS = ("l2", "max")
 ROUNDINGS = ("stochastic", "nearest")
 

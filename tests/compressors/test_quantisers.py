@@ -119,7 +119,7 @@ def exact_mean(method: str, x: np.ndarray, patch: pytest.MonkeyPatch) -> Any:
     [
         "qsgd(levels=1)",
         "qsgd(levels=127, norm='max')",
-        "qsgd(levels=32767, norm='max')",
+        "qsgd(levels=65535, norm='max')",
         "terngrad",
         "block_scaled(bits=8, rounding='stochastic')",
     ],
