@@ -135,6 +135,7 @@ def hierarchical(
         average=average,
         axis=axis,
         figures=probe.figures,
+        ignores_compressor=probe.ignores_compressor,
     )
 
 

@@ -92,4 +92,5 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         average=average,
         axis=axis,
         lawful=False,
+        ignores_compressor=True,
     )

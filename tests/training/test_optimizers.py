@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from jaxcomp import SpecError, training
+from jaxcomp.make import compressor_for
 from jaxcomp.training.method import make_method
 from jaxcomp.training.optimizers import Setting, make_chain
 from jaxcomp.training.stages import Stage
@@ -33,7 +34,8 @@ def follow(grads: Any, dense_steps: int = 0, **settings: Any) -> list[Any]:
     """Parameters after each step of a chain, with dense first steps."""
     config: Any = small_config(**settings)
     setting = Setting(optax.constant_schedule(RATE), DECAY, dense_steps)
-    stages = [Stage(config.compressor, dense) for dense in (True, False)]
+    compressor = compressor_for(config.exchange, config.compressor)
+    stages = [Stage(compressor, dense) for dense in (True, False)]
     chains = [
         make_chain(config, stage, setting, make_method(config, stage, None, "workers"))
         for stage in stages
