@@ -364,7 +364,7 @@ STANDS_FOR_THE_LADDER = "budget"
 @pytest.mark.parametrize("name", exchanges.REGISTRY)
 def test_an_exchange_says_whether_it_uses_the_compressor(name):
     """What is used stands in the name."""
-    spec = {"budget": "budget(bits_per_step=6000)"}.get(name, name)
+    spec = "budget(bits_per_step=6000)" if name == "budget" else name
     built = exchanges.make(spec, "random_k(keep=0.1)")
     uses = "random_k(keep=0.1" in built.name or name == STANDS_FOR_THE_LADDER
     assert built.ignores_compressor == (not uses) == (name in OWN_WAYS)
