@@ -74,7 +74,7 @@ def _pack_bits(flat: Array) -> Array:
 
 
 def _unpack_bits(packed: Array, size: int) -> Array:
-    return 1 - 2 * unpack(packed, bits=1, size=size).astype(jnp.float32)
+    return jnp.where(unpack(packed, bits=1, size=size) == 1, -1.0, 1.0)
 
 
 def mean_magnitude(flat: Array) -> Array:
