@@ -149,6 +149,7 @@ class Exchange(NamedTuple):
     keeper: str | None = None
     momentum: str | None = None
     simulated: bool = False  # what it sends is not what its method is meant to send
+    ignores_compressor: bool = False  # has a way of its own
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]

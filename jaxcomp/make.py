@@ -10,12 +10,14 @@ from jaxcomp.scope import Plan
 from jaxcomp.scope import policy as make_policy
 from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, suggest
 
-__all__ = ["make_exchange", "make_mixer"]
+__all__ = ["compressor_for", "make_exchange", "make_mixer"]
+
+USUAL = "top_k(keep=0.01)"
 
 
 def make_exchange(
     exchange: str | Call | Exchange = "gather",
-    compressor: str | Compressor = "top_k(keep=0.01)",
+    compressor: str | Compressor | None = None,
     memory: str | Call | Pipe = "error_feedback",
     scope: str | Plan = "per_leaf",
     axis: Axis = "workers",
@@ -28,7 +30,7 @@ def make_exchange(
     Args:
       exchange: how trees cross workers, a name in `jaxcomp.exchanges.REGISTRY`.
       compressor: what is lost, a name in `jaxcomp.compressors.REGISTRY` or a
-        composition with "|".
+        composition with "|". None: "top_k(keep=0.01)", if the exchange uses any.
       memory: what happens to the loss, a name in `jaxcomp.memory.REGISTRY`, or several
         with "|", the first one next to the gradient.
       scope: what is compressed as one vector, a name in `jaxcomp.scope.REGISTRY`.
@@ -38,14 +40,17 @@ def make_exchange(
       dense: send everything as it is, with the same state: for some steps of a run.
 
     Raises:
-      SpecError: unknown name, argument or value; the message lists the valid ones.
+      SpecError: unknown name, argument or value; the message lists the valid ones. Or
+        a compressor for an exchange that has a way of its own, such as `exact`.
 
     Example:
         >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
         'aligned_psum(random_k(keep=0.1, unbiased=False))'
     """
-    scope = _plan(compressor, scope, policy)
-    inner = exchanges.make(exchange, compressor, scope, axis)
+    usual = USUAL if compressor is None else compressor
+    inner = exchanges.make(exchange, usual, _plan(usual, scope, policy), axis)
+    if inner.ignores_compressor or isinstance(exchange, Exchange):
+        _check_of_no_use(inner, compressor, policy)
     return make_memory(memory, exchanges.dense_step(inner) if dense else inner)
 
 
@@ -54,7 +59,7 @@ def make_mixer(
     topology: str | gossip.Topology | None = None,
     workers: int | None = None,
     *,
-    compressor: str | Compressor = "none",
+    compressor: str | Compressor | None = "none",
     scope: str | Plan = "per_leaf",
     policy: Sequence[tuple[str, str]] = (),
     exchange: str | Call | Exchange | None = None,
@@ -113,9 +118,40 @@ def make_mixer(
         topology = gossip.topology(topology, workers)
     if topology is None:
         raise error_at(call, f"{call.name} needs a topology, such as 'ring'")
-    return gossip.make(
-        call, topology, compressor, _plan(compressor, scope, policy), axis
-    )
+    codec = compressor or "none"
+    return gossip.make(call, topology, codec, _plan(codec, scope, policy), axis)
+
+
+def compressor_for(exchange: str | Call, compressor: str) -> str | None:
+    """The compressor, or None where an exchange has a way of its own.
+
+    For configs, which name a compressor always: there the exchange alone may switch the
+    compression off.
+
+    Example:
+        >>> compressor_for("gather", "sign"), compressor_for("exact", "sign")
+        ('sign', None)
+    """
+    ignored = exchange and exchanges.make(exchange, compressor).ignores_compressor
+    return None if ignored else compressor
+
+
+def _check_of_no_use(
+    exchange: Exchange,
+    compressor: str | Compressor | None,
+    policy: Sequence[tuple[str, str]],
+) -> None:
+    """Refuse what would be given in vain."""
+    given = "a policy" if policy else None
+    if compressor is not None and make_compressor(compressor).name != "none":
+        name = compressor if isinstance(compressor, str) else compressor.name
+        given = f"the compressor {name!r}"
+    if given:
+        message = (
+            f"{exchange.name!r} has no use for {given}: it has a way of its own, or is "
+            "built already. Leave it out, or take an exchange such as 'gather'"
+        )
+        raise SpecError(message)
 
 
 def _plan(

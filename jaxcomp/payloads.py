@@ -28,9 +28,11 @@ __all__ = [
     "map_values",
     "nbits",
     "pack",
+    "pack_signs",
     "pack_symbols",
     "split",
     "unpack",
+    "unpack_signs",
     "unpack_symbols",
 ]
 
@@ -63,10 +65,10 @@ class Quantized(NamedTuple):
 
 
 class Signs(NamedTuple):
-    """One bit for each element and one scale for all."""
+    """The sign of each element and one scale for all."""
 
     scale: Array  # [] float32
-    packed: Array  # [ceil(n / 8)] uint8; a set bit is a negative sign
+    packed: Array  # uint8: a bit each, set for negative ones, or as `pack_signs` does
 
 
 def nbits(payload: Payload) -> int:
@@ -189,6 +191,29 @@ def unpack_symbols(packed: Array, alphabet: int, size: int) -> Array:
     if _is_denser_by_digits(alphabet):
         return _from_bytes(packed, alphabet, size)
     return unpack(packed, bit_width(alphabet), size)
+
+
+def pack_signs(x: Array) -> Array:
+    """The signs of numbers, -1, 0 or 1 each, five to a byte.
+
+    A NaN becomes one of the three.
+
+    Example:
+        >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
+        Array([181], dtype=uint8)
+    """
+    is_positive, is_negative = (x > 0).astype(jnp.uint8), (x < 0).astype(jnp.uint8)
+    return pack_symbols(np.uint8(1) + is_positive - is_negative, 3)
+
+
+def unpack_signs(packed: Array, size: int) -> Array:
+    """The inverse of `pack_signs`, as [size] float32.
+
+    Example:
+        >>> unpack_signs(jnp.array([181], jnp.uint8), size=3)
+        Array([ 1., -1.,  0.], dtype=float32)
+    """
+    return unpack_symbols(packed, 3, size).astype(jnp.float32) - 1
 
 
 def complete(flat: Array, alphabet: int) -> Array:

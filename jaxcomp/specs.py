@@ -6,15 +6,16 @@ Grammar, parsed with Python's own parser and never evaluated::
     call  := NAME | NAME "(" arguments ")"
     value := number | "string" | True | False | None | [values] | (values) | spec
 
-`build` looks the name up in a registry of factories. Every mistake is a `SpecError`
-that shows the text, a caret under the place, and what would have been right.
+`build` looks the name up in a registry of factories. Where a factory takes strings and
+no specs, a string that is a name needs no quotes: cast(float16). Every mistake is a
+`SpecError` that shows the text, a caret under the place, and what would be right.
 """
 
 import ast
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 __all__ = [
     "Call",
@@ -101,6 +102,7 @@ def build(
         raise error_at(call, f"unknown {kind} {call.name!r}. {hint}")
     factory = registry[call.name]
     _check_arguments(factory, call, kind, len(given))
+    call = _with_strings(factory, call, len(given))
     try:
         return factory(*given, *call.args, **call.kwargs)
     except SpecError:
@@ -219,6 +221,22 @@ def _check_arguments(factory: Callable, call: Call, kind: str, given: int) -> No
     if required:
         message = f"{kind} {call.name!r} needs {', '.join(required)}"
         raise error_at(call, message)
+
+
+def _with_strings(factory: Callable, call: Call, given: int) -> Call:
+    """The call with bare names as strings, where the factory takes no specs."""
+    parameters = list(inspect.signature(factory).parameters.values())[given:]
+    takes = {p.name: get_args(p.annotation) or (p.annotation,) for p in parameters}
+
+    def plain(name: str, value: Any) -> Any:
+        is_bare = isinstance(value, Call) and not value.args and not value.kwargs
+        wants_string = str in takes[name] and Call not in takes[name]
+        return value.name if is_bare and wants_string else value
+
+    names = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+    args = tuple(plain(*pair) for pair in zip(names, call.args, strict=False))
+    kwargs = {name: plain(name, value) for name, value in call.kwargs.items()}
+    return call._replace(args=args, kwargs=kwargs)
 
 
 def _spec(node: ast.expr, text: str) -> Call | Pipe:

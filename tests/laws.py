@@ -31,6 +31,8 @@ __all__ = [
     "check_sum",
     "check_unbiased",
     "check_vmap",
+    "check_zero",
+    "check_zeros_stay",
     "flat",
     "outputs",
     "run",
@@ -83,6 +85,19 @@ def check_finite(compressor: Compressor, x: Any, key: jax.Array) -> None:
     assert np.isfinite(flat(payload)).all()
     assert np.isfinite(flat(output)).all()
     assert np.count_nonzero(flat(output)) <= compressor.support(spec_of(x))
+
+
+def check_zero(compressor: Compressor, x: Any, key: jax.Array) -> None:
+    """Zero answers zero, exactly: what has no gradient does not move."""
+    nothing = jax.tree.map(jnp.zeros_like, x)
+    _, output, _ = run(compressor, nothing, key)
+    np.testing.assert_array_equal(flat(output), flat(nothing))
+
+
+def check_zeros_stay(compressor: Compressor, x: jax.Array, key: jax.Array) -> None:
+    """An element that is zero among others answers zero."""
+    _, output, _ = run(compressor, x, key)
+    np.testing.assert_array_equal(flat(output)[flat(x) == 0], 0)
 
 
 def check_unbiased(

@@ -9,6 +9,7 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import training
+from jaxcomp.make import compressor_for
 from jaxcomp.training.build import build
 from tests.tiers import tiers
 
@@ -39,7 +40,9 @@ def test_a_config_names_what_exists(path):
     pieces = build(shrunk(path))
     state = jax.eval_shape(pieces.fresh)
     assert jax.tree.leaves(state.params)
-    assert pieces.stages.at(10_000).compressor == load(path).compressor
+    config: Any = load(path)
+    used = compressor_for(config.exchange, config.compressor)
+    assert pieces.stages.at(10_000).compressor == used
 
 
 @pytest.mark.parametrize(

@@ -131,6 +131,9 @@ def test_the_guides_compressor_obeys_the_laws(half):
     laws.check_same_key_same_payload(half, x, key)
     laws.check_no_recompilation(half, x, key)
     laws.check_bits(half, x, key)
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.float16):  # beyond 65504 all saturate
+        largest = jnp.full(5, jnp.finfo(dtype).max, dtype)
+        laws.check_finite(half, largest, key)
     error = np.abs(np.asarray(half.decompress(half.compress(x, (), key)[0], x) - x))
     assert (error <= 2**-11 * np.abs(np.asarray(x))).all()
 

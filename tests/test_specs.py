@@ -1,5 +1,6 @@
 """Spec strings: what they mean, what is refused, and that nothing is evaluated."""
 
+import inspect
 import textwrap
 from typing import Any
 
@@ -7,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import make_compressor
+from jaxcomp import compressors, gossip, make_compressor, make_mixer
 from jaxcomp.specs import Call, Pipe, SpecError, build, parse, suggest
 
 
@@ -162,6 +163,35 @@ def test_build_passes_the_arguments() -> None:
     assert build("thing(2, inner='x')", THINGS, "thing") == (2, "x")
     assert build(call("thing(size=3)"), THINGS, "thing") == (3, None)
     assert build("thing(inner=4)", THINGS, "thing", 7) == (7, 4)
+
+
+STRINGS = [
+    (name, parameter.name, parameter.default)
+    for name, factory in compressors.REGISTRY.items()
+    for parameter in inspect.signature(factory).parameters.values()
+    if isinstance(parameter.default, str)
+]
+
+
+@pytest.mark.parametrize(("method", "argument", "default"), STRINGS)
+def test_strings_need_no_quotes(method: str, argument: str, default: str) -> None:
+    bare = make_compressor(f"{method}({argument}={default})")
+    assert bare.name == make_compressor(method).name
+    with pytest.raises(SpecError, match="'no_such'"):
+        make_compressor(f"{method}({argument}=no_such)")
+
+
+def test_strings_need_no_quotes_where_numbers_are_valid_too() -> None:
+    assert make_compressor("cast(float16)").name == "cast(dtype='float16')"
+    ring = gossip.topology("ring", 4)
+    bare, quoted = (make_mixer(f"choco(gamma={g})", ring) for g in ("tuned", "'tuned'"))
+    assert bare.name == quoted.name
+
+
+def test_a_spec_stays_one_where_specs_are_taken() -> None:
+    assert build("thing(inner=x)", THINGS, "thing")[1].name == "x"
+    with pytest.raises(SpecError, match="dtype is one of"):
+        make_compressor("cast(float16(3))")
 
 
 @pytest.mark.parametrize(

@@ -42,7 +42,8 @@ def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
     E|x - C(x)|^2 <= D |x|^2 with D = E(t - Q(t))^2, t an element of sqrt(d) R b / |b|.
     Whatever x, the error is that of a normal vector: of |x|^2, at 1, 2, 3, 4 bits
     0.57, 0.13, 0.035, 0.0094 unbiased and 0.36, 0.12, 0.034, 0.0093 biased. One bit is
-    DRIVE.
+    DRIVE. What comes out spreads about x, so that it has to be clipped near the largest
+    number: unbiased is what stays below an eighth of it.
 
     Args:
       bits: 1 to 8 for each element. The scale of a block takes 16, the seed 64.

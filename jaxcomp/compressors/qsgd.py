@@ -12,8 +12,8 @@ from jaxcomp.specs import canonical
 
 __all__ = ["MAX_LEVELS", "qsgd"]
 
-# Beyond it float32 has no bits left for the noise that makes the rounding unbiased.
-MAX_LEVELS = 1 << 15
+# Of the largest level float32 leaves 8 bits for the fraction that is rounded at random.
+MAX_LEVELS = (1 << 16) - 1
 NORMS = ("l2", "max")
 ROUNDINGS = ("stochastic", "nearest")
 
@@ -28,9 +28,10 @@ def qsgd(
     """Round each element of a bucket to one of 2s + 1 multiples of its norm / s.
 
     C(x)_i = u floor(x_i / u + r_i), r_i uniform in [0, 1), u = |b| / s with the norm of
-    the bucket b that holds x_i and s = levels. Unbiased up to 2^-24 u, and
-    E|x - C(x)|^2 <= w |x|^2 for buckets of m elements, with w = min(m / s^2, sqrt(m) /
-    s) for the Euclidean norm and min((m-1) / 4s^2, sqrt(m-1) / 2s) for the maximum.
+    the bucket b that holds x_i and s = levels. Unbiased up to 2^-24 u, which the noise
+    does not resolve, and 2^-22 |x_i|, which float32 rounds off. For buckets of m
+    elements E|x - C(x)|^2 <= w |x|^2, with w = min(m / s^2, sqrt(m) / s) for the
+    Euclidean norm and min((m-1) / 4s^2, sqrt(m-1) / 2s) for the maximum.
     Rounding to the nearest is biased, with |x - C(x)|^2 <= (m / 4s^2) |x|^2, or
     (m-1) / (4s^2 + m-1) for the maximum. Levels take ceil(log2(2s + 1)) bits, or 1.6
     bits for s = 1 and 2.67 for s = 2.

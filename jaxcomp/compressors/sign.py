@@ -1,4 +1,4 @@
-"""Sign: one bit for each element, with or without a scale."""
+"""Sign: one bit for each element and a scale, or one of three symbols."""
 
 import math
 
@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Spec, State, compressor
 from jaxcomp.compressors import buckets
-from jaxcomp.payloads import Signs, complete, pack, unpack
+from jaxcomp.payloads import Signs, complete, pack, pack_signs, unpack, unpack_signs
 from jaxcomp.specs import canonical
 
 __all__ = ["mean_magnitude", "sign"]
@@ -17,9 +17,12 @@ def sign(scaled: bool = True) -> Compressor:
 
     C(x) = (|x|_1 / n) sgn(x), with sgn(0) = 1. Then
     |x - C(x)|^2 = |x|_2^2 - |x|_1^2 / n <= (1 - 1/n) |x|_2^2; on Gaussian x the error
-    is 1 - 2/pi of |x|^2. Biased: use a memory. Not scaled, C(x) = sgn(x): no bound
-    holds, and the learning rate is the size of the step. A NaN or an infinity makes the
-    scale, and so all of C(x), NaN or infinite.
+    is 1 - 2/pi of |x|^2. Biased: use a memory, which also takes back what zeros among
+    others are given. A vector of zeros is sent as it is.
+
+    Not scaled, C(x) = sgn(x) with sgn(0) = 0, five to a byte: no memory takes back a
+    step of full length, so that zeros must not take one. No bound holds, and the
+    learning rate is the size of the step. A NaN or an infinity makes all of C(x) NaN.
 
     Args:
       scaled: whether signs are multiplied by the mean magnitude.
@@ -38,6 +41,10 @@ def sign(scaled: bool = True) -> Compressor:
     """
     if not isinstance(scaled, bool):
         raise ValueError(f"scaled is True or False, not {scaled!r}")
+    if scaled:
+        alphabet, pack_own, unpack_own = 2, _pack_bits, _unpack_bits
+    else:
+        alphabet, pack_own, unpack_own = 3, pack_signs, unpack_signs
 
     def compress(x: Array, state: State, key: Array) -> tuple[Signs, State]:
         flat = x.reshape(-1)
@@ -46,21 +53,28 @@ def sign(scaled: bool = True) -> Compressor:
         else:
             is_finite = jnp.isfinite(buckets.peaks(flat, None)[0])
             scale = jnp.where(is_finite, 1.0, jnp.nan)
-        return Signs(scale, pack(complete(flat, 2) < 0, bits=1)), state
+        return Signs(scale, pack_own(complete(flat, alphabet))), state
 
     def decompress(payload: Signs, spec: Spec) -> Array:
-        negative = unpack(payload.packed, bits=1, size=math.prod(spec.shape))
-        values = jnp.where(negative == 1, -payload.scale, payload.scale)
+        values = unpack_own(payload.packed, math.prod(spec.shape)) * payload.scale
         return values.reshape(spec.shape).astype(spec.dtype)
 
     return compressor(
         canonical(sign, scaled=scaled),
         compress=compress,
         decompress=decompress,
-        ideal_bits=lambda spec: math.prod(spec.shape) + 32.0,
+        ideal_bits=lambda spec: math.prod(spec.shape) * math.log2(alphabet) + 32,
         contraction=lambda spec: 1 / math.prod(spec.shape) if scaled else None,
         unbiased=False,
     )
+
+
+def _pack_bits(flat: Array) -> Array:
+    return pack(flat < 0, bits=1)
+
+
+def _unpack_bits(packed: Array, size: int) -> Array:
+    return jnp.where(unpack(packed, bits=1, size=size) == 1, -1.0, 1.0)
 
 
 def mean_magnitude(flat: Array) -> Array:

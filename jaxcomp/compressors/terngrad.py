@@ -16,10 +16,10 @@ __all__ = ["terngrad"]
 def terngrad(clip: float | None = None, bucket: int | None = None) -> Compressor:
     """Send m sgn(x_i) with chance |x_i| / m, else zero; m is the largest magnitude.
 
-    E[C(x)] = x up to 2^-24 m in an element, and E|x - C(x)|^2 = m |x|_1 - |x|_2^2 <=
-    (sqrt(n) - 1) / 2 |x|^2. Clipping to c times the root mean square makes m and with
-    it the variance smaller, and the result biased. Five symbols take a byte: 1.6 bits
-    for each.
+    E[C(x)] = x up to 2^-24 m + 2^-22 |x_i| in an element, and E|x - C(x)|^2 =
+    m |x|_1 - |x|_2^2 <= (sqrt(n) - 1) / 2 |x|^2. Clipping to c times the root mean
+    square makes m and with it the variance smaller, and the result biased. Five symbols
+    take a byte: 1.6 bits for each.
 
     Args:
       clip: c, how many root mean squares an element may have; None does not clip. The

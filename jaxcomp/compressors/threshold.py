@@ -21,9 +21,11 @@ def threshold(
     """Keep the elements of magnitude >= v, at most round(cap * n) of them.
 
     C(x)_i = x_i where |x_i| >= v, else 0. A message has the size of the cap, whatever
-    passes. When more pass, the largest are sent, or NaN, as `overflow` says; the
-    payload's `passed` and the figure `overflow` tell it. NaN and infinity pass every
-    threshold. A vector below v sends nothing, so the contraction is 0. Biased: use a
+    passes, so that a cap of 1 would send more than the tensor at every step. When more
+    pass, the largest are sent, or NaN, as `overflow` says: where v is small, this is
+    `top_k(keep=cap)`. The payload's `passed`, the figure `overflow` and the trainer's
+    line of each epoch tell it. NaN and infinity pass every threshold. A vector below v
+    sends nothing, so the contraction is 0. Biased: use a
     memory.
 
     Args:

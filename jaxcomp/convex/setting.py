@@ -20,7 +20,7 @@ from jaxcomp.convex import (
     testbeds,
 )
 from jaxcomp.data.shards import PARTITIONS, Partition
-from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
 from jaxcomp.specs import Call, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph
@@ -145,7 +145,8 @@ def _problem(config: Any) -> Problem:
 
 def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
     """What crosses the workers, or the same without compression."""
-    graph, compressor = make_graph(config), config.compressor
+    graph = make_graph(config)
+    compressor = compressor_for(config.exchange, config.compressor)
     if not config.mixer and not config.exchange:
         raise ValueError("set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'")
     if not config.mixer:

@@ -37,6 +37,7 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
         average=_dense(axis),
         axis=axis,
         contraction=_every_leaf,
+        ignores_compressor=True,
     )
 
 

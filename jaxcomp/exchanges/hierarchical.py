@@ -150,6 +150,7 @@ def hierarchical(
         figures=probe.figures,
         contraction=contraction,
         chooses=chooses,
+        ignores_compressor=probe.ignores_compressor,
     )
 
 

@@ -112,6 +112,7 @@ def power_sgd(
         average=average,
         axis=axis,
         contraction=contraction,
+        ignores_compressor=True,
     )
 
 

@@ -120,6 +120,7 @@ def shared_scale(
         init=lambda tree: (),
         average=average,
         axis=axis,
+        ignores_compressor=True,
     )
 
 

@@ -43,7 +43,8 @@ def error_feedback(
 
     Sent plus kept equals given at every step, so with decay 1 nothing is ever lost,
     only late; biased compressors then converge. Residuals are kept in at least
-    float32, or a bfloat16 gradient would swallow them.
+    float32, or a bfloat16 gradient would swallow them. The mean is rounded to the
+    gradient's type after that: for its own rounding there is no memory.
 
     The residual stays bounded if the compressor is a contraction: by 2 / delta times
     the gradient. Of one that may lose more than there is, such as `qsgd` of few levels,

@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxcomp import data, models, parallel
 from jaxcomp.base import Array, Exchange, Mixer, Tree
+from jaxcomp.make import compressor_for
 from jaxcomp.specs import Call, SpecError, parse, suggest
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.feed import Deal
@@ -74,9 +75,11 @@ def build(config: Any) -> Pieces:
     def method_at(stage: Stage) -> Exchange | Mixer:
         return make_method(config, stage, graph, workers.axis)
 
-    usual = method_at(Stage(config.compressor, dense=False))
+    compressor = compressor_for(config.exchange, config.compressor)
+    sent = Stage(compressor, dense=False)
+    usual = method_at(sent)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
-    stages = make_stages(config, horizon, cycle)
+    stages = make_stages(config, sent, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
 
     @functools.cache

@@ -39,7 +39,7 @@ from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, programs
 from jaxcomp.transform import find_state
 
-__all__ = ["Result", "evaluate", "train_and_evaluate"]
+__all__ = ["Result", "evaluate", "headline", "train_and_evaluate"]
 
 
 class Result(NamedTuple):
@@ -133,7 +133,7 @@ def _run(
     # --- State: fresh, or as the newest whole checkpoint left it -----------------
     checkpoints = open_checkpoints(folder / "checkpoints")
     fresh = parallel.spread(pieces.fresh(), workers)
-    show.say(_headline(config, pieces, fresh))
+    show.say(headline(config, pieces))
     state, position, start = resume(checkpoints, fresh)
     figures = tuple(find_state(fresh.opt_state).info.value.extra)
     tables = open_tables(folder, start, figures, writes=jax.process_index() == 0)
@@ -277,17 +277,21 @@ def _account(
     return position._replace(totals=totals, seconds=seconds, growth=growth)
 
 
-def _headline(config: Any, pieces: Pieces, state: TrainState) -> str:
+def headline(config: Any, pieces: Pieces) -> str:
+    """What is about to run."""
     workers = pieces.workers
     devices = (
         f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
     )
     simulated = " (SIMULATED: see docs/methods.md)" if pieces.method.simulated else ""
+    unused = ""
+    if pieces.stages.at(0).compressor is None and config.compressor != "none":
+        unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
     return (
         f"{config.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
         f"parameters) on "
         f"{config.dataset}: {workers.size} workers ({devices})\n"
-        f"method: {pieces.method.name}{simulated}\n"
+        f"method: {pieces.method.name}{simulated}{unused}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"
     )
 

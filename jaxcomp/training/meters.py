@@ -46,6 +46,7 @@ class Totals(NamedTuple):
     reports: int = 0  # steps at which something was sent
     residual_norm: float = 0.0
     wire: float = 0.0  # bytes that a worker sent
+    overflow: float = 0.0  # elements that found no room in a message
 
     def add(self, metrics: StepMetrics) -> "Totals":
         """With one more step, averaged over the workers that this process sees."""
@@ -58,6 +59,7 @@ class Totals(NamedTuple):
             gradient_error=self.gradient_error + (0 if silent else error),
             reports=self.reports + (not silent),
             residual_norm=residual_norm(metrics),
+            overflow=self.overflow + _mean(metrics.figures.get("overflow", 0)),
         )
 
     def bytes_per_step(self) -> float:
@@ -79,6 +81,7 @@ class Totals(NamedTuple):
             "train_accuracy": self.accuracy / steps,
             "gradient_error": self.gradient_error / max(self.reports, 1),
             "residual_norm": self.residual_norm,
+            "overflow": self.overflow / steps,
         }
 
 

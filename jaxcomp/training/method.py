@@ -35,7 +35,9 @@ def make_method(
       graph: from `make_graph`.
       axis: the mapped axis.
     """
-    usual = {"scope": config.scope, "policy": config.policy, "axis": axis}
+    # An exchange with a way of its own switches compressors off, however chosen.
+    policy = config.policy if stage.compressor else ()
+    usual = {"scope": config.scope, "policy": policy, "axis": axis}
     if not config.mixer:
         return make_exchange(
             config.exchange,

@@ -71,9 +71,11 @@ def bytes_text(count: float) -> str:
 def epoch_line(row: dict[str, Any], epochs: int) -> str:
     """One line of the epoch table."""
     test = row["test_accuracy"]
+    left_out = row["overflow"]
+    room = f"  overflow {left_out:,.0f} a step" if left_out else ""
     tested = "" if test is None else f"  test {row['test_loss']:.4f} {test:7.2%}"
     return (
         f"epoch {row['epoch']:>3}/{epochs}  train {row['train_loss']:.4f} "
         f"{row['train_accuracy']:7.2%}{tested}  lr {row['learning_rate']:.4f}  "
-        f"{row['seconds']:.1f} s"
+        f"{row['seconds']:.1f} s{room}"
     )

@@ -18,13 +18,14 @@ __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
 class Stage(NamedTuple):
     """What is sent at a step."""
 
-    compressor: str
+    compressor: str | None  # None: the exchange has a way of its own
     dense: bool  # everything goes as it is, whatever the method
     program: int = 0  # of a mixer
 
     def __str__(self) -> str:
         part = f" (program {self.program})" if self.program else ""
-        return f"{'everything as it is' if self.dense else self.compressor}{part}"
+        sent = self.compressor or "what the exchange sends"
+        return f"{'everything as it is' if self.dense else sent}{part}"
 
 
 class Stages(NamedTuple):
@@ -91,21 +92,21 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 
 
 def make_stages(
-    config: Any, horizon: Horizon, schedule: Sequence[int] = (0,)
+    config: Any, usual: Stage, horizon: Horizon, schedule: Sequence[int] = (0,)
 ) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.
 
     Args:
-      config: its compressor, keep_warmup, dense_for and flush_every.
+      config: its keep_warmup, dense_for and flush_every.
+      usual: what is sent at most steps. Without a compressor nothing warms up.
       horizon: what an epoch is.
       schedule: the programs of a mixer, in turn.
     """
-    usual = Stage(config.compressor, dense=False)
     warmup: list[Stage] = []
-    if config.keep_warmup:
-        keep = _keep_of(config.compressor)
+    if config.keep_warmup and usual.compressor:
+        keep = _keep_of(usual.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
-        warmup = [_warm(usual, k) if k > keep else usual for k in keeps]
+        warmup = [_warm(usual.compressor, k) if k > keep else usual for k in keeps]
     first = steps_of(config.dense_for, horizon)
     flush = steps_of(config.flush_every, horizon)
 
@@ -121,10 +122,10 @@ def make_stages(
     return Stages(at, first)
 
 
-def _warm(usual: Stage, keep: float) -> Stage:
+def _warm(compressor: str, keep: float) -> Stage:
     if keep == 1:
-        return usual._replace(dense=True)
-    return Stage(_with_keep(usual.compressor, keep), dense=False)
+        return Stage(compressor, dense=True)
+    return Stage(_with_keep(compressor, keep), dense=False)
 
 
 def _keep_of(spec: str) -> float:

@@ -45,7 +45,8 @@ SENT = [
     ("random_k(keep=0.01)", 100_000, "bfloat16", 1000 * 16 + 64),
     ("sign", 1000, "float32", 125 * 8 + 32),
     ("sign", 1001, "float16", 126 * 8 + 32),
-    ("sign(scaled=False)", 1000, "float32", 125 * 8 + 32),
+    ("sign(scaled=False)", 1000, "float32", 200 * 8 + 32),
+    ("sign(scaled=False)", 1001, "float16", 201 * 8 + 32),
     # 9 blocks of 112, so that 1008 elements are sent, a scale of each, the seed.
     ("eden", 1000, "float32", 1008 + 9 * 16 + 64),
     # 12 blocks of 192. Fields of 2 bits and of 1.
@@ -56,6 +57,8 @@ SENT = [
     ("qsgd(levels=1, bucket=None)", 1000, "float32", 200 * 8 + 32),
     ("qsgd(levels=2, bucket=None)", 1000, "float32", 334 * 8 + 32),
     ("qsgd(levels=7, bucket=512)", 1000, "float32", 4000 + 2 * 32),
+    # What ChocoSGD calls 16 levels, and a sign: fields of 8, 8 and 1 bits.
+    ("qsgd(levels=65535, bucket=512)", 1000, "float32", 2125 * 8 + 2 * 32),
     # 4 bits and 1.
     ("qsgd(levels=8, bucket=512)", 1000, "float32", (500 + 125) * 8 + 2 * 32),
     ("qsgd(levels=127, bucket=512)", 1000, "float32", 8000 + 2 * 32),

@@ -50,6 +50,7 @@ QUICK = {
     *compressors.REGISTRY,
     "qsgd(levels=7, norm='max', damped=True)",
     "random_k(keep=0.25, unbiased=True)",
+    "sign(scaled=False)",
     "top_k(keep=0.1) | qsgd(levels=7)",
 }
 
@@ -147,6 +148,28 @@ def test_extreme_values_stay_finite(method: str, key: jax.Array) -> None:
     for value in EXTREMES.values():
         laws.check_finite(make(method), jnp.full(SHAPE, value), key)
         laws.check_finite(make(method), jnp.zeros(SHAPE).at[1, 5].set(value), key)
+
+
+@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
+def test_zero_answers_zero(method: str, key: jax.Array) -> None:
+    laws.check_zero(make(method), normal(*SHAPE), key)
+
+
+def mixes(method: str) -> bool:
+    """Whether C(x)_i takes in other elements: rotated, hashed, of low rank, or a mean.
+
+    A memory takes back what such a method adds to elements that are zero.
+    """
+    marks = ("eden", "count_sketch", "svd", "atomo")
+    return make(method).name.endswith("sign") or method.startswith(marks)
+
+
+@pytest.mark.parametrize(
+    "method", tiers([m for m in METHODS if not mixes(m)], is_quick)
+)
+def test_zeros_among_others_answer_zero(method: str, key: jax.Array) -> None:
+    """Half of the elements, in every row, in every block."""
+    laws.check_zeros_stay(make(method), normal(*SHAPE).at[:, ::2].set(0), key)
 
 
 @pytest.mark.parametrize("method", compressors.REGISTRY)

@@ -253,6 +253,14 @@ def test_unbiased_at_every_scale(scale: float) -> None:
     laws.check_unbiased(make("eden"), jnp.asarray(x))
 
 
+def test_unbiased_up_to_an_eighth_of_the_largest_number() -> None:
+    """Beyond, what comes out has to be clipped, and lies on one side of x."""
+    largest = np.finfo(np.float32).max
+    laws.check_unbiased(make("eden"), jnp.full(64, largest / 8))
+    mean = rows("eden", np.full(64, largest), laws.CHUNK).mean()
+    assert mean < 0.7 * largest
+
+
 def test_inner_products_are_kept() -> None:
     """<C(x), x> = |x|^2 under every key, up to the rounding of the scales."""
     x = heavy(300)

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -108,6 +109,24 @@ def test_what_the_table_says(exchange, compressor, workers):
         CHECKS[word](with_memory(inner, spec), workers)
 
 
+@pytest.mark.parametrize("spec", [m for m in MEMORIES if m != "none"])
+def test_narrow_gradients_have_the_steps_of_wide_ones(spec):
+    """What is kept is the same to the bit; the mean is rounded at the very end."""
+    exchange = with_memory(compiled("gather", "sign", 3), spec)
+
+    def narrow(i):
+        return jax.tree.map(lambda x: x.astype(jnp.bfloat16), gradients(3, i))
+
+    def wide(i):
+        return jax.tree.map(lambda x: x.astype(jnp.float32), narrow(i))
+
+    pairs = zip(*(steps_of(exchange, 3, 2, g) for g in (narrow, wide)), strict=True)
+    for step, expected in pairs:
+        jax.tree.map(np.testing.assert_array_equal, step.state, expected.state)
+        rounded = jax.tree.map(lambda m: m.astype(jnp.bfloat16), expected.mean)
+        jax.tree.map(np.testing.assert_array_equal, step.mean, rounded)
+
+
 def take(exchange, workers):
     return steps_of(exchange, workers, STEPS, lambda i: gradients(workers, i))
 
@@ -188,10 +207,10 @@ def tracks(exchange, workers):
 
 
 def votes(exchange, workers):
-    """Every element is -1 or 1, and unanimous signs win."""
+    """Every element is -1, 0 or 1, and unanimous signs win."""
     assert not exchange.lawful
     for step in take(exchange, workers):
-        assert all((np.abs(m) == 1).all() for m in jax.tree.leaves(step.mean))
+        assert all((m == np.sign(m)).all() for m in jax.tree.leaves(step.mean))
         for m, s in zip(*map(jax.tree.leaves, (step.mean, step.sent)), strict=True):
             agreed = (s == s[:1]).all(axis=0)
             np.testing.assert_array_equal(m[agreed], s[0][agreed])

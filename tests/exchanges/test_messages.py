@@ -128,7 +128,7 @@ def test_gathered_traffic_does_grow():
         # Of what a worker hands over: N parts to the owners, and one answer.
         ("two_phase", "sign", 1 + 1 / 4),
         ("two_phase", "qsgd(levels=7)", (4 + 32 / 512) * 5 / 4),
-        ("majority_vote", "none", 1 + 1 / 4),
+        ("majority_vote", "none", 1.6 * 5 / 4),
         ("shared_scale", "none", 4),  # ceil(log2(2 * 4 + 1)) bits, 8 to a word
         ("sparse_reduce", "top_k(keep=0.01)", 0.01 * 1.25 * (32 + 9) * 5 / 4),
     ],

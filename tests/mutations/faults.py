@@ -123,6 +123,13 @@ FAULTS = [
         "tests/exchanges/test_plain.py::test_error_feedback_conserves",
     ),
     Fault(
+        "zero counts as a positive sign",
+        "jaxcomp/payloads.py",
+        "(x > 0).astype(jnp.uint8)",
+        "(x >= 0).astype(jnp.uint8)",
+        "tests/exchanges/test_zeros.py::test_what_is_frozen_stays_put",
+    ),
+    Fault(
         "dgc masks no momentum",
         "jaxcomp/memory/dgc.py",
         "jnp.where(x != 0, 0, u)",

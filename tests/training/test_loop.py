@@ -15,6 +15,9 @@ from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.meters import Totals
+from jaxcomp.training.progress import epoch_line
+from jaxcomp.training.step import StepMetrics
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 
@@ -153,6 +156,31 @@ def test_other_methods_train(changes, tmp_path):
         result = training.train_and_evaluate(config, tmp_path)
     finite = [np.isfinite(x).all() for x in jax.tree.leaves(result.state.params)]
     assert all(finite)
+
+
+@pytest.mark.slow
+def test_a_cap_that_binds_is_seen(tmp_path, capsys):
+    """The mean of the steps' overflow stands in the line of the epoch."""
+    config = small_config(
+        train_for="3 steps", log_every=1, compressor="threshold(v=1e-9, cap=0.1)"
+    )
+    training.train_and_evaluate(config, tmp_path)
+    logged = [float(row["overflow"]) for row in rows(tmp_path / "steps.csv")]
+    assert min(logged) > 0
+    said = f"  overflow {np.mean(logged):,.0f} a step"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("figures", "ending"),
+    [({"overflow": [1000.0, 1400.0]}, "s  overflow 1,200 a step"), ({}, " s")],
+)
+def test_the_line_of_an_epoch_ends_with_what_found_no_room(figures, ending):
+    usual = dict.fromkeys(StepMetrics._fields, np.ones(2))
+    metrics = StepMetrics(**{**usual, "figures": figures})
+    totals = Totals().add(metrics).add(metrics)
+    row = {**dict.fromkeys(METRIC_COLUMNS, 0.0), **totals.means()}
+    assert epoch_line(row, 1).endswith(ending)
 
 
 def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):

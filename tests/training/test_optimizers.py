@@ -9,6 +9,7 @@ import optax
 import pytest
 
 from jaxcomp import SpecError, training
+from jaxcomp.make import compressor_for
 from jaxcomp.memory import REGISTRY as MEMORIES
 from jaxcomp.training.method import make_method
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
@@ -37,7 +38,8 @@ def follow(
     """Parameters after each step of a chain, with dense first steps."""
     config: Any = small_config(**settings)
     setting = Setting(optax.constant_schedule(RATE), decay, dense_steps)
-    stages = [Stage(config.compressor, dense) for dense in (True, False)]
+    compressor = compressor_for(config.exchange, config.compressor)
+    stages = [Stage(compressor, dense) for dense in (True, False)]
     chains = [
         make_chain(config, stage, setting, make_method(config, stage, None, "workers"))
         for stage in stages

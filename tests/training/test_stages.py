@@ -1,12 +1,15 @@
 """What is sent may change during a run: warm-up of `keep`, dense steps, flushes."""
 
 import csv
+from typing import Any
 
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, training
+from jaxcomp.training.build import build
+from jaxcomp.training.loop import headline
 from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
@@ -18,7 +21,25 @@ HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
 def stages(**settings):
     usual = {"compressor": "top_k(keep=0.01)", "keep_warmup": ""}
     dense = {"dense_for": "", "flush_every": ""}
-    return make_stages(ConfigDict({**usual, **dense, **settings}), HORIZON)
+    config: Any = ConfigDict({**usual, **dense, **settings})
+    return make_stages(config, Stage(config.compressor, dense=False), HORIZON)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"mixer": "local_sgd(h=2)"},
+        {"scope": "per_leaf", "policy": (("*/bias", "sign"),)},
+    ],
+)
+def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
+    config = small_config(exchange="exact", keep_warmup="listed", **changes)
+    pieces = build(config)
+    assert "top_k" not in pieces.method.name
+    assert {pieces.stages.at(i) for i in (0, 20)} == {pieces.stages.at(10)}
+    assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, pieces)
+    assert "no use" not in headline(small_config(), build(small_config()))
 
 
 def test_the_exponential_warm_up_of_the_original():
@@ -27,7 +48,7 @@ def test_the_exponential_warm_up_of_the_original():
     np.testing.assert_allclose(exponential(0.001, epochs=5), expected)
     found = stages(compressor="dgc_top_k(0.001)", keep_warmup="exponential(epochs=5)")
     for epoch, keep in enumerate(expected):
-        sent = found.at(10 * epoch + 9).compressor
+        sent = str(found.at(10 * epoch + 9).compressor)
         assert float(sent.removeprefix("dgc_top_k(keep=").strip(")")) == pytest.approx(
             keep
         )
@@ -77,6 +98,7 @@ def test_mistakes_are_named(settings, word):
 
 def test_a_stage_says_what_it_sends():
     assert str(Stage("sign", dense=False)) == "sign"
+    assert str(Stage(None, dense=False)) == "what the exchange sends"
     assert str(Stage("sign", dense=True)) == "everything as it is"
 
 
