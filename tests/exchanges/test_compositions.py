@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from jaxcomp import compressors, exchanges, make_exchange, memory, parallel, scope
 from jaxcomp.base import Averaged, Exchange
+from jaxcomp.make import compressor_for
 
 DRAWS = int(os.environ.get("COMPOSITIONS", "200"))
 PARTS = 8  # tests among which the draws are divided
@@ -204,9 +205,9 @@ def test_what_is_put_together_is_right_or_refused(part):
     @given(COMPOSITIONS)
     def draws(drawn: Composition) -> None:
         try:
-            exchange = make_exchange(
-                drawn.exchange, drawn.compressor, drawn.memory, drawn.scope
-            )
+            # One that takes no compressor would refuse all of them.
+            used = compressor_for(drawn.exchange, drawn.compressor)
+            exchange = make_exchange(drawn.exchange, used, drawn.memory, drawn.scope)
             steps = follow(exchange, gradients(drawn), drawn.workers)
         except ValueError as error:
             refused.append(drawn)
