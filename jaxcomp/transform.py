@@ -164,7 +164,8 @@ def find_state(opt_state: Any) -> DistributedState:
 
 def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
     zero = jnp.float32(0)
-    info = Info(zero, zero, zero, {name: jnp.float32(0) for name in figures})
+    extra = {name: jnp.float32(0) for name in figures}
+    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
     return DistributedState(jnp.int32(0), state, PerWorker(info))
 
 

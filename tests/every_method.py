@@ -10,8 +10,10 @@ import optax
 
 import jaxcomp
 from jaxcomp import exchanges, gossip, local
+from jaxcomp.transform import find_state
 
 __all__ = [
+    "ALIKE",
     "EXCHANGES",
     "MIXERS",
     "WORKERS",
@@ -30,11 +32,17 @@ ARGUMENTS = {
     "budget": "(bits_per_step=4000, every=2, ladder=[sign, block_scaled(4)])",
     "hierarchical": "(per_host=2)",
     "power_sgd": "(rank=1, min_rate=1)",
-    **dict.fromkeys(local.REGISTRY, "(h=1)"),
+    **dict.fromkeys(local.REGISTRY, "(h=2)"),
 }
 COMPRESSORS = {
     **dict.fromkeys(("exact", "power_sgd", "majority_vote", "shared_scale"), "none"),
     **dict.fromkeys(("aligned_psum", "sparse_reduce"), "random_k(keep=0.3)"),
+}
+# Their collectives are those of `gather` and of `choco`.
+ALIKE = {
+    *("exact", "aligned_psum", "budget", "majority_vote", "power_sgd", "shared_scale"),
+    *("simulated", "sparse_reduce", "two_phase", "dcd_psgd", "ecd_psgd"),
+    *("choco_overlapped", "deep_squeeze", "diloco", "sparse_loco", "stale_hypercube"),
 }
 GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
 
@@ -73,7 +81,7 @@ def trees(*lead: int, seed: int = 0) -> dict[str, jax.Array]:
 
 
 def two_steps(name: str, start: Any, gradient: Any) -> Any:
-    """A worker's model after each of two steps; runs under the axis."""
+    """A worker's model after each of two steps, and what it reports; under the axis."""
     tx = link(name)
 
     def step(carry: Any, factor: jax.Array) -> Any:
@@ -81,6 +89,6 @@ def two_steps(name: str, start: Any, gradient: Any) -> Any:
         given = jax.tree.map(lambda g: factor * g, gradient)
         updates, state = tx.update(given, state, x)
         x = optax.apply_updates(x, updates)
-        return (x, state), x
+        return (x, state), (x, find_state(state).info.value)
 
     return jax.lax.scan(step, (start, tx.init(start)), jnp.array([1.0, -0.5]))[1]

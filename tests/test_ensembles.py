@@ -8,7 +8,7 @@ import pytest
 
 from jaxcomp import parallel
 from jaxcomp.exchanges import collectives
-from tests.every_method import EXCHANGES, MIXERS, WORKERS, trees, two_steps
+from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, trees, two_steps
 from tests.tiers import tiers
 
 MEMBERS = 3
@@ -33,12 +33,6 @@ def on_devices(step):
 
 # Collectives of parts of the axis, and of graphs where not everybody hears somebody.
 PARTS = ("hierarchical", "choco", "d_psgd")
-# Their collectives are those of `gather` and of `choco`.
-ALIKE = {
-    *("exact", "aligned_psum", "budget", "majority_vote", "power_sgd", "shared_scale"),
-    *("simulated", "sparse_reduce", "two_phase", "dcd_psgd", "ecd_psgd"),
-    *("choco_overlapped", "deep_squeeze", "diloco", "sparse_loco", "stale_hypercube"),
-}
 
 
 @functools.cache

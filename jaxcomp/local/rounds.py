@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp.base import (
     Array,
@@ -137,9 +138,10 @@ def _check_count(name: str, value: int) -> None:
 
 
 def _silence(exchange: Exchange) -> Info:
-    """The report of a step at which nothing is sent: there is no error to tell."""
-    zero, none = jnp.float32(0), jnp.float32(jnp.nan)
-    return Info(none, zero, zero, {name: jnp.float32(0) for name in exchange.figures})
+    """The report of a step at which nothing is sent."""
+    zero = jnp.float32(0)
+    figures = {name: jnp.float32(0) for name in exchange.figures}
+    return Info(zero, zero, zero, figures, np.False_)
 
 
 def _names(tree: Tree) -> list[str]:
