@@ -87,7 +87,8 @@ def mixing(
 
     What stands before it works on the local gradient and ends in the local update,
     momentum included. Parameters and the whole state are the worker's own: map all of
-    them (in_axes=0), or mark them `PerWorker`.
+    them (in_axes=0), or mark them `PerWorker`. Where workers start from different
+    models, `init` has to see all of these, as below, or run under the axis.
 
     Args:
       mixer: from `make_mixer`.
@@ -101,7 +102,7 @@ def mixing(
         >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
         >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
         >>> params = jnp.zeros((4, 3))  # four workers
-        >>> state = jax.vmap(tx.init)(params)
+        >>> state = jax.vmap(tx.init, axis_name="workers")(params)
         >>> step = lambda g, s, p: tx.update(g, s, p)[0]
         >>> grads = jnp.ones((4, 3))
         >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)

@@ -18,6 +18,7 @@ from jaxcomp.base import (
     spec_of,
     widen,
 )
+from jaxcomp.exchanges.starts import mean_start
 
 __all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
 
@@ -66,7 +67,7 @@ def rounds(
         schedule[(i + 1) * h // fragments - 1] = i + 1
 
     def init(params: Tree) -> RoundState:
-        parts = _cut(widen(params), fragments)
+        parts = _cut(mean_start(params, None, exchange.axis), fragments)
         zeros = tuple(jax.tree.map(jnp.zeros_like, part) for part in parts)
         return RoundState(
             anchors=parts,
