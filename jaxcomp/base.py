@@ -98,6 +98,8 @@ class Info(NamedTuple):
     # A method's own, named in `Exchange.figures`. Only the type protects the dict: to
     # JAX an immutable mapping is a leaf, or a tree of another structure.
     extra: Mapping[str, Array] = {}
+    # Whether anything was sent; where nothing was, there is no error to tell.
+    sends: Array | np.bool_ = np.True_
 
 
 class Averaged(NamedTuple):

@@ -1,6 +1,7 @@
 """From an exchange, or a mixer, to one link of an optax chain."""
 
 import functools
+import zlib
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +20,7 @@ from jaxcomp.base import (
     ticked,
 )
 
-__all__ = ["DistributedState", "distributed", "find_state", "mixing"]
+__all__ = ["DistributedState", "distributed", "find_state", "find_states", "mixing"]
 
 
 class DistributedState(NamedTuple):
@@ -47,7 +48,8 @@ def distributed(
       exchange: from `make_exchange`.
       seed: derives all keys from this seed and the step, for loops that cannot pass
         `key=` to `update`, such as flax's TrainState. Without it, `update` needs
-        `key=`: the same key on every worker, a base key is enough.
+        `key=`: the same key on every worker, a base key is enough. Links for parts
+        of a model, under `optax.multi_transform`, draw apart from one seed or key.
 
     Example:
         >>> from jaxcomp.make import make_exchange
@@ -78,7 +80,7 @@ def distributed(
         key: Array | None = None,
         **extra: Any,
     ) -> tuple[Tree, DistributedState]:
-        key = _step_key(key, seed, state.step)
+        key = _step_key(key, seed, state.step, updates)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
         return mean, DistributedState(ticked(state.clock), inner, PerWorker(info))
 
@@ -92,7 +94,8 @@ def mixing(
 
     What stands before it works on the local gradient and ends in the local update,
     momentum included. Parameters and the whole state are the worker's own: map all of
-    them (in_axes=0), or mark them `PerWorker`.
+    them (in_axes=0), or mark them `PerWorker`. Where workers start from different
+    models, `init` has to see all of these, as below, or run under the axis.
 
     Args:
       mixer: from `make_mixer`.
@@ -106,7 +109,7 @@ def mixing(
         >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
         >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
         >>> params = jnp.zeros((4, 3))  # four workers
-        >>> state = jax.vmap(tx.init)(params)
+        >>> state = jax.vmap(tx.init, axis_name="workers")(params)
         >>> step = lambda g, s, p: tx.update(g, s, p)[0]
         >>> grads = jnp.ones((4, 3))
         >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)
@@ -130,7 +133,7 @@ def mixing(
     ) -> tuple[Tree, DistributedState]:
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
-        key = _step_key(key, seed, state.step)
+        key = _step_key(key, seed, state.step, updates)
 
         def run(program: int) -> Any:
             return mixer.mix(params, updates, state.exchange, key, program)
@@ -157,26 +160,42 @@ def find_state(opt_state: Any) -> DistributedState:
         >>> int(find_state(tx.init(jnp.ones(3))).step)
         0
     """
-
-    def found(node: Any) -> bool:
-        return isinstance(node, DistributedState)
-
-    states = [n for n in jax.tree.leaves(opt_state, is_leaf=found) if found(n)]
+    states = find_states(opt_state)
     if len(states) != 1:
         raise ValueError(
-            f"expected one `distributed` or `mixing` in the chain, found {len(states)}"
+            "expected one `distributed` or `mixing` in the chain, found "
+            f"{len(states)}. find_states() returns all; or pass the part of the state "
+            "that holds the one you mean"
         )
     return states[0]
 
 
+def find_states(opt_state: Any) -> list[DistributedState]:
+    """All of them, where links have parts of the model; in the order of the tree.
+
+    Example:
+        >>> from jaxcomp.make import make_exchange
+        >>> link = distributed(make_exchange(), seed=0)
+        >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
+        >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
+        2
+    """
+
+    def found(node: Any) -> bool:
+        return isinstance(node, DistributedState)
+
+    return [n for n in jax.tree.leaves(opt_state, is_leaf=found) if found(n)]
+
+
 def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
     zero = jnp.float32(0)
-    info = Info(zero, zero, zero, {name: jnp.float32(0) for name in figures})
+    extra = {name: jnp.float32(0) for name in figures}
+    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
     return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
 
 
-def _step_key(key: Array | None, seed: int | None, step: Array) -> Array:
-    """The key of a step, from the caller's key or the link's seed."""
+def _step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:
+    """The key of a step, from the caller's key or the link's seed, for this tree."""
     if key is None:
         if seed is None:
             message = (
@@ -185,4 +204,22 @@ def _step_key(key: Array | None, seed: int | None, step: Array) -> Array:
             )
             raise TypeError(message)
         key = jax.random.key(seed)
+    part = _part(tree)
+    if part:
+        key = jax.random.fold_in(key, part)
     return jax.random.fold_in(key, step)
+
+
+def _part(tree: Tree) -> int:
+    """A number for the part of a model that a link is given; 0 for the whole.
+
+    Links that share a model would draw the same noise from one seed. Names, and not
+    their `hash`, which is another one in each process.
+    """
+
+    def left_out(node: Any) -> bool:
+        return node is None or isinstance(node, optax.MaskedNode)
+
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
+    names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]
+    return 0 if len(names) == len(paths) else zlib.crc32("\n".join(names).encode())

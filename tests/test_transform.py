@@ -1,5 +1,7 @@
 """`distributed` inside other people's loops."""
 
+import zlib
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,8 +13,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import parallel
-from jaxcomp.transform import find_state
+from jaxcomp import parallel, transform
+from jaxcomp.transform import find_state, find_states
 
 WORKERS = 4
 RNG = np.random.default_rng(0)
@@ -165,9 +167,42 @@ def test_a_methods_own_figures_reach_the_state():
     np.testing.assert_array_equal(find_state(state).info.value.extra["overflow"], 7)
 
 
+@pytest.mark.parametrize("key", [None, jax.random.key(0)], ids=["seed", "key"])
+@pytest.mark.parametrize(
+    "link",
+    [
+        jaxcomp.distributed(jaxcomp.make_exchange("gather", "random_k(keep=0.1)"), 0),
+        jaxcomp.mixing(
+            jaxcomp.make_mixer("choco", "ring", 2, compressor="random_k(keep=0.1)"), 0
+        ),
+    ],
+    ids=["distributed", "mixing"],
+)
+def test_links_of_parts_draw_apart_from_one_seed(link, key):
+    """Equal parts, one seed: the places they send are not the same."""
+    labels = {"a": "a", "b": "b"}
+    tx = optax.multi_transform({"a": link, "b": link}, labels)
+
+    def step(x):
+        tree = {"a": x, "b": x}
+        return tx.update(tree, tx.init(tree), tree, key=key)[0]
+
+    rows = jnp.asarray(np.random.default_rng(0).normal(size=(2, 500)), jnp.float32)
+    updates = jax.jit(jax.vmap(step, axis_name="workers"))(rows)
+    assert not np.array_equal(updates["a"], updates["b"])
+
+
+def test_a_part_is_the_same_in_every_process():
+    """A number that a hash of names, salted anew in each process, would not give."""
+    part = {"a": jnp.ones(2), "b": optax.MaskedNode()}
+    assert transform._part(part) == zlib.crc32(b"['a']")
+    assert transform._part({"a": jnp.ones(2)}) == 0, "as it always was"
+
+
 def test_find_state_wants_exactly_one():
     with pytest.raises(ValueError, match="found 0"):
         find_state(optax.adam(0.1).init(fresh_params()))
     twice = optax.chain(chain(), chain()).init(fresh_params())
-    with pytest.raises(ValueError, match="found 2"):
+    with pytest.raises(ValueError, match=r"found 2. find_states\(\)"):
         find_state(twice)
+    assert [int(state.step) for state in find_states(twice)] == [0, 0]

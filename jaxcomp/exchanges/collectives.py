@@ -117,18 +117,14 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
     if len(pairs) == workers:
         return jax.lax.ppermute(x, axis, pairs)
 
-    # vmap knows no permutation of a part of the workers.
-    @jax.custom_batching.custom_vmap
-    def sent(x: Array) -> Array:
+    def permuted(x: Array) -> Array:
         return jax.lax.ppermute(x, axis, pairs)
 
-    @sent.def_vmap
-    def _(size: int, batched: Any, x: Array) -> tuple[Array, bool]:
-        rows = x if batched[0] else jnp.broadcast_to(x, (size, *x.shape))
+    def simulated(rows: Array) -> Array:
         sources, destinations = np.array(pairs).reshape(-1, 2).T
-        return jnp.zeros_like(rows).at[destinations].set(rows[sources]), True
+        return jnp.zeros_like(rows).at[destinations].set(rows[sources])
 
-    return sent(x)
+    return _written_out(permuted, simulated, x, axis)
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
@@ -165,27 +161,79 @@ def _over(
         return collective(tree, axis)
     groups = axis.groups()
 
-    @jax.custom_batching.custom_vmap
     def grouped(tree: Tree) -> Tree:
         return collective(tree, axis.axis, axis_index_groups=groups)
 
-    @grouped.def_vmap
-    def _(workers: int, batched: Any, tree: Tree) -> tuple[Tree, Any]:
+    def of_all(rows: Array) -> Array:
         members = jnp.asarray(groups)
-        own, place = np.zeros((2, workers), np.int32)  # group of a worker, place in it
+        if alike:
+            return simulated(rows[members[0]], jnp.int32(0))
+        own, place = np.zeros(
+            (2, len(rows)), np.int32
+        )  # group of a worker, place in it
         for i, group in enumerate(groups):
             own[group], place[group] = i, range(len(group))
+        return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(own, place)
 
-        def result(x: Array, is_batched: bool) -> Array:
-            if not is_batched:
-                x = jnp.broadcast_to(x, (workers, *x.shape))
-            if alike:
-                return simulated(x[members[0]], jnp.int32(0))
-            return jax.vmap(lambda g, p: simulated(x[members[g]], p))(own, place)
+    return _written_out(grouped, of_all, tree, axis.axis, alike)
 
-        return (
-            jax.tree.map(result, tree, *batched),
-            jax.tree.map(lambda x: not alike, tree),
-        )
 
-    return grouped(tree)
+def _written_out(
+    collective: Callable[[Tree], Tree],
+    simulated: Callable[[Array], Array],
+    tree: Tree,
+    axis: str,
+    alike: bool = False,
+) -> Tree:
+    """A collective that vmap does not know, with what it does to all workers' rows.
+
+    Other axes that are mapped inside or around that of the workers, such as the members
+    of an ensemble, pass through.
+
+    Args:
+      collective: treats dimensions at the end of its arrays one by one.
+      simulated: all workers' arrays -> all workers' results.
+      tree: of this worker.
+      axis: name of the axis.
+      alike: whether all workers have the same result; it is then returned once.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def run(tree: Tree, place: Array) -> Tree:
+        return collective(tree)
+
+    # A rule is not told whose axis it is. The place differs along that of the workers,
+    # and along no other.
+    @run.def_vmap
+    def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
+        in_tree, is_workers = batched
+        if is_workers:
+
+            def of_workers(x: Array, differs: bool) -> Array:
+                return simulated(
+                    x if differs else jnp.broadcast_to(x, (size, *x.shape))
+                )
+
+            results = jax.tree.map(of_workers, tree, in_tree)
+            return results, jax.tree.map(lambda x: not alike, tree)
+
+        def moved(tree: Tree, source: int, destination: int) -> Tree:
+            return jax.tree.map(
+                lambda x, differs: (
+                    jnp.moveaxis(x, source, destination) if differs else x
+                ),
+                tree,
+                in_tree,
+            )
+
+        return moved(run(moved(tree, 0, -1), place), -1, 0), in_tree
+
+    # All are linear. Left to JAX, the rule for tangents loses whose axis it is.
+    linear = jax.custom_jvp(run)
+
+    @linear.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
+        (tree, place), (change, _) = primals, tangents
+        return run(tree, place), run(change, place)
+
+    return linear(tree, jax.lax.axis_index(axis))

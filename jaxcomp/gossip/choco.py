@@ -12,10 +12,10 @@ from jaxcomp.base import (
     cast_like,
     spec_of,
     widen,
-    zeros_like_spec,
 )
 from jaxcomp.exchanges.common import figure_names
 from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
@@ -41,9 +41,10 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
     x    <- x + gamma p
 
     Any compressor works: what a message leaves out stays in x - x_hat and comes with
-    the next ones. Estimates start at the initial model, which all workers know. p is
-    kept instead of sum_j w_ij x_hat_j: it rounds relative to what workers disagree on,
-    and not relative to the model, so that the mean hardly drifts.
+    the next ones. Estimates start at the initial models, and p at their differences:
+    `jaxcomp.exchanges.starts` says where `init` knows these. p is kept instead of
+    sum_j w_ij x_hat_j: it rounds relative to what workers disagree on, and not relative
+    to the model, so that the mean hardly drifts.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
@@ -61,9 +62,8 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> ChocoState:
-        start = widen(params)
-        pull = zeros_like_spec(spec_of(start))
-        return ChocoState(start, pull, codec.init(spec_of(params)))
+        pull = first_pull(params, graph, axis)
+        return ChocoState(widen(params), pull, codec.init(spec_of(params)))
 
     def mix(
         params: Tree, updates: Tree, state: ChocoState, key: Array, program: int

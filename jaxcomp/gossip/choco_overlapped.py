@@ -14,11 +14,11 @@ from jaxcomp.base import (
     cast_like,
     spec_of,
     widen,
-    zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import figure_names, measure
 from jaxcomp.gossip.neighbours import listen, plus, symmetric_round
+from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
@@ -67,7 +67,8 @@ def choco_overlapped(
         # Nothing is unknown yet: a message of zeros.
         zeros = jax.tree.map(lambda x: x * 0, params)
         payload, _ = codec.compress(zeros, state, jax.random.key(0))
-        return OverlappedState(start, zeros_like_spec(start), fuse(payload), state)
+        pull = first_pull(params, graph, axis)
+        return OverlappedState(start, pull, fuse(payload), state)
 
     def mix(
         params: Tree, updates: Tree, state: OverlappedState, key: Array, program: int

@@ -11,12 +11,11 @@ from jaxcomp.base import (
     Tree,
     cast_like,
     spec_of,
-    wide_spec,
     widen,
-    zeros_like_spec,
 )
 from jaxcomp.exchanges.common import figure_names
 from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 
@@ -36,9 +35,10 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     q  = C(p + u)       the way to the neighbours' mean model, and the own update
     x += D(q),  p += sum_j w_ij (D(q_j) - D(q))
 
-    The neighbours know each model exactly, since it is the sum of its messages. There
-    is no feedback of what a message leaves out: a compressor that keeps little needs a
-    tiny learning rate, or diverges. `choco` does not.
+    The neighbours know each model exactly: it is its start, of which p knows the
+    differences (`jaxcomp.exchanges.starts`), and the sum of its messages. There is no
+    feedback of what a message leaves out: a compressor that keeps little needs a tiny
+    learning rate, or diverges. `choco` does not.
 
     Args:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
@@ -53,7 +53,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     codec = lift(plan)
 
     def init(params: Tree) -> DcdState:
-        pull = zeros_like_spec(wide_spec(spec_of(params)))
+        pull = first_pull(params, graph, axis)
         return DcdState(pull, codec.init(spec_of(params)))
 
     def mix(

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of, widen
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import figure_names, measure
+from jaxcomp.exchanges.starts import mean_start
 from jaxcomp.gossip.neighbours import plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
@@ -47,7 +48,8 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     codec = lift(plan)
 
     def init(params: Tree) -> DelayedState:
-        return DelayedState(widen(params), codec.init(spec_of(params)))
+        server = mean_start(params, graph.size, axis)
+        return DelayedState(server, codec.init(spec_of(params)))
 
     def mix(
         params: Tree, updates: Tree, state: DelayedState, key: Array, program: int

@@ -15,8 +15,11 @@ from jaxcomp.base import (
     spec_of,
     wide_spec,
     widen,
+    zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.starts import mean_start
+from jaxcomp.gossip.neighbours import plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan
@@ -30,6 +33,7 @@ class CubeState(NamedTuple):
     step: Array  # [] int32
     stamps: Array  # [N] int32: the step of each update; 0: never heard
     table: Tree  # leaves [N, ...]
+    way: Tree  # to the mean of the starts; 0 once it is gone
 
 
 def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
@@ -60,7 +64,8 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
             return jnp.zeros((graph.size, *spec.shape), spec.dtype)
 
         table = jax.tree.map(rows, wide_spec(spec_of(params)))
-        return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table)
+        way = plus(mean_start(params, graph.size, axis), widen(params), -1)
+        return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table, way)
 
     def mix(
         params: Tree, updates: Tree, state: CubeState, key: Array, program: int
@@ -91,8 +96,8 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         zero = jnp.float32(0)
         age = jnp.mean((step - stamps).astype(jnp.float32))
         info = Info(zero, zero, zero, {"mean_age": age})
-        new = CubeState(step, stamps, table)
-        return Mixed(jax.tree.map(mean, table), new, info)
+        new = CubeState(step, stamps, table, zeros_like_spec(state.way))
+        return Mixed(plus(state.way, jax.tree.map(mean, table)), new, info)
 
     return Mixer(
         f"stale_hypercube of {graph.size} workers",

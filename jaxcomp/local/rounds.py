@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp.base import (
     Array,
@@ -18,6 +19,7 @@ from jaxcomp.base import (
     ticked,
     widen,
 )
+from jaxcomp.exchanges.starts import mean_start
 
 __all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
 
@@ -66,7 +68,7 @@ def rounds(
         schedule[(i + 1) * h // fragments - 1] = i + 1
 
     def init(params: Tree) -> RoundState:
-        parts = _cut(widen(params), fragments)
+        parts = _cut(mean_start(params, None, exchange.axis), fragments)
         zeros = tuple(jax.tree.map(jnp.zeros_like, part) for part in parts)
         return RoundState(
             anchors=parts,
@@ -139,9 +141,10 @@ def _check_count(name: str, value: int) -> None:
 
 
 def _silence(exchange: Exchange) -> Info:
-    """The report of a step at which nothing is sent: there is no error to tell."""
-    zero, none = jnp.float32(0), jnp.float32(jnp.nan)
-    return Info(none, zero, zero, {name: jnp.float32(0) for name in exchange.figures})
+    """The report of a step at which nothing is sent."""
+    zero = jnp.float32(0)
+    figures = {name: jnp.float32(0) for name in exchange.figures}
+    return Info(zero, zero, zero, figures, np.False_)
 
 
 def _names(tree: Tree) -> list[str]:

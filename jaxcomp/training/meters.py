@@ -50,7 +50,7 @@ class Totals(NamedTuple):
 
     def add(self, metrics: StepMetrics) -> "Totals":
         """With one more step, averaged over the workers that this process sees."""
-        error = _mean(metrics.gradient_error)
+        error = _error_of(metrics)
         silent = math.isnan(error)
         return self._replace(
             steps=self.steps + 1,
@@ -99,7 +99,7 @@ def step_row(
         "images_per_second": batch_size / timing.total,
         "gradient_norm": gradient_norm(metrics),
         "residual_norm": residual_norm(metrics),
-        "gradient_error": _mean(metrics.gradient_error),
+        "gradient_error": _error_of(metrics),
         **{name: _mean(value) for name, value in metrics.figures.items()},
     }
 
@@ -141,6 +141,11 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
         "with --config.nonfinite=skip.",
     ]
     raise NonFinite("\n".join(message))
+
+
+def _error_of(metrics: StepMetrics) -> float:
+    """The mean error; NaN where nothing was sent, and there is none."""
+    return _mean(metrics.gradient_error) if np.all(metrics.sends) else math.nan
 
 
 def _mean(per_worker: Any) -> float:

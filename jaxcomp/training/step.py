@@ -29,6 +29,7 @@ class StepMetrics(NamedTuple):
     applied: Array  # [] bool: False where something was not finite and nothing changed
     gradient_norms: Array  # [leaves] of the local gradient
     gradient_error: Array  # [] |given - sent|^2 / |given|^2
+    sends: Array  # [] bool: whether the step sent anything, and so has such an error
     residual_norm: Array  # []
     figures: dict[str, Array]  # each []; what the exchange names in its `figures`
 
@@ -132,6 +133,7 @@ def make_train_step(
             applied=applied & healthy,
             gradient_norms=norms,
             gradient_error=info.gradient_error,
+            sends=info.sends,
             residual_norm=info.residual_norm,
             figures=info.extra,
         )

@@ -100,8 +100,9 @@ def test_simulated_workers_report_the_same_bytes(name):
     compressor = "none" if name == "d_psgd" else "top_k(keep=0.1)"
     mixer, start = gossip.make(name, graph, compressor), problem(4).start
     tx = jaxcomp.mixing(mixer, seed=0)
+    state = tx.init(start)
     traced = wire.traced_collectives(
-        lambda p: tx.update(p, tx.init(p), p)[0], start, axis="workers", workers=4
+        lambda p: tx.update(p, state, p)[0], start, axis="workers", workers=4
     )
     compiled = program(mixer, start, 4)
     assert wire.collective_bytes(traced) == wire.collective_bytes(compiled)

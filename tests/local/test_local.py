@@ -146,6 +146,20 @@ def test_one_program_or_many_are_the_same_run():
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, many)
 
 
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_step_tells_whether_it_sent_anything(sends):
+    """And has no error that is not a number, which `jax_debug_nans` would refuse."""
+    given, tx = problem(WORKERS), jaxcomp.mixing(mixer_of("local_sgd(h=2)"), 0, sends)
+
+    def step(target):
+        x = given.start
+        return tx.update(target, tx.init(x), x)[1].info.value
+
+    info = jax.jit(jax.vmap(step, axis_name="workers"))(given.targets)
+    np.testing.assert_array_equal(info.sends, sends)
+    np.testing.assert_array_equal(info.gradient_error, 0)
+
+
 # --- Refusals ---------------------------------------------------------------------
 
 

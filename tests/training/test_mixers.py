@@ -1,5 +1,7 @@
 """Runs whose workers have models of their own."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -134,7 +136,9 @@ def test_mappers_agree(mapper, finished, tmp_path):
 
 def test_local_bytes_are_those_of_the_steps_that_sent(tmp_path):
     """22 steps of a round of 4: five times one message."""
-    result = training.train_and_evaluate(local_config("diloco(h=4)"), tmp_path)
+    result = training.train_and_evaluate(
+        local_config("diloco(h=4)", log_every=1), tmp_path
+    )
     leaves = jax.tree.leaves(parallel.to_host(result.state.params))
     size = sum(x.size for x in leaves) // 2  # of one of two workers
     message = -(-size // 2) + 4 * -(-size // 512)
@@ -142,6 +146,9 @@ def test_local_bytes_are_those_of_the_steps_that_sent(tmp_path):
     # What is not sent has no error that would count in the mean.
     errors = [float(r["gradient_error"]) for r in rows(tmp_path / "metrics.csv")]
     assert all(0.001 < error < 1 for error in errors)
+    steps = rows(tmp_path / "steps.csv")
+    told = [int(r["step"]) for r in steps if not math.isnan(float(r["gradient_error"]))]
+    assert told == [4, 8, 12, 16, 20]
 
 
 def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):

@@ -1,0 +1,81 @@
+"""Not the workers alone are mapped: members of an ensemble train as if alone."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcomp import parallel
+from jaxcomp.exchanges import collectives
+from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, trees, two_steps
+from tests.tiers import tiers
+
+MEMBERS = 3
+START, GRADIENTS = trees(WORKERS, MEMBERS), trees(WORKERS, MEMBERS, seed=1)
+
+
+def inside(step):
+    """Each worker has all members."""
+    return jax.vmap(jax.vmap(step), axis_name="workers")
+
+
+def outside(step):
+    """Each member has workers of its own."""
+    workers = jax.vmap(step, axis_name="workers")
+    return jax.vmap(workers, in_axes=1, out_axes=1)
+
+
+def on_devices(step):
+    crew = parallel.setup(WORKERS, "pmap")
+    return parallel.map_step(jax.vmap(step), crew, in_axes=0, out_axes=0)
+
+
+# Collectives of parts of the axis, and of graphs where not everybody hears somebody.
+PARTS = ("hierarchical", "choco", "d_psgd")
+
+
+@functools.cache
+def one_by_one(name):
+    step = jax.jit(jax.vmap(functools.partial(two_steps, name), axis_name="workers"))
+    members = [
+        step(*jax.tree.map(lambda x, e=e: x[:, e], (START, GRADIENTS)))
+        for e in range(MEMBERS)
+    ]
+    return jax.tree.map(lambda *rows: np.stack(rows, axis=1), *members)
+
+
+@pytest.mark.parametrize(
+    ("name", "nested"),
+    tiers(
+        [
+            *((name, inside) for name in (*EXCHANGES, *MIXERS)),
+            *((name, how) for name in PARTS for how in (outside, on_devices)),
+        ],
+        lambda case: case[0] not in ALIKE,
+    ),
+)
+def test_members_are_trained_as_if_alone(name, nested):
+    step = nested(functools.partial(two_steps, name))
+    if nested is not on_devices:
+        step = jax.jit(step)
+    jax.tree.map(
+        lambda ours, alone: np.testing.assert_allclose(
+            ours, alone, rtol=2e-5, atol=2e-5
+        ),
+        step(START, GRADIENTS),
+        one_by_one(name),
+    )
+
+
+def test_a_change_of_what_is_sent_is_a_change_of_what_arrives():
+    """Collectives are linear, and remain whose they are under `jax.jvp`."""
+
+    def sent(x):
+        return collectives.permute(x, [(0, 1), (1, 0)], "workers")
+
+    def change(x, direction):
+        return jax.jvp(sent, (x,), (direction,))[1]
+
+    x, direction = START["bias"], GRADIENTS["bias"]
+    np.testing.assert_array_equal(inside(change)(x, direction), inside(sent)(direction))
