@@ -69,9 +69,11 @@ def program(**settings: Any) -> Program:
     def method_at(stage: Stage) -> Any:
         return make_method(config, stage, graph, crew.axis)
 
-    usual = method_at(Stage(config.compressor, dense=False))
+    sent = Stage(config.compressor, dense=False)
+    usual = method_at(sent)
     own_models = isinstance(usual, Mixer)
-    stages = make_stages(config, HORIZON, usual.schedule if own_models else (0,))
+    cycle = usual.schedule if own_models else (0,)
+    stages = make_stages(config, sent, HORIZON, cycle)
     setting = Setting(rate_of("cosine"), DECAY, stages.dense_steps)
 
     @functools.cache
