@@ -25,9 +25,9 @@ from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.common import (
     leaf_contractions,
     measure,
-    squared_norm,
     with_method,
 )
+from jaxcomp.norms import norm
 from jaxcomp.payloads import Dense, fuse, split
 from jaxcomp.scope import Group, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.plans import joined_spec
@@ -159,7 +159,10 @@ def budget(
             branches = [_adder(c, like, x) for c, like in pairs]
             means.append(jax.lax.switch(choices[i], branches, rows))
 
-        errors = jnp.mean(errors, axis=0)
+        # Of the largest, so that squares stay in range.
+        peak = jnp.max(errors)
+        shares = errors / jnp.where(peak == 0, 1.0, peak)
+        errors = jnp.mean(jnp.square(shares), axis=0)
         limit = layout.size - layout.head_words
         new_choices = jax.lax.cond(
             # From a NaN nothing can be learned; it is seen in the mean.
@@ -259,12 +262,12 @@ def _lay_out(
 
 
 def _errors(options: list[Compressor], vectors: Sequence[Array], keys: list) -> Array:
-    """|x - C(x)|^2 of every vector with every option."""
+    """|x - C(x)| of every vector with every option; its square need not be a float."""
 
     def error(option: Compressor, x: Array, key: Array) -> Array:
         payload, _ = option.compress(x, (), key)
         x_hat = option.decompress(payload, x).astype(jnp.float32)
-        return squared_norm(x.astype(jnp.float32) - x_hat)
+        return norm(x.astype(jnp.float32) - x_hat)
 
     pairs = zip(vectors, keys, strict=True)
     return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])

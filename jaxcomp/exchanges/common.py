@@ -13,8 +13,10 @@ from jaxcomp.base import (
     Spec,
     Tree,
     spec_of,
+    widen,
 )
 from jaxcomp.exchanges import collectives
+from jaxcomp.norms import norm
 from jaxcomp.scope import Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
 
@@ -23,7 +25,7 @@ __all__ = [
     "figure_names",
     "leaf_contractions",
     "measure",
-    "squared_norm",
+    "report",
     "with_method",
 ]
 
@@ -45,17 +47,6 @@ def compress_own(
     return payload, PerWorker(new)
 
 
-def squared_norm(tree: Tree) -> Array:
-    """Sum of the squares of all elements, in float32.
-
-    Example:
-        >>> squared_norm({"a": jnp.array([3.0]), "b": jnp.array([4.0])})
-        Array(25., dtype=float32)
-    """
-    leaves = [jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(tree)]
-    return sum(leaves, start=jnp.float32(0))
-
-
 def measure(
     given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
 ) -> Info:
@@ -67,13 +58,20 @@ def measure(
       codec: the compressor whose figures of `payload` are reported too.
       payload: of this worker.
     """
-    error = squared_norm(jax.tree.map(lambda g, s: g - s, given, sent))
-    norm = squared_norm(given)
-    relative = error / jnp.where(norm == 0, 1.0, norm)
+    missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    return Info(relative, jnp.sqrt(error), residual_norm=jnp.float32(0), extra=extra)
+    return report(norm(missing), norm(given))._replace(extra=extra)
+
+
+def report(lost: Array, whole: Array) -> Info:
+    """`Info` of the norms of what is lost and of what was given.
+
+    Norms, for their squares leave float32 long before a gradient does.
+    """
+    relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
+    return Info(relative, lost, residual_norm=jnp.float32(0))
 
 
 def figure_names(codec: Compressor) -> tuple[str, ...]:
