@@ -15,6 +15,9 @@ __all__ = ["dense_step", "exact"]
 def exact(plan: Plan, axis: Axis) -> Exchange:
     """Average the uncompressed tree: mean = (1/N) sum_i g_i, by one all-reduce.
 
+    Sums are in at least float32, and travel as such: in float16 they may overflow where
+    the mean does not.
+
     Args:
       plan: not used; every exchange has the same signature, so that one setting
         switches the compression off.

@@ -1,4 +1,4 @@
-"""What every exchange does at the edges: of number ranges, and of what a tree may be."""
+"""What every exchange does at the edges of numbers, and of what a tree may be."""
 
 import functools
 
@@ -64,3 +64,19 @@ def test_the_report_does_not_depend_on_the_scale(exchange, compressor, power):
         unsent = np.ldexp(b.unsent_norm, -power)
         np.testing.assert_allclose(unsent, a.unsent_norm, rtol=1e-4, atol=1e-5)
         np.testing.assert_equal(b.extra, a.extra)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_a_mean_in_float16_does_not_overflow(exchange, compressor):
+    """The sum of the workers' gradients does."""
+    largest = float(jnp.finfo(jnp.float16).max)
+    rng = np.random.default_rng(0)
+    shapes = jax.tree.map(np.shape, gradients(few_workers(exchange), 0))
+    tree = {
+        name: jnp.asarray(rng.uniform(0.6, 0.9, shape) * largest, jnp.float16)
+        for name, shape in shapes.items()
+    }
+    [step] = take(exchange, compressor, tree)
+    for mean in jax.tree.leaves(step.mean):
+        assert mean.dtype == np.float16
+        assert np.isfinite(mean).all()

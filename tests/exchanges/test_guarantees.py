@@ -4,7 +4,6 @@ The table in the document has a row for each exchange, a column for each memory,
 of these words in each cell: conserves, exact, follows, lossy, refused, tracks, votes.
 """
 
-import re
 from pathlib import Path
 
 import jax
