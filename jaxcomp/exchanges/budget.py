@@ -232,7 +232,7 @@ def _lay_out(
     for group in groups_of(plan, spec):
         is_lossless = group.compressor.contraction(joined_spec(group)) == 1
         (dense if is_lossless else chosen).append(group)
-    if not chosen:
+    if dense and not chosen:
         message = (
             f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
             f"to choose: name a compressor that loses something, such as 'sign'"
@@ -245,7 +245,7 @@ def _lay_out(
 
     payloads = [[sent(option, group) for option in options] for group in chosen]
     counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
-    words = np.array(counts, np.int32)
+    words = np.array(counts, np.int32).reshape(len(chosen), len(options))
     table = jax.ShapeDtypeStruct(words.shape, jnp.float32)
     head = (table, [joined_spec(group) for group in dense])
     head_words = jax.eval_shape(fuse, head).size

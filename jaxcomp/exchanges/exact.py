@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
+from jaxcomp.base import Array, Averaged, Axis, Exchange, Spec, State, Tree
 from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import nothing_lost
 from jaxcomp.scope import Plan
 
 __all__ = ["dense_step", "exact"]
@@ -48,10 +48,8 @@ def _dense(
     """`average` of what sends everything; its figures are zeros."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
-        zero = jnp.zeros((), jnp.float32)
-        extra: dict[str, Array] = dict.fromkeys(figures, zero)
-        info = Info(zero, zero, zero, extra)
-        return Averaged(collectives.mean(tree, axis), tree, state, info)
+        mean = collectives.mean(tree, axis)
+        return Averaged(mean, tree, state, nothing_lost(figures))
 
     return average
 

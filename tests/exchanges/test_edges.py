@@ -1,5 +1,6 @@
 """What every exchange does at the edges of numbers, and of what a tree may be."""
 
+import contextlib
 import functools
 
 import jax
@@ -7,15 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxcomp import SpecError, gossip, local, make_mixer
+from jaxcomp.base import spec_of
 from jaxcomp.exchanges import REGISTRY
 from tests.exchanges.matrix import (
     FIRST,
+    MEMORIES,
     PAIRS,
     compiled,
     few_workers,
     gradients,
     name_of,
     steps_of,
+    with_memory,
 )
 from tests.tiers import tiers
 
@@ -80,3 +85,70 @@ def test_a_mean_in_float16_does_not_overflow(exchange, compressor):
     for mean in jax.tree.leaves(step.mean):
         assert mean.dtype == np.float16
         assert np.isfinite(mean).all()
+
+
+# --- Trees with little in them --------------------------------------------------------
+
+EMPTY = {"nothing": {}, "no_elements": jnp.zeros((0, 3))}
+BESIDE = {"empty": jnp.zeros((0, 3)), "scalar": jnp.float32(2)}
+
+
+def for_all(tree, workers):
+    """The same tree on all workers."""
+    return jax.tree.map(lambda x: jnp.stack([x] * workers), tree)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_of_nothing_nothing_is_sent(exchange, compressor):
+    """With no memory that the exchange may have."""
+    workers = few_workers(exchange)
+    inner, pairs = compiled(exchange, compressor, workers), []
+    for spec in MEMORIES:
+        with contextlib.suppress(SpecError):  # this pair is refused
+            pairs.append(with_memory(inner, spec))
+    for built in pairs:
+        steps = steps_of(built, workers, 2, lambda i: for_all(EMPTY, workers))
+        assert spec_of(steps[1].mean) == spec_of(EMPTY)
+        assert steps[1].info.gradient_error.tolist() == [0] * workers
+        assert steps[1].info.extra.keys() == set(built.figures)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_leaves_without_elements_and_scalars(exchange, compressor):
+    """They take part as any other does."""
+    workers = few_workers(exchange)
+    tree = {**gradients(workers, 0), **for_all(BESIDE, workers)}
+    [step] = take(exchange, compressor, tree)
+    assert spec_of(step.mean) == spec_of(jax.tree.map(lambda x: x[0], tree))
+    assert all(np.isfinite(mean).all() for mean in jax.tree.leaves(step.mean))
+
+
+GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
+WHOLE = {"d_psgd", "stale_hypercube"}  # send models as they are
+
+
+def mixer_of(name):
+    """On four workers; of a local method most fragments are empty."""
+    if name in local.REGISTRY:
+        spec = f"{name}(h=4, fragments=4)"
+        return make_mixer(spec, exchange="two_phase", compressor="sign")
+    compressor = "none" if name in WHOLE else "sign"
+    return make_mixer(name, GRAPHS.get(name, "ring"), 4, compressor=compressor)
+
+
+@pytest.mark.parametrize("model", [EMPTY, {**BESIDE, "large": jnp.ones(50)}])
+@pytest.mark.parametrize("name", [*gossip.REGISTRY, *local.REGISTRY])
+def test_mixers_of_models_with_little_in_them(name, model):
+    mixer = mixer_of(name)
+
+    def run(update):
+        x, state = model, mixer.init(model)
+        for number in mixer.schedule:
+            updates = jax.tree.map(lambda x: update * x, x)
+            mixed = mixer.mix(x, updates, state, jax.random.key(0), number)
+            x, state = jax.tree.map(jnp.add, x, mixed.updates), mixed.state
+        return x
+
+    models = jax.jit(jax.vmap(run, axis_name="workers"))(jnp.arange(4.0))
+    assert spec_of(models) == spec_of(for_all(model, 4))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(models))
