@@ -70,9 +70,7 @@ def make(
 
 
 def _silent_when_empty(exchange: Exchange) -> Exchange:
-    """The same exchange; of a tree without elements, such as an empty fragment of a
-    model, it sends nothing and its state stays as it is.
-    """
+    """The same exchange; of a tree without elements it sends and keeps nothing."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         if any(leaf.size for leaf in jax.tree.leaves(tree)):

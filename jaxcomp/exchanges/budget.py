@@ -26,6 +26,7 @@ from jaxcomp.exchanges.common import (
     leaf_contractions,
     measure,
     with_method,
+    worst,
 )
 from jaxcomp.norms import norm
 from jaxcomp.payloads import Dense, fuse, split
@@ -191,23 +192,19 @@ def budget(
         average=average,
         axis=axis,
         figures=("budget_words_used",),
-        contraction=functools.partial(_contractions, plan, options),
+        contraction=functools.partial(
+            leaf_contractions, plan, of=functools.partial(_contraction, options)
+        ),
     )
 
 
-def _contractions(
-    plan: Plan, options: list[Compressor], spec: Spec
-) -> list[float | None]:
+def _contraction(
+    options: list[Compressor], compressor: Compressor, spec: Spec
+) -> float | None:
     """Of what is not sent dense, that of the worst option."""
-    result = leaf_contractions(plan, spec)
-    for group in groups_of(plan, spec):
-        deltas = [option.contraction(joined_spec(group)) for option in options]
-        known = [delta for delta in deltas if delta is not None]
-        for leaf in group.leaves:
-            if result[leaf.place] != 1:
-                worst = min(known) if len(known) == len(deltas) else None
-                result[leaf.place] = worst
-    return result
+    if compressor.contraction(spec) == 1:
+        return 1.0
+    return worst(option.contraction(spec) for option in options)
 
 
 def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:

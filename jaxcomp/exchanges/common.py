@@ -1,5 +1,7 @@
 """What several exchanges need: own payloads, the report of one step, names."""
 
+from collections.abc import Callable, Iterable
+
 import jax
 import jax.numpy as jnp
 
@@ -28,6 +30,7 @@ __all__ = [
     "nothing_lost",
     "report",
     "with_method",
+    "worst",
 ]
 
 
@@ -86,8 +89,18 @@ def figure_names(codec: Compressor) -> tuple[str, ...]:
     return tuple(figure.name for figure in codec.figures)
 
 
-def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
+def leaf_contractions(
+    plan: Plan,
+    spec: Spec,
+    of: Callable[[Compressor, Spec], float | None] = lambda c, x: c.contraction(x),
+) -> list[float | None]:
     """For each leaf, the contraction of the compressor of its group.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      spec: of the tree.
+      of: (compressor, spec of the vector) -> contraction, where it is not compressed
+        by just this compressor as just this vector.
 
     Example:
         >>> from jaxcomp.compressors import make
@@ -98,10 +111,22 @@ def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
     """
     result: list[float | None] = [1.0] * len(jax.tree.leaves(spec))
     for group in groups_of(plan, spec):
-        delta = group.compressor.contraction(joined_spec(group))
+        delta = of(group.compressor, joined_spec(group))
         for leaf in group.leaves:
             result[leaf.place] = delta
     return result
+
+
+def worst(contractions: Iterable[float | None]) -> float | None:
+    """What holds of all: the least, or None where one is not bounded.
+
+    Example:
+        >>> worst([1.0, 0.5]), worst([1.0, None])
+        (0.5, None)
+    """
+    every = list(contractions)
+    known = [delta for delta in every if delta is not None]
+    return min(known) if len(known) == len(every) else None
 
 
 def with_method(exchange: str, method: str) -> str:

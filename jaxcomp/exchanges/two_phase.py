@@ -10,8 +10,10 @@ from jaxcomp.base import (
     Array,
     Averaged,
     Axis,
+    Compressor,
     Exchange,
     PerWorker,
+    Spec,
     State,
     Tree,
     cast_like,
@@ -20,8 +22,13 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import leaf_contractions, measure, with_method
-from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows
+from jaxcomp.exchanges.common import (
+    leaf_contractions,
+    measure,
+    with_method,
+    worst,
+)
+from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows, widths
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
 
@@ -100,5 +107,24 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         average=average,
         axis=axis,
         held=(lambda state: state.held.value) if server_feedback else None,
-        contraction=functools.partial(leaf_contractions, plan),
+        contraction=functools.partial(leaf_contractions, plan, of=_of_any_row),
     )
+
+
+def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
+    """1 if no row loses anything, None if one may lose more than is in it, else 0.
+
+    The number of workers is not known here, and a row has another shape than a tensor.
+    What workers send is of the vector's type, what owners answer of a wide one.
+    """
+    dtypes = {spec.dtype, wide_spec(spec).dtype}
+
+    def of(length: int) -> float | None:
+        row = functools.partial(jax.ShapeDtypeStruct, (length,))
+        return worst(compressor.contraction(row(dtype)) for dtype in dtypes)
+
+    if all(of(length) == 1 for length in sorted(widths(spec.size), reverse=True)):
+        return 1.0
+    # Halves of halves alone: a composition takes milliseconds to answer.
+    halves = [-(-spec.size // 2**i) for i in range(spec.size.bit_length() + 1)]
+    return None if any(of(length) is None for length in halves) else 0.0

@@ -2,19 +2,22 @@
 
 import contextlib
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, gossip, local, make_mixer
+from jaxcomp import SpecError, exchanges, gossip, local, make_mixer
 from jaxcomp.base import spec_of
 from jaxcomp.exchanges import REGISTRY
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,
     PAIRS,
+    average,
+    close,
     compiled,
     few_workers,
     gradients,
@@ -85,6 +88,58 @@ def test_a_mean_in_float16_does_not_overflow(exchange, compressor):
     for mean in jax.tree.leaves(step.mean):
         assert mean.dtype == np.float16
         assert np.isfinite(mean).all()
+
+
+# --- Leaves of which nothing is lost --------------------------------------------------
+
+LOSING_LITTLE = ("svd(rank=4)", "none", "top_k(keep=0.6)", "cast(dtype='bfloat16')")
+WITH_ARGUMENTS = {
+    "budget": "budget(bits_per_step=20000, ladder=[svd(4), sign])",
+    "hierarchical": "hierarchical(per_host=1)",
+    "power_sgd": "power_sgd(rank=2, min_rate=1)",
+}
+SMALL = {"half": (9,), "pair": (2,), "one": (), "tall": (100, 2)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("exchange", "compressor"),
+    tiers(
+        itertools.product(REGISTRY, LOSING_LITTLE),
+        lambda case: case[1] == LOSING_LITTLE[0] and case[0] != "simulated",
+    ),
+)
+def test_what_is_called_lossless_arrives_as_it_was_given(exchange, compressor, workers):
+    """Whatever shape the exchange gives to it."""
+    rng = np.random.default_rng(0)
+    tree = {
+        name: jnp.asarray(rng.normal(size=(workers, *shape)), jnp.float32)
+        for name, shape in SMALL.items()
+    }
+    tree["half"] = tree["half"].astype(jnp.bfloat16)
+    one = jax.tree.map(lambda x: x[0], tree)
+    try:
+        built = exchanges.make(WITH_ARGUMENTS.get(exchange) or exchange, compressor)
+        built.init(one)
+    except ValueError:
+        return  # refused
+    [step] = steps_of(built, workers, 1, lambda i: tree)
+    leaves = zip(*map(jax.tree.leaves, (step.mean, step.sent, step.given)), strict=True)
+    for leaf, delta in zip(leaves, built.contraction(one), strict=True):
+        if delta == 1:
+            mean, sent, given = (np.asarray(x, np.float32) for x in leaf)
+            tolerance = 2.0**-8 if leaf[0].dtype == jnp.bfloat16 else 2e-5
+            close(sent, given, 2e-5)
+            close(mean, average(given), tolerance)
+
+
+def test_rows_decide_what_two_phases_lose():
+    """As a tensor it has a rank of 2, as rows of 200 or 100 it has more."""
+    spec = {"w": jax.ShapeDtypeStruct((100, 2), jnp.float32)}
+    assert exchanges.make("gather", "svd(rank=4)").contraction(spec) == [1]
+    assert exchanges.make("two_phase", "svd(rank=4)").contraction(spec) == [0]
+    assert exchanges.make("two_phase", "none").contraction(spec) == [1]
+    assert exchanges.make("two_phase", "eden").contraction(spec) == [None]
 
 
 # --- Trees with little in them --------------------------------------------------------
