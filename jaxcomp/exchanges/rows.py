@@ -10,7 +10,7 @@ from jaxcomp.base import Array, Axis, Compressor, Tree, spec_of, wide_spec
 from jaxcomp.exchanges import collectives
 from jaxcomp.payloads import fuse, split
 
-__all__ = ["Reduced", "own_row", "reduce_rows", "to_rows", "widths"]
+__all__ = ["Reduced", "halves", "own_row", "reduce_rows", "to_rows", "widths"]
 
 
 class Reduced(NamedTuple):
@@ -45,6 +45,16 @@ def widths(size: int) -> set[int]:
     """
     root = math.isqrt(size)
     return {*range(1, root + 1), *(-(-size // n) for n in range(1, root + 2))}
+
+
+def halves(size: int) -> list[int]:
+    """The lengths of rows for 1, 2, 4, ... workers: a few of all `widths`.
+
+    Example:
+        >>> halves(10)
+        [10, 5, 3, 2, 1]
+    """
+    return [-(-size // 2**i) for i in range((size - 1).bit_length() + 1)]
 
 
 def own_row(row: Array, axis: Axis) -> Array:

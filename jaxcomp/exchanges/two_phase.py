@@ -28,7 +28,7 @@ from jaxcomp.exchanges.common import (
     with_method,
     worst,
 )
-from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows, widths
+from jaxcomp.exchanges.rows import halves, own_row, reduce_rows, to_rows, widths
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
 
@@ -126,5 +126,4 @@ def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
     if all(of(length) == 1 for length in sorted(widths(spec.size), reverse=True)):
         return 1.0
     # Halves of halves alone: a composition takes milliseconds to answer.
-    halves = [-(-spec.size // 2**i) for i in range(spec.size.bit_length() + 1)]
-    return None if any(of(length) is None for length in halves) else 0.0
+    return None if any(of(length) is None for length in halves(spec.size)) else 0.0
