@@ -77,7 +77,7 @@ def sparse_reduce(
         spec = spec_of(tree)
         groups = groups_of(sparse, spec)
         elements = sum(joined_spec(group).size for group in groups)
-        if not groups and jax.tree.leaves(spec):
+        if not groups and any(leaf.size for leaf in jax.tree.leaves(spec)):
             message = (
                 f"every tensor is sent dense by {codec.name!r}, so that sparse_reduce "
                 "has nothing to choose; use exact"
