@@ -28,6 +28,7 @@ __all__ = [
     "Mixed",
     "Mixer",
     "PerWorker",
+    "cast",
     "cast_like",
     "compressor",
     "is_clock",
@@ -266,14 +267,29 @@ def wide_spec(spec: Spec) -> Spec:
     return jax.tree.map(widen, spec)
 
 
+def cast(x: Array, dtype: Any) -> Array:
+    """An array in another dtype; numbers beyond its largest become the largest.
+
+    A NaN or an infinity stays what it is: it is to be seen.
+
+    Example:
+        >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
+        [65504.0, inf]
+    """
+    if np.promote_types(x.dtype, dtype) != dtype:
+        largest = jnp.asarray(jnp.finfo(dtype).max, x.dtype)
+        x = jnp.where(jnp.isfinite(x), jnp.clip(x, -largest, largest), x)
+    return x.astype(dtype)
+
+
 def cast_like(tree: Tree, spec: Spec) -> Tree:
-    """The tree in the dtypes of a spec; another tree serves as one.
+    """The tree in the dtypes of a spec, as by `cast`; another tree serves as one.
 
     Example:
         >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
         dtype(bfloat16)
     """
-    return jax.tree.map(lambda x, s: x.astype(s.dtype), tree, spec)
+    return jax.tree.map(lambda x, s: cast(x, s.dtype), tree, spec)
 
 
 def widen(tree: Tree) -> Tree:

@@ -6,9 +6,23 @@ come from the spec string.
 
 from collections.abc import Callable
 
-from jaxcomp.base import Axis, Compressor, Exchange
+import jax
+
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Compressor,
+    Exchange,
+    State,
+    Tree,
+    spec_of,
+    ticked,
+    zeros_like_spec,
+)
 from jaxcomp.exchanges.aligned_psum import aligned_psum
 from jaxcomp.exchanges.budget import budget
+from jaxcomp.exchanges.common import nothing_lost
 from jaxcomp.exchanges.exact import dense_step, exact
 from jaxcomp.exchanges.gather import gather
 from jaxcomp.exchanges.hierarchical import hierarchical
@@ -52,4 +66,17 @@ def make(
     """
     if isinstance(spec, Exchange):
         return spec
-    return build(spec, REGISTRY, "exchange", make_plan(scope, compressor), axis)
+    built = build(spec, REGISTRY, "exchange", make_plan(scope, compressor), axis)
+    return _silent_when_empty(built)
+
+
+def _silent_when_empty(exchange: Exchange) -> Exchange:
+    """The same exchange; of a tree without elements it sends and keeps nothing."""
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        if any(leaf.size for leaf in jax.tree.leaves(tree)):
+            return exchange.average(tree, state, key)
+        empty = zeros_like_spec(spec_of(tree))
+        return Averaged(empty, empty, ticked(state), nothing_lost(exchange.figures))
+
+    return exchange._replace(average=average)

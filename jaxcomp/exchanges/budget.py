@@ -25,11 +25,13 @@ from jaxcomp.compressors import make
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.assignment import assign
 from jaxcomp.exchanges.common import (
-    by_leaf,
+    leaf_choices,
+    leaf_contractions,
     measure,
-    squared_norm,
     with_method,
+    worst,
 )
+from jaxcomp.norms import norm
 from jaxcomp.payloads import Dense, fuse, split
 from jaxcomp.scope import Group, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.plans import joined_spec
@@ -164,7 +166,10 @@ def budget(
             branches = [_adder(c, like, x) for c, like in pairs]
             means.append(jax.lax.switch(choices[i], branches, rows))
 
-        errors = jnp.mean(errors, axis=0)
+        # Of the largest, so that squares stay in range.
+        peak = jnp.max(errors)
+        shares = errors / jnp.where(peak == 0, 1.0, peak)
+        errors = jnp.mean(jnp.square(shares), axis=0)
         limit = layout.size - layout.head_words
         due, choices = jax.lax.cond(
             # From a NaN nothing can be learned; it is seen in the mean.
@@ -197,38 +202,29 @@ def budget(
         average=average,
         axis=axis,
         figures=("budget_words_used",),
-        contraction=functools.partial(_contractions, plan, options),
-        chooses=functools.partial(_choices, plan, options),
+        contraction=functools.partial(
+            leaf_contractions, plan, of=functools.partial(_contraction, options)
+        ),
+        chooses=functools.partial(
+            leaf_choices, plan, of=functools.partial(_chooses, options)
+        ),
     )
 
 
-def _contractions(
-    plan: Plan, options: list[Compressor], spec: Spec
-) -> list[float | None]:
+def _contraction(
+    options: list[Compressor], compressor: Compressor, spec: Spec
+) -> float | None:
     """Of what is not sent dense, that of the worst option."""
-
-    def worst(group: Group) -> float | None:
-        joined = joined_spec(group)
-        if group.compressor.contraction(joined) == 1:
-            return 1.0
-        deltas = [option.contraction(joined) for option in options]
-        known = [delta for delta in deltas if delta is not None]
-        return min(known) if len(known) == len(deltas) else None
-
-    groups = groups_of(plan, spec)
-    return by_leaf(groups, [worst(group) for group in groups], spec, nothing=1.0)
+    if compressor.contraction(spec) == 1:
+        return 1.0
+    return worst(option.contraction(spec) for option in options)
 
 
-def _choices(plan: Plan, options: list[Compressor], spec: Spec) -> list[bool]:
+def _chooses(options: list[Compressor], compressor: Compressor, spec: Spec) -> bool:
     """Whether any option sends some elements only."""
-
-    def chosen(group: Group) -> bool:
-        joined = joined_spec(group)
-        dense = group.compressor.contraction(joined) == 1
-        return not dense and any(o.support(joined) < joined.size for o in options)
-
-    groups = groups_of(plan, spec)
-    return by_leaf(groups, [chosen(group) for group in groups], spec, nothing=False)
+    if compressor.contraction(spec) == 1:
+        return False
+    return any(option.support(spec) < spec.size for option in options)
 
 
 def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
@@ -253,7 +249,7 @@ def _lay_out(
     for group in groups_of(plan, spec):
         is_lossless = group.compressor.contraction(joined_spec(group)) == 1
         (dense if is_lossless else chosen).append(group)
-    if not chosen:
+    if dense and not chosen:
         message = (
             f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
             f"to choose: name a compressor that loses something, such as 'sign'"
@@ -266,7 +262,7 @@ def _lay_out(
 
     payloads = [[sent(option, group) for option in options] for group in chosen]
     counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
-    words = np.array(counts, np.int32)
+    words = np.array(counts, np.int32).reshape(len(chosen), len(options))
     table = jax.ShapeDtypeStruct(words.shape, jnp.float32)
     head = (table, [joined_spec(group) for group in dense])
     head_words = jax.eval_shape(fuse, head).size
@@ -283,12 +279,12 @@ def _lay_out(
 
 
 def _errors(options: list[Compressor], vectors: Sequence[Array], keys: list) -> Array:
-    """|x - C(x)|^2 of every vector with every option."""
+    """|x - C(x)| of every vector with every option; its square need not be a float."""
 
     def error(option: Compressor, x: Array, key: Array) -> Array:
         payload, _ = option.compress(x, (), key)
         x_hat = option.decompress(payload, x).astype(jnp.float32)
-        return squared_norm(x.astype(jnp.float32) - x_hat)
+        return norm(x.astype(jnp.float32) - x_hat)
 
     pairs = zip(vectors, keys, strict=True)
     return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])

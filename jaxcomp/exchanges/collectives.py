@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.base import Array, Axis, Tree, cast_like, widen
 
 __all__ = [
     "Part",
@@ -78,8 +78,12 @@ def total(tree: Tree, axis: Axis) -> Tree:
 
 
 def mean(tree: Tree, axis: Axis) -> Tree:
-    """The mean over the workers, by one all-reduce."""
-    return jax.tree.map(lambda x: x / size(axis), total(tree, axis))
+    """The mean over the workers, by one all-reduce in at least float32.
+
+    The mean of what fits float16 fits it too; the sum need not.
+    """
+    sums = total(widen(tree), axis)
+    return cast_like(jax.tree.map(lambda x: x / size(axis), sums), tree)
 
 
 def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
@@ -128,7 +132,7 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
-    """The mean of each array, by one all-reduce in the widest of their types."""
+    """The mean of each array, by one all-reduce in the widest of what `mean` takes."""
     if not arrays:
         return []
     dtype = functools.reduce(np.promote_types, [a.dtype for a in arrays])

@@ -1,6 +1,6 @@
 """What several exchanges need: own payloads, the report of one step, names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +16,10 @@ from jaxcomp.base import (
     Spec,
     Tree,
     spec_of,
+    widen,
 )
 from jaxcomp.exchanges import collectives
+from jaxcomp.norms import norm
 from jaxcomp.scope import Group, Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
 
@@ -28,9 +30,11 @@ __all__ = [
     "leaf_choices",
     "leaf_contractions",
     "measure",
+    "nothing_lost",
     "refuse_growth",
-    "squared_norm",
+    "report",
     "with_method",
+    "worst",
 ]
 
 
@@ -51,17 +55,6 @@ def compress_own(
     return payload, PerWorker(new)
 
 
-def squared_norm(tree: Tree) -> Array:
-    """Sum of the squares of all elements, in float32.
-
-    Example:
-        >>> squared_norm({"a": jnp.array([3.0]), "b": jnp.array([4.0])})
-        Array(25., dtype=float32)
-    """
-    leaves = [jnp.sum(jnp.square(x.astype(jnp.float32))) for x in jax.tree.leaves(tree)]
-    return sum(leaves, start=jnp.float32(0))
-
-
 def measure(
     given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
 ) -> Info:
@@ -73,13 +66,26 @@ def measure(
       codec: the compressor whose figures of `payload` are reported too.
       payload: of this worker.
     """
-    error = squared_norm(jax.tree.map(lambda g, s: g - s, given, sent))
-    norm = squared_norm(given)
-    relative = error / jnp.where(norm == 0, 1.0, norm)
+    missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    return Info(relative, jnp.sqrt(error), residual_norm=jnp.float32(0), extra=extra)
+    return report(norm(missing), norm(given))._replace(extra=extra)
+
+
+def report(lost: Array, whole: Array) -> Info:
+    """`Info` of the norms of what is lost and of what was given.
+
+    Norms, for their squares leave float32 long before a gradient does.
+    """
+    relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
+    return Info(relative, lost, residual_norm=jnp.float32(0))
+
+
+def nothing_lost(figures: tuple[str, ...] = ()) -> Info:
+    """`Info` of what loses nothing; a method's figures are 0."""
+    zero = jnp.zeros((), jnp.float32)
+    return Info(zero, zero, zero, dict.fromkeys(figures, zero))
 
 
 def figure_names(codec: Compressor) -> tuple[str, ...]:
@@ -87,8 +93,18 @@ def figure_names(codec: Compressor) -> tuple[str, ...]:
     return tuple(figure.name for figure in codec.figures)
 
 
-def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
+def leaf_contractions(
+    plan: Plan,
+    spec: Spec,
+    of: Callable[[Compressor, Spec], float | None] = lambda c, x: c.contraction(x),
+) -> list[float | None]:
     """For each leaf, the contraction of the compressor of its group.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      spec: of the tree.
+      of: (compressor, spec of the vector) -> contraction, where it is not compressed
+        by just this compressor as just this vector.
 
     Example:
         >>> from jaxcomp.compressors import make
@@ -98,12 +114,21 @@ def leaf_contractions(plan: Plan, spec: Spec) -> list[float | None]:
         [1.0, 0.0625]
     """
     groups = groups_of(plan, spec)
-    deltas = [g.compressor.contraction(joined_spec(g)) for g in groups]
+    deltas = [of(group.compressor, joined_spec(group)) for group in groups]
     return by_leaf(groups, deltas, spec, nothing=1.0)
 
 
-def leaf_choices(plan: Plan, spec: Spec) -> list[bool]:
+def leaf_choices(
+    plan: Plan,
+    spec: Spec,
+    of: Callable[[Compressor, Spec], bool] = lambda c, x: c.support(x) < x.size,
+) -> list[bool]:
     """For each leaf, whether the compressor of its group sends some elements only.
+
+    Args:
+      plan: which tensors are compressed as one vector, and how.
+      spec: of the tree.
+      of: (compressor, spec of the vector) -> whether, as in `leaf_contractions`.
 
     Example:
         >>> from jaxcomp.compressors import make
@@ -113,9 +138,7 @@ def leaf_choices(plan: Plan, spec: Spec) -> list[bool]:
         [False, True]
     """
     groups = groups_of(plan, spec)
-    specs = [joined_spec(group) for group in groups]
-    pairs = zip(groups, specs, strict=True)
-    chosen = [g.compressor.support(joined) < joined.size for g, joined in pairs]
+    chosen = [of(group.compressor, joined_spec(group)) for group in groups]
     return by_leaf(groups, chosen, spec, nothing=False)
 
 
@@ -135,6 +158,18 @@ def by_leaf(
         for leaf in group.leaves:
             result[leaf.place] = fact
     return result
+
+
+def worst(contractions: Iterable[float | None]) -> float | None:
+    """What holds of all: the least, or None where one is not bounded.
+
+    Example:
+        >>> worst([1.0, 0.5]), worst([1.0, None])
+        (0.5, None)
+    """
+    every = list(contractions)
+    known = [delta for delta in every if delta is not None]
+    return min(known) if len(known) == len(every) else None
 
 
 def refuse_growth(

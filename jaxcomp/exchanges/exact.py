@@ -3,14 +3,12 @@
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from jaxcomp.base import (
     Array,
     Averaged,
     Axis,
     Exchange,
-    Info,
     Spec,
     State,
     Tree,
@@ -18,6 +16,7 @@ from jaxcomp.base import (
     ticked,
 )
 from jaxcomp.exchanges import collectives
+from jaxcomp.exchanges.common import nothing_lost
 from jaxcomp.scope import Plan
 
 __all__ = ["dense_step", "exact"]
@@ -25,6 +24,9 @@ __all__ = ["dense_step", "exact"]
 
 def exact(plan: Plan, axis: Axis) -> Exchange:
     """Average the uncompressed tree: mean = (1/N) sum_i g_i, by one all-reduce.
+
+    Sums are in at least float32, and travel as such: in float16 they may overflow where
+    the mean does not.
 
     Args:
       plan: not used; every exchange has the same signature, so that one setting
@@ -60,10 +62,8 @@ def _dense(
     """`average` of what sends everything; its figures are zeros."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
-        zero = jnp.zeros((), jnp.float32)
-        extra: dict[str, Array] = dict.fromkeys(figures, zero)
-        info = Info(zero, zero, zero, extra)
-        return Averaged(collectives.mean(tree, axis), tree, ticked(state), info)
+        mean = collectives.mean(tree, axis)
+        return Averaged(mean, tree, ticked(state), nothing_lost(figures))
 
     return average
 

@@ -22,7 +22,8 @@ from jaxcomp.base import (
 )
 from jaxcomp.compressors import matrices
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import squared_norm
+from jaxcomp.exchanges.common import report
+from jaxcomp.norms import norm
 from jaxcomp.scope import Plan
 from jaxcomp.specs import canonical
 
@@ -121,11 +122,9 @@ def _measure(matrices: list[Array], right: list[Array], small: list[Array]) -> I
 
     A look would store it, and cost as much as everything else together.
     """
-    whole = squared_norm(matrices)
-    norm = whole + squared_norm(small)
-    error = jnp.maximum(whole - squared_norm(right), 0)
-    relative = error / jnp.where(norm == 0, 1.0, norm)
-    return Info(relative, jnp.sqrt(error), residual_norm=jnp.float32(0), extra={})
+    whole, left = norm(matrices), norm(right)
+    lost = jnp.sqrt(jnp.maximum(whole - left, 0)) * jnp.sqrt(whole + left)
+    return report(lost, norm((matrices, small)))
 
 
 def orthonormal(columns: Array) -> Array:

@@ -1,5 +1,6 @@
 """Vectors in rows, one for each worker that owns it; what the two-phase ways share."""
 
+import math
 from typing import NamedTuple
 
 import jax
@@ -9,7 +10,7 @@ from jaxcomp.base import Array, Axis, Compressor, Tree, spec_of, wide_spec
 from jaxcomp.exchanges import collectives
 from jaxcomp.payloads import fuse, split
 
-__all__ = ["Reduced", "own_row", "reduce_rows", "to_rows"]
+__all__ = ["Reduced", "halves", "own_row", "reduce_rows", "to_rows", "widths"]
 
 
 class Reduced(NamedTuple):
@@ -31,6 +32,29 @@ def to_rows(vector: Array, count: int) -> Array:
     width = -(-vector.size // count)
     padded = jnp.pad(vector, (0, width * count - vector.size))
     return padded.reshape(count, width)
+
+
+def widths(size: int) -> set[int]:
+    """Every length that `to_rows` may give to a vector: ceil(size / N) for all N.
+
+    About 2 sqrt(size) of them: few N are below the root, few lengths are.
+
+    Example:
+        >>> sorted(widths(10))
+        [1, 2, 3, 4, 5, 10]
+    """
+    root = math.isqrt(size)
+    return {*range(1, root + 1), *(-(-size // n) for n in range(1, root + 2))}
+
+
+def halves(size: int) -> list[int]:
+    """The lengths of rows for 1, 2, 4, ... workers: a few of all `widths`.
+
+    Example:
+        >>> halves(10)
+        [10, 5, 3, 2, 1]
+    """
+    return [-(-size // 2**i) for i in range((size - 1).bit_length() + 1)]
 
 
 def own_row(row: Array, axis: Axis) -> Array:

@@ -68,8 +68,6 @@ def shared_scale(
         spec = spec_of(tree)
         groups = groups_of(plan, tree)
         vectors = to_vectors(tree, groups)
-        if not vectors:
-            return Averaged(tree, tree, state, measure(tree, tree))
         count = collectives.size(axis)
         bits = bit_width(2 * levels * count + 1)
         if bits > 16:

@@ -1,10 +1,12 @@
 """Sparse reduce: chosen elements go to the worker that owns their place, and back."""
 
+import functools
 import math
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+import numpy as np
 
 from jaxcomp import compressors
 from jaxcomp.base import (
@@ -14,6 +16,7 @@ from jaxcomp.base import (
     Compressor,
     Exchange,
     PerWorker,
+    Spec,
     State,
     Tree,
     cast_like,
@@ -24,16 +27,21 @@ from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import (
     compress_own,
     figure_names,
+    leaf_choices,
+    leaf_contractions,
     measure,
     with_method,
+    worst,
 )
-from jaxcomp.exchanges.rows import own_row, reduce_rows
-from jaxcomp.scope import Plan, lift
+from jaxcomp.exchanges.rows import halves, own_row, reduce_rows
+from jaxcomp.scope import Group, Leaf, Plan, groups_of, lift, to_tree, to_vectors
+from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, canonical
 
 __all__ = ["sparse_reduce"]
 
 _BLOCK = 16  # neighbours that one worker owns: a cache line
+_GOLDEN = 2654435769  # of 2^32, the golden ratio: its multiples fill a circle evenly
 _TINY = 1e-45  # the smallest float32: all but zeros reach it
 
 
@@ -42,11 +50,13 @@ def sparse_reduce(
 ) -> Exchange:
     """All-reduce of chosen elements; a worker's traffic does not grow with the workers.
 
-    The plan's compressor chooses k elements anywhere in the tree. Worker j owns every
-    N-th block of places, so that each owner gets about k/N of them; there is room for
-    c = slack k / N, and of more the largest go. The owner adds what arrives and sends
-    the c largest of its sums to all. Each worker hands over about 2 slack k elements,
-    and receives as many. What found no room counts as not sent: a memory keeps it.
+    The plan's compressor chooses k elements anywhere in the tree. Each worker owns one
+    of every N blocks of places, so that each owner gets about k/N of them; there is
+    room for c = slack k / N, and of more the largest go. The owner adds what arrives
+    and sends the c largest of its sums to all. Each worker hands over about 2 slack k
+    elements, and receives as many. What found no room counts as not sent: a memory
+    keeps it, and `no_room` tells how many of this worker's elements it was. Tensors
+    that the plan sends without loss are averaged as they are, by an all-reduce.
 
     Args:
       plan: which tensors are compressed as one vector, and how: a sparsifier.
@@ -61,12 +71,20 @@ def sparse_reduce(
     """
     if not isinstance(slack, int | float) or not 1 <= slack < math.inf:
         raise ValueError(f"slack is a number of at least 1, not {slack!r}")
-    codec = lift(plan)
+    sparse = _without_dense(plan)
+    codec = lift(sparse)
     coder = compressors.make(values)
 
     def init(tree: Tree) -> State:
         spec = spec_of(tree)
-        elements = sum(leaf.size for leaf in jax.tree.leaves(spec))
+        groups = groups_of(sparse, spec)
+        elements = sum(joined_spec(group).size for group in groups)
+        if not groups and any(leaf.size for leaf in jax.tree.leaves(spec)):
+            message = (
+                f"every tensor is sent dense by {codec.name!r}, so that sparse_reduce "
+                "has nothing to choose; use exact"
+            )
+            raise ValueError(message)
         if codec.support(spec) > elements / 2:
             message = (
                 f"sparse_reduce moves chosen elements, and {codec.name!r} chooses more "
@@ -77,19 +95,53 @@ def sparse_reduce(
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        count = collectives.size(axis)
+        groups, count = groups_of(sparse, tree), collectives.size(axis)
         choice_key, key = jax.random.split(key)
         payload, state = compress_own(codec, tree, state, choice_key, axis)
-        vector, to_tree = ravel_pytree(codec.decompress(payload, wide))
-        rows = _deal(vector, count)
+        vectors = to_vectors(codec.decompress(payload, wide), groups)
+        borders = np.cumsum([v.size for v in vectors])
+        rows = _deal(jnp.concatenate(vectors), count)
         room = math.ceil(codec.support(spec) * slack / count)
+        message = _message(room, rows.shape[1], coder)
         held = jnp.zeros_like(rows[0])
-        reduced = reduce_rows(rows, _message(room, held.size, coder), held, axis, key)
-        missing = own_row(reduced.missing, axis)
-        sent = to_tree(_collect(reduced.first - missing, vector.size))
-        mean = to_tree(_collect(reduced.mean, vector.size))
+        reduced = reduce_rows(rows, message, held, axis, key)
+
+        leaves, structure = jax.tree.flatten(tree)
+        chosen = {leaf.place for group in groups for leaf in group.leaves}
+        dense = [i for i in range(len(leaves)) if i not in chosen]
+        averaged = collectives.mean_of_all([leaves[i] for i in dense], axis)
+
+        def restored(rows: Array, rest: list[Array]) -> Tree:
+            """The tree of what was dealt out and of what was not."""
+            parts = jnp.split(_collect(rows, borders[-1]), borders[:-1])
+            result = jax.tree.leaves(to_tree(parts, groups, wide))
+            for i, x in zip(dense, rest, strict=True):
+                result[i] = x
+            return cast_like(jax.tree.unflatten(structure, result), spec)
+
+        own = [leaves[i] for i in dense]
+        mean = restored(reduced.mean, averaged)
+        sent = restored(reduced.first - own_row(reduced.missing, axis), own)
         info = measure(tree, sent, codec, payload)
-        return Averaged(cast_like(mean, spec), cast_like(sent, spec), state, info)
+        turned_away = _turned_away(rows, message.support(spec_of(held)))
+        info = info._replace(extra={**info.extra, "no_room": turned_away})
+        return Averaged(mean, sent, state, info, own=restored(reduced.first, own))
+
+    def contraction(spec: Spec) -> list[float | None]:
+        # What finds no room is charged whole, and of chosen elements of the gradient
+        # it is a part of what was given. Values that are rounded on the way, by the
+        # plan or by `values`, add their own error: then that has to be bounded.
+        most = max(1, math.ceil(codec.support(spec) * slack))
+        rooms = [jax.ShapeDtypeStruct((n,), jnp.float32) for n in halves(most)]
+        of_values = worst(coder.contraction(room) for room in rooms)
+
+        def of_group(compressor: Compressor, vector: Spec) -> float | None:
+            delta = compressor.contraction(vector)
+            if delta == 1:
+                return 1.0
+            return None if worst([delta, of_values]) is None else 0.0
+
+        return leaf_contractions(plan, spec, of=of_group)
 
     shown = canonical(sparse_reduce, slack=slack, values=coder.name)
     return Exchange(
@@ -97,8 +149,51 @@ def sparse_reduce(
         init=init,
         average=average,
         axis=axis,
-        figures=figure_names(codec),
+        figures=(*figure_names(codec), "no_room"),
+        contraction=contraction,
+        chooses=functools.partial(leaf_choices, plan),
     )
+
+
+def _without_dense(plan: Plan) -> Plan:
+    """The plan of the tensors of which something is lost."""
+
+    def loses(group: Group) -> bool:
+        return group.compressor.contraction(joined_spec(group)) != 1
+
+    def groups(leaves: Sequence[Leaf]) -> list[Group]:
+        return [group for group in plan.groups(leaves) if loses(group)]
+
+    return plan._replace(groups=groups)
+
+
+def _turned_away(rows: Array, room: int) -> Array:
+    """How many elements are beyond the room of their row."""
+    held = jnp.count_nonzero(rows, axis=1)
+    return jnp.sum(jnp.maximum(held - room, 0)).astype(jnp.float32)
+
+
+def _turns(blocks: int, count: int) -> Array:
+    """For each turn of `count` blocks, by how many owners it is rotated.
+
+    Without it a stride of a layout, such as that of an output channel, may meet one
+    owner again and again.
+
+    Example:
+        >>> _turns(6, 4)
+        Array([0, 2, 0, 3, 1, 0], dtype=uint32)
+    """
+    turn = jax.lax.iota(jnp.uint32, blocks)
+    angle = (turn * np.uint32(_GOLDEN)) >> np.uint32(16)
+    return (angle * np.uint32(count)) >> np.uint32(16)
+
+
+def _rotated(blocks: Array, turns: Array) -> Array:
+    """[turns, N, block] with each turn rotated by its own number of owners."""
+    count = blocks.shape[1]
+    owners = jnp.arange(count, dtype=jnp.uint32)[None] + np.uint32(count)
+    places = (owners - turns[:, None]) % np.uint32(count)
+    return jnp.take_along_axis(blocks, places[:, :, None].astype(jnp.int32), axis=1)
 
 
 def _deal(vector: Array, count: int) -> Array:
@@ -107,20 +202,22 @@ def _deal(vector: Array, count: int) -> Array:
     Large elements stand together; dealt out, each owner gets its share of them.
 
     Example:
-        >>> _deal(jnp.arange(40), 2)[:, 14:20]
-        Array([[14, 15, 32, 33, 34, 35],
-               [30, 31,  0,  0,  0,  0]], dtype=int32)
+        >>> _deal(jnp.arange(1, 65), 2)[:, 15:18]
+        Array([[16, 49, 50],
+               [32, 33, 34]], dtype=int32)
     """
     blocks = max(1, -(-vector.size // (_BLOCK * count)))
     padded = jnp.pad(vector, (0, blocks * count * _BLOCK - vector.size))
-    return padded.reshape(blocks, count, _BLOCK).swapaxes(0, 1).reshape(count, -1)
+    dealt = _rotated(padded.reshape(blocks, count, _BLOCK), _turns(blocks, count))
+    return dealt.swapaxes(0, 1).reshape(count, -1)
 
 
 def _collect(rows: Array, size: int) -> Array:
     """The inverse of `_deal`."""
     count = rows.shape[0]
-    blocks = rows.reshape(count, -1, _BLOCK).swapaxes(0, 1)
-    return blocks.reshape(-1)[:size]
+    dealt = rows.reshape(count, -1, _BLOCK).swapaxes(0, 1)
+    back = np.uint32(count) - _turns(dealt.shape[0], count)
+    return _rotated(dealt, back).reshape(-1)[:size]
 
 
 def _message(room: int, width: int, values: Compressor) -> Compressor:

@@ -10,8 +10,10 @@ from jaxcomp.base import (
     Array,
     Averaged,
     Axis,
+    Compressor,
     Exchange,
     PerWorker,
+    Spec,
     State,
     Tree,
     cast_like,
@@ -26,8 +28,9 @@ from jaxcomp.exchanges.common import (
     measure,
     refuse_growth,
     with_method,
+    worst,
 )
-from jaxcomp.exchanges.rows import own_row, reduce_rows, to_rows
+from jaxcomp.exchanges.rows import halves, own_row, reduce_rows, to_rows, widths
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
 
@@ -65,6 +68,8 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
     if not isinstance(server_feedback, bool):
         raise ValueError(f"server_feedback is True or False, not {server_feedback!r}")
 
+    contraction = functools.partial(leaf_contractions, plan, of=_of_any_row)
+
     def init(tree: Tree) -> State:
         if jax.tree.leaves(lift(plan).init(spec_of(tree))):
             message = (
@@ -75,7 +80,7 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         if not server_feedback:
             return ()
         # Of what is answered: the sums, which have the sizes of the parts.
-        deltas = leaf_contractions(plan, spec_of(tree))
+        deltas = contraction(spec_of(tree))
         way_out = "leave out server_feedback"
         refuse_growth(
             deltas, spec_of(tree), loser=plan.title, keeper=name, way_out=way_out
@@ -112,6 +117,24 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         average=average,
         axis=axis,
         held=(lambda state: state.held.value) if server_feedback else None,
-        contraction=functools.partial(leaf_contractions, plan),
+        contraction=contraction,
         chooses=functools.partial(leaf_choices, plan),
     )
+
+
+def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
+    """1 if no row loses anything, None if one may lose more than is in it, else 0.
+
+    The number of workers is not known here, and a row has another shape than a tensor.
+    What workers send is of the vector's type, what owners answer of a wide one.
+    """
+    dtypes = {spec.dtype, wide_spec(spec).dtype}
+
+    def of(length: int) -> float | None:
+        row = functools.partial(jax.ShapeDtypeStruct, (length,))
+        return worst(compressor.contraction(row(dtype)) for dtype in dtypes)
+
+    if all(of(length) == 1 for length in sorted(widths(spec.size), reverse=True)):
+        return 1.0
+    # Halves of halves alone: a composition takes milliseconds to answer.
+    return None if any(of(length) is None for length in halves(spec.size)) else 0.0

@@ -147,30 +147,29 @@ def _silence(exchange: Exchange) -> Info:
     return Info(zero, zero, zero, figures, np.False_)
 
 
-def _names(tree: Tree) -> list[str]:
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
+    """The tree in parts of about equal size, each with None for leaves of the others.
 
+    Every leaf keeps its path, which a policy may ask for.
 
-def _cut(tree: Tree, fragments: int) -> tuple[dict[str, Any], ...]:
-    """Leaves by name, in parts of about equal size and in the order of the tree."""
-    leaves = dict(zip(_names(tree), jax.tree.leaves(tree), strict=True))
-    total, done = sum(x.size for x in leaves.values()), 0
-    parts: tuple[dict[str, Any], ...] = tuple({} for _ in range(fragments))
-    for name, leaf in leaves.items():
+    Example:
+        >>> _cut({"a": jnp.zeros(2), "b": jnp.ones(2)}, 2)[1]
+        {'a': None, 'b': Array([1., 1.], dtype=float32)}
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    total, done = sum(x.size for x in leaves), 0
+    parts: list[list[Any]] = [[None] * len(leaves) for _ in range(fragments)]
+    for place, leaf in enumerate(leaves):
         # A leaf belongs where its middle lies.
         middle = (done + leaf.size / 2) / max(total, 1)
-        parts[min(int(middle * fragments), fragments - 1)][name] = leaf
+        parts[min(int(middle * fragments), fragments - 1)][place] = leaf
         done += leaf.size
-    return parts
+    return tuple(jax.tree.unflatten(structure, part) for part in parts)
 
 
-def _with(tree: Tree, changed: dict[str, Any]) -> Tree:
-    """The tree with some leaves changed, found by name."""
-    leaves, structure = jax.tree.flatten(tree)
-    names = _names(tree)
-    new = [changed.get(name, x) for name, x in zip(names, leaves, strict=True)]
-    return jax.tree.unflatten(structure, new)
+def _with(tree: Tree, part: Tree) -> Tree:
+    """The tree with the leaves of a part."""
+    return jax.tree.map(lambda x, new: x if new is None else new, tree, part)
 
 
 def _replaced(entries: tuple[Any, ...], i: int, new: Any) -> tuple[Any, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Spec, Tree, spec_of
+from jaxcomp.base import Array, Spec, Tree, cast, spec_of
 from jaxcomp.scope.plans import Group, Leaf, Plan, joined_spec
 
 __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
@@ -74,7 +74,7 @@ def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
         for leaf in group.leaves:
             part = vector[start : start + leaf.spec.size]
             shaped = part.reshape(leaf.spec.shape)
-            leaves[leaf.place] = shaped.astype(specs[leaf.place].dtype)
+            leaves[leaf.place] = cast(shaped, specs[leaf.place].dtype)
             start += leaf.spec.size
     return jax.tree.unflatten(structure, leaves)
 

@@ -131,8 +131,17 @@ def _check_fit(
 
 def _flatten(state: Tree) -> dict[str, Any]:
     """Path -> array: no pickled structure, and names that a person can read."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(p, simple=True, separator="."): x for p, x in leaves}
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if name in named:
+            message = (
+                f"two arrays of the state would be stored as {name!r}, one of them at "
+                f"{jax.tree_util.keystr(path)}: rename it, for one would be lost"
+            )
+            raise CheckpointError(message)
+        named[name] = leaf
+    return named
 
 
 def _files(folder: Path) -> list[str]:

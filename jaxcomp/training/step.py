@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, Tree, is_per_worker, ticked, zeros_like_spec
+from jaxcomp.norms import norms
 from jaxcomp.training.state import TrainState, applied_if, like, own
 from jaxcomp.transform import find_state
 
@@ -107,8 +108,8 @@ def make_train_step(
                 gradient_of, stats, (images, labels), own_key, accumulate
             )
         loss, accuracy, grads = averaged
-        norms = jnp.stack([jnp.linalg.norm(g.ravel()) for g in jax.tree.leaves(grads)])
-        healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(norms))
+        lengths = jnp.stack(norms(grads))
+        healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(lengths))
         has_own_model = is_per_worker(state.params)
         instead = 0.0 if has_own_model else jnp.nan
         grads = jax.tree.map(lambda g: jnp.where(healthy, g, instead), grads)
@@ -131,7 +132,7 @@ def make_train_step(
             loss=loss,
             accuracy=accuracy,
             applied=applied & healthy,
-            gradient_norms=norms,
+            gradient_norms=lengths,
             gradient_error=info.gradient_error,
             sends=info.sends,
             residual_norm=info.residual_norm,

@@ -5,6 +5,7 @@ uncompiled. So the whole matrix costs as many programs as exchanges, not as pair
 """
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ PAIRS = [
     *[("two_phase", c) for c in COMPRESSORS],
     ("two_phase(server_feedback=True)", "qsgd(levels=15)"),
 ]
+FIRST = dict(reversed(PAIRS))  # exchange -> the first compressor it is tried with
 # What is kept may grow under some of these exchanges, but nothing of it gets lost.
 MEMORIES = (
     "none",
@@ -53,6 +55,17 @@ class Step(NamedTuple):
     sent: Any
     held: Any  # None where nothing is ever held
     state: Any
+    info: Any
+
+
+def few_workers(exchange: str) -> int:
+    """A number that shows what may go wrong with any: two hosts of two, or three."""
+    return 4 if "HOST" in exchange else 3
+
+
+def name_of(spec: str) -> str:
+    """The name in front of the arguments."""
+    return re.split(r"\W", spec)[0]
 
 
 def gradients(workers: int, seed: int) -> dict[str, jax.Array]:
@@ -97,9 +110,10 @@ def steps_of(
     steps = []
     for i in range(count):
         given = inputs(i)
-        mean, sent, state, _, _ = mapped(state, given, jax.random.key(i))
+        mean, sent, state, info, _ = mapped(state, given, jax.random.key(i))
         held = held_of(state) if held_of else None
-        steps.append(Step(*jax.tree.map(np.asarray, (given, mean, sent, held, state))))
+        step = (given, mean, sent, held, state, info)
+        steps.append(Step(*jax.tree.map(np.asarray, step)))
     return steps
 
 

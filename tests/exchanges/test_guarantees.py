@@ -4,7 +4,6 @@ The table in the document has a row for each exchange, a column for each memory,
 of these words in each cell: conserves, exact, follows, lossy, refused, tracks, votes.
 """
 
-import re
 from pathlib import Path
 
 import jax
@@ -15,6 +14,7 @@ import pytest
 from jaxcomp import SpecError, exchanges, memory
 from jaxcomp.base import PerWorker
 from tests.exchanges.matrix import (
+    FIRST,
     MEMORIES,
     PAIRS,
     WORKERS,
@@ -22,7 +22,9 @@ from tests.exchanges.matrix import (
     average,
     close,
     compiled,
+    few_workers,
     gradients,
+    name_of,
     steps_of,
     subtract,
     with_memory,
@@ -53,10 +55,6 @@ def read_table() -> dict[tuple[str, str], str]:
 TABLE = read_table()
 
 
-def name_of(spec: str) -> str:
-    return re.split(r"\W", spec)[0]
-
-
 def word_for(exchange: str, memory_spec: str) -> str:
     """The cell of a pair; of memories in a row the last one decides."""
     row = exchange if (exchange, "none") in TABLE else name_of(exchange)
@@ -80,9 +78,6 @@ def cases():
     yield USUAL_LADDER
 
 
-FIRST = dict(reversed(PAIRS))  # exchange -> the first compressor it is tried with
-
-
 def is_quick(case):
     """Each exchange with one compressor, alone and on a few workers.
 
@@ -90,7 +85,7 @@ def is_quick(case):
     any compressor; `gather` with all of them is in test_plain.py.
     """
     exchange, compressor, workers = case
-    few = 4 if "HOST" in exchange else 3  # two hosts of two workers
+    few = few_workers(exchange)
     return FIRST.get(exchange, "") == compressor and workers in (1, few)
 
 

@@ -265,9 +265,82 @@ def test_sparse_reduce_keeps_what_finds_no_room():
     np.testing.assert_allclose(arrived, x[0], rtol=1e-6)
 
 
-def test_sparse_reduce_wants_a_sparsifier():
-    with pytest.raises(ValueError, match="more than half.*two_phase"):
-        make_exchange("sparse_reduce", "sign").init({"x": jnp.ones(64)})
+@pytest.mark.parametrize(
+    ("shape", "workers"),
+    tiers(
+        itertools.product([(3, 3, 32, 64), (3, 3, 32, 128), (1024, 256)], [2, 4, 8]),
+        {((3, 3, 32, 64), 4), ((3, 3, 32, 128), 8)}.__contains__,
+    ),
+)
+def test_a_hot_channel_is_shared_by_all_owners(shape, workers):
+    """Its stride is a power of two, as the number of owners is."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(workers, *shape))
+    x[..., 5] += 100 * np.sign(x[..., 5])
+    x[1:, ..., 5] = x[0, ..., 5]
+    compressor = f"top_k(keep={1.28 / shape[-1]})"
+    errors = [
+        take(made(exchange, compressor), {"x": jnp.asarray(x, jnp.float32)})[0]
+        .own[1]
+        .gradient_error
+        for exchange in ("sparse_reduce", "gather")
+    ]
+    assert errors[0].mean() < 1.2 * errors[1].mean()
+
+
+def test_sparse_reduce_tells_what_found_no_room():
+    """One block of 16 elements, of which the owner has room for 4."""
+    x = jnp.zeros((4, 1024)).at[:, :16].set(1)
+    exchange = made("sparse_reduce(slack=1.0)", "top_k(keep=0.015625)")
+    [step] = take(exchange, {"x": x})
+    assert exchange.figures == ("no_room",)
+    assert step.own[1].extra["no_room"].tolist() == [12] * 4
+
+
+def test_sparse_reduce_sends_what_is_dense_as_it_is():
+    tree = {"large": gradients(3)["deep"], "small": gradients(3)["bias"]}
+    exchange = make_exchange(
+        "sparse_reduce", "top_k(keep=0.05)", "none", "only_large(min_size=100)"
+    )
+    [step] = take(exchange, tree)
+    assert exchange.contraction(jax.tree.map(lambda x: x[0], tree)) == [0, 1]
+    np.testing.assert_array_equal(step.own[0]["small"], tree["small"])
+    close(step.shared, average(step.own[0]))
+    assert np.count_nonzero(step.shared["small"]) == 13
+
+
+def test_sparse_reduce_tells_what_went_out_from_what_is_charged():
+    """Owners are charged with sums for which the answer had no room."""
+    exchange = made("sparse_reduce(slack=1.0)", "top_k(keep=0.02)")
+
+    def step(x):
+        result = exchange.average(x, exchange.init(x), jax.random.key(0))
+        return result.sent, result.own
+
+    x = np.random.default_rng(0).normal(size=(4, 1024)).astype(np.float32)
+    sent, own = jax.jit(jax.vmap(step, axis_name="workers"))(jnp.asarray(x))
+    assert ((own == 0) | (own == x)).all()
+    assert ((sent != 0) & (own == 0)).any()
+
+
+def test_a_bound_of_sparse_reduce_needs_one_of_its_values():
+    spec = {"x": jax.ShapeDtypeStruct((4096,), jnp.float32)}
+    bounds = {
+        values: exchanges.make(
+            f"sparse_reduce(values={values})", "top_k(keep=0.1)"
+        ).contraction(spec)
+        for values in ("none", "cast", "terngrad")
+    }
+    assert bounds == {"none": [0], "cast": [0], "terngrad": [None]}
+
+
+@pytest.mark.parametrize(
+    ("compressor", "reason"),
+    [("sign", "more than half.*two_phase"), ("none", "nothing to choose.*exact")],
+)
+def test_sparse_reduce_wants_a_sparsifier(compressor, reason):
+    with pytest.raises(ValueError, match=reason):
+        make_exchange("sparse_reduce", compressor).init({"x": jnp.ones(64)})
 
 
 # --- Votes and shared scales ----------------------------------------------------------

@@ -6,6 +6,7 @@ import pytest
 
 import jaxcomp
 from jaxcomp import wire
+from jaxcomp.local import REGISTRY
 from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
 from tests.gossip.test_messages import program
 from tests.references import local as references
@@ -96,6 +97,44 @@ def test_four_bits_reach_the_optimum(spec):
     start = np.linalg.norm(flat(given.start, 0) - targets.mean(axis=0))
     left = np.linalg.norm(models[398, 0] - targets.mean(axis=0))
     assert left < 0.05 * start
+
+
+@pytest.mark.parametrize("fragments", [1, 2])
+@pytest.mark.parametrize("name", REGISTRY)
+def test_leaves_are_known_by_their_places(name, fragments):
+    """Two paths may read alike: one leaf would get the other's update."""
+    mixer = mixer_of(f"{name}(h=2, fragments={fragments})")
+
+    def trained(second):
+        def run(scale):
+            x = {"a": {"b": jax.numpy.zeros(3)}, second: jax.numpy.zeros(3)}
+            updates = {
+                "a": {"b": scale * jax.numpy.ones(3)},
+                second: -jax.numpy.ones(3),
+            }
+            state = mixer.init(x)
+            for number in mixer.schedule:
+                mixed = mixer.mix(x, updates, state, jax.random.key(0), number)
+                x, state = jax.tree.map(jax.numpy.add, x, mixed.updates), mixed.state
+            return jax.tree.leaves(x)
+
+        return jax.vmap(run, axis_name="workers")(jax.numpy.array([1.0, 2.0]))
+
+    np.testing.assert_array_equal(trained("a/b"), trained("c"))
+
+
+def test_a_policy_sees_the_paths_of_the_model():
+    """In a fragment as in the whole."""
+    params = {"a": {"bias": jax.numpy.zeros(9)}, "w": jax.numpy.zeros((3, 3))}
+    mixer = mixer_of(
+        "local_sgd(h=2, fragments=2)",
+        "gather",
+        compressor="sign",
+        scope="per_leaf",
+        policy=[("a/bias", "top_k(keep=0.2)")],
+    )
+    sent = [sent_by(mixer, number, params)["all-gather"] for number in (1, 2)]
+    assert sent == [12, 8]  # two values and their places; signs and a scale
 
 
 # --- What is sent -----------------------------------------------------------------

@@ -135,6 +135,13 @@ def test_another_state_is_named_leaf_by_leaf(tmp_path):
     assert "only in this run: params.v" in str(error.value)
 
 
+def test_names_that_two_arrays_share_are_refused(tmp_path):
+    """Stored under one name, one of the two would come back twice."""
+    both = {"a": {"b": jnp.zeros(2)}, "a.b": jnp.ones(2)}
+    with pytest.raises(CheckpointError, match=r"'a\.b'.*\['a\.b'\]: rename it"):
+        open_checkpoints(tmp_path).save(both, {}, 1, False, False)
+
+
 def test_nothing_on_disk_is_a_pickle(tmp_path):
     open_checkpoints(tmp_path).save(state(1), {"seconds": 1.5}, 1, False, False)
     folder = tmp_path / "step_00000001"

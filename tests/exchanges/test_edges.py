@@ -1,0 +1,209 @@
+"""What every exchange does at the edges of numbers, and of what a tree may be."""
+
+import contextlib
+import functools
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import SpecError, exchanges, gossip, local, make_mixer
+from jaxcomp.base import spec_of
+from jaxcomp.exchanges import REGISTRY
+from tests.exchanges.matrix import (
+    FIRST,
+    MEMORIES,
+    PAIRS,
+    average,
+    close,
+    compiled,
+    few_workers,
+    gradients,
+    name_of,
+    steps_of,
+    with_memory,
+)
+from tests.tiers import tiers
+
+
+def is_quick(case):
+    """One compressor for each exchange."""
+    return case in FIRST.items()
+
+
+def test_every_exchange_is_here():
+    assert {name_of(exchange) for exchange, _ in PAIRS} == set(REGISTRY)
+
+
+def take(exchange, compressor, tree, count=1):
+    """Steps on a tree with a leading worker axis that stands still."""
+    workers = few_workers(exchange)
+    built = compiled(exchange, compressor, workers)
+    return steps_of(built, workers, count, lambda i: tree)
+
+
+# --- Numbers at the ends of their range -----------------------------------------------
+
+
+@functools.cache
+def reports(exchange, compressor, power):
+    """`Info` of two steps whose gradients are scaled by 2^power.
+
+    At step 0 `budget` chooses; what it chose it sends at step 1.
+    """
+    tree = gradients(few_workers(exchange), 0)
+    tree = jax.tree.map(lambda x: jnp.ldexp(x, power), tree)
+    return [step.info for step in take(exchange, compressor, tree, count=2)]
+
+
+# A vote has the same length whatever was given.
+WITH_SCALE = [case for case in PAIRS if case[0] != "majority_vote"]
+
+
+@pytest.mark.parametrize("power", [-80, 80])
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(WITH_SCALE, is_quick))
+def test_the_report_does_not_depend_on_the_scale(exchange, compressor, power):
+    """Numbers whose squares float32 does not know."""
+    usual, scaled = (reports(exchange, compressor, p) for p in (0, power))
+    for a, b in zip(usual, scaled, strict=True):
+        np.testing.assert_allclose(b.gradient_error, a.gradient_error, atol=1e-5)
+        unsent = np.ldexp(b.unsent_norm, -power)
+        np.testing.assert_allclose(unsent, a.unsent_norm, rtol=1e-4, atol=1e-5)
+        np.testing.assert_equal(b.extra, a.extra)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_a_mean_in_float16_does_not_overflow(exchange, compressor):
+    """The sum of the workers' gradients does."""
+    largest = float(jnp.finfo(jnp.float16).max)
+    rng = np.random.default_rng(0)
+    shapes = jax.tree.map(np.shape, gradients(few_workers(exchange), 0))
+    tree = {
+        name: jnp.asarray(rng.uniform(0.6, 0.9, shape) * largest, jnp.float16)
+        for name, shape in shapes.items()
+    }
+    [step] = take(exchange, compressor, tree)
+    for mean in jax.tree.leaves(step.mean):
+        assert mean.dtype == np.float16
+        assert np.isfinite(mean).all()
+
+
+# --- Leaves of which nothing is lost --------------------------------------------------
+
+LOSING_LITTLE = ("svd(rank=4)", "none", "top_k(keep=0.6)", "cast(dtype='bfloat16')")
+WITH_ARGUMENTS = {
+    "budget": "budget(bits_per_step=20000, ladder=[svd(4), sign])",
+    "hierarchical": "hierarchical(per_host=1)",
+    "power_sgd": "power_sgd(rank=2, min_rate=1)",
+}
+SMALL = {"half": (9,), "pair": (2,), "one": (), "tall": (100, 2)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("exchange", "compressor"),
+    tiers(
+        itertools.product(REGISTRY, LOSING_LITTLE),
+        lambda case: case[1] == LOSING_LITTLE[0] and case[0] != "simulated",
+    ),
+)
+def test_what_is_called_lossless_arrives_as_it_was_given(exchange, compressor, workers):
+    """Whatever shape the exchange gives to it."""
+    rng = np.random.default_rng(0)
+    tree = {
+        name: jnp.asarray(rng.normal(size=(workers, *shape)), jnp.float32)
+        for name, shape in SMALL.items()
+    }
+    tree["half"] = tree["half"].astype(jnp.bfloat16)
+    one = jax.tree.map(lambda x: x[0], tree)
+    try:
+        built = exchanges.make(WITH_ARGUMENTS.get(exchange) or exchange, compressor)
+        built.init(one)
+    except ValueError:
+        return  # refused
+    [step] = steps_of(built, workers, 1, lambda i: tree)
+    leaves = zip(*map(jax.tree.leaves, (step.mean, step.sent, step.given)), strict=True)
+    for leaf, delta in zip(leaves, built.contraction(one), strict=True):
+        if delta == 1:
+            mean, sent, given = (np.asarray(x, np.float32) for x in leaf)
+            tolerance = 2.0**-8 if leaf[0].dtype == jnp.bfloat16 else 2e-5
+            close(sent, given, 2e-5)
+            close(mean, average(given), tolerance)
+
+
+def test_rows_decide_what_two_phases_lose():
+    """As a tensor it has a rank of 2, as rows of 200 or 100 it has more."""
+    spec = {"w": jax.ShapeDtypeStruct((100, 2), jnp.float32)}
+    assert exchanges.make("gather", "svd(rank=4)").contraction(spec) == [1]
+    assert exchanges.make("two_phase", "svd(rank=4)").contraction(spec) == [0]
+    assert exchanges.make("two_phase", "none").contraction(spec) == [1]
+    assert exchanges.make("two_phase", "eden").contraction(spec) == [None]
+
+
+# --- Trees with little in them --------------------------------------------------------
+
+EMPTY = {"nothing": {}, "no_elements": jnp.zeros((0, 3))}
+BESIDE = {"empty": jnp.zeros((0, 3)), "scalar": jnp.float32(2)}
+
+
+def for_all(tree, workers):
+    """The same tree on all workers."""
+    return jax.tree.map(lambda x: jnp.stack([x] * workers), tree)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_of_nothing_nothing_is_sent(exchange, compressor):
+    """With no memory that the exchange may have."""
+    workers = few_workers(exchange)
+    inner, pairs = compiled(exchange, compressor, workers), []
+    for spec in MEMORIES:
+        with contextlib.suppress(SpecError):  # this pair is refused
+            pairs.append(with_memory(inner, spec))
+    for built in pairs:
+        steps = steps_of(built, workers, 2, lambda i: for_all(EMPTY, workers))
+        assert spec_of(steps[1].mean) == spec_of(EMPTY)
+        assert steps[1].info.gradient_error.tolist() == [0] * workers
+        assert steps[1].info.extra.keys() == set(built.figures)
+
+
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+def test_leaves_without_elements_and_scalars(exchange, compressor):
+    """They take part as any other does."""
+    workers = few_workers(exchange)
+    tree = {**gradients(workers, 0), **for_all(BESIDE, workers)}
+    [step] = take(exchange, compressor, tree)
+    assert spec_of(step.mean) == spec_of(jax.tree.map(lambda x: x[0], tree))
+    assert all(np.isfinite(mean).all() for mean in jax.tree.leaves(step.mean))
+
+
+GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
+WHOLE = {"d_psgd", "stale_hypercube"}  # send models as they are
+
+
+def mixer_of(name):
+    """On four workers; of a local method most fragments are empty."""
+    if name in local.REGISTRY:
+        spec = f"{name}(h=4, fragments=4)"
+        return make_mixer(spec, exchange="two_phase", compressor="sign")
+    compressor = "none" if name in WHOLE else "sign"
+    return make_mixer(name, GRAPHS.get(name, "ring"), 4, compressor=compressor)
+
+
+@pytest.mark.parametrize("model", [EMPTY, {**BESIDE, "large": jnp.ones(50)}])
+@pytest.mark.parametrize("name", [*gossip.REGISTRY, *local.REGISTRY])
+def test_mixers_of_models_with_little_in_them(name, model):
+    mixer = mixer_of(name)
+
+    def run(update):
+        x, state = model, mixer.init(model)
+        for number in mixer.schedule:
+            updates = jax.tree.map(lambda x: update * x, x)
+            mixed = mixer.mix(x, updates, state, jax.random.key(0), number)
+            x, state = jax.tree.map(jnp.add, x, mixed.updates), mixed.state
+        return x
+
+    models = jax.jit(jax.vmap(run, axis_name="workers"))(jnp.arange(4.0))
+    assert spec_of(models) == spec_of(for_all(model, 4))
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(models))
