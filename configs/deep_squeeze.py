@@ -20,5 +20,5 @@ def get_config() -> ConfigDict:
     config.memory = ""
     config.mixer = "deep_squeeze(gamma=0.1)"
     config.topology = "ring"
-    config.compressor = "qsgd(levels=7, norm='max')"
+    config.compressor = "qsgd(levels=7, norm='max', rounding='nearest')"
     return config

@@ -202,9 +202,9 @@ def refuse_growth(
     others = f", as of {len(bad) - 1} others" if len(bad) > 1 else ""
     message = (
         f"of {tensor}, with {leaf.size} elements, {loser!r} may lose more than there "
-        f"is{others}: what {keeper!r} keeps of it would grow without end. Take memory "
-        "'none' if the method is unbiased; or a compressor with a contraction, such as "
-        f"'top_k', 'sign' or 'qsgd(levels=7, damped=True)'; or {way_out}"
+        f"is{others}: what {keeper!r} keeps of it would grow without end. Take a "
+        "compressor with a contraction, such as 'top_k', 'sign' or "
+        f"'qsgd(levels=7, damped=True)'; or {way_out}"
     )
     raise ValueError(message)
 

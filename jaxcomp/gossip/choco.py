@@ -14,10 +14,11 @@ from jaxcomp.base import (
     widen,
 )
 from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.memory.common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
 
@@ -32,7 +33,13 @@ class ChocoState(NamedTuple):
     codec: State
 
 
-def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
+def choco(
+    plan: Plan,
+    graph: Topology,
+    axis: Axis,
+    gamma: Gamma = 0.5,
+    allow: bool = False,
+) -> Mixer:
     """Send what the neighbours do not know yet, and step towards their estimates.
 
     x    <- x + u                       the worker's own update
@@ -40,7 +47,7 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
     x_hat += D(q),  p += sum_j w_ij (D(q_j) - D(q))
     x    <- x + gamma p
 
-    Any compressor works: what a message leaves out stays in x - x_hat and comes with
+    Any contraction works: what a message leaves out stays in x - x_hat and comes with
     the next ones. Estimates start at the initial models, and p at their differences:
     `jaxcomp.exchanges.starts` says where `init` knows these. p is kept instead of
     sum_j w_ij x_hat_j: it rounds relative to what workers disagree on, and not relative
@@ -53,15 +60,20 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
       gamma: consensus step size in (0, 1]; smaller for stronger compression. "theory":
         from the spectral gap and the compressor's contraction, safe and slow; "tuned":
         the best of a grid on a consensus problem.
+      allow: take a compressor without a contraction all the same;
+        "tuned" finds out by itself whether it does.
 
     References:
       Koloskova, Stich and Jaggi, Decentralized Stochastic Optimization and Gossip
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019 (algorithm 2).
     """
     talks = symmetric_round(graph, "choco")
+    check_flag("allow", allow)
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> ChocoState:
+        if not allow and gamma != "tuned":
+            check_contraction(plan, params, "choco")
         pull = first_pull(params, graph, axis)
         return ChocoState(widen(params), pull, codec.init(spec_of(params)))
 
@@ -78,8 +90,9 @@ def choco(plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5) -> Mixer:
         new = ChocoState(public, pull, heard.state)
         return Mixed(plus(widen(updates), pull, step_size(spec)), new, info)
 
+    title = canonical(choco, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
-        f"{canonical(choco, ['gamma'], gamma=gamma)} on {graph.name}, {codec.name}",
+        f"{title} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

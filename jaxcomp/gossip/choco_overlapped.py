@@ -17,10 +17,11 @@ from jaxcomp.base import (
 )
 from jaxcomp.exchanges import collectives
 from jaxcomp.exchanges.common import figure_names, measure
-from jaxcomp.gossip.neighbours import listen, plus, symmetric_round
+from jaxcomp.gossip.neighbours import check_contraction, listen, plus, symmetric_round
 from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.memory.common import check_flag
 from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
@@ -38,7 +39,11 @@ class OverlappedState(NamedTuple):
 
 
 def choco_overlapped(
-    plan: Plan, graph: Topology, axis: Axis, gamma: Gamma = 0.5
+    plan: Plan,
+    graph: Topology,
+    axis: Axis,
+    gamma: Gamma = 0.5,
+    allow: bool = False,
 ) -> Mixer:
     """`choco` one round late: a step mixes with the estimates of the step before.
 
@@ -54,15 +59,19 @@ def choco_overlapped(
       graph: who hears whom; symmetric.
       axis: the mapped axis.
       gamma: as in `choco`.
+      allow: take a compressor without a contraction, as in `choco`.
 
     References:
       Koloskova, Lin, Stich and Jaggi, Decentralized Deep Learning with Arbitrary
       Communication Compression, arXiv:1907.09356, 2020.
     """
     talks = symmetric_round(graph, "choco_overlapped")
+    check_flag("allow", allow)
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> OverlappedState:
+        if not allow and gamma != "tuned":
+            check_contraction(plan, params, "choco_overlapped")
         start, state = widen(params), codec.init(spec_of(params))
         # Nothing is unknown yet: a message of zeros.
         zeros = jax.tree.map(lambda x: x * 0, params)
@@ -91,7 +100,7 @@ def choco_overlapped(
         new = OverlappedState(public, pull, fuse(payload), codec_state)
         return Mixed(change, new, info)
 
-    title = canonical(choco_overlapped, ["gamma"], gamma=gamma)
+    title = canonical(choco_overlapped, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
         f"{title} on {graph.name}, {codec.name}",
         init=init,

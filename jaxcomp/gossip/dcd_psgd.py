@@ -14,10 +14,12 @@ from jaxcomp.base import (
     widen,
 )
 from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.starts import first_pull
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.memory.common import check_flag
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import canonical
 
 __all__ = ["DcdState", "dcd_psgd"]
 
@@ -29,7 +31,7 @@ class DcdState(NamedTuple):
     codec: State
 
 
-def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mixer:
     """Compress the difference between two models in succession.
 
     q  = C(p + u)       the way to the neighbours' mean model, and the own update
@@ -44,15 +46,19 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
       graph: who hears whom; symmetric.
       axis: the mapped axis.
+      allow: take a compressor without a contraction all the same: models run away.
 
     References:
       Tang et al., Communication Compression for Decentralized Training,
       arXiv:1803.06443, 2018 (algorithm 1).
     """
     talks = symmetric_round(graph, "dcd_psgd")
+    check_flag("allow", allow)
     codec = lift(plan)
 
     def init(params: Tree) -> DcdState:
+        if not allow:
+            check_contraction(plan, params, "dcd_psgd")
         pull = first_pull(params, graph, axis)
         return DcdState(pull, codec.init(spec_of(params)))
 
@@ -65,7 +71,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return Mixed(heard.own, new, heard.info)
 
     return Mixer(
-        f"dcd_psgd on {graph.name}, {codec.name}",
+        f"{canonical(dcd_psgd, allow=allow)} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -16,9 +16,10 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.step_size import check_number
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.memory.common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
 
@@ -32,7 +33,13 @@ class SqueezeState(NamedTuple):
     codec: State
 
 
-def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) -> Mixer:
+def deep_squeeze(
+    plan: Plan,
+    graph: Topology,
+    axis: Axis,
+    gamma: float = 0.1,
+    allow: bool = False,
+) -> Mixer:
     """Send the compressed model, and add what it lost to the next one.
 
     x  <- x + u
@@ -47,16 +54,20 @@ def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) ->
       graph: who hears whom; symmetric.
       axis: the mapped axis.
       gamma: consensus step size in (0, 1].
+      allow: take a compressor without a contraction all the same.
 
     References:
       Tang et al., DeepSqueeze: Decentralization Meets Error-Compensated Compression,
       arXiv:1907.07346, 2019.
     """
     talks = symmetric_round(graph, "deep_squeeze")
+    check_flag("allow", allow)
     check_number(gamma)
     codec = lift(plan)
 
     def init(params: Tree) -> SqueezeState:
+        if not allow:
+            check_contraction(plan, params, "deep_squeeze")
         error = zeros_like_spec(wide_spec(spec_of(params)))
         return SqueezeState(error, codec.init(spec_of(params)))
 
@@ -71,9 +82,9 @@ def deep_squeeze(plan: Plan, graph: Topology, axis: Axis, gamma: float = 0.1) ->
         info = heard.info._replace(residual_norm=heard.info.unsent_norm)
         return Mixed(plus(widen(updates), heard.pull, gamma), new, info)
 
+    title = canonical(deep_squeeze, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
-        f"{canonical(deep_squeeze, ['gamma'], gamma=gamma)} on {graph.name}, "
-        f"{codec.name}",
+        f"{title} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -16,9 +16,11 @@ from jaxcomp.base import (
     widen,
 )
 from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import plus, symmetric_round, talk
+from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.memory.common import check_flag
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import canonical
 
 __all__ = ["EcdState", "ecd_psgd"]
 
@@ -31,7 +33,7 @@ class EcdState(NamedTuple):
     codec: State
 
 
-def ecd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
+def ecd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mixer:
     """Neighbours estimate a model from messages that overshoot it.
 
     x' = s + u
@@ -46,15 +48,19 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
       graph: who hears whom; symmetric.
       axis: the mapped axis.
+      allow: take a compressor without a contraction all the same: models run away.
 
     References:
       Tang et al., Communication Compression for Decentralized Training,
       arXiv:1803.06443, 2018 (algorithm 2).
     """
     talks = symmetric_round(graph, "ecd_psgd")
+    check_flag("allow", allow)
     codec = lift(plan)
 
     def init(params: Tree) -> EcdState:
+        if not allow:
+            check_contraction(plan, params, "ecd_psgd")
         return EcdState(jnp.int32(0), widen(params), codec.init(spec_of(params)))
 
     def mix(
@@ -70,7 +76,7 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return Mixed(change, new, heard.info)
 
     return Mixer(
-        f"ecd_psgd on {graph.name}, {codec.name}",
+        f"{canonical(ecd_psgd, allow=allow)} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -19,12 +19,14 @@ from jaxcomp.base import (
     zeros_like_spec,
 )
 from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure
+from jaxcomp.exchanges.common import leaf_contractions, measure, refuse_growth
 from jaxcomp.gossip.topology import Round, Topology
 from jaxcomp.payloads import fuse, split
+from jaxcomp.scope import Plan
 
 __all__ = [
     "Heard",
+    "check_contraction",
     "listen",
     "plus",
     "symmetric_round",
@@ -108,6 +110,24 @@ def listen(
 
     # One after the other: no more than one neighbour's model is in memory.
     return jax.lax.scan(add, nothing, (weights, jnp.stack(messages)))[0]
+
+
+def check_contraction(plan: Plan, params: Tree, method: str) -> None:
+    """Refuse messages that may lose more than there is, where that is sent again.
+
+    Args:
+      plan: of the compressor.
+      params: of this worker.
+      method: name of the mixer.
+    """
+    spec = spec_of(params)
+    refuse_growth(
+        leaf_contractions(plan, spec),
+        spec,
+        loser=plan.title,
+        keeper=method,
+        way_out=f"say {method}(allow=True), to try it all the same",
+    )
 
 
 def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:

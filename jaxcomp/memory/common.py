@@ -85,7 +85,8 @@ def check_contraction(exchange: Exchange, tree: Tree, keeper: str) -> None:
         spec,
         loser=exchange.name,
         keeper=keeper,
-        way_out="say allow=True in the memory, to try it all the same",
+        way_out="memory 'none', if this one is unbiased; or say allow=True in the "
+        "memory, to try it all the same",
     )
 
 
