@@ -22,7 +22,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 parallel.setup(workers=8)
 
 
-# Half an hour each: they begin at once, and another process runs the rest beside them.
+# Minutes to half an hour each.
 LONGEST = ("test_cifar10.py", "test_claims.py")
 
 
