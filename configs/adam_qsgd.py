@@ -1,7 +1,8 @@
 """Adam on a mean of gradients of four bits, by a compressed all-reduce.
 
 Reproduces: nothing published.
-Expected:   99.4 % test accuracy (99.44 % with seed 0), 6.2 times fewer bytes.
+Expected:   98.7 % test accuracy (99.44, 98.61 and 98.06 % with seeds 0 to 2), 6.2
+            times fewer bytes.
 Cost:       about a minute on 2 CPU cores.
 Command:    python train.py --config=configs/adam_qsgd.py --workdir=runs/adam_qsgd
 """
@@ -14,8 +15,8 @@ from configs import default
 def get_config() -> ConfigDict:
     config = default.get_config()
     config.exchange = "two_phase"
-    # To the nearest level: a contraction, which error feedback asks for.
-    config.compressor = "qsgd(levels=7, norm='max', rounding='nearest')"
+    config.compressor = "qsgd(levels=7, norm='max')"
+    config.memory = "none"  # unbiased: nothing has to be kept
     config.optimizer = "adam"
     config.learning_rate = 3e-3
     return config
