@@ -53,7 +53,7 @@ class Workers(NamedTuple):
         """Which workers this process holds."""
         if self.mesh is None:
             return slice(0, self.size)
-        mine = [d.process_index == jax.process_index() for d in self.mesh.devices]
+        mine = [d.process_index == jax.process_index() for d in self.mesh.devices.flat]
         return slice(mine.index(True), mine.index(True) + sum(mine))
 
 
@@ -129,6 +129,7 @@ def map_step(
     in_axes: Any,
     out_axes: Any,
     donate_argnums: tuple[int, ...] = (),
+    check_vma: bool = False,
 ) -> Any:
     """Map a per-worker step over the workers.
 
@@ -139,6 +140,8 @@ def map_step(
         (the same for all); `axes(state)` gives it for state.
       out_axes: the same for the results. None promises that all workers agree.
       donate_argnums: arguments whose memory the results may take.
+      check_vma: for shard_map: check by types that workers agree where they should.
+        `jax.grad` then sums the gradients of what all workers share.
 
     Returns:
       A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
@@ -156,7 +159,7 @@ def map_step(
             donate_argnums=donate_argnums,
         )
     if workers.mapper == "shard_map":
-        mapped = _shard_map(step, workers, in_axes, out_axes)
+        mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
     else:
         mapped = jax.vmap(
             step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.size
@@ -292,7 +295,9 @@ def _pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
     return np.array(picked)
 
 
-def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
+def _shard_map(
+    step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
+) -> Any:
     """`step` under shard_map; it sees its own slice without the axis, as in pmap."""
     assert workers.mesh is not None
 
@@ -320,7 +325,7 @@ def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
         mesh=workers.mesh,
         in_specs=specs(in_axes),
         out_specs=specs(out_axes),
-        check_vma=False,  # decoded all-gathers are equal, which types cannot tell
+        check_vma=check_vma,
     )
 
 

@@ -17,8 +17,11 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    is_per_worker,
     ticked,
+    vary_like,
 )
+from jaxcomp.exchanges.border import SHARED, SUMMED, axis_index, check_own
 
 __all__ = ["DistributedState", "distributed", "find_state", "find_states", "mixing"]
 
@@ -81,8 +84,10 @@ def distributed(
         **extra: Any,
     ) -> tuple[Tree, DistributedState]:
         key = _step_key(key, seed, state.step, updates)
+        check_own(updates, exchange.axis, SUMMED)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
-        return mean, DistributedState(ticked(state.clock), inner, PerWorker(info))
+        new = DistributedState(ticked(state.clock), inner, PerWorker(info))
+        return mean, _typed(new, exchange.axis)
 
     return optax.GradientTransformationExtraArgs(init, update)
 
@@ -134,9 +139,12 @@ def mixing(
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
         key = _step_key(key, seed, state.step, updates)
+        check_own(params, mixer.axis, SHARED)
+        check_own(updates, mixer.axis, SUMMED)
 
         def run(program: int) -> Any:
-            return mixer.mix(params, updates, state.exchange, key, program)
+            mixed = mixer.mix(params, updates, state.exchange, key, program)
+            return vary_like(mixed, axis_index(mixer.axis))
 
         if program is not None or len(programs) == 1:
             mixed = run(programs[0] if program is None else program)
@@ -192,6 +200,18 @@ def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
     extra = {name: jnp.float32(0) for name in figures}
     info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
     return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
+
+
+def _typed(state: State, axis: Any) -> State:
+    """The state, whose marked parts have types that differ between workers.
+
+    They may happen to be constants, and a loop wants the type that came in.
+    """
+
+    def typed(node: Any) -> Any:
+        return vary_like(node, axis_index(axis)) if is_per_worker(node) else node
+
+    return jax.tree.map(typed, state, is_leaf=is_per_worker)
 
 
 def _step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:

@@ -167,7 +167,9 @@ def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
     messages = collectives.gather(fuse(flags), inside)
     rows = jax.vmap(lambda words: split(words, spec_of(flags)))(messages)
     return [
-        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits)
+        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits).astype(
+            part.dtype
+        )
         for bits, part in zip(rows, parts, strict=True)
     ]
 

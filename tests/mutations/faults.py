@@ -204,6 +204,20 @@ FAULTS = [
         "tests/test_parallel.py::test_axes_follow_the_marks",
     ),
     Fault(
+        "gathered messages are not known to be the same on all workers",
+        "jaxcomp/exchanges/collectives.py",
+        'to = "invarying" if is_typed(name) else "varying"',
+        'to = "varying"',
+        "tests/test_border.py::test_types_of_every_method_pass",
+    ),
+    Fault(
+        "gradients that are summed already are averaged once more",
+        "jaxcomp/exchanges/border.py",
+        "if not names <= varies_over(leaf):",
+        "if not names:",
+        "tests/test_border.py::test_what_is_summed_already_is_refused",
+    ),
+    Fault(
         "a bad gradient becomes a zero that nobody sees",
         "jaxcomp/training/step.py",
         "instead = 0.0 if has_own_model else jnp.nan",
