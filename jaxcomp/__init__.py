@@ -28,11 +28,18 @@ from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.payloads import nbits
 from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, mixing
+from jaxcomp.transform import (
+    DistributedState,
+    distributed,
+    find_state,
+    find_states,
+    mixing,
+)
 
 __all__ = [
     "Averaged",
     "Compressor",
+    "DistributedState",
     "Exchange",
     "Info",
     "Mixed",
@@ -44,6 +51,8 @@ __all__ = [
     "compressors",
     "distributed",
     "exchanges",
+    "find_state",
+    "find_states",
     "gossip",
     "local",
     "make_compressor",

@@ -11,7 +11,7 @@ serves one process and several.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +38,8 @@ __all__ = [
 
 AXIS = "workers"
 MAPPERS = ("pmap", "shard_map", "vmap")
+# What every link reports, and marks: elsewhere than behind a mark, marks are lost.
+_REPORT = {"gradient_error", "unsent_norm", "residual_norm"}
 
 
 class Workers(NamedTuple):
@@ -114,12 +116,26 @@ def axes(tree: Tree) -> Tree:
     Example:
         >>> axes({"step": 1, "residual": PerWorker((2, 3))})
         {'residual': PerWorker(value=0), 'step': None}
+
+    Raises:
+      TypeError: the state of a link without its marks, such as `nnx.state(optimizer)`.
     """
 
     def axis(node: Any) -> Any:
         return PerWorker(0) if is_per_worker(node) else None
 
-    return jax.tree.map(axis, tree, is_leaf=is_per_worker)
+    def is_whole(node: Any) -> bool:
+        if isinstance(node, Mapping) and node.keys() >= _REPORT:
+            message = (
+                "this state was turned into plain dicts, one with the keys "
+                f"{sorted(map(str, node))}, and nothing there marks what is each "
+                "worker's own, such as residuals. Take the state as optax made it: "
+                "tx.init(params), TrainState.opt_state, nnx.Optimizer.opt_state"
+            )
+            raise TypeError(message)
+        return is_per_worker(node)
+
+    return jax.tree.map(axis, tree, is_leaf=is_whole)
 
 
 def map_step(
@@ -176,7 +192,9 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
       axis_tree: a prefix tree with 0 or None.
     """
 
-    def put(axis: int | None, x: Any) -> jax.Array:
+    def put(axis: int | None, x: Any) -> jax.Array | None:
+        if x is None:  # a part that is not there, as in partitioned models
+            return None
         sharding = _sharding(workers, axis)
         if sharding is None:
             return jnp.asarray(x)

@@ -3,11 +3,13 @@
 import functools
 from typing import Any
 
+import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from flax import nnx
 from jax.sharding import Mesh
 
 import jaxcomp
@@ -164,6 +166,60 @@ def test_parts_of_an_axis_are_refused_with_the_way_out():
     mapped, given = step(crew_of("any"), check_vma=True)
     with pytest.raises(ValueError, match=r"no collectives of parts.*axis=\('hosts'"):
         jax.eval_shape(mapped, *given)
+
+
+# --- State of other people's making ---------------------------------------------------
+
+
+@pytest.mark.parametrize("mapper", parallel.MAPPERS)
+def test_parts_that_are_not_there_stay_away(mapper):
+    """Models are partitioned by None, and optional parts of a state are None."""
+    crew = parallel.setup(WORKERS, mapper)
+    own = {"x": np.float32(3), "nothing": None}
+    state = {"kept": PerWorker(own), "scale": None, "step": np.int32(1)}
+    placed, axes = parallel.spread(state, crew), parallel.axes(state)
+
+    def step(state):
+        return jax.tree.map(lambda x: x + x.dtype.type(1), state)
+
+    mapped = parallel.map_step(step, crew, in_axes=(axes,), out_axes=axes)
+    after = parallel.place(parallel.to_host(mapped(placed)), crew, axes)
+    expected = {
+        "kept": PerWorker({"x": np.full(WORKERS, 4), "nothing": None}),
+        "scale": None,
+        "step": 2,
+    }
+    assert jax.tree.structure(after) == jax.tree.structure(expected)
+    jax.tree.map(np.testing.assert_array_equal, after, expected)
+
+
+def as_nnx_state(tx):
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    return nnx.state(nnx.Optimizer(model, tx, wrt=nnx.Param))
+
+
+def as_state_dict(tx):
+    return flax.serialization.to_state_dict(tx.init(trees()))
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("made", [as_nnx_state, as_state_dict])
+def test_state_that_lost_its_marks_is_refused(made, name):
+    """Plain dicts would be declared the same on all workers, residuals and all."""
+    state = made(optax.chain(link(name), optax.sgd(0.1, momentum=0.9)))
+    with pytest.raises(TypeError, match=r"plain dicts.*opt_state"):
+        parallel.axes(state)
+
+
+def test_state_that_kept_its_marks_is_taken():
+    model = nnx.Linear(3, 2, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, link("gather"), wrt=nnx.Param)
+    assert parallel.axes(optimizer.opt_state).info == PerWorker(0)
+
+
+def test_states_are_found_from_the_front_door():
+    state = optax.chain(link("gather"), optax.sgd(0.1)).init(trees())
+    assert jaxcomp.find_state(state) is jaxcomp.find_states(state)[0]
 
 
 # --- No axis, or one of another name --------------------------------------------------
