@@ -26,6 +26,8 @@ from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, Per
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.marks import check_state, per_worker
+from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.payloads import nbits
 from jaxcomp.specs import SpecError
 from jaxcomp.transform import (
@@ -34,6 +36,7 @@ from jaxcomp.transform import (
     find_state,
     find_states,
     mixing,
+    pmean,
 )
 
 __all__ = [
@@ -47,6 +50,8 @@ __all__ = [
     "PerWorker",
     "SpecError",
     "__version__",
+    "applied_if",
+    "check_state",
     "clipping",
     "compressors",
     "distributed",
@@ -62,7 +67,10 @@ __all__ = [
     "mixing",
     "nbits",
     "parallel",
+    "per_worker",
+    "pmean",
     "scope",
+    "skip_nonfinite",
     "topology",
     "wire",
 ]
