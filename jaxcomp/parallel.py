@@ -31,9 +31,12 @@ __all__ = [
     "map_step",
     "place",
     "setup",
+    "specs",
     "spread",
+    "stacked",
     "sum_over_processes",
     "to_host",
+    "unstacked",
 ]
 
 AXIS = "workers"
@@ -138,6 +141,47 @@ def axes(tree: Tree) -> Tree:
     return jax.tree.map(axis, tree, is_leaf=is_whole)
 
 
+def specs(tree: Tree, axis: Any = AXIS) -> Tree:
+    """in_specs or out_specs of state for `jax.shard_map`, as `axes` is for pmap.
+
+    What is marked comes in with an axis of length 1: `unstacked` takes it off.
+
+    Example:
+        >>> specs({"step": 1, "residual": PerWorker((2, 3))})["residual"].value
+        P('workers',)
+    """
+    return jax.tree.map(
+        lambda place: _partition(place, axis), axes(tree), is_leaf=_is_none
+    )
+
+
+def unstacked(state: Tree) -> Tree:
+    """State inside `jax.shard_map`, its marked parts without the axis of length 1.
+
+    Example:
+        >>> unstacked((jnp.ones(1), PerWorker(jnp.ones((1, 2)))))[1].value.shape
+        (2,)
+    """
+    return _of_marked(lambda x: x[0], state)
+
+
+def stacked(state: Tree) -> Tree:
+    """The inverse of `unstacked`: what `jax.shard_map` is to return.
+
+    Example:
+        >>> stacked((jnp.ones(1), PerWorker(jnp.ones(2))))[1].value.shape
+        (1, 2)
+    """
+    return _of_marked(lambda x: x[None], state)
+
+
+def _of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:
+    def changed(node: Any) -> Any:
+        return jax.tree.map(change, node) if is_per_worker(node) else node
+
+    return jax.tree.map(changed, state, is_leaf=is_per_worker)
+
+
 def map_step(
     step: Callable[..., Any],
     workers: Workers,
@@ -213,12 +257,7 @@ def spread(state: Tree, workers: Workers) -> Tree:
     """
     count = workers.local.stop - workers.local.start
 
-    def copies(node: Any) -> Any:
-        if not is_per_worker(node):
-            return node
-        return jax.tree.map(lambda x: np.stack([np.asarray(x)] * count), node)
-
-    copied = jax.tree.map(copies, state, is_leaf=is_per_worker)
+    copied = _of_marked(lambda x: np.stack([np.asarray(x)] * count), state)
     return place(copied, workers, axes(state))
 
 
@@ -333,7 +372,7 @@ def _shard_map(
             is_leaf=_is_none,
         )
 
-    def specs(axis_tree: Any) -> Any:
+    def specs_of(axis_tree: Any) -> Any:
         return jax.tree.map(
             lambda axis: _partition(axis, workers.axis), axis_tree, is_leaf=_is_none
         )
@@ -341,8 +380,8 @@ def _shard_map(
     return jax.shard_map(
         local,
         mesh=workers.mesh,
-        in_specs=specs(in_axes),
-        out_specs=specs(out_axes),
+        in_specs=specs_of(in_axes),
+        out_specs=specs_of(out_axes),
         check_vma=check_vma,
     )
 
