@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, State, Tree, is_clock
+from jaxcomp.base import Array, State, Tree, is_clock, varies_over
 
 __all__ = [
     "Attempt",
@@ -51,7 +51,13 @@ def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
         >>> instead_of_bad(jnp.array([1.0, jnp.inf]), jnp.bool_(False))
         Array([nan, nan], dtype=float32)
     """
-    return jax.tree.map(lambda x: jnp.where(healthy, x, value), tree)
+
+    def of(x: Array) -> Array:
+        # What all workers share would be typed as one's own, and no longer be refused.
+        is_shared = not varies_over(healthy) <= varies_over(x)
+        return x if is_shared else jnp.where(healthy, x, value)
+
+    return jax.tree.map(of, tree)
 
 
 def applied_if(applied: Array, new: State, old: State) -> State:

@@ -147,6 +147,21 @@ def test_a_pmean_that_stays_in_is_noticed(name):
         traced(step, trees(WORKERS))
 
 
+@pytest.mark.parametrize("made", ["distributed", "pmean", "skip_nonfinite"])
+def test_a_part_that_is_summed_already_is_refused(made):
+    def step(x):
+        x = {**x, "bias": jax.lax.pmean(x["bias"], "workers")}
+        if made == "pmean":
+            mean = jaxcomp.pmean(exchanges.make("gather", "sign"), seed=0)
+            return mean(x, mean.init(x))[0]
+        tx = link("gather")
+        tx = jaxcomp.skip_nonfinite(tx) if made == "skip_nonfinite" else tx
+        return tx.update(x, tx.init(x), x)[0]
+
+    with pytest.raises(ValueError, match="bias is the same on all workers"):
+        traced(step, trees(WORKERS))
+
+
 def test_params_of_the_workers_own_give_gradients_of_their_own():
     """What the error says to do."""
     tx = link("gather")

@@ -65,6 +65,19 @@ def test_all_workers_skip_what_is_bad_on_one(name):
     assert not np.array_equal(params["bias"], after[0]["bias"])
 
 
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+def test_nobody_waits_for_a_worker_that_skips(mapper):
+    """A chain on devices: a local decision would leave the others in a collective."""
+    tx = jaxcomp.skip_nonfinite(
+        optax.chain(jaxcomp.per_worker(TRACE), LINK, optax.sgd(0.1, momentum=0.9))
+    )
+    state = after_steps(tx, (GOOD, BAD, GOOD), mapper=mapper)
+    jaxcomp.check_state(state)
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(state))
+    skipping, clean = state, after_steps(tx, (GOOD, GOOD), mapper=mapper)
+    jax.tree.map(np.testing.assert_array_equal, skipping[0], clean[0])
+
+
 @pytest.mark.parametrize("compressor", ["top_k(keep=0.1)", "random_k(keep=0.1)"])
 @pytest.mark.parametrize("mapper", tiers(parallel.MAPPERS, "vmap".__ne__))
 def test_what_follows_pmean_sees_the_mean(mapper, compressor):
@@ -113,9 +126,9 @@ def test_pmean_is_the_link(name):
 # --- Marks ----------------------------------------------------------------------------
 
 
-def after_steps(tx, axes_of=parallel.axes):
-    """The state of a loop under pmap, after two steps, as the loop declares it."""
-    crew = parallel.setup(WORKERS, "pmap")
+def after_steps(tx, gradients=(GOOD, GOOD), axes_of=parallel.axes, mapper="pmap"):
+    """The state of a loop on devices, as the loop declares it."""
+    crew = parallel.setup(WORKERS, mapper)
     state = (trees(), tx.init(trees()))
 
     def step(state, gradient):
@@ -126,8 +139,8 @@ def after_steps(tx, axes_of=parallel.axes):
     axes = axes_of(state)
     mapped = parallel.map_step(step, crew, in_axes=(axes, 0), out_axes=axes)
     state = parallel.spread(state, crew) if axes_of is parallel.axes else state
-    for seed in (1, 2):
-        state = mapped(state, parallel.place(trees(WORKERS, seed=seed), crew, 0))
+    for gradient in gradients:
+        state = mapped(state, parallel.place(gradient, crew, 0))
     return state
 
 
@@ -153,7 +166,7 @@ def test_an_unmarked_link_before_the_exchange_is_named():
 
 def test_marks_that_the_loop_does_not_heed_are_named():
     """Residuals that a checkpoint would lose, though all runs without an error."""
-    state = after_steps(LINK, replicated)
+    state = after_steps(LINK, axes_of=replicated)
     with pytest.raises(ValueError, match=r"residual/value/bias is marked.*axes\(state"):
         jaxcomp.check_state(state)
 

@@ -218,6 +218,20 @@ FAULTS = [
         "tests/test_border.py::test_what_is_summed_already_is_refused",
     ),
     Fault(
+        "a worker with a bad gradient spoils a part of it only",
+        "jaxcomp/nonfinite.py",
+        "update(instead_of_bad(tree, all_finite(tree)), state)",
+        "update(tree, state)",
+        "tests/test_marks.py",
+    ),
+    Fault(
+        "what is bad is kept for the next step",
+        "jaxcomp/nonfinite.py",
+        "return new if is_clock(new) else jnp.where(applied, new, old)",
+        "return new",
+        "tests/test_marks.py",
+    ),
+    Fault(
         "a bad gradient becomes a zero that nobody sees",
         "jaxcomp/training/step.py",
         "instead = 0.0 if has_own_model else jnp.nan",
