@@ -13,7 +13,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 import jaxcomp
-from jaxcomp import compressors, exchanges, parallel
+from jaxcomp import compressors, exchanges, memory, parallel
 from jaxcomp.base import PerWorker
 from tests.every_method import ALIKE, ARGUMENTS, EXCHANGES, MIXERS, WORKERS, link, trees
 from tests.tiers import tiers
@@ -73,6 +73,18 @@ def two_steps(name, tx, crew, **options):
 def test_types_of_every_method_pass(name):
     """A mean has the type of what all workers share, what is kept that of their own."""
     mapped, given = two_steps(name, typed_link(name), crew_of(name), check_vma=True)
+    jax.eval_shape(mapped, *given)
+
+
+@pytest.mark.parametrize("spec", memory.REGISTRY)
+def test_types_of_every_memory_pass(spec):
+    built = memory.make(spec, exchanges.make("gather", "sign"))
+    tx = optax.chain(
+        jaxcomp.per_worker(optax.trace(0.9)),
+        jaxcomp.clipping.clip_by_worker_norm(1.0),
+        jaxcomp.distributed(built, seed=0),
+    )
+    mapped, given = two_steps("gather", tx, crew_of("gather"), check_vma=True)
     jax.eval_shape(mapped, *given)
 
 
