@@ -27,12 +27,15 @@ from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.payloads import nbits
+from jaxcomp.sharded import Comm, DataParallel, data_parallel
 from jaxcomp.specs import SpecError
 from jaxcomp.transform import distributed, mixing
 
 __all__ = [
     "Averaged",
+    "Comm",
     "Compressor",
+    "DataParallel",
     "Exchange",
     "Info",
     "Mixed",
@@ -42,6 +45,7 @@ __all__ = [
     "__version__",
     "clipping",
     "compressors",
+    "data_parallel",
     "distributed",
     "exchanges",
     "gossip",

@@ -21,6 +21,7 @@ ROWS = [
     {"memory", "clipping"},
     {"gossip", "local"},
     {"make", "transform"},
+    {"sharded"},
     {"parallel"},
     {"wire"},
     {"models"},
