@@ -184,9 +184,11 @@ ALONG = {
     "[2,2]<=[2,2]T(1,0)": "data",
     "mesh['axis_0'=2,'axis_1'=2] {'axis_0'}": "data",
     "mesh['axis_0'=2,'axis_1'=1,'axis_2'=2] {'axis_0'}": "data",
+    "mesh['data'=2,'model'=2] {'data'}": "data",
     "{{0,1},{2,3}}": "model",
     "[2,2]<=[4]": "model",
     "mesh['axis_0'=2,'axis_1'=2] {'axis_1'}": "model",
+    "mesh['data'=2,'model'=2] {'model'}": "model",
 }
 
 
