@@ -29,6 +29,7 @@ from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.payloads import nbits
+from jaxcomp.sharded import Comm, DataParallel, data_parallel
 from jaxcomp.specs import SpecError
 from jaxcomp.transform import (
     DistributedState,
@@ -41,7 +42,9 @@ from jaxcomp.transform import (
 
 __all__ = [
     "Averaged",
+    "Comm",
     "Compressor",
+    "DataParallel",
     "DistributedState",
     "Exchange",
     "Info",
@@ -54,6 +57,7 @@ __all__ = [
     "check_state",
     "clipping",
     "compressors",
+    "data_parallel",
     "distributed",
     "exchanges",
     "find_state",

@@ -21,6 +21,7 @@ ROWS = [
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},
     {"make", "transform"},
+    {"sharded"},
     {"parallel", "marks"},
     {"wire"},
     {"models"},

@@ -57,7 +57,7 @@ def test_gathered_sparsifiers_agree_to_the_bit(compressor, mapper):
                 ("exact", "none"),
                 ("gather", "none"),
                 ("gather", "sign"),
-                ("gather", "qsgd(levels=7)"),
+                ("gather", "qsgd(levels=7, damped=True)"),
                 ("aligned_psum", "random_k(keep=0.2)"),
             ]
             for mapper in ("pmap", "shard_map")

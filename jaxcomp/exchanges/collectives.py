@@ -190,9 +190,8 @@ def _over(
         members = jnp.asarray(groups)
         if alike:
             return simulated(rows[members[0]], jnp.int32(0))
-        own, place = np.zeros(
-            (2, len(rows)), np.int32
-        )  # group of a worker, place in it
+        # The group of each worker, and its place in it.
+        own, place = np.zeros((2, len(rows)), np.int32)
         for i, group in enumerate(groups):
             own[group], place[group] = i, range(len(group))
         return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(own, place)

@@ -155,7 +155,7 @@ def hierarchical(
 
 
 def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
-    """Where the parts of all workers of a host are not zero, side by side: 0 or 1.
+    """Where the parts of all workers of a host are not zero, side by side: 0.0 or 1.0.
 
     A bit an element, inside the host, and nothing at all if nobody reads it.
 
@@ -166,12 +166,12 @@ def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
     flags = tuple(pack(part != 0, bits=1) for part in parts)
     messages = collectives.gather(fuse(flags), inside)
     rows = jax.vmap(lambda words: split(words, spec_of(flags)))(messages)
-    return [
-        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits).astype(
-            part.dtype
-        )
-        for bits, part in zip(rows, parts, strict=True)
+    pairs = zip(rows, parts, strict=True)
+    unpacked = [
+        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits)
+        for bits, part in pairs
     ]
+    return [flag.astype(jnp.float32) for flag in unpacked]
 
 
 def _check(which: str, exchange: Exchange) -> None:

@@ -404,13 +404,11 @@ def test_cast_saturates(narrow: str, largest: float, dtype: str) -> None:
         ("bfloat16", "bfloat16", 1.0),
         ("bfloat16", "float16", 1 - 2**-16),
         ("float16", "float16", 1.0),
-        ("float16", "bfloat16", None),
-        ("float8_e5m2", "float16", None),
+        ("float16", "bfloat16", 0),
+        ("float8_e5m2", "float16", 0),
     ],
 )
-def test_cast_declares_what_it_holds(
-    narrow: str, dtype: str, delta: float | None
-) -> None:
+def test_cast_declares_what_it_holds(narrow: str, dtype: str, delta: float) -> None:
     compressor = make_compressor(f"cast(dtype={narrow!r})")
     x = jnp.asarray(heavy(), dtype)
     assert compressor.contraction(spec_of(x)) == delta

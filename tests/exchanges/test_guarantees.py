@@ -190,7 +190,7 @@ def follows(exchange, workers):
 
 def tracks(exchange, workers):
     """It follows, and estimates approach gradients that stand still."""
-    steps = steps_of(exchange, workers, 30, lambda i: gradients(workers, 0))
+    steps = steps_of(exchange, workers, 60, lambda i: gradients(workers, 0))
     obeys_the_law(steps)
     first, last = steps[0], steps[-1]
 

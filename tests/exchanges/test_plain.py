@@ -20,6 +20,7 @@ from jaxcomp import (
     wire,
 )
 from jaxcomp.base import Exchange
+from jaxcomp.make import compressor_for
 from jaxcomp.specs import SpecError
 from tests.tiers import STANDS_FOR, tiers
 from tests.workers import (
@@ -206,7 +207,8 @@ def test_aligned_psum_refuses_what_is_not_aligned():
 def test_low_precision_gradients_keep_their_type_and_lose_nothing(name):
     """A bfloat16 gradient comes back as bfloat16; its residual is float32."""
     tree = jax.tree.map(lambda x: x.astype(jnp.bfloat16), gradients(2))
-    [step] = average(make_exchange(name, "random_k(keep=0.1)"), tree)
+    compressor = compressor_for(name, "random_k(keep=0.1)")
+    [step] = average(make_exchange(name, compressor), tree)
     assert {m.dtype for m in jax.tree.leaves(step.shared)} == {jnp.dtype(jnp.bfloat16)}
     residual = residual_of(step.state)
     assert {r.dtype for r in jax.tree.leaves(residual)} == {np.dtype(np.float32)}

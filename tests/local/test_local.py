@@ -7,6 +7,7 @@ import pytest
 import jaxcomp
 from jaxcomp import wire
 from jaxcomp.local import REGISTRY
+from jaxcomp.transform import find_state
 from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
 from tests.gossip.test_messages import program
 from tests.references import local as references
@@ -192,7 +193,7 @@ def test_a_step_tells_whether_it_sent_anything(sends):
 
     def step(target):
         x = given.start
-        return jaxcomp.find_state(tx.update(target, tx.init(x), x)[1]).info.value
+        return find_state(tx.update(target, tx.init(x), x)[1]).info.value
 
     info = jax.jit(jax.vmap(step, axis_name="workers"))(given.targets)
     np.testing.assert_array_equal(info.sends, sends)

@@ -52,7 +52,9 @@ def first_failure(fault: Fault | None, tests: list[str]) -> str | None:
         copy = Path(temporary) / "project"
         shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
         # Programs that the fault leaves alone are read.
-        (copy / ".pytest_cache").symlink_to(ROOT / ".pytest_cache")
+        programs = ROOT / ".pytest_cache"
+        programs.mkdir(exist_ok=True)
+        (copy / ".pytest_cache").symlink_to(programs)
         if fault:
             _make(fault, copy)
         done = subprocess.run(

@@ -260,4 +260,19 @@ FAULTS = [
         '"all-gather": 1,',
         "tests/exchanges/test_messages.py::test_gathered_traffic_does_grow",
     ),
+    Fault(
+        "replicated params share a message with shards of others",
+        "jaxcomp/sharded/layout.py",
+        "cuts = [_axes_of(spec, mesh) for spec in specs]",
+        "cuts = [_axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
+        "tests/test_data_parallel.py::test_replicas_stay_equal",
+    ),
+    Fault(
+        "a model is gathered to compute its gradient",
+        "jaxcomp/sharded/data_parallel.py",
+        "axis_names=set(data),",
+        "axis_names=set(mesh.axis_names),",
+        "tests/test_data_parallel.py"
+        "::test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages",
+    ),
 ]

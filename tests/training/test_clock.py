@@ -205,8 +205,8 @@ SHARED = of_memory("shared_momentum(beta=0.9)")
 
 
 def updates_of(optimizer: str, rate: optax.Schedule, state: TrainState, given: Any):
-    given = SHARED if optimizer == "one_bit_adam" else None
-    setting = Setting(rate, DECAY, DENSE, given)
+    momentum = SHARED if optimizer == "one_bit_adam" else None
+    setting = Setting(rate, DECAY, DENSE, momentum)
     link = optimizers.REGISTRY[optimizer](setting)
     return link.update(given, state.opt_state[1], state.params)[0]
 

@@ -6,6 +6,7 @@ import numpy as np
 import optax
 
 import jaxcomp
+from jaxcomp.base import Clock
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import make_train_step
 
@@ -23,7 +24,7 @@ def test_a_huge_gradient_is_a_number_like_any_other():
         optax.sgd(1e-20),
     )
     params = {"w": jnp.zeros(2)}
-    state = TrainState(jnp.int32(0), params, {}, tx.init(params))
+    state = TrainState(Clock(jnp.int32(0)), params, {}, tx.init(params))
     step = make_train_step(Steep(), tx, lambda x, key: x, seed=0, axis="workers")
     images, labels = jnp.ones((2, 4, 2)), jnp.zeros((2, 4), jnp.int32)
     mapped = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), axis_name="workers"))
