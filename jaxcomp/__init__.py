@@ -26,13 +26,26 @@ from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, Per
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.marks import check_state, per_worker
+from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.payloads import nbits
+from jaxcomp.sharded import Comm, DataParallel, data_parallel
 from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, mixing
+from jaxcomp.transform import (
+    DistributedState,
+    distributed,
+    find_state,
+    find_states,
+    mixing,
+    pmean,
+)
 
 __all__ = [
     "Averaged",
+    "Comm",
     "Compressor",
+    "DataParallel",
+    "DistributedState",
     "Exchange",
     "Info",
     "Mixed",
@@ -40,10 +53,15 @@ __all__ = [
     "PerWorker",
     "SpecError",
     "__version__",
+    "applied_if",
+    "check_state",
     "clipping",
     "compressors",
+    "data_parallel",
     "distributed",
     "exchanges",
+    "find_state",
+    "find_states",
     "gossip",
     "local",
     "make_compressor",
@@ -53,7 +71,10 @@ __all__ = [
     "mixing",
     "nbits",
     "parallel",
+    "per_worker",
+    "pmean",
     "scope",
+    "skip_nonfinite",
     "topology",
     "wire",
 ]

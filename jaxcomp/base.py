@@ -37,6 +37,8 @@ __all__ = [
     "no_choice",
     "spec_of",
     "ticked",
+    "vary_like",
+    "varies_over",
     "wide_spec",
     "widen",
     "zeros_like_spec",
@@ -253,6 +255,42 @@ def zeros_like_spec(spec: Spec) -> Tree:
     return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
 
 
+def varies_over(x: Any) -> frozenset[str]:
+    """The axes along which `jax.shard_map` takes an array to differ.
+
+    None where nothing is known: under other mappers, and under `check_vma=False`.
+
+    Example:
+        >>> varies_over(jnp.ones(3))
+        frozenset()
+    """
+    kind = jax.typeof(x)
+    # The first jax versions of 0.10 call it `vma`.
+    return (
+        kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+    )
+
+
+def vary_like(tree: Tree, like: Tree) -> Tree:
+    """The same arrays, typed to differ along all axes along which `like` does.
+
+    A loop begins with what has the type of its result, and branches have results of
+    one type: constants have to be told so where `jax.shard_map` checks types. Nothing
+    is computed.
+
+    Args:
+      tree: arrays.
+      like: arrays.
+    """
+    axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(like)))
+
+    def typed(x: Array) -> Array:
+        missing = axes - varies_over(x)
+        return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+    return jax.tree.map(typed, tree)
+
+
 def wide_spec(spec: Spec) -> Spec:
     """The same shapes in at least float32: sums and residuals live there.
 
@@ -345,7 +383,8 @@ def compressor(
             return add(total, jax.tree.map(lambda leaf: leaf[i], payloads))
 
         count = jax.tree.leaves(payloads)[0].shape[0]
-        return jax.lax.fori_loop(0, count, body, zeros_like_spec(wide_spec(spec)))
+        start = vary_like(zeros_like_spec(wide_spec(spec)), payloads)
+        return jax.lax.fori_loop(0, count, body, start)
 
     return Compressor(
         name=name,

@@ -11,7 +11,7 @@ serves one process and several.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -31,13 +31,18 @@ __all__ = [
     "map_step",
     "place",
     "setup",
+    "specs",
     "spread",
+    "stacked",
     "sum_over_processes",
     "to_host",
+    "unstacked",
 ]
 
 AXIS = "workers"
 MAPPERS = ("pmap", "shard_map", "vmap")
+# What every link reports, and marks: elsewhere than behind a mark, marks are lost.
+_REPORT = {"gradient_error", "unsent_norm", "residual_norm"}
 
 
 class Workers(NamedTuple):
@@ -53,7 +58,7 @@ class Workers(NamedTuple):
         """Which workers this process holds."""
         if self.mesh is None:
             return slice(0, self.size)
-        mine = [d.process_index == jax.process_index() for d in self.mesh.devices]
+        mine = [d.process_index == jax.process_index() for d in self.mesh.devices.flat]
         return slice(mine.index(True), mine.index(True) + sum(mine))
 
 
@@ -114,12 +119,67 @@ def axes(tree: Tree) -> Tree:
     Example:
         >>> axes({"step": 1, "residual": PerWorker((2, 3))})
         {'residual': PerWorker(value=0), 'step': None}
+
+    Raises:
+      TypeError: the state of a link without its marks, such as `nnx.state(optimizer)`.
     """
 
     def axis(node: Any) -> Any:
         return PerWorker(0) if is_per_worker(node) else None
 
-    return jax.tree.map(axis, tree, is_leaf=is_per_worker)
+    def is_whole(node: Any) -> bool:
+        if isinstance(node, Mapping) and node.keys() >= _REPORT:
+            message = (
+                "this state was turned into plain dicts, one with the keys "
+                f"{sorted(map(str, node))}, and nothing there marks what is each "
+                "worker's own, such as residuals. Take the state as optax made it: "
+                "tx.init(params), TrainState.opt_state, nnx.Optimizer.opt_state"
+            )
+            raise TypeError(message)
+        return is_per_worker(node)
+
+    return jax.tree.map(axis, tree, is_leaf=is_whole)
+
+
+def specs(tree: Tree, axis: Any = AXIS) -> Tree:
+    """in_specs or out_specs of state for `jax.shard_map`, as `axes` is for pmap.
+
+    What is marked comes in with an axis of length 1: `unstacked` takes it off.
+
+    Example:
+        >>> specs({"step": 1, "residual": PerWorker((2, 3))})["residual"].value
+        P('workers',)
+    """
+    return jax.tree.map(
+        lambda place: _partition(place, axis), axes(tree), is_leaf=_is_none
+    )
+
+
+def unstacked(state: Tree) -> Tree:
+    """State inside `jax.shard_map`, its marked parts without the axis of length 1.
+
+    Example:
+        >>> unstacked((jnp.ones(1), PerWorker(jnp.ones((1, 2)))))[1].value.shape
+        (2,)
+    """
+    return _of_marked(lambda x: x[0], state)
+
+
+def stacked(state: Tree) -> Tree:
+    """The inverse of `unstacked`: what `jax.shard_map` is to return.
+
+    Example:
+        >>> stacked((jnp.ones(1), PerWorker(jnp.ones(2))))[1].value.shape
+        (1, 2)
+    """
+    return _of_marked(lambda x: x[None], state)
+
+
+def _of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:
+    def changed(node: Any) -> Any:
+        return jax.tree.map(change, node) if is_per_worker(node) else node
+
+    return jax.tree.map(changed, state, is_leaf=is_per_worker)
 
 
 def map_step(
@@ -129,6 +189,7 @@ def map_step(
     in_axes: Any,
     out_axes: Any,
     donate_argnums: tuple[int, ...] = (),
+    check_vma: bool = False,
 ) -> Any:
     """Map a per-worker step over the workers.
 
@@ -139,6 +200,8 @@ def map_step(
         (the same for all); `axes(state)` gives it for state.
       out_axes: the same for the results. None promises that all workers agree.
       donate_argnums: arguments whose memory the results may take.
+      check_vma: for shard_map: check by types that workers agree where they should.
+        `jax.grad` then sums the gradients of what all workers share.
 
     Returns:
       A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
@@ -156,7 +219,7 @@ def map_step(
             donate_argnums=donate_argnums,
         )
     if workers.mapper == "shard_map":
-        mapped = _shard_map(step, workers, in_axes, out_axes)
+        mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
     else:
         mapped = jax.vmap(
             step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.size
@@ -173,7 +236,9 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
       axis_tree: a prefix tree with 0 or None.
     """
 
-    def put(axis: int | None, x: Any) -> jax.Array:
+    def put(axis: int | None, x: Any) -> jax.Array | None:
+        if x is None:  # a part that is not there, as in partitioned models
+            return None
         sharding = _sharding(workers, axis)
         if sharding is None:
             return jnp.asarray(x)
@@ -192,12 +257,7 @@ def spread(state: Tree, workers: Workers) -> Tree:
     """
     count = workers.local.stop - workers.local.start
 
-    def copies(node: Any) -> Any:
-        if not is_per_worker(node):
-            return node
-        return jax.tree.map(lambda x: np.stack([np.asarray(x)] * count), node)
-
-    copied = jax.tree.map(copies, state, is_leaf=is_per_worker)
+    copied = _of_marked(lambda x: np.stack([np.asarray(x)] * count), state)
     return place(copied, workers, axes(state))
 
 
@@ -292,7 +352,9 @@ def _pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
     return np.array(picked)
 
 
-def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
+def _shard_map(
+    step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
+) -> Any:
     """`step` under shard_map; it sees its own slice without the axis, as in pmap."""
     assert workers.mesh is not None
 
@@ -310,7 +372,7 @@ def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
             is_leaf=_is_none,
         )
 
-    def specs(axis_tree: Any) -> Any:
+    def specs_of(axis_tree: Any) -> Any:
         return jax.tree.map(
             lambda axis: _partition(axis, workers.axis), axis_tree, is_leaf=_is_none
         )
@@ -318,9 +380,9 @@ def _shard_map(step: Any, workers: Workers, in_axes: Any, out_axes: Any) -> Any:
     return jax.shard_map(
         local,
         mesh=workers.mesh,
-        in_specs=specs(in_axes),
-        out_specs=specs(out_axes),
-        check_vma=False,  # decoded all-gathers are equal, which types cannot tell
+        in_specs=specs_of(in_axes),
+        out_specs=specs_of(out_axes),
+        check_vma=check_vma,
     )
 
 

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import bitmaps
-from jaxcomp.base import Array
+from jaxcomp.base import Array, vary_like
 
 __all__ = ["Selected", "largest", "magnitude_bits", "magnitude_bits_of"]
 
@@ -135,7 +135,7 @@ def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
     top = jnp.asarray(_sign_bit(floor.dtype), floor.dtype)
     guess = jnp.maximum(_guess(x, most, room), floor)
     start = Search(floor, top, guess, jnp.uint32(x.size))
-    return jax.lax.while_loop(searching, step, start).low
+    return jax.lax.while_loop(searching, step, vary_like(start, (x, floor))).low
 
 
 def _guess(x: Array, most: int, room: int) -> Array:
@@ -158,7 +158,8 @@ def _kth_largest(x: Array, k: Array) -> Array:
         reached = bitmaps.count(bitmaps.to_words(_reach(x, raised)))
         return jnp.where(reached >= k, raised, threshold)
 
-    return jax.lax.fori_loop(0, width - 1, step, jnp.zeros((), unsigned))
+    start = vary_like(jnp.zeros((), unsigned), (x, k))
+    return jax.lax.fori_loop(0, width - 1, step, start)
 
 
 def _reach(x: Array, threshold: Array) -> Array:

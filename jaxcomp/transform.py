@@ -1,7 +1,8 @@
-"""From an exchange, or a mixer, to one link of an optax chain."""
+"""From an exchange, or a mixer, to one link of an optax chain, or to one line."""
 
 import functools
 import zlib
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -17,14 +18,26 @@ from jaxcomp.base import (
     PerWorker,
     State,
     Tree,
+    is_per_worker,
     ticked,
+    vary_like,
 )
+from jaxcomp.exchanges.border import SHARED, SUMMED, axis_index, check_own
+from jaxcomp.nonfinite import attempt
 
-__all__ = ["DistributedState", "distributed", "find_state", "find_states", "mixing"]
+__all__ = [
+    "DistributedState",
+    "Mean",
+    "distributed",
+    "find_state",
+    "find_states",
+    "mixing",
+    "pmean",
+]
 
 
 class DistributedState(NamedTuple):
-    """State of `distributed` and of `mixing`."""
+    """State of `distributed`, `pmean` and `mixing`."""
 
     clock: Clock  # each step draws its own key
     exchange: State  # of the exchange or the mixer
@@ -42,7 +55,11 @@ def distributed(
     """Average gradients over the workers of a mapped axis, inside an optax chain.
 
     The one link of the chain where workers talk: what stands before it works on the
-    local gradient, what stands after it sees the same mean on every worker.
+    local gradient, what stands after it sees the same mean on every worker. What uses
+    gradients outside the chain sees local ones: there, take `pmean`. Nor does it know
+    of leaves that `optax.masked` hides: they stay local, and replicas drift apart. Send
+    them as they are, by a `policy` with "none", or give them to another link, as
+    `optax.multi_transform` does.
 
     Args:
       exchange: from `make_exchange`.
@@ -81,10 +98,62 @@ def distributed(
         **extra: Any,
     ) -> tuple[Tree, DistributedState]:
         key = _step_key(key, seed, state.step, updates)
+        check_own(updates, exchange.axis, SUMMED)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
-        return mean, DistributedState(ticked(state.clock), inner, PerWorker(info))
+        new = DistributedState(ticked(state.clock), inner, PerWorker(info))
+        return mean, _typed(new, exchange.axis)
 
     return optax.GradientTransformationExtraArgs(init, update)
+
+
+class Mean(NamedTuple):
+    """What stands in the place of `jax.lax.pmean`; made by `pmean`."""
+
+    init: Callable[[Tree], Any]  # (params) -> comm, on the host
+    average: Callable[[Tree, Any, Array | None], tuple[Tree, DistributedState]]
+
+    def __call__(
+        self, grads: Tree, comm: Any, key: Array | None = None
+    ) -> tuple[Tree, DistributedState]:
+        """The mean over all workers, and the state for the next step.
+
+        Args:
+          grads: of this worker.
+          comm: the state: marked, as each worker keeps what it did not send.
+          key: as in `distributed`.
+        """
+        return self.average(grads, comm, key)
+
+
+def pmean(exchange: Exchange, seed: int | None = None) -> Mean:
+    """The line `grads = jax.lax.pmean(grads, "workers")`, with an exchange.
+
+    All that follows sees the mean: clipping, logged norms, a loss scale, a test whether
+    the step is finite. If any worker's gradient is not, the mean is not, on any worker,
+    and nothing is kept of that step.
+
+    Args:
+      exchange: from `make_exchange`; it names the axis.
+      seed: as in `distributed`.
+
+    Example:
+        >>> from jaxcomp.make import make_exchange
+        >>> mean = pmean(make_exchange(compressor="sign"), seed=0)
+        >>> comm = mean.init(jnp.ones(3))
+        >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
+        >>> step = lambda g: mean(g, comm)[0]
+        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+        Array([ 2.,  2., -2.], dtype=float32)
+    """
+    link = distributed(exchange, seed)
+
+    def average(
+        grads: Tree, comm: Any, key: Array | None
+    ) -> tuple[Tree, DistributedState]:
+        step = attempt(lambda g, old: link.update(g, old, key=key), grads, comm)
+        return step.result, step.state
+
+    return Mean(link.init, average)
 
 
 def mixing(
@@ -134,9 +203,12 @@ def mixing(
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
         key = _step_key(key, seed, state.step, updates)
+        check_own(params, mixer.axis, SHARED)
+        check_own(updates, mixer.axis, SUMMED)
 
         def run(program: int) -> Any:
-            return mixer.mix(params, updates, state.exchange, key, program)
+            mixed = mixer.mix(params, updates, state.exchange, key, program)
+            return vary_like(mixed, axis_index(mixer.axis))
 
         if program is not None or len(programs) == 1:
             mixed = run(programs[0] if program is None else program)
@@ -192,6 +264,18 @@ def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
     extra = {name: jnp.float32(0) for name in figures}
     info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
     return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
+
+
+def _typed(state: State, axis: Any) -> State:
+    """The state, whose marked parts have types that differ between workers.
+
+    They may happen to be constants, and a loop wants the type that came in.
+    """
+
+    def typed(node: Any) -> Any:
+        return vary_like(node, axis_index(axis)) if is_per_worker(node) else node
+
+    return jax.tree.map(typed, state, is_leaf=is_per_worker)
 
 
 def _step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:

@@ -29,6 +29,7 @@ from tests.training.small import small_config
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+YOUR_LOOP = (ROOT / "docs" / "your-loop.md").read_text()
 GUIDE = (ROOT / "docs" / "add-a-compressor.md").read_text()
 
 
@@ -45,22 +46,36 @@ def commands(text: str) -> list[str]:
     ]
 
 
-def test_readme_programs_run_and_print_what_they_say():
+def check_programs(text: str, prints: int) -> None:
     """All blocks in one fresh process, in order, as a reader pastes them."""
     done = subprocess.run(
-        [sys.executable, "-c", "\n".join(blocks(README))],
+        [sys.executable, "-c", "\n".join(blocks(text))],
         capture_output=True,
         text=True,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
     promised = [
-        comment for comment in re.findall(r"print\(.*\)  # (.*)", README) if comment
+        comment for comment in re.findall(r"print\(.*\)  # (.*)", text) if comment
     ]
     printed = done.stdout.splitlines()
-    assert len(promised) == len(printed) == 2
+    assert len(promised) == len(printed) == prints
     for promise, line in zip(promised, printed, strict=True):
         assert promise.startswith(line)
+
+
+def test_readme_programs_run_and_print_what_they_say():
+    check_programs(README, prints=2)
+
+
+def test_loops_under_pmap_and_shard_map_run_and_print_what_they_say():
+    mapped, _ = YOUR_LOOP.split("## Under jit\n")
+    check_programs(mapped, prints=3)
+
+
+def test_a_loop_under_jit_runs_and_prints_what_it_says():
+    _, under_jit = YOUR_LOOP.split("## Under jit\n")
+    check_programs(under_jit.split("\n## ")[0], prints=3)
 
 
 def test_readme_commands_exist():

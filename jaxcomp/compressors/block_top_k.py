@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
 from jaxcomp.compressors import sparse
 from jaxcomp.payloads import bit_width, pack, unpack
 from jaxcomp.selection import magnitude_bits
@@ -146,8 +146,8 @@ def _largest_rows(x: Array, form: _Shape) -> Array:
     highest = jnp.full(form.blocks, jnp.iinfo(magnitude_bits(x).dtype).max)
     highest = highest.astype(magnitude_bits(x).dtype)
     start = _Best(highest, jnp.zeros(form.blocks, jnp.uint32))
-    rows = jnp.zeros(shape, jnp.uint32)
-    return jax.lax.fori_loop(0, form.chosen, step, (start, rows))[1].reshape(-1)
+    found = vary_like((start, jnp.zeros(shape, jnp.uint32)), x)
+    return jax.lax.fori_loop(0, form.chosen, step, found)[1].reshape(-1)
 
 
 def _best_below(x: Array, form: _Shape, last: _Best) -> _Best:
@@ -175,7 +175,8 @@ def _best_below(x: Array, form: _Shape, last: _Best) -> _Best:
     def step(i: Array, best: _Best) -> _Best:
         return better(best, jax.lax.dynamic_slice(x, (i * lanes,), (lanes,)), i)
 
-    best = _Best(jnp.zeros_like(last.bits), jnp.zeros_like(last.rows))
+    none = _Best(jnp.zeros_like(last.bits), jnp.zeros_like(last.rows))
+    best = vary_like(none, x)
     full, rest = divmod(x.size, lanes)
     if full:
         best = jax.lax.fori_loop(0, full, step, best, unroll=4)

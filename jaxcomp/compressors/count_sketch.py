@@ -9,7 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise, selection
-from jaxcomp.base import Array, Compressor, Spec, State, compressor, spec_of, wide_spec
+from jaxcomp.base import (
+    Array,
+    Compressor,
+    Spec,
+    State,
+    compressor,
+    spec_of,
+    vary_like,
+    wide_spec,
+)
 from jaxcomp.compressors.sparse import check_keep, kept
 from jaxcomp.payloads import Dense, Seeded
 from jaxcomp.specs import canonical
@@ -197,7 +206,8 @@ def _tables(flat: Array, seed: Array, plan: _Plan) -> Array:
 
     # Twice as wide, so that a shifted fold does not wrap around.
     zeros = tuple(jnp.zeros(2 * width, flat.dtype) for _ in range(plan.rows))
-    tables = jnp.stack(jax.lax.fori_loop(0, plan.folds, add, zeros))
+    start = vary_like(zeros, (flat, seeds))
+    tables = jnp.stack(jax.lax.fori_loop(0, plan.folds, add, start))
     return tables[:, :width] + tables[:, width:]
 
 
@@ -226,7 +236,7 @@ def _estimates(
         start = jnp.minimum(fold * width, plan.size - width)
         return jax.lax.dynamic_update_slice(flat, result, (start,))
 
-    start = jnp.zeros(plan.size, tables.dtype)
+    start = vary_like(jnp.zeros(plan.size, tables.dtype), (tables, seed))
     return jax.lax.fori_loop(0, plan.folds, write, start)
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import bitmaps, noise, selection
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
 from jaxcomp.compressors import capped, sparse
 from jaxcomp.compressors.capped import Capped
 from jaxcomp.indices import check_code
@@ -135,7 +135,8 @@ def dgc_top_k(
             moved = s.threshold * factor.astype(start.dtype)
             return search(jnp.minimum(moved, limit), s.moves + 1)
 
-        return jax.lax.while_loop(searching, step, search(start, jnp.int32(0)))
+        first = vary_like(search(start, jnp.int32(0)), flat)
+        return jax.lax.while_loop(searching, step, first)
 
     def contraction(spec: Spec) -> float | None:
         size = math.prod(spec.shape)
@@ -230,7 +231,8 @@ def _kth_largest(bits: Array, k: int) -> Array:
         reached = bitmaps.count(bitmaps.to_words(bits >= raised))
         return jnp.where(reached >= np.uint32(k), raised, found)
 
-    return jax.lax.fori_loop(0, width - 1, step, jnp.zeros((), bits.dtype))
+    start = vary_like(jnp.zeros((), bits.dtype), bits)
+    return jax.lax.fori_loop(0, width - 1, step, start)
 
 
 def _bits(threshold: Array) -> Array:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
+from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
 from jaxcomp.compressors.lloyd_max import lloyd_max, mean_square_error
 from jaxcomp.compressors.rotation import haar, multiply
 from jaxcomp.payloads import pack, unpack
@@ -122,8 +122,8 @@ def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
             start = _start(place, flat.size, layout)
             return jax.lax.dynamic_update_slice(flat, part, (start,))
 
-        flat = jnp.zeros(max(size, layout.part), spec.dtype)
-        flat = jax.lax.fori_loop(0, layout.parts, decode, flat)
+        start = vary_like(jnp.zeros(max(size, layout.part), spec.dtype), payload)
+        flat = jax.lax.fori_loop(0, layout.parts, decode, start)
         return flat[:size].reshape(spec.shape)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Rotated, State]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Payload, Spec, spec_of, wide_spec
+from jaxcomp.base import Array, Payload, Spec, spec_of, vary_like, wide_spec
 from jaxcomp.payloads import Dense
 
 __all__ = [
@@ -221,7 +221,7 @@ def _leading_by_krylov(matrix: Array, start: Array) -> tuple[Array, Array]:
             more = _evened(more - _matmul(_matmul(more, span.T), span))
         return jax.lax.dynamic_update_slice(span, more, (i * block, 0))
 
-    span = jax.lax.fori_loop(1, _STEPS, step, span)
+    span = jax.lax.fori_loop(1, _STEPS, step, vary_like(span, matrix))
     # Where A has few singular values the later directions are rounding alone, and
     # orthogonal only from here on.
     span = jnp.linalg.qr(span.T)[0].T

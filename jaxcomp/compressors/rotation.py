@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array
+from jaxcomp.base import Array, vary_like
 
 __all__ = ["haar", "multiply"]
 
@@ -84,7 +84,8 @@ def _inverse(triangle: Array) -> Array:
     # What is wrong with the guess lies above the diagonal, and each step squares it:
     # in the end there is no room left above.
     steps = (size - 1).bit_length()
-    return jax.lax.fori_loop(0, steps, newton, 2.0 * jnp.eye(size, dtype=jnp.float32))
+    guess = vary_like(2.0 * jnp.eye(size, dtype=jnp.float32), triangle)
+    return jax.lax.fori_loop(0, steps, newton, guess)
 
 
 def _gaussian(words: Array) -> Array:

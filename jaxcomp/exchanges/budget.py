@@ -20,6 +20,7 @@ from jaxcomp.base import (
     Tree,
     spec_of,
     ticked,
+    vary_like,
 )
 from jaxcomp.compressors import make
 from jaxcomp.exchanges import collectives
@@ -136,7 +137,7 @@ def budget(
         own_errors = jax.lax.cond(
             is_measured,
             lambda: _errors(options, vectors, keys),
-            lambda: jnp.zeros(layout.words.shape, jnp.float32),
+            lambda: vary_like(jnp.zeros(layout.words.shape, jnp.float32), vectors),
         )
 
         # The next group overwrites what pads this one; behind the last there is room.

@@ -2,6 +2,9 @@
 
 An axis is a name. `Part` stands for the workers of one host, or for those with the same
 place in every host; whatever an exchange does over an axis it does over a part as well.
+
+Where types tell which arrays differ between workers (`check_vma` of `jax.shard_map`), a
+result that all workers share is typed so.
 """
 
 import functools
@@ -13,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array, Axis, Tree, cast_like, widen
+from jaxcomp.exchanges.border import axis_index, axis_size, is_typed
 
 __all__ = [
     "Part",
@@ -42,7 +46,7 @@ class Part(NamedTuple):
             >>> jax.vmap(step, axis_name="a", out_axes=None)(jnp.zeros(6)).tolist()
             [[0, 2, 4], [1, 3, 5]]
         """
-        workers = jax.lax.axis_size(self.axis)
+        workers = size(self.axis)
         if workers % self.per_host:
             message = (
                 f"hierarchical: {workers} workers are not a multiple of "
@@ -57,14 +61,14 @@ def size(axis: Axis) -> int:
     """Number of workers that take part; known while tracing."""
     if isinstance(axis, Part):
         return len(axis.groups()[0])
-    return jax.lax.axis_size(axis)
+    return axis_size(axis)
 
 
 def index(axis: Axis) -> Array:
     """This worker's place among those that take part."""
     if not isinstance(axis, Part):
-        return jax.lax.axis_index(axis)
-    place = jax.lax.axis_index(axis.axis)
+        return axis_index(axis)
+    place = axis_index(axis.axis)
     return place % axis.per_host if axis.inside else place // axis.per_host
 
 
@@ -94,7 +98,13 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
       axis: over whom.
       alike: promises that all groups of a part gather the same.
     """
-    return _over(jax.lax.all_gather, lambda rows, place: rows, x, axis, alike)
+
+    def gathered(x: Array, name: Any, **groups: Any) -> Array:
+        # Other mappers do not know the type.
+        to = "invarying" if is_typed(name) else "varying"
+        return jax.lax.all_gather(x, name, to=to, **groups)
+
+    return _over(gathered, lambda rows, place: rows, x, axis, alike)
 
 
 def swap(rows: Array, axis: Axis) -> Array:
@@ -117,8 +127,7 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
       pairs: each worker at most once as source, and at most once as destination.
       axis: over whom.
     """
-    workers = jax.lax.axis_size(axis)
-    if len(pairs) == workers:
+    if len(pairs) == size(axis):
         return jax.lax.ppermute(x, axis, pairs)
 
     def permuted(x: Array) -> Array:
@@ -161,8 +170,17 @@ def _over(
       axis: over whom.
       alike: whether all groups have the same result.
     """
+    size(axis)
     if not isinstance(axis, Part):
         return collective(tree, axis)
+    if is_typed(axis.axis):
+        message = (
+            f"jax.shard_map with check_vma=True has no collectives of parts of an axis "
+            f"such as {axis.axis!r}. Make a mesh of two axes, hosts and the workers of "
+            "one, and build hierarchical with both: axis=('hosts', 'local'); or say "
+            "check_vma=False"
+        )
+        raise ValueError(message)
     groups = axis.groups()
 
     def grouped(tree: Tree) -> Tree:
@@ -239,4 +257,4 @@ def _written_out(
         (tree, place), (change, _) = primals, tangents
         return run(tree, place), run(change, place)
 
-    return linear(tree, jax.lax.axis_index(axis))
+    return linear(tree, axis_index(axis))

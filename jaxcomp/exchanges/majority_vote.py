@@ -15,6 +15,7 @@ from jaxcomp.base import (
     Tree,
     cast_like,
     spec_of,
+    vary_like,
     wide_spec,
 )
 from jaxcomp.exchanges import collectives
@@ -71,7 +72,8 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         def add(i: Array, balance: Array) -> Array:
             return balance + unpack_signs(votes[i], width)
 
-        balance = jax.lax.fori_loop(0, count, add, jnp.zeros(width, jnp.float32))
+        even = vary_like(jnp.zeros(width, jnp.float32), votes)
+        balance = jax.lax.fori_loop(0, count, add, even)
         answer = (pack_signs(balance), jnp.max(alarms, axis=0))
 
         messages = collectives.gather(fuse(answer), axis)

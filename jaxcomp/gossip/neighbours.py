@@ -15,6 +15,7 @@ from jaxcomp.base import (
     Tree,
     cast_like,
     spec_of,
+    vary_like,
     wide_spec,
     zeros_like_spec,
 )
@@ -109,7 +110,8 @@ def listen(
         return jax.tree.map(term, pull, said, own), None
 
     # One after the other: no more than one neighbour's model is in memory.
-    return jax.lax.scan(add, nothing, (weights, jnp.stack(messages)))[0]
+    heard = (weights, jnp.stack(messages))
+    return jax.lax.scan(add, vary_like(nothing, (own, heard)), heard)[0]
 
 
 def check_contraction(plan: Plan, params: Tree, method: str) -> None:

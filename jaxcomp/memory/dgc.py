@@ -17,6 +17,7 @@ from jaxcomp.base import (
     spec_of,
     widen,
 )
+from jaxcomp.exchanges import collectives
 from jaxcomp.memory.common import (
     check_contraction,
     check_factor,
@@ -93,7 +94,7 @@ def dgc(
     def average(tree: Tree, state: DgcState, key: Array) -> Averaged:
         gradient = widen(tree)
         if clip is not None:
-            limit = clip / math.sqrt(jax.lax.axis_size(exchange.axis))
+            limit = clip / math.sqrt(collectives.size(exchange.axis))
             gradient = clipped(gradient, limit, each=clip_each)
         u, v = state.momentum.value, state.velocity.value
         if nesterov:

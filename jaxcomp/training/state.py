@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Clock, PerWorker, Tree, is_clock, is_per_worker
+from jaxcomp.base import Array, Clock, PerWorker, Tree, is_per_worker
 
-__all__ = ["TrainState", "applied_if", "init_state", "like", "own"]
+__all__ = ["TrainState", "init_state", "like", "own"]
 
 
 class TrainState(NamedTuple):
@@ -66,12 +66,3 @@ def own(part: Tree) -> Tree:
 def like(old: Tree, new: Tree) -> Tree:
     """The new part, marked like the old one."""
     return PerWorker(new) if is_per_worker(old) else new
-
-
-def applied_if(applied: Array, new: TrainState, old: TrainState) -> TrainState:
-    """The new state; where the step is not applied the old one, with the new clocks."""
-
-    def chosen(new: Any, old: Any) -> Any:
-        return new if is_clock(new) else jnp.where(applied, new, old)
-
-    return jax.tree.map(chosen, new, old, is_leaf=is_clock)

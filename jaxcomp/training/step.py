@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, Tree, is_per_worker, ticked, zeros_like_spec
+from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.norms import norms
-from jaxcomp.training.state import TrainState, applied_if, like, own
+from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.transform import find_state
 
 __all__ = [
@@ -112,12 +113,11 @@ def make_train_step(
         healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(lengths))
         has_own_model = is_per_worker(state.params)
         instead = 0.0 if has_own_model else jnp.nan
-        grads = jax.tree.map(lambda g: jnp.where(healthy, g, instead), grads)
+        grads = instead_of_bad(grads, healthy, instead)
         updates, opt_state = tx.update(
             grads, own(state.opt_state), params, key=exchange_key
         )
-        finite = [jnp.all(jnp.isfinite(u)) for u in jax.tree.leaves(updates)]
-        applied = jnp.all(jnp.stack(finite))
+        applied = all_finite(updates)
         stats = jax.tree.map(
             lambda new, old: jnp.where(healthy, new, old), stats, own(state.batch_stats)
         )

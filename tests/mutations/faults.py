@@ -204,6 +204,34 @@ FAULTS = [
         "tests/test_parallel.py::test_axes_follow_the_marks",
     ),
     Fault(
+        "gathered messages are not known to be the same on all workers",
+        "jaxcomp/exchanges/collectives.py",
+        'to = "invarying" if is_typed(name) else "varying"',
+        'to = "varying"',
+        "tests/test_border.py::test_types_of_every_method_pass",
+    ),
+    Fault(
+        "gradients that are summed already are averaged once more",
+        "jaxcomp/exchanges/border.py",
+        "if not names <= varies_over(leaf):",
+        "if not names:",
+        "tests/test_border.py::test_what_is_summed_already_is_refused",
+    ),
+    Fault(
+        "a worker with a bad gradient spoils a part of it only",
+        "jaxcomp/nonfinite.py",
+        "update(instead_of_bad(tree, all_finite(tree)), state)",
+        "update(tree, state)",
+        "tests/test_marks.py",
+    ),
+    Fault(
+        "what is bad is kept for the next step",
+        "jaxcomp/nonfinite.py",
+        "return new if is_clock(new) else jnp.where(applied, new, old)",
+        "return new",
+        "tests/test_marks.py",
+    ),
+    Fault(
         "a bad gradient becomes a zero that nobody sees",
         "jaxcomp/training/step.py",
         "instead = 0.0 if has_own_model else jnp.nan",
@@ -231,5 +259,20 @@ FAULTS = [
         '"all-gather": n - 1,',
         '"all-gather": 1,',
         "tests/exchanges/test_messages.py::test_gathered_traffic_does_grow",
+    ),
+    Fault(
+        "replicated params share a message with shards of others",
+        "jaxcomp/sharded/layout.py",
+        "cuts = [_axes_of(spec, mesh) for spec in specs]",
+        "cuts = [_axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
+        "tests/test_data_parallel.py::test_replicas_stay_equal",
+    ),
+    Fault(
+        "a model is gathered to compute its gradient",
+        "jaxcomp/sharded/data_parallel.py",
+        "axis_names=set(data),",
+        "axis_names=set(mesh.axis_names),",
+        "tests/test_data_parallel.py"
+        "::test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages",
     ),
 ]

@@ -1,0 +1,95 @@
+"""Where somebody's training code calls us: is there an axis, and whose are the arrays?
+
+Under `jax.shard_map` types tell which arrays differ along which axes, unless it is told
+`check_vma=False`. Other mappers know nothing of it.
+"""
+
+from typing import Any
+
+import jax
+
+from jaxcomp.base import Array, Tree, varies_over
+
+__all__ = ["SHARED", "SUMMED", "axis_index", "axis_size", "check_own", "is_typed"]
+
+# What `check_own` says of gradients, and of models.
+SUMMED = (
+    "it is summed or averaged already. Under jax.shard_map, jax.grad sums gradients of "
+    "params that all workers share. Leave out psum and pmean, and take gradients of "
+    "params that are the worker's own:"
+)
+SHARED = (
+    "each worker trains a model of its own. Pass the models with a leading axis of the "
+    "workers, or begin with"
+)
+
+# What people call the axis of their workers, to be looked for where ours is not.
+_USUAL = ("workers", "batch", "data", "devices", "device", "i", "dp", "replica")
+
+
+def axis_size(axis: Any) -> int:
+    """Length of a mapped axis, or of several by a tuple; known while tracing.
+
+    Raises:
+      NameError: nothing is mapped over it; the message says what to do.
+    """
+    try:
+        return jax.lax.axis_size(axis)
+    except NameError:
+        raise NameError(_unbound(axis)) from None
+
+
+def axis_index(axis: Any) -> Array:
+    """This worker's place along a mapped axis."""
+    axis_size(axis)
+    return jax.lax.axis_index(axis)
+
+
+def is_typed(axis: Any) -> bool:
+    """Whether types tell what differs along a mapped axis."""
+    return bool(varies_over(axis_index(axis)))
+
+
+def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
+    """Refuse arrays that are known to be the same on all workers.
+
+    Args:
+      tree: of this worker.
+      axis: of the workers.
+      otherwise: what it means if they are the same; a part of the message.
+    """
+    if not is_typed(axis):
+        return
+    names = set(axis) if isinstance(axis, tuple) else {axis}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if not names <= varies_over(leaf):
+            where = jax.tree_util.keystr(path, simple=True, separator="/")
+            message = (
+                f"{where or 'what is given'} is the same on all workers of {axis!r}: "
+                f"{otherwise} jax.lax.pcast(params, {axis!r}, to='varying'). Zeros "
+                "that merely happen to be equal take the same pcast"
+            )
+            raise ValueError(message)
+
+
+def _unbound(axis: Any) -> str:
+    """What to do where nothing is mapped over an axis."""
+    manual = jax.sharding.get_abstract_mesh().manual_axes
+    found = [name for name in dict.fromkeys((*manual, *_USUAL)) if _is_bound(name)]
+    if found:
+        way_out = f"is it {found[0]!r}? Then make_exchange(..., axis={found[0]!r})"
+    else:
+        way_out = (
+            f"under jit alone use jaxcomp.data_parallel(exchange, mesh); under pmap, "
+            f"shard_map or vmap name the axis {axis!r}, or tell us its name: "
+            "make_exchange(..., axis='batch')"
+        )
+    return f"no axis {axis!r} is mapped here, so there is nobody to talk to: {way_out}"
+
+
+def _is_bound(name: str) -> bool:
+    try:
+        jax.lax.axis_size(name)
+    except NameError:
+        return False
+    return True

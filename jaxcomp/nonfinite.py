@@ -1,0 +1,126 @@
+"""Steps with a NaN or an infinity on some worker: all workers skip them, or none.
+
+Who decides by the local gradient decides alone: its model then differs from those of
+the others, or it is missing in a collective in which they wait for it. So a worker
+whose gradient is bad spoils all of it. Compressors never hide that, and every worker
+sees it in the mean, without a message of its own.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.base import Array, State, Tree, is_clock, varies_over
+
+__all__ = [
+    "Attempt",
+    "all_finite",
+    "applied_if",
+    "attempt",
+    "instead_of_bad",
+    "skip_nonfinite",
+]
+
+
+class Attempt(NamedTuple):
+    """What `attempt` returns."""
+
+    result: Tree
+    state: State
+    applied: Array  # [] bool, the same on all workers
+
+
+def all_finite(tree: Tree) -> Array:
+    """Whether no element is a NaN or an infinity.
+
+    Example:
+        >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array([1.0, jnp.nan])}))
+        False
+    """
+    leaves = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]
+    return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
+
+
+def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
+    """The tree, or where it is not healthy one value everywhere.
+
+    Example:
+        >>> instead_of_bad(jnp.array([1.0, jnp.inf]), jnp.bool_(False))
+        Array([nan, nan], dtype=float32)
+    """
+
+    def of(x: Array) -> Array:
+        # What all workers share would be typed as one's own, and no longer be refused.
+        is_shared = not varies_over(healthy) <= varies_over(x)
+        return x if is_shared else jnp.where(healthy, x, value)
+
+    return jax.tree.map(of, tree)
+
+
+def applied_if(applied: Array, new: State, old: State) -> State:
+    """The new state; where the step is not applied the old one, with the new clocks.
+
+    Args:
+      applied: the same on all workers.
+      new: any state, such as that of an optax chain.
+      old: of the same structure.
+    """
+
+    def chosen(new: Any, old: Any) -> Any:
+        return new if is_clock(new) else jnp.where(applied, new, old)
+
+    return jax.tree.map(chosen, new, old, is_leaf=is_clock)
+
+
+def attempt(
+    update: Callable[[Tree, State], tuple[Tree, State]], tree: Tree, state: State
+) -> Attempt:
+    """Run an update that averages; the state is kept where the result is not finite.
+
+    Args:
+      update: (tree, state) -> (result, state), with an exchange in it.
+      tree: of this worker.
+      state: what is kept, all but its clocks.
+    """
+    result, new = update(instead_of_bad(tree, all_finite(tree)), state)
+    applied = all_finite(result)
+    return Attempt(result, applied_if(applied, new, state), applied)
+
+
+def skip_nonfinite(
+    tx: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
+    """Skip a step on all workers if it is not finite on any: updates are zero then.
+
+    For a chain with a `distributed` in it, in place of `optax.apply_if_finite`, which
+    decides by the local gradient. Of the state only clocks go on. A chain that ends in
+    `mixing` needs it not: a worker that skips alone has to go on talking, so
+    `optax.apply_if_finite` stands around what is before `mixing`.
+
+    Args:
+      tx: the whole chain.
+
+    Example:
+        >>> import jaxcomp
+        >>> link = jaxcomp.distributed(jaxcomp.make_exchange("exact"), seed=0)
+        >>> tx = skip_nonfinite(optax.chain(link, optax.sgd(0.1)))
+        >>> state = tx.init(jnp.ones(2))
+        >>> grads = jnp.array([[1.0, 2.0], [jnp.nan, 2.0]])  # two workers
+        >>> step = lambda g: tx.update(g, state)[0]
+        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+        Array([0., 0.], dtype=float32)
+    """
+    tx = optax.with_extra_args_support(tx)
+
+    def update(
+        updates: Tree, state: Any, params: Tree | None = None, **extra: Any
+    ) -> tuple[Tree, Any]:
+        step = attempt(
+            lambda tree, state: tx.update(tree, state, params, **extra), updates, state
+        )
+        return instead_of_bad(step.result, step.applied, 0.0), step.state
+
+    return optax.GradientTransformationExtraArgs(tx.init, update)

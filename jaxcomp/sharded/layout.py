@@ -1,0 +1,190 @@
+"""Where the state of an exchange lives on a mesh.
+
+Params are exchanged together with those that are cut over the same axes, and with no
+others: a replicated tensor whose message depended on shards beside it would not stay
+replicated.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.core import Tracer
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxcomp.base import (
+    PerWorker,
+    State,
+    Tree,
+    is_clock,
+    is_per_worker,
+)
+
+__all__ = ["Layout", "entry", "layouts", "spec_of_param"]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Place:
+    """Of a leaf of the state: what devices have of their own, behind leading axes."""
+
+    spec: P
+    leading: int
+
+
+class Layout(NamedTuple):
+    """The params that are cut over the same axes, or over none, and their state."""
+
+    cut: tuple[str, ...]
+    members: tuple[int, ...]  # their places among the leaves of params
+    places: Tree  # a `_Place` for each leaf of the state
+
+    @property
+    def specs(self) -> Tree:
+        """How the state is sharded."""
+        return jax.tree.map(lambda place: place.spec, self.places)
+
+    def part(self, tree: Tree) -> Tree:
+        """The tree with None for all other params."""
+        leaves, structure = jax.tree.flatten(tree)
+        kept = [x if i in self.members else None for i, x in enumerate(leaves)]
+        return jax.tree.unflatten(structure, kept)
+
+    def own(self, stored: State) -> State:
+        """A device's state, from its piece of the global arrays."""
+        return jax.tree.map(
+            lambda place, x: x.reshape(x.shape[place.leading :]), self.places, stored
+        )
+
+    def stored(self, own: State) -> State:
+        """A device's piece of the global arrays, from its state."""
+        return jax.tree.map(
+            lambda place, x: x.reshape((1,) * place.leading + x.shape), self.places, own
+        )
+
+
+def layouts(
+    init: Callable[[Tree], State],
+    params: Tree,
+    specs: tuple[P, ...],
+    mesh: Mesh,
+    data: tuple[str, ...],
+) -> list[Layout]:
+    """A layout for each set of axes over which params are cut.
+
+    Args:
+      init: from params, as a device holds them, to its state.
+      params: global, or tracers of them.
+      specs: of each param.
+      mesh: on which they live.
+      data: the axes of the workers.
+    """
+    shards = _shards(params, specs, mesh)
+    cuts = [_axes_of(spec, mesh) for spec in specs]
+    result = []
+    for cut in dict.fromkeys(cuts):
+        members = tuple(i for i, other in enumerate(cuts) if other == cut)
+        layout = Layout(cut, members, places=())
+        part = layout.part(shards)
+        state = jax.eval_shape(init, part)
+        like = jax.tree.unflatten(jax.tree.structure(part), [specs[i] for i in members])
+        result.append(layout._replace(places=_places(state, part, like, cut, data)))
+    return result
+
+
+def entry(axes: tuple[str, ...]) -> Any:
+    """Axes as they stand in a spec, and in the arguments of collectives."""
+    return axes[0] if len(axes) == 1 else axes
+
+
+def spec_of_param(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
+    """How a param is cut; refuses what no device holds a whole shard of.
+
+    Args:
+      path: of the leaf, for messages.
+      leaf: an array; one that is on no mesh counts as replicated.
+      mesh: on which params live.
+      data: the axes of the workers.
+    """
+    if isinstance(leaf, Tracer):
+        message = (
+            "init asks params how they are cut, which arrays under jit do not tell: "
+            "call it outside"
+        )
+        raise TypeError(message)
+    sharding = getattr(leaf, "sharding", None)
+    if sharding is None or sharding.is_fully_replicated:  # as on a single device
+        return P()
+    tensor = jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
+    if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
+        raise ValueError(f"{tensor} is not on {mesh}, but on {sharding}")
+    over = tuple(name for name in _axes_of(sharding.spec, mesh) if name in data)
+    if over:
+        message = (
+            f"{tensor} is cut over {entry(over)!r}, an axis of the data, by "
+            f"{sharding.spec}. A worker remembers what it has not sent of the whole "
+            "tensor, and so would hold what cutting it saves. Replicate it over the "
+            "axes of the data; cut it over others"
+        )
+        raise ValueError(message)
+    return sharding.spec
+
+
+def _places(
+    state: State, part: Tree, specs: Tree, cut: tuple[str, ...], data: tuple[str, ...]
+) -> Tree:
+    """A `_Place` for each leaf of a device's state.
+
+    What looks like the params, such as a residual, is cut like them. Clocks are the
+    same everywhere; of anything else, devices that hold other shards have their own. An
+    axis of workers stands in front where these differ.
+    """
+    structure = jax.tree.structure(part)
+    shapes = [leaf.shape for leaf in jax.tree.leaves(part)]
+
+    def like_params(node: Any) -> bool:
+        leaves, own = jax.tree.flatten(node)
+        return own == structure and [leaf.shape for leaf in leaves] == shapes
+
+    def is_whole(node: Any) -> bool:
+        return is_per_worker(node) or is_clock(node) or like_params(node)
+
+    def placed(node: Any, front: tuple[Any, ...]) -> Any:
+        if is_per_worker(node):
+            return PerWorker(all_placed(node.value, (entry(data),)))
+        if is_clock(node):
+            return jax.tree.map(lambda _: _Place(P(), 0), node)
+        if like_params(node):
+            return jax.tree.map(lambda s: _Place(P(*front, *s), len(front)), specs)
+        front = (*front, entry(cut)) if cut else front
+        return _Place(P(*front), len(front))
+
+    def all_placed(tree: Tree, front: tuple[Any, ...]) -> Tree:
+        return jax.tree.map(lambda node: placed(node, front), tree, is_leaf=is_whole)
+
+    return all_placed(state, ())
+
+
+def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
+    """Shapes and types of what one device holds."""
+    leaves, structure = jax.tree.flatten(params)
+    if len(leaves) != len(specs):
+        message = (
+            f"params have {len(leaves)} leaves, and comm was made for {len(specs)}: "
+            "call init with the params that value_and_grad is given"
+        )
+        raise ValueError(message)
+    shapes = [
+        NamedSharding(mesh, spec).shard_shape(leaf.shape)
+        for leaf, spec in zip(leaves, specs, strict=True)
+    ]
+    dtypes = [leaf.dtype for leaf in leaves]
+    return jax.tree.unflatten(structure, map(jax.ShapeDtypeStruct, shapes, dtypes))
+
+
+def _axes_of(spec: P, mesh: Mesh) -> tuple[str, ...]:
+    """The axes that a spec names, in the order of the mesh."""
+    entries = [(e,) if isinstance(e, str) else e or () for e in spec]
+    named = {name for names in entries for name in names}
+    return tuple(name for name in mesh.axis_names if name in named)
