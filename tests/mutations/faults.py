@@ -227,9 +227,16 @@ FAULTS = [
     ),
     Fault(
         "bytes of a gathered message are counted as if nobody forwarded it",
-        "jaxcomp/wire.py",
-        '"all-gather": n - 1,',
-        '"all-gather": 1,',
+        "jaxcomp/wire/found.py",
+        '"all-gather": lambda n: n - 1,',
+        '"all-gather": lambda n: 1,',
         "tests/exchanges/test_messages.py::test_gathered_traffic_does_grow",
+    ),
+    Fault(
+        "a program's groups are taken along the other axes of its mesh",
+        "jaxcomp/wire/groups.py",
+        "table.transpose(outside + inside)",
+        "table.transpose(inside + outside)",
+        "tests/test_wire.py::test_groups_are_read_in_every_notation",
     ),
 ]
