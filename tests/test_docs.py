@@ -75,7 +75,7 @@ def test_loops_under_pmap_and_shard_map_run_and_print_what_they_say():
 
 def test_a_loop_under_jit_runs_and_prints_what_it_says():
     _, under_jit = YOUR_LOOP.split("## Under jit\n")
-    check_programs(under_jit.split("\n## ")[0], prints=3)
+    check_programs(under_jit.split("\n## ")[0], prints=4)
 
 
 def test_readme_commands_exist():

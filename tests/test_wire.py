@@ -1,19 +1,40 @@
 """The reader of compiled programs, against programs whose traffic is known."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 from jaxcomp import parallel, wire
+from jaxcomp.wire import traced
 
 WORKERS = 4
 
 
-def compiled(step, *args, workers=WORKERS):
-    crew = parallel.setup(workers, "shard_map")
+def compiled(step, *args, workers=WORKERS, mapper="shard_map"):
+    crew = parallel.setup(workers, mapper)
     mapped = parallel.map_step(step, crew, in_axes=0, out_axes=0)
     stacked = jax.tree.map(lambda x: jnp.stack([x] * workers), args)
     return mapped.lower(*stacked).compile()
+
+
+def text(*lines, header=""):
+    """A program whose entry holds the lines, and `%x` of 40 bytes."""
+    body = "\n".join(f"  {line}" for line in ("%x = f32[10]{0} parameter(0)", *lines))
+    return f"HloModule main, is_scheduled=true{header}\n\nENTRY %main {{\n{body}\n}}\n"
+
+
+def reduction(groups, devices=8):
+    """An all-reduce of 40 bytes between groups of devices."""
+    return text(
+        f"%r = f32[10]{{0}} all-reduce(%x), channel_id=1, replica_groups={groups}, "
+        "use_global_device_ids=true, to_apply=%add",
+        header=f", num_partitions={devices}",
+    )
 
 
 def gather(x):
@@ -38,10 +59,11 @@ STEPS = {
 }
 
 
+@pytest.mark.parametrize("mapper", ["shard_map", "pmap"])
 @pytest.mark.parametrize("kind", STEPS)
-def test_each_kind_is_counted_by_its_operand(kind):
+def test_each_kind_is_counted_by_its_operand(kind, mapper):
     step, nbytes = STEPS[kind]
-    program = compiled(step, jnp.arange(10.0))
+    program = compiled(step, jnp.arange(10.0), mapper=mapper)
     assert wire.collective_bytes(program) == {kind: nbytes}
     assert wire.collective_bytes(program.as_text()) == {kind: nbytes}
 
@@ -53,6 +75,7 @@ def test_the_traced_figure_is_the_compiled_one(kind):
         step, jnp.arange(10.0), axis="workers", workers=WORKERS
     )
     assert wire.collective_bytes(found) == {kind: nbytes}
+    assert found == wire.collectives(compiled(step, jnp.arange(10.0)))
 
 
 @pytest.mark.parametrize("leaves", [1, 3, 12, 40])
@@ -106,30 +129,342 @@ def test_a_loop_of_unknown_length_is_an_error():
         wire.traced_collectives(step, jnp.ones(10), axis="workers", workers=WORKERS)
 
 
-def test_groups_are_read_in_both_notations():
+# --- Who talks with whom ----------------------------------------------------------
+
+NOTATIONS = {
+    "{{0,2},{1,3}}": ((0, 2), (1, 3)),
+    "{{0,1,2},{3}}": ((0, 1, 2), (3,)),
+    "[2,4]<=[8]": ((0, 1, 2, 3), (4, 5, 6, 7)),
+    "[2,2]<=[2,2]T(1,0)": ((0, 2), (1, 3)),
+    "[2,4]<=[2,2,2]T(1,0,2)": ((0, 1, 4, 5), (2, 3, 6, 7)),
+    "mesh['axis_0'=4] {'axis_0'}": ((0, 1, 2, 3),),
+    "mesh['axis_0'=4,'axis_1'=1] {'axis_0'}": ((0, 1, 2, 3),),
+    "mesh['axis_0'=4,'axis_1'=1] {'axis_0','axis_1'}": ((0, 1, 2, 3),),
+    "mesh['axis_0'=2,'axis_1'=2] {'axis_0'}": ((0, 2), (1, 3)),
+    "mesh['a'=2,'b'=2,'c'=2] {'c','a'}": ((0, 4, 1, 5), (2, 6, 3, 7)),
+    "mesh['a'=8] {'a':(2)2}": ((0, 2), (1, 3), (4, 6), (5, 7)),
+    "mesh['a'=8] {'a':(1)2,'a':(4)2}": ((0, 1, 4, 5), (2, 3, 6, 7)),
+    "mesh['x y'=2,'b'=2], device_ids=([2,2]T(1,0)) {'x y'}": ((0, 1), (2, 3)),
+    "mesh['a'=4], device_ids=(3,0,2,1) {'a':(1)2}": ((3, 2), (0, 1)),
+}
+
+
+@pytest.mark.parametrize("notation", NOTATIONS)
+def test_groups_are_read_in_every_notation(notation):
+    groups = NOTATIONS[notation]
+    [found] = wire.collectives(reduction(notation))
+    assert found.groups == groups
+    assert (found.nbytes, found.workers) == (40, max(map(len, groups)))
+
+
+@pytest.mark.parametrize(
+    "alone", ["{{0},{1}}", "[2,1]<=[2]", "mesh['a'=2] {}", "mesh['a'=1] {'a'}"]
+)
+def test_groups_of_one_send_nothing(alone):
+    assert wire.collectives(reduction(alone)) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "header", "groups"),
+    [
+        # Empty groups are all replicas, or all partitions where there is a channel.
+        ("all-reduce(%x), replica_groups={}", ", replica_count=4", [(0, 1, 2, 3)]),
+        (
+            "all-to-all(%x), channel_id=1, replica_groups={}",
+            ", num_partitions=4",
+            [(0, 1, 2, 3)],
+        ),
+        # Replicas in every partition, and replicas with all of their partitions.
+        (
+            "all-reduce(%x), replica_groups={{0,1}}",
+            ", replica_count=2, num_partitions=2",
+            [(0, 2), (1, 3)],
+        ),
+        (
+            "all-reduce(%x), channel_id=1, replica_groups={{0},{1}}",
+            ", replica_count=2, num_partitions=2",
+            [(0, 1), (2, 3)],
+        ),
+        (
+            "collective-permute(%x), channel_id=1, source_target_pairs={{0,1},{1,0}}",
+            ", replica_count=2, num_partitions=2",
+            [(0, 1), (2, 3), (1, 0), (3, 2)],
+        ),
+        (
+            "collective-permute(%x), source_target_pairs={{0,0},{1,2}}",
+            ", replica_count=4",
+            [(0, 0), (1, 2)],
+        ),
+    ],
+)
+def test_groups_are_of_replicas_or_of_partitions(line, header, groups):
+    [found] = wire.collectives(text(f"ROOT %r = f32[10]{{0}} {line}", header=header))
+    assert (found.groups, found.nbytes) == (tuple(groups), 40)
+
+
+@pytest.mark.parametrize("lonely_first", [True, False])
+@pytest.mark.parametrize("mapper", ["shard_map", "pmap"])
+def test_groups_of_a_part_of_the_workers(mapper, lonely_first):
+    """The figure is that of the busiest, wherever its group stands."""
+    groups = [[3], [0, 1, 2]] if lonely_first else [[0, 1, 2], [3]]
+
     def step(x):
-        return jax.lax.psum(x, "workers", axis_index_groups=[[0, 1], [2, 3]])
+        return jax.lax.psum(x, "workers", axis_index_groups=groups)
 
-    [found] = wire.collectives(compiled(step, jnp.ones(10)))
-    assert (found.workers, found.nbytes) == (2, 40)
-    iota = (
-        "ENTRY %main {\n"
-        "  %x = f32[10]{0} parameter(0)\n"
-        "  ROOT %r = f32[10]{0} all-reduce(%x), replica_groups=[2,4]<=[8]\n"
-        "}"
+    program = compiled(step, jnp.arange(10.0), mapper=mapper)
+    assert wire.collective_bytes(program) == {"all-reduce": 40}
+    [found] = wire.collectives(program)
+    assert (found.workers, set(found.groups)) == (3, {(3,), (0, 1, 2)})
+
+
+# --- Programs of jit, and the axes of a mesh --------------------------------------
+
+
+@functools.cache
+def mesh_of(**sizes):
+    shape = tuple(sizes.values())
+    devices = np.array(jax.devices()[: np.prod(shape)])
+    return Mesh(devices.reshape(shape), tuple(sizes))
+
+
+def jitted_gradient(mesh, param_spec, batch_spec):
+    """A layer's gradient, as jit and NamedSharding make it: nobody names a collective.
+
+    The gradient of the (16, 8) weights is 512 bytes.
+    """
+
+    def loss(weights, inputs):
+        return jnp.mean(jnp.tanh(inputs @ weights) ** 2)
+
+    weights = jax.device_put(jnp.ones((16, 8)), NamedSharding(mesh, param_spec))
+    inputs = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, batch_spec))
+    step = jax.jit(jax.grad(loss), out_shardings=weights.sharding)
+    return step.lower(weights, inputs).compile()
+
+
+@pytest.mark.parametrize(
+    ("mesh", "param_spec", "batch_spec", "expected"),
+    [
+        ({"data": 4}, P(), P("data"), {"data": {"all-reduce": 512}}),
+        (
+            {"data": 2, "model": 2},
+            P(None, "model"),
+            P("data"),
+            {"data": {"all-reduce": 256}},
+        ),
+        (
+            {"model": 4, "data": 2},
+            P(None, "model"),
+            P("data"),
+            {"data": {"all-reduce": 128}},
+        ),
+        (
+            {"data": 2, "model": 2, "fsdp": 2},
+            P(None, "model"),
+            P(("data", "fsdp")),
+            {("data", "fsdp"): {"all-reduce": 256}},
+        ),
+    ],
+)
+def test_programs_of_jit_by_axis(mesh, param_spec, batch_spec, expected):
+    built = mesh_of(**mesh)
+    program = jitted_gradient(built, param_spec, batch_spec)
+    assert wire.collective_bytes(program, by_axis=built) == expected
+    [of_axes] = expected.values()
+    assert wire.collective_bytes(program) == of_axes
+
+
+def test_params_sharded_over_the_batch_axis_are_gathered_along_it():
+    mesh = mesh_of(data=2, model=2)
+    program = jitted_gradient(mesh, P("data", "model"), P("data"))
+    by_axis = wire.collective_bytes(program, by_axis=mesh)
+    assert set(by_axis) == {"data"}
+    assert by_axis["data"]["all-gather"] == 128
+
+
+def both_axes(x):
+    """One exchange of each kind, along one axis or both; x has 16 bytes."""
+    parts = [
+        jax.lax.psum(x, "data"),
+        jax.lax.psum(x, ("data", "model")),
+        jax.lax.all_gather(x, "model", tiled=True)[:4],
+        jax.lax.all_to_all(x, "model", 0, 0, tiled=True),
+        jax.lax.ppermute(x, "data", [(0, 1)]),
+        jax.lax.psum(jnp.tile(x, 2), "model", axis_index_groups=[[0, 1], [2, 3]])[:4],
+    ]
+    return sum(parts)
+
+
+def test_explicit_collectives_by_axis():
+    mesh = mesh_of(data=2, model=4)
+    specs = {"in_specs": P(("data", "model")), "out_specs": P(), "check_vma": False}
+    mapped = jax.jit(jax.shard_map(both_axes, mesh=mesh, **specs))
+    program = mapped.lower(jnp.arange(32.0)).compile()
+    assert wire.collective_bytes(program, by_axis=mesh) == {
+        "data": {"all-reduce": 16, "collective-permute": 16},
+        ("data", "model"): {"all-reduce": 16},
+        "model": {"all-gather": 16, "all-to-all": 16, "all-reduce": 32},
+    }
+
+
+def test_workers_of_a_run_by_axis():
+    crew = parallel.setup(WORKERS)
+    program = compiled(gather, jnp.arange(10.0), mapper="pmap")
+    expected = {"workers": {"all-gather": 40}}
+    assert wire.collective_bytes(program, by_axis=crew.mesh) == expected
+    traced = wire.traced_collectives(
+        gather, jnp.arange(10.0), axis="workers", workers=WORKERS
     )
-    assert wire.collectives(iota) == [wire.Collective("all-reduce", 40, 4)]
+    assert wire.collective_bytes(traced, by_axis=crew.mesh) == expected
 
 
-def test_asynchronous_collectives_count_once():
-    text = (
-        "ENTRY %main {\n"
-        "  %x = u8[16]{0} parameter(0)\n"
-        "  %s = (u8[16]{0}, u8[32]{0}) all-gather-start(%x), replica_groups={{0,1}}\n"
-        "  ROOT %d = u8[32]{0} all-gather-done(%s)\n"
-        "}"
+@pytest.mark.parametrize("sizes", [(2, 2), (4, 4)])
+def test_another_mesh_is_refused(sizes):
+    mesh = AbstractMesh(sizes, ("data", "model"))
+    with pytest.raises(ValueError, match="compiled for") as error:
+        wire.collective_bytes(reduction("[2,4]<=[8]"), by_axis=mesh)
+    assert str(dict(mesh.shape)) in str(error.value)
+
+
+# --- Asynchronous forms -----------------------------------------------------------
+
+WRAPPED = """
+%wrapped (p: f32[10]) -> f32[20] {
+  %p = f32[10]{0} parameter(0)
+  ROOT %g = f32[20]{0} all-gather(%p), channel_id=1, replica_groups={{0,1}}, \
+use_global_device_ids=true
+}
+"""
+ASYNCHRONOUS = {
+    "a start of its own": [
+        "%s = (f32[10]{0}, f32[20]{0}) all-gather-start(%x), replica_groups={{0,1}}",
+        "ROOT %d = f32[20]{0} all-gather-done(%s)",
+    ],
+    "any operation with -start": [
+        "%s = ((f32[10]{0}), f32[20]{0}, u32[]{:S(2)}) all-gather-start(%x), "
+        "replica_groups={{0,1}}",
+        "%u = ((f32[10]{0}), f32[20]{0}, u32[]{:S(2)}) all-gather-update(%s)",
+        "ROOT %d = f32[20]{0} all-gather-done(%u)",
+    ],
+    "a wrapped computation": [
+        "%s = ((f32[10]{0}), f32[20]{0}, u32[]) async-start(%x), calls=%wrapped",
+        "ROOT %d = f32[20]{0} async-done(%s)",
+    ],
+    "a wrapped computation that is named at both ends": [
+        "%s = ((f32[10]{0}), f32[20]{0}, u32[]) async-start(%x), calls=%wrapped",
+        "ROOT %d = f32[20]{0} async-done(%s), calls=%wrapped",
+    ],
+}
+
+
+@pytest.mark.parametrize("form", ASYNCHRONOUS)
+def test_asynchronous_collectives_count_once(form):
+    program = text(*ASYNCHRONOUS[form], header=", num_partitions=2") + WRAPPED
+    if "wrapped" not in form:
+        program = text(*ASYNCHRONOUS[form], header=", replica_count=2")
+    assert wire.collective_bytes(program) == {"all-gather": 40}
+
+
+def test_operands_with_their_shapes():
+    line = (
+        "ROOT %r = (f32[10]{0:T(128)}, s4[3]{0}) "
+        "all-reduce(f32[10]{0:T(128)S(1)} %x, s4[3]{0} %y), replica_groups={{0,1}}"
     )
-    assert wire.collective_bytes(text) == {"all-gather": 16}
+    program = text("%y = s4[3]{0:E(4)} constant({1,2,3})", line)
+    assert wire.collective_bytes(program) == {"all-reduce": 42}
+
+
+def test_a_ragged_exchange_hands_over_its_rows():
+    """Where they go to and how many there are does not count."""
+    line = (
+        "ROOT %r = f32[10]{0} ragged-all-to-all(%x, %x, %n, %n, %n, %n), channel_id=1, "
+        "replica_groups={{0,1}}"
+    )
+    program = text("%n = s32[2]{0} parameter(1)", line, header=", num_partitions=2")
+    assert wire.collective_bytes(program) == {"ragged-all-to-all": 40}
+
+
+# --- What cannot be read ----------------------------------------------------------
+
+UNREADABLE = {
+    "a new notation": "all-reduce(%x), replica_groups=torus<4>",
+    "a mesh without the axis": "all-reduce(%x), replica_groups=mesh['a'=4] {'b'}",
+    "groups that do not divide": "all-reduce(%x), replica_groups=[3,2]<=[4]",
+    "no groups": "all-reduce(%x), channel_id=1",
+    "an operand from nowhere": "all-reduce(%y), replica_groups={{0,1}}",
+    "a new kind": "all-shuffle(%x), replica_groups={{0,1}}",
+    "a message by hand": "send(%x, %t), frontend_attributes="
+    "{_xla_send_recv_source_target_pairs={{0,1}}}",
+}
+
+
+@pytest.mark.parametrize("why", UNREADABLE)
+def test_what_cannot_be_read_is_an_error_with_its_line(why):
+    line = f"%r = f32[10]{{0}} {UNREADABLE[why]}"
+    with pytest.raises(wire.WireError, match="cannot read") as error:
+        wire.collective_bytes(text(f'{line}, metadata={{op_name="psum"}}'))
+    assert line in str(error.value)
+
+
+@pytest.mark.parametrize("shape", ["f32[<=10]", "float[10]"])
+def test_an_operand_of_unknown_size_is_an_error(shape):
+    line = "%r = f32[10]{0} all-reduce(%y), replica_groups={{0,1}}"
+    with pytest.raises(wire.WireError, match="cannot read") as error:
+        wire.collective_bytes(text(f"%y = {shape} parameter(1)", line))
+    assert line in str(error.value)
+
+
+def test_a_long_line_shows_both_ends():
+    operands = ", ".join(["%x"] * 1000)
+    with pytest.raises(wire.WireError, match="cannot read") as error:
+        wire.collectives(text(f"%r = f32[] all-reduce({operands}), replica_groups=?"))
+    assert "%r = f32[] all-reduce(%x" in str(error.value)
+    assert "replica_groups=?" in str(error.value)
+    assert len(str(error.value)) < 1000
+
+
+def test_a_computation_that_nothing_known_runs_is_an_error():
+    with pytest.raises(wire.WireError, match="nothing that is known runs wrapped"):
+        wire.collectives(text("ROOT %c = f32[20]{0} call(%x), runs=%wrapped") + WRAPPED)
+
+
+def test_a_program_that_is_not_compiled_is_refused():
+    lowered = jax.jit(jnp.sin).lower(jnp.ones(3))
+    with pytest.raises(wire.WireError, match=r"lower\(\.\.\.\)\.compile\(\)"):
+        wire.collective_bytes(lowered)
+
+
+def test_an_unknown_exchange_is_not_left_out_of_a_trace(monkeypatch):
+    monkeypatch.delitem(traced._PRIMITIVES, "all_gather")
+    with pytest.raises(wire.WireError, match="cannot read") as error:
+        wire.traced_collectives(gather, jnp.ones(3), axis="workers", workers=4)
+    assert "all_gather[" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("axes", "expected"),
+    [("members", {}), (("workers", "members"), {"all-reduce": 8})],
+)
+def test_members_of_an_ensemble_are_no_workers(axes, expected):
+    """A sum over them is taken before anything is sent."""
+
+    def step(x):
+        return jax.vmap(lambda y: jax.lax.psum(y, axes), axis_name="members")(x)
+
+    x = jnp.ones((3, 2))
+    found = wire.traced_collectives(step, x, axis="workers", workers=WORKERS)
+    assert wire.collective_bytes(found) == expected
+    assert wire.collective_bytes(compiled(step, x)) == expected
+
+
+# --- Rings ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", wire.KINDS)
+def test_every_kind_has_a_ring(kind):
+    two, many = (wire.link_bytes([wire.Collective(kind, 100, n)]) for n in (2, 1000))
+    assert 50 <= two <= many
+    assert wire.link_bytes([wire.Collective(kind, 100, 2, times=3)]) == 3 * two
 
 
 def test_ring_figures_by_hand():

@@ -114,7 +114,8 @@ def closing_lines(result: training.Result, page: Path) -> str:
                 else []
             ),
             f"each worker    {verb} {bytes_text(traffic.wire * steps)} instead of "
-            f"{bytes_text(traffic.dense * steps)} ({traffic.ratio:.3g}x less) in "
+            f"{bytes_text(traffic.dense * steps)} ({traffic.ratio:.3g}x less"
+            f"{', as traced' if traffic.unread else ''}) in "
             f"{steps} steps, {result.seconds:.1f} s",
             f"run folder     {result.folder}",
             f"report         {page}",

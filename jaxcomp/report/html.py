@@ -27,6 +27,19 @@ from jaxcomp.report.units import (
     times_text,
 )
 
+# What nobody may overlook, by the column of metrics.csv that tells it.
+_ALARMS = {
+    "residual_grows": (
+        "what is kept and not sent grew without end: the compressor loses more than "
+        "there is, and the model learns from what is left. See error_feedback in "
+        "docs/methods.md."
+    ),
+    "traced": (
+        "bytes are those of the traced step: the compiled program could not be read. "
+        "The run's console says which line of it."
+    ),
+}
+
 
 def write_report(*folders: str | os.PathLike[str]) -> Path:
     """Writes `report.html` into a run folder.
@@ -118,15 +131,12 @@ def render_page(run: Run) -> str:
 
 
 def _alarms(run: Run) -> str:
-    grew = run.metrics["epoch"][run.metrics["residual_grows"] == 1]
-    if not grew.size:
-        return ""
-    text = (
-        f"From epoch {number_text(grew[0])} on, what is kept and not sent grew without "
-        f"end: the compressor loses more than there is, and the model learns from what "
-        f"is left. See error_feedback in docs/methods.md."
-    )
-    return f"{banner(text)}\n"
+    banners = []
+    for column, text in _ALARMS.items():
+        epochs = run.metrics["epoch"][run.metrics[column] == 1]
+        if epochs.size:
+            banners.append(banner(f"From epoch {number_text(epochs[0])} on, {text}"))
+    return "".join(f"{html}\n" for html in banners)
 
 
 def _subtitle(run: Run, mixer: str) -> str:

@@ -24,6 +24,7 @@ METRIC_COLUMNS = (
     "dense_bytes_per_step",
     "compression_ratio",
     "simulated",
+    "traced",
     "residual_norm",
     "residual_grows",
     "gradient_error",

@@ -162,7 +162,7 @@ def _run(
         ready = time.perf_counter()
         timing = Timing(loaded - began, issued - loaded, ready - issued)
         pending.append((number, metrics, timing))
-        position = position.with_bytes(traffic.wire)
+        position = position.with_bytes(traffic)
 
         done = number + 1
         epoch = -(-done // horizon.steps_per_epoch)

@@ -46,6 +46,7 @@ class Totals(NamedTuple):
     reports: int = 0  # steps at which something was sent
     residual_norm: float = 0.0
     wire: float = 0.0  # bytes that a worker sent
+    traced: float = 0.0  # steps whose program could not be read, only its trace
     overflow: float = 0.0  # elements that found no room in a message
 
     def add(self, metrics: StepMetrics) -> "Totals":

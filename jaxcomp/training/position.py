@@ -8,6 +8,7 @@ from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.growth import Growth
 from jaxcomp.training.meters import Totals
 from jaxcomp.training.state import TrainState
+from jaxcomp.training.traffic import Traffic
 
 __all__ = ["Position", "plain", "resume"]
 
@@ -23,10 +24,13 @@ class Position(NamedTuple):
     sent: float = 0.0  # bytes of the whole run
     growth: Growth = Growth()  # of the residual
 
-    def with_bytes(self, wire: float) -> "Position":
+    def with_bytes(self, traffic: Traffic) -> "Position":
         """With the bytes of one more step."""
-        totals = self.totals._replace(wire=self.totals.wire + wire)
-        return self._replace(totals=totals, sent=self.sent + wire)
+        totals = self.totals._replace(
+            wire=self.totals.wire + traffic.wire,
+            traced=self.totals.traced + bool(traffic.unread),
+        )
+        return self._replace(totals=totals, sent=self.sent + traffic.wire)
 
 
 def resume(

@@ -37,6 +37,7 @@ def epoch_row(
         "dense_bytes_per_step": sent.dense,
         "compression_ratio": sent.ratio,
         "simulated": int(sent.simulated or sent.stand_in),
+        "traced": int(position.totals.traced > 0),
         "consensus_distance": distance,
         "residual_grows": int(position.growth.grows),
         **position.totals.means(),

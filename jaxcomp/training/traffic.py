@@ -1,5 +1,6 @@
 """The compiled step, and the bytes that it sends, read from the program itself."""
 
+import functools
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ class Traffic(NamedTuple):
     dense: int  # of the uncompressed gradient
     simulated: bool  # vmap: nothing moves; what the traced step would send
     stand_in: bool = False  # the dense bytes of a method that is meant to send less
+    unread: str = ""  # why the program could not be read; the bytes are of the trace
 
     @property
     def ratio(self) -> float:
@@ -31,11 +33,14 @@ class Traffic(NamedTuple):
         kind = "would send" if self.simulated else "sends"
         if not self.wire:
             return f"each worker {kind} nothing in this step"
-        note = ": SIMULATED, the method's own bytes are in steps.csv"
+        notes = [
+            (self.stand_in, ": SIMULATED, the method's own bytes are in steps.csv"),
+            (self.unread, ": TRACED, the compiled program could not be read"),
+        ]
         return (
             f"each worker {kind} {bytes_text(self.wire)} a step instead of "
             f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
-            f"{note if self.stand_in else ''}"
+            f"{''.join(note for holds, note in notes if holds)}"
         )
 
 
@@ -57,7 +62,10 @@ def programs(
             began = time.perf_counter()
             compiled[stage] = _compile_step(pieces, state, stage)
             took = time.perf_counter() - began
-            say(f"compiled in {took:.1f} s; {compiled[stage][1]}")
+            traffic = compiled[stage][1]
+            say(f"compiled in {took:.1f} s; {traffic}")
+            if traffic.unread:
+                say(f"WARNING: bytes are those of the traced step: {traffic.unread}")
         return compiled[stage]
 
     return program
@@ -83,17 +91,31 @@ def _compile_step(
     example = (images[:share], labels[:share])
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
+    fresh = jax.eval_shape(pieces.fresh)
+    trace = functools.partial(
+        wire.traced_collectives,
+        own_step,
+        fresh,
+        *example,
+        axis=workers.axis,
+        workers=workers.size,
+    )
     simulated = workers.mapper == "vmap"
-    if simulated:
-        found = wire.traced_collectives(
-            own_step,
-            jax.eval_shape(pieces.fresh),
-            *example,
-            axis=workers.axis,
-            workers=workers.size,
-        )
-    else:
-        found = wire.collectives(compiled)
-    sent = sum(wire.collective_bytes(found).values())
-    dense = wire.dense_bytes(jax.eval_shape(pieces.fresh).params)
-    return compiled, Traffic(sent, dense, simulated, pieces.method.simulated)
+    found, unread = (trace(), "") if simulated else _read(compiled, trace)
+    return compiled, Traffic(
+        wire=sum(wire.collective_bytes(found).values()),
+        dense=wire.dense_bytes(fresh.params),
+        simulated=simulated,
+        stand_in=pieces.method.simulated,
+        unread=unread,
+    )
+
+
+def _read(
+    compiled: Any, trace: Callable[[], list[wire.Collective]]
+) -> tuple[list[wire.Collective], str]:
+    """The collectives of a program, or of its trace and why it could not be read."""
+    try:
+        return wire.collectives(compiled), ""
+    except wire.WireError as error:
+        return trace(), str(error)

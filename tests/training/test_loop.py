@@ -10,6 +10,7 @@ import pytest
 
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
+from jaxcomp.cli.train import closing_lines
 from jaxcomp.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
@@ -65,9 +66,33 @@ def test_figures_of_traffic_are_those_of_the_program(finished):
     assert 0 < float(row["gradient_error"]) < 1
 
 
+def test_a_program_that_cannot_be_read_is_told_everywhere(
+    finished, tmp_path, monkeypatch, capsys
+):
+    """The run goes on with the figure of the traced step, which here is the same."""
+    line = "%r = f32[10]{0} all-shuffle(%x)"
+
+    def unreadable(program):
+        raise wire.WireError(f"cannot read a collective: {line}")
+
+    monkeypatch.setattr(wire, "collectives", unreadable)
+    result = training.train_and_evaluate(small_config(train_for="4 steps"), tmp_path)
+    assert result.traffic.wire == finished.traffic.wire
+    [warning] = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
+    assert line in warning
+    assert "TRACED" in str(result.traffic)
+    assert "as traced" in closing_lines(result, tmp_path)
+    [row] = rows(tmp_path / "metrics.csv")
+    assert (row["traced"], row["simulated"]) == ("1", "0")
+    page = report.write_report(tmp_path).read_text()
+    assert 'role="alert">From epoch 1 on, bytes are those of the traced' in page
+
+
 def test_a_run_that_learns_has_no_alarm(finished):
     table = rows(finished.folder / "metrics.csv")
     assert [row["residual_grows"] for row in table] == ["0", "0"]
+    assert [row["traced"] for row in table] == ["0", "0"]
+    assert "traced" not in closing_lines(finished, finished.folder)
     page = report.write_report(finished.folder).read_text()
     assert 'role="alert"' not in page
 

@@ -1,0 +1,123 @@
+"""Figures of collectives: bytes by kind, by mesh axis, and of the links."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, overload
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.wire.found import KINDS, Collective
+from jaxcomp.wire.program import collectives
+
+__all__ = ["collective_bytes", "dense_bytes", "link_bytes"]
+
+AxisNames = Any  # the name of one mesh axis, or a tuple of several
+
+
+@overload
+def collective_bytes(program: Any) -> dict[str, int]: ...
+@overload
+def collective_bytes(
+    program: Any, *, by_axis: Any
+) -> dict[AxisNames, dict[str, int]]: ...
+def collective_bytes(program: Any, *, by_axis: Any = None) -> dict[Any, Any]:
+    """Bytes that each worker sends in one execution of a program, by collective.
+
+    Args:
+      program: a compiled program (`jitted.lower(...).compile()`), its text, or a list
+        of `Collective`.
+      by_axis: the mesh that the program was compiled for, to split the bytes by the
+        axes along which they travel.
+
+    Returns:
+      {kind: bytes of the operands}. Groups of one worker send nothing. With `by_axis`
+      {axis: {kind: bytes}}, where the axis is a tuple in the order of the mesh for
+      messages that travel along several at once. Axes without messages are left out.
+
+    Raises:
+      WireError: a collective that cannot be read, or in a loop whose length the program
+        does not tell. The message shows the line.
+      ValueError: the mesh has another number of devices than the program.
+
+    Example:
+        >>> program = (
+        ...     "HloModule main, num_partitions=8\\n"
+        ...     "ENTRY %main {\\n"
+        ...     "  %x = u32[8]{0} parameter(0)\\n"
+        ...     "  %g = u32[4,8]{1,0} all-gather(%x), channel_id=1, "
+        ...     "replica_groups=[2,4]<=[8], use_global_device_ids=true\\n"
+        ...     "}"
+        ... )
+        >>> collective_bytes(program)
+        {'all-gather': 32}
+        >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+        >>> collective_bytes(program, by_axis=mesh)
+        {'model': {'all-gather': 32}}
+    """
+    found = program if isinstance(program, list) else collectives(program)
+    if by_axis is None:
+        return _by_kind(found)
+    of_axes: dict[AxisNames, list[Collective]] = defaultdict(list)
+    for collective in found:
+        of_axes[_axes_of(collective, by_axis)].append(collective)
+    return {axes: _by_kind(theirs) for axes, theirs in of_axes.items()}
+
+
+def link_bytes(found: Iterable[Collective]) -> float:
+    """Bytes that leave each worker when collectives run as rings.
+
+    all-reduce: 2 (N-1)/N n; all-gather: (N-1) n; reduce-scatter and all-to-all:
+    (N-1)/N n; permute and broadcast: n; with n the operand's bytes and N workers.
+
+    Example:
+        >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
+        30.0
+    """
+    return float(sum(KINDS[c.kind](c.workers) * c.nbytes * c.times for c in found))
+
+
+def dense_bytes(tree: Any) -> int:
+    """Bytes of a tree of arrays or specs when it is sent as it is.
+
+    Example:
+        >>> dense_bytes({"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)})
+        64
+    """
+    leaves = jax.tree.leaves(tree)
+    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in leaves)
+
+
+def _by_kind(found: Iterable[Collective]) -> dict[str, int]:
+    total: dict[str, int] = defaultdict(int)
+    for collective in found:
+        total[collective.kind] += collective.nbytes * collective.times
+    return dict(total)
+
+
+def _axes_of(collective: Collective, mesh: Any) -> AxisNames:
+    """The axes of a mesh along which members of a group differ."""
+    places = [place for group in collective.groups for place in group]
+    # A permutation may leave workers out; in everything else each has a group.
+    fits = max(places, default=mesh.size) < mesh.size and (
+        collective.kind == "collective-permute" or len(places) == mesh.size
+    )
+    if not fits:
+        message = (
+            f"{collective.kind} between {collective.groups} is not among the "
+            f"{mesh.size} devices of by_axis={dict(mesh.shape)}: give the mesh that "
+            "the program was compiled for"
+        )
+        raise ValueError(message)
+    sizes = tuple(mesh.shape.values())
+    differ = [
+        any(len(set(along)) > 1 for along in by_group)
+        for by_group in zip(
+            *(np.unravel_index(group, sizes) for group in collective.groups),
+            strict=True,
+        )
+    ]
+    names = [name for name, moves in zip(mesh.shape, differ, strict=True) if moves]
+    return names[0] if len(names) == 1 else tuple(names)

@@ -1,0 +1,139 @@
+"""Who talks with whom in a collective: the groups, in each notation that XLA has.
+
+    {{0,2},{1,3}}                     listed
+    {}                                all
+    [2,4]<=[8]                        0 to 7, dealt to two groups of four
+    [2,2]<=[2,2]T(1,0)                the same after a transposition
+    mesh['a'=2,'b'=4] {'b'}           all that differ along b alone
+    mesh['a'=8] {'a':(2)4}            of a = 2 x 4, along the second factor
+    mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
+
+They count replicas, partitions or devices, as the attributes of the instruction say. A
+program has replicas x partitions devices, and jax compiles for one of the two.
+"""
+
+import itertools
+import math
+import re
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxcomp.wire.found import Groups
+
+__all__ = ["NAMES_GROUPS", "Devices", "read_groups"]
+
+
+class Devices(NamedTuple):
+    """How many devices run a program; device r P + p is replica r and partition p."""
+
+    replicas: int
+    partitions: int  # P
+
+
+NAMES_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
+_LISTED = re.compile(
+    r"(?:replica_groups|source_target_pairs)=\{((?:\{[\d, ]*\}(?:, ?)?)*)\}"
+)
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)")
+_MESH = re.compile(
+    r"replica_groups=(?:maximal_)?mesh\[([^\]]*)\]"
+    r"(?:, device_ids=\((.*?)\))? \{([^}]*)\}"
+)
+_PART_OF_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
+# Of these a channel means partitions; of the others both replicas and partitions.
+_OF_PARTITIONS = {
+    "all-to-all",
+    "ragged-all-to-all",
+    "collective-permute",
+    "collective-broadcast",
+}
+
+
+def read_groups(line: str, kind: str, devices: Devices) -> Groups:
+    """The groups of an instruction, as places among the program's devices.
+
+    Args:
+      line: of the instruction.
+      kind: of the collective.
+      devices: of the program.
+
+    Raises:
+      ValueError, KeyError: there are none, or in no notation that is known.
+
+    Example:
+        >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
+        >>> read_groups(line, "all-reduce", Devices(1, 4))
+        ((0, 2), (1, 3))
+    """
+    replicas, partitions = (range(count) for count in devices)
+    own, width = _named(line), devices.partitions
+    if "use_global_device_ids=true" in line:
+        return own
+    by_partition = "channel_id=" in line and kind in _OF_PARTITIONS
+    groups = own or (tuple(partitions if by_partition else replicas),)
+    if by_partition:
+        return tuple(tuple(r * width + p for p in g) for g in groups for r in replicas)
+    if "channel_id=" in line:
+        return tuple(
+            tuple(r * width + p for r in g for p in partitions) for g in groups
+        )
+    return tuple(tuple(r * width + p for r in g) for g in groups for p in partitions)
+
+
+def _named(line: str) -> Groups:
+    """The groups that a line names; none where it says `{}`."""
+    if listed := _LISTED.search(line):
+        groups = re.findall(r"\{([^}]*)\}", listed[1])
+        return tuple(_numbers(group) for group in groups)
+    if iota := _IOTA.search(line):
+        return _rows(_places(iota[2]).reshape(_numbers(iota[1])))
+    if mesh := _MESH.search(line):
+        return _along_axes(*mesh.groups())
+    raise ValueError("no groups in a notation that is known")
+
+
+def _along_axes(axes: str, order: str | None, chosen: str) -> Groups:
+    """Groups along axes of a mesh, or along factors of them.
+
+    Args:
+      axes: such as `'a'=2,'b'=8`.
+      order: the places in the order of the mesh, where it is not 0, 1, 2, ...
+      chosen: such as `'a','b':(2)4`: of b = 2 x 4 x 1 the second factor.
+    """
+    sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", axes)}
+    parts = [
+        (name, int(before or 1), int(size or sizes[name]))
+        for name, before, size in _PART_OF_AXIS.findall(chosen)
+    ]
+    factors = []  # (axis, product of its factors before, own size)
+    for name, size in sizes.items():
+        borders = {1, size}
+        for axis, before, own in parts:
+            borders |= {before, before * own} if axis == name else set()
+        for low, high in itertools.pairwise(sorted(borders)):
+            factors.append((name, low, high // low))
+    inside = [factors.index(part) for part in parts if part[2] > 1]
+    outside = [i for i in range(len(factors)) if i not in inside]
+    dims = [size for _, _, size in factors]
+    table = _places(order or f"[{math.prod(dims)}]").reshape(dims)
+    table = table.transpose(outside + inside)
+    return _rows(table.reshape(-1, math.prod(dims[i] for i in inside)))
+
+
+def _places(text: str) -> np.ndarray:
+    """Of `3,0,1,2` these; of `[2,4]T(1,0)` 0 to 7 as a table of 2 x 4, transposed."""
+    counted = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
+    if not counted:
+        return np.array(_numbers(text))
+    dims = _numbers(counted[1])
+    table = np.arange(math.prod(dims)).reshape(dims)
+    return table.transpose(_numbers(counted[2])) if counted[2] else table
+
+
+def _rows(table: np.ndarray) -> Groups:
+    return tuple(tuple(row) for row in table.tolist())
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",") if number.strip())

@@ -1,0 +1,210 @@
+"""Collectives of a compiled program, from its text.
+
+What looks like a collective and cannot be read is an error that shows its line: bytes
+that are left out would pass for a better method.
+"""
+
+import math
+import re
+from typing import Any
+
+from jaxcomp.wire.found import KINDS, Collective, WireError
+from jaxcomp.wire.groups import NAMES_GROUPS, Devices, read_groups
+
+__all__ = ["collectives"]
+
+_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_OPERATION = re.compile(r"^(\([^=]*?\)|\S+) ([\w\-]+)\((.*)$")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
+_BITS = {"pred": 8, "token": 0, "opaque": 0}
+_SHOWN = 300  # characters at each end of a line that cannot be read
+
+
+def collectives(program: Any) -> list[Collective]:
+    """All collectives of a compiled program, in the order of its text.
+
+    Args:
+      program: `jitted.lower(...).compile()`, or its text.
+
+    Raises:
+      WireError: a collective that cannot be read; the message shows its line.
+    """
+    text = program if isinstance(program, str) else program.as_text()
+    devices = _devices(text)
+    bodies = _computations(text)
+    times = _executions(bodies)
+    result = []
+    for name, lines in bodies.items():
+        shapes = _shapes(lines)
+        for line in lines:
+            collective = _collective(line, shapes, devices)
+            if collective is None or collective.workers == 1:
+                continue
+            if name not in times:
+                raise _unreadable(line, f"nothing that is known runs {name}")
+            count = times[name]
+            if count is None:
+                message = (
+                    f"{collective.kind} runs in a loop of unknown length ({name}); "
+                    "take the collective out of the loop, or use a scan"
+                )
+                raise WireError(f"{message}: {_shown(line)}")
+            if count:
+                result.append(collective._replace(times=count))
+    return result
+
+
+def _devices(text: str) -> Devices:
+    """How many devices run the program, from its first line."""
+    header = re.search(r"^HloModule .*$", text, re.MULTILINE)
+    if not header or "\nENTRY " not in text:
+        message = (
+            "not the text of a compiled program, which begins with HloModule and has "
+            f"an ENTRY: {text.strip()[:_SHOWN]!r}\nA program is compiled by "
+            "jitted.lower(...).compile()"
+        )
+        raise WireError(message)
+    counts = [
+        re.search(rf"\b{name}=(\d+)", header[0])
+        for name in ("replica_count", "num_partitions")
+    ]
+    return Devices(*(int(count[1]) if count else 1 for count in counts))
+
+
+def _computations(text: str) -> dict[str, list[str]]:
+    """Name -> instruction lines; the entry computation is named "ENTRY"."""
+    bodies: dict[str, list[str]] = {}
+    current: list[str] | None = None
+    for line in text.splitlines():
+        if line.endswith("{") and not line.startswith(" ") and "HloModule" not in line:
+            entry = line.startswith("ENTRY")
+            name = line.removeprefix("ENTRY").strip().lstrip("%").split(" ")[0]
+            current = bodies.setdefault("ENTRY" if entry else name, [])
+        elif line.startswith("}"):
+            current = None
+        elif current is not None:
+            current.append(re.sub(r"/\*.*?\*/", "", line))  # /*index=5*/ in long tuples
+    return bodies
+
+
+def _executions(bodies: dict[str, list[str]]) -> dict[str, int | None]:
+    """How often what is reached runs in one execution; None: nobody can tell."""
+    times: dict[str, int | None] = {}
+
+    def visit(name: str, count: int | None) -> None:
+        before = times.get(name, 0)
+        times[name] = None if count is None or before is None else before + count
+        for line in bodies[name]:
+            trips = re.search(r'"known_trip_count":\{"n":"(\d+)"\}', line)
+            loop = " while(" in line
+            inner = count
+            if loop:
+                inner = count * int(trips[1]) if trips and count is not None else None
+            for callee in _callees(line):
+                if callee in bodies:
+                    visit(callee, inner)
+
+    visit("ENTRY", 1)
+    return times
+
+
+def _callees(line: str) -> list[str]:
+    """Computations that an instruction runs."""
+    names = re.findall(r"(?:to_apply|calls|body|condition)=%?([\w.\-]+)", line)
+    several = r"(?:branch|called)_computations=\{([^}]*)\}"
+    for listed in re.findall(several, line):
+        names += [name.strip().lstrip("%") for name in listed.split(",")]
+    pair = r"(?:true|false)_computation=%?([\w.\-]+)"
+    names += re.findall(pair, line)
+    return [] if names and _waits(line) else names
+
+
+def _waits(line: str) -> bool:
+    """Whether a line waits for what a start began; it may name the same computation."""
+    operation = _operation(line)
+    return bool(operation) and operation[2].endswith(("-done", "-update"))
+
+
+def _operation(line: str) -> re.Match[str] | None:
+    """(shape of the result, name of the operation, the rest of the line)."""
+    instruction = _INSTRUCTION.match(line)
+    return _OPERATION.match(instruction[2]) if instruction else None
+
+
+def _shapes(lines: list[str]) -> dict[str, str]:
+    """Instruction name -> text of its result shape."""
+    shapes = {}
+    for line in lines:
+        instruction, operation = _INSTRUCTION.match(line), _operation(line)
+        if instruction and operation:
+            shapes[instruction[1]] = operation[1]
+    return shapes
+
+
+def _collective(
+    line: str, shapes: dict[str, str], devices: Devices
+) -> Collective | None:
+    """The collective of an instruction line, or None for any other instruction."""
+    operation = _operation(line)
+    kind = operation[2].removesuffix("-start") if operation else ""
+    if not operation or kind not in KINDS:
+        if NAMES_GROUPS.search(line) and not _waits(line):
+            raise _unreadable(line, f"known are {', '.join(KINDS)}")
+        return None
+    operands = _operands(operation[3])
+    if kind == "ragged-all-to-all":  # behind it are where it goes to, and how much
+        operands = operands[:1]
+    try:
+        nbytes = sum(_nbytes(shapes[name]) for name in operands)
+        groups = read_groups(line, kind, devices)
+    except (KeyError, ValueError) as error:
+        raise _unreadable(line, str(error)) from error
+    moves = any(len(set(group)) > 1 for group in groups)
+    workers = max(len(group) for group in groups) if moves else 1
+    return Collective(kind, nbytes, workers, groups=groups)
+
+
+def _operands(rest: str) -> list[str]:
+    """Names between the brackets of an operation, whether or not with their shapes.
+
+    Example:
+        >>> _operands("f32[8,2]{1,0:T(8,128)} %a, %b), dimensions={0}")
+        ['a', 'b']
+    """
+    found, depth = [""], 0
+    for char in rest:
+        depth += (char in "([{") - (char in ")]}")
+        if depth < 0:
+            break
+        if char == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += char
+    return [text.split()[-1].lstrip("%") for text in found if text.strip()]
+
+
+def _nbytes(shape: str) -> int:
+    """Bytes of a shape such as `f32[2,3]{1,0}` or a tuple of them."""
+    arrays = _ARRAY.findall(shape)
+    if not arrays:
+        raise ValueError(f"{shape} is no shape")
+    total = 0
+    for dtype, dims in arrays:
+        digits = re.search(r"\d+", dtype)
+        if dtype not in _BITS and not digits:
+            raise ValueError(f"the width of {dtype} is not known")
+        width = _BITS[dtype] if dtype in _BITS else int(digits[0]) if digits else 0
+        total += -(-width * math.prod(int(d) for d in dims.split(",") if d) // 8)
+    return total
+
+
+def _unreadable(line: str, reason: str) -> WireError:
+    return WireError(f"cannot read a collective ({reason}): {_shown(line)}")
+
+
+def _shown(line: str) -> str:
+    """A line without what says where it comes from; of a long one both ends."""
+    text = line.strip().split(", metadata=")[0]
+    if len(text) <= 2 * _SHOWN:
+        return text
+    return f"{text[:_SHOWN]} ... {text[-_SHOWN:]}"

@@ -1,0 +1,114 @@
+"""Collectives of a traced function, for workers that no device runs."""
+
+from typing import Any
+
+import jax
+from jax.interpreters import partial_eval
+
+from jaxcomp.wire.figures import dense_bytes
+from jaxcomp.wire.found import Collective, Groups, WireError
+
+__all__ = ["traced_collectives"]
+
+_PRIMITIVES = {
+    "psum": "all-reduce",
+    "psum_invariant": "all-reduce",
+    "pmax": "all-reduce",
+    "pmin": "all-reduce",
+    "all_gather": "all-gather",
+    "all_gather_invariant": "all-gather",
+    "all_gather_reduced": "all-gather",
+    "reduce_scatter": "reduce-scatter",
+    "all_to_all": "all-to-all",
+    "ragged_all_to_all": "ragged-all-to-all",
+    "ppermute": "collective-permute",
+    "pbroadcast": "collective-broadcast",
+}
+_SILENT = {"axis_index", "pvary", "preduced"}  # name an axis and send nothing
+
+
+def traced_collectives(function: Any, *args: Any, axis: str, workers: int) -> list:
+    """The collectives of a per-worker function, without devices to run it on.
+
+    For simulated workers, where nothing moves: what the same step hands to its
+    collectives when the workers are real. Figures of programs that are compiled for
+    real workers come from `collective_bytes`.
+
+    Args:
+      function: names `axis` in its collectives.
+      *args: arrays or specs as ONE worker sees them.
+      axis: name of the mapped axis.
+      workers: its size.
+
+    Raises:
+      WireError: something over the axis that is not known, or a loop of unknown length.
+    """
+    mesh = jax.sharding.AbstractMesh((workers,), (axis,))
+    spec = jax.sharding.PartitionSpec()
+    mapped = jax.shard_map(
+        function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+    )
+    whole = jax.make_jaxpr(mapped)(*args).jaxpr
+    # The compiler leaves out what nobody reads.
+    read, _ = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))
+    return [c for c in _traced(read, axis, workers, 1) if c.workers > 1]
+
+
+def _traced(jaxpr: Any, axis: str, workers: int, times: int) -> list[Collective]:
+    result = []
+    for equation in jaxpr.eqns:
+        axes = _axes_named(equation.params)
+        if axis in axes:
+            result += _collective(equation, axes, workers, times)
+        inner_times = times * equation.params.get("length", 1)
+        for inner in _inner_jaxprs(equation.params):
+            inside = _traced(inner, axis, workers, inner_times)
+            if inside and equation.primitive.name == "while":
+                raise WireError("a collective runs in a while loop of unknown length")
+            result += inside
+    return result
+
+
+def _collective(
+    equation: Any, axes: tuple[Any, ...], workers: int, times: int
+) -> list[Collective]:
+    """The collective of an equation that names the axis; none where nothing is sent."""
+    name = equation.primitive.name
+    if name in _SILENT:
+        return []
+    if name not in _PRIMITIVES:
+        known = ", ".join(_PRIMITIVES)
+        raise WireError(f"cannot read {equation}\nKnown over an axis: {known}")
+    kind = _PRIMITIVES[name]
+    groups = _groups(equation.params, workers)
+    moves = any(len(set(group)) > 1 for group in groups)
+    size = max(len(group) for group in groups) if moves else 1
+    sent = equation.invars[:1] if kind == "ragged-all-to-all" else equation.invars
+    nbytes = dense_bytes([_left_to_send(v.aval, axes) for v in sent])
+    return [Collective(kind, nbytes, size, times, groups)]
+
+
+def _left_to_send(aval: Any, axes: tuple[Any, ...]) -> jax.ShapeDtypeStruct:
+    """What is handed over where dimensions of the array are summed with the workers."""
+    shape = tuple(n for i, n in enumerate(aval.shape) if i not in axes)
+    return jax.ShapeDtypeStruct(shape, aval.dtype)
+
+
+def _groups(params: dict[str, Any], workers: int) -> Groups:
+    if "perm" in params:
+        return tuple(tuple(pair) for pair in params["perm"])
+    groups = params.get("axis_index_groups") or (range(workers),)
+    return tuple(tuple(group) for group in groups)
+
+
+def _axes_named(params: dict[str, Any]) -> tuple[Any, ...]:
+    """The axes over which an equation does something, mapped ones by their names."""
+    axes = params.get("axis_name", params.get("axes", ()))
+    return axes if isinstance(axes, tuple) else (axes,)
+
+
+def _inner_jaxprs(params: dict[str, Any]) -> list[Any]:
+    """Jaxprs among the parameters of an equation: of calls, loops and branches."""
+    values = [v for p in params.values() for v in (p if isinstance(p, tuple) else (p,))]
+    inner = [getattr(v, "jaxpr", v) for v in values]
+    return [v for v in inner if hasattr(v, "eqns")]
