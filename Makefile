@@ -1,16 +1,21 @@
-# Everything is a make target; `make help` lists them. PYTHON picks the interpreter.
+# Everything is a make target; `make help` lists them. PYTHON picks the interpreter,
+# NEWEST that of test-newest.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
+NEWEST ?= $(shell .ci/newest-python)
+NEWEST_VENV := build/newest-env
+NEWEST_STAMP := $(NEWEST_VENV)/installed
 RUN ?= runs/digits
 JOBS ?= 2
 BENCH ?=
 ARGS ?=
-PYTEST := $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+PARALLEL := -n $(JOBS) --dist worksteal
+PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-changed test-slow test-all lint format notebooks bench oracles build clean
+.PHONY: help setup train test test-changed test-slow test-all test-newest lint format notebooks bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,6 +42,16 @@ test-slow: $(STAMP) ## what takes longer: real data, many kills, whole matrices
 
 test-all: $(STAMP) ## both tiers
 	$(PYTEST) -m '' $(ARGS)
+
+test-newest: $(NEWEST_STAMP) ## tests/smoke.txt on the newest Python and jax there are
+	$(NEWEST_VENV)/bin/python -m pytest $(PARALLEL) @tests/smoke.txt $(ARGS)
+
+# Without constraints: what is installed by who installs it today.
+$(NEWEST_STAMP): pyproject.toml
+	$(or $(NEWEST),$(error test-newest needs NEWEST=path of a Python 3.12 or 3.13)) \
+	  -m venv --clear $(NEWEST_VENV)
+	$(NEWEST_VENV)/bin/python -m pip install --quiet --editable '.[test]'
+	@touch $@
 
 lint: $(STAMP) ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -217,6 +217,12 @@ def test_groups_of_a_part_of_the_workers(mapper, lonely_first):
     assert (found.workers, set(found.groups)) == (3, {(3,), (0, 1, 2)})
 
 
+def test_empty_groups_are_all_and_empty_pairs_nobody():
+    assert wire.collectives(reduction("{}"))[0].groups == (tuple(range(8)),)
+    line = "ROOT %r = f32[10]{0} collective-permute(%x), source_target_pairs={}"
+    assert wire.collectives(text(line, header=", replica_count=4")) == []
+
+
 # --- Programs of jit, and the axes of a mesh --------------------------------------
 
 

@@ -14,7 +14,7 @@ from jaxcomp.wire.program import collectives
 
 __all__ = ["collective_bytes", "dense_bytes", "link_bytes"]
 
-AxisNames = Any  # the name of one mesh axis, or a tuple of several
+AxisNames = str | tuple[str, ...]  # one mesh axis, or several
 
 
 @overload
@@ -112,12 +112,12 @@ def _axes_of(collective: Collective, mesh: Any) -> AxisNames:
         )
         raise ValueError(message)
     sizes = tuple(mesh.shape.values())
-    differ = [
-        any(len(set(along)) > 1 for along in by_group)
-        for by_group in zip(
-            *(np.unravel_index(group, sizes) for group in collective.groups),
-            strict=True,
-        )
-    ]
+    differ = np.any(
+        [
+            np.ptp(np.array(np.unravel_index(group, sizes)), axis=1) > 0
+            for group in collective.groups
+        ],
+        axis=0,
+    )
     names = [name for name, moves in zip(mesh.shape, differ, strict=True) if moves]
     return names[0] if len(names) == 1 else tuple(names)

@@ -15,6 +15,7 @@ program has replicas x partitions devices, and jax compiles for one of the two.
 import itertools
 import math
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -66,26 +67,29 @@ def read_groups(line: str, kind: str, devices: Devices) -> Groups:
         >>> read_groups(line, "all-reduce", Devices(1, 4))
         ((0, 2), (1, 3))
     """
-    replicas, partitions = (range(count) for count in devices)
-    own, width = _named(line), devices.partitions
+    width = devices.partitions
+    every_device = range(devices.replicas * width)
+    replicas, partitions = range(devices.replicas), range(width)
     if "use_global_device_ids=true" in line:
-        return own
-    by_partition = "channel_id=" in line and kind in _OF_PARTITIONS
-    groups = own or (tuple(partitions if by_partition else replicas),)
-    if by_partition:
-        return tuple(tuple(r * width + p for p in g) for g in groups for r in replicas)
-    if "channel_id=" in line:
+        return _named(line, every_device)
+    if "channel_id=" not in line:
+        groups = _named(line, replicas)
         return tuple(
-            tuple(r * width + p for r in g for p in partitions) for g in groups
+            tuple(r * width + p for r in g) for g in groups for p in partitions
         )
-    return tuple(tuple(r * width + p for r in g) for g in groups for p in partitions)
+    if kind in _OF_PARTITIONS:
+        groups = _named(line, partitions)
+        return tuple(tuple(r * width + p for p in g) for g in groups for r in replicas)
+    groups = _named(line, replicas)
+    return tuple(tuple(r * width + p for r in g for p in partitions) for g in groups)
 
 
-def _named(line: str) -> Groups:
-    """The groups that a line names; none where it says `{}`."""
+def _named(line: str, everybody: Iterable[int]) -> Groups:
+    """The groups that a line names; `{}` is everybody, or no pair of a permutation."""
     if listed := _LISTED.search(line):
-        groups = re.findall(r"\{([^}]*)\}", listed[1])
-        return tuple(_numbers(group) for group in groups)
+        groups = tuple(map(_numbers, re.findall(r"\{([^}]*)\}", listed[1])))
+        is_all = not groups and listed[0].startswith("replica_groups")
+        return (tuple(everybody),) if is_all else groups
     if iota := _IOTA.search(line):
         return _rows(_places(iota[2]).reshape(_numbers(iota[1])))
     if mesh := _MESH.search(line):

@@ -27,7 +27,9 @@ _PRIMITIVES = {
 _SILENT = {"axis_index", "pvary", "preduced"}  # name an axis and send nothing
 
 
-def traced_collectives(function: Any, *args: Any, axis: str, workers: int) -> list:
+def traced_collectives(
+    function: Any, *args: Any, axis: str, workers: int
+) -> list[Collective]:
     """The collectives of a per-worker function, without devices to run it on.
 
     For simulated workers, where nothing moves: what the same step hands to its
