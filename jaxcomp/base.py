@@ -8,8 +8,9 @@ and draws the models together. `PerWorker` marks state that differs between work
 never what the next step needs.
 """
 
+import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
@@ -33,6 +34,7 @@ __all__ = [
     "compressor",
     "is_clock",
     "is_per_worker",
+    "joint_dtype",
     "no_bound",
     "no_choice",
     "spec_of",
@@ -303,6 +305,23 @@ def wide_spec(spec: Spec) -> Spec:
         return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
 
     return jax.tree.map(widen, spec)
+
+
+def joint_dtype(dtypes: Iterable[Any]) -> Any:
+    """The type of a vector of parts of several types: theirs, or at least float32.
+
+    Example:
+        >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
+        dtype('float32')
+        >>> joint_dtype([jnp.dtype("float16")])
+        dtype('float16')
+    """
+    first, *others = set(dtypes)
+    if not others:
+        return first
+    # float16 and bfloat16 have no common type in NumPy.
+    wide = [np.promote_types(dtype, np.float32) for dtype in (first, *others)]
+    return functools.reduce(np.promote_types, wide)
 
 
 def cast(x: Array, dtype: Any) -> Array:

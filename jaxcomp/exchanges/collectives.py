@@ -7,7 +7,6 @@ Where types tell which arrays differ between workers (`check_vma` of `jax.shard_
 result that all workers share is typed so.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Axis, Tree, cast_like, widen
+from jaxcomp.base import Array, Axis, Tree, cast_like, joint_dtype, widen
 from jaxcomp.exchanges.border import axis_index, axis_size, is_typed
 
 __all__ = [
@@ -144,7 +143,7 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     """The mean of each array, by one all-reduce in the widest of what `mean` takes."""
     if not arrays:
         return []
-    dtype = functools.reduce(np.promote_types, [a.dtype for a in arrays])
+    dtype = joint_dtype([a.dtype for a in arrays])
     flat = jnp.concatenate([a.reshape(-1).astype(dtype) for a in arrays])
     borders = np.cumsum([a.size for a in arrays])[:-1]
     parts = jnp.split(mean(flat, axis), borders)

@@ -4,16 +4,14 @@ No plan names a method, except that small tensors may go dense.
 """
 
 import fnmatch
-import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
-import numpy as np
 
-from jaxcomp.base import Compressor
+from jaxcomp.base import Compressor, joint_dtype
 from jaxcomp.compressors import make
 from jaxcomp.specs import Call, build, suggest
 
@@ -225,7 +223,7 @@ def joined_spec(group: Group) -> jax.ShapeDtypeStruct:
     """Shape and dtype of the vector that a group is compressed as."""
     if len(group.leaves) == 1:
         return group.leaves[0].spec
-    dtype = functools.reduce(np.promote_types, [g.spec.dtype for g in group.leaves])
+    dtype = joint_dtype([g.spec.dtype for g in group.leaves])
     return jax.ShapeDtypeStruct((sum(leaf.spec.size for leaf in group.leaves),), dtype)
 
 

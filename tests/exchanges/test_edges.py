@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, exchanges, gossip, local, make_mixer
+from jaxcomp import SpecError, exchanges, gossip, local, make_exchange, make_mixer
 from jaxcomp.base import spec_of
 from jaxcomp.exchanges import REGISTRY
+from jaxcomp.make import compressor_for
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,
@@ -207,3 +208,20 @@ def test_mixers_of_models_with_little_in_them(name, model):
     models = jax.jit(jax.vmap(run, axis_name="workers"))(jnp.arange(4.0))
     assert spec_of(models) == spec_of(for_all(model, 4))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(models))
+
+
+@pytest.mark.parametrize(
+    "spec", ["gather", "aligned_psum", "power_sgd", "shared_scale"]
+)
+def test_narrow_types_meet_in_a_wide_one(spec):
+    """float16 and bfloat16 have no common type, and may be parts of one vector."""
+    compressor = compressor_for(spec, "random_k(keep=0.5)")
+    exchange = make_exchange(spec, compressor, "none", "whole_tree")
+    tree = {
+        "a": jnp.ones((2, 4), jnp.float16),
+        "b": jnp.full((2, 4), 3, jnp.bfloat16),
+    }
+    [step] = steps_of(exchange, 2, 1, lambda i: tree)
+    for mean, given in zip(step.mean.values(), tree.values(), strict=True):
+        assert mean.dtype == given.dtype
+        assert set(np.asarray(mean, np.float32).tolist()) <= {0.0, 1.0, 1.5, 3.0, 0.5}
