@@ -12,7 +12,9 @@ from pathlib import Path
 from tests.mutations.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
-LEFT_OUT = shutil.ignore_patterns(".*", "runs", "build", "dist", "*.egg-info")
+LEFT_OUT = shutil.ignore_patterns(
+    ".git", ".venv", ".*_cache", ".hypothesis", "runs", "build", "dist", "*.egg-info"
+)
 PYTEST = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
 
 
