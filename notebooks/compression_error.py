@@ -286,7 +286,7 @@ for memory in distances:
     )
     total = jax.tree.map(jnp.zeros_like, truth)
     for t in range(1, 501):
-        mean, _, state, _ = step(stacked, state, jax.random.key(t))
+        mean, _, state, *_ = step(stacked, state, jax.random.key(t))
         total = jax.tree.map(jnp.add, total, mean)
         average = jax.tree.map(lambda x, t=t: x / t, total)
         distances[memory].append(measure(truth, average).gradient_error ** 0.5)
