@@ -28,7 +28,6 @@ from tests.exchanges.matrix import (
 )
 from tests.tiers import tiers
 
-
 # They sum and report by what `gather`, `exact` and `two_phase` do it by.
 ALIKE = {
     "aligned_psum",
