@@ -102,7 +102,7 @@ def test_simulated_workers_report_the_same_bytes(name):
     tx = jaxcomp.mixing(mixer, seed=0)
     state = tx.init(start)
     traced = wire.traced_collectives(
-        lambda p: tx.update(p, state, p)[0], start, axis="workers", workers=4
+        lambda p: tx.update(p, state, p), start, axis="workers", workers=4
     )
     compiled = program(mixer, start, 4)
     assert wire.collective_bytes(traced) == wire.collective_bytes(compiled)
