@@ -90,6 +90,22 @@ def with_memory(exchange: Exchange, spec: str) -> Exchange:
     return memory.make(spec, exchange)
 
 
+def mapped(exchange: Exchange, workers: int, axes: Any) -> Callable[..., Averaged]:
+    """(state, tree, key) -> what the exchange makes of it, on simulated workers.
+
+    That the mean is the same on all workers is known while tracing: it comes out of
+    the map without a worker axis.
+    """
+    out_axes: Any = (None, 0, axes, 0, 0)
+    return jax.vmap(
+        lambda s, x, k: exchange.average(x, s, k),
+        in_axes=(axes, 0, None),
+        out_axes=Averaged(*out_axes),
+        axis_name="workers",
+        axis_size=workers,
+    )
+
+
 def steps_of(
     exchange: Exchange, workers: int, count: int, inputs: Callable[[int], Any]
 ) -> list[Step]:
@@ -98,19 +114,12 @@ def steps_of(
     one = jax.tree.map(lambda x: x[0], inputs(0))
     state = parallel.spread(exchange.init(one), crew)
     axes = parallel.axes(state)
-    out_axes: Any = (None, 0, axes, 0, 0)
-    mapped = jax.vmap(
-        lambda s, x, k: exchange.average(x, s, k),
-        in_axes=(axes, 0, None),
-        out_axes=Averaged(*out_axes),
-        axis_name="workers",
-        axis_size=workers,
-    )
+    average_of = mapped(exchange, workers, axes)
     held_of = exchange.held and jax.vmap(exchange.held, in_axes=(axes,))
     steps = []
     for i in range(count):
         given = inputs(i)
-        mean, sent, state, info, _ = mapped(state, given, jax.random.key(i))
+        mean, sent, state, info, _ = average_of(state, given, jax.random.key(i))
         held = held_of(state) if held_of else None
         step = (given, mean, sent, held, state, info)
         steps.append(Step(*jax.tree.map(np.asarray, step)))

@@ -14,8 +14,9 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from jaxcomp import compressors, exchanges, make_exchange, memory, parallel, scope
-from jaxcomp.base import Averaged, Exchange
+from jaxcomp.base import Exchange
 from jaxcomp.make import compressor_for
+from tests.exchanges.matrix import mapped
 
 DRAWS = int(os.environ.get("COMPOSITIONS", "200"))
 PARTS = 8  # tests among which the draws are divided
@@ -102,27 +103,17 @@ def gradients(drawn: Composition) -> Any:
 
 
 def follow(exchange: Exchange, tree: Any, workers: int) -> tuple[Any, Any, Any]:
-    """Of 50 steps of one gradient: means, mean of what was sent, mean of what is held.
-
-    That the mean is the same on all workers is known while tracing: it comes out of
-    the map without a worker axis.
-    """
+    """Of 50 steps of one gradient: means, and the mean of what was sent and held."""
     one = jax.tree.map(lambda x: x[0], tree)
     state = parallel.spread(exchange.init(one), parallel.setup(workers, "vmap"))
     axes = parallel.axes(state)
-    out_axes: Any = (None, 0, axes, 0, 0)
+    average_of = mapped(exchange, workers, axes)
 
     def average(tree: Any) -> Any:
         return jax.tree.map(lambda x: jnp.mean(x.astype(jnp.float32), axis=0), tree)
 
     def step(state: Any, key: Any) -> Any:
-        result = jax.vmap(
-            lambda s, x: exchange.average(x, s, key),
-            in_axes=(axes, 0),
-            out_axes=Averaged(*out_axes),
-            axis_name="workers",
-            axis_size=workers,
-        )(state, tree)
+        result = average_of(state, tree, key)
         held = None
         if exchange.held is not None:
             of_workers = jax.vmap(exchange.held, in_axes=(axes,), axis_size=workers)

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, exchanges, make_exchange, memory, parallel
-from jaxcomp.base import Averaged, Exchange
+from jaxcomp.base import Exchange
+from tests.exchanges.matrix import mapped
 from tests.tiers import tiers
 from tests.workers import averaging, run, start
 
@@ -57,15 +58,10 @@ def arrived_of_given(name: str, spec: str, steps: int = 200) -> float:
     given = jnp.asarray(np.random.default_rng(0).normal(size=(2, 24)), jnp.float32)
     state = parallel.spread(exchange.init(given[0]), parallel.setup(2, "vmap"))
     axes = parallel.axes(state)
-    out_axes: Any = (None, 0, axes, 0, 0)
+    average_of = mapped(exchange, 2, axes)
 
     def step(state: Any, key: Any) -> Any:
-        result = jax.vmap(
-            lambda s, x: exchange.average(x, s, key),
-            in_axes=(axes, 0),
-            out_axes=Averaged(*out_axes),
-            axis_name="workers",
-        )(state, given)
+        result = average_of(state, given, key)
         return result.state, result.mean
 
     keys = jax.random.split(jax.random.key(0), steps)
