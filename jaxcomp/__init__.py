@@ -28,6 +28,7 @@ from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
+from jaxcomp.parallel import pmap, shard_map
 from jaxcomp.payloads import nbits
 from jaxcomp.sharded import Comm, DataParallel, data_parallel
 from jaxcomp.specs import SpecError
@@ -72,8 +73,10 @@ __all__ = [
     "nbits",
     "parallel",
     "per_worker",
+    "pmap",
     "pmean",
     "scope",
+    "shard_map",
     "skip_nonfinite",
     "topology",
     "wire",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -41,6 +42,8 @@ class DataParallel(NamedTuple):
     init: Callable[[Tree], Comm]  # (params) -> comm, outside jit
     # (loss_fn, has_aux, in_axes) -> ((comm, params, *batch) -> (value, grads, comm))
     value_and_grad: Callable[..., Callable[..., tuple[Any, Tree, Comm]]]
+    # The same of a function that answers (value, grads) of a worker by itself.
+    averaged: Callable[..., Callable[..., tuple[Any, Tree, Comm]]]
 
 
 def data_parallel(
@@ -57,6 +60,11 @@ def data_parallel(
     divided along its first axis (everything, by default) and None of what all workers
     get whole. With `has_aux=True` the loss comes with aux, which is returned with a
     leading axis of workers.
+
+    `averaged(grad_fn)` does the same with a gradient function of one's own: it answers
+    `(loss, grads)`, or `((loss, aux), grads)`, as `jax.value_and_grad(loss_fn)` does.
+    It may accumulate over micro-batches, scale its loss, or take gradients of some of
+    the params alone: `init` is given what gradients are like.
 
     Params may be cut over all axes of the mesh but those of the data. Each shard is
     compressed by itself. Params that are cut over the same axes share a message; what
@@ -101,10 +109,11 @@ def data_parallel(
         )
         return Comm(jax.jit(mapped)(jax.device_put(params, shardings)), specs)
 
-    def exchanged(grads: Tree, comm: Comm, params: Tree) -> tuple[Tree, Comm]:
+    def exchanged(grads: Tree, comm: Comm) -> tuple[Tree, Comm]:
         """The second stage; grads have a leading axis of workers."""
-        plan = layouts(link.init, params, comm.specs, mesh, data)
-        structure = jax.tree.structure(params)
+        one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), grads)
+        plan = layouts(link.init, one, comm.specs, mesh, data)
+        structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
             own = jax.tree.map(lambda x: x[0], grads)
@@ -133,15 +142,16 @@ def data_parallel(
         means, links = mapped(grads, comm.links)
         return means, Comm(links, comm.specs)
 
-    def value_and_grad(
-        loss_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
+    def averaged(
+        grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
-        of_one = jax.value_and_grad(loss_fn, has_aux=has_aux)
-
-        def of_worker(params: Tree, batch: tuple[Any, ...]) -> Any:
-            return jax.tree.map(lambda x: jnp.asarray(x)[None], of_one(params, *batch))
-
         def call(comm: Comm, params: Tree, *batch: Any) -> tuple[Any, Tree, Comm]:
+            arrays, whole = _arrays_of(params)
+
+            def of_worker(arrays: list[Any], batch: tuple[Any, ...]) -> Any:
+                found = grad_fn(whole(arrays), *batch)
+                return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
+
             mapped = jax.shard_map(
                 of_worker,
                 mesh=mesh,
@@ -150,8 +160,8 @@ def data_parallel(
                 axis_names=set(data),
                 check_vma=False,  # or gradients would come summed already
             )
-            value, grads = mapped(params, batch)
-            means, comm = exchanged(grads, comm, params)
+            value, grads = mapped(arrays, batch)
+            means, comm = exchanged(grads, comm)
             if has_aux:
                 loss, aux = value
                 return (jnp.mean(loss), aux), means, comm
@@ -159,7 +169,29 @@ def data_parallel(
 
         return call
 
-    return DataParallel(init, value_and_grad)
+    def value_and_grad(
+        loss_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
+    ) -> Callable[..., tuple[Any, Tree, Comm]]:
+        return averaged(jax.value_and_grad(loss_fn, has_aux=has_aux), has_aux, in_axes)
+
+    return DataParallel(init, value_and_grad, averaged)
+
+
+def _arrays_of(tree: Tree) -> tuple[list[Any], Callable[[list[Any]], Tree]]:
+    """The arrays of a tree, and a function that puts others in their place.
+
+    Modules hold what is no array, such as activation functions; it stays where it is.
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray)]
+
+    def whole(arrays: list[Any]) -> Tree:
+        new = list(leaves)
+        for place, array in zip(places, arrays, strict=True):
+            new[place] = array
+        return jax.tree.unflatten(structure, new)
+
+    return [leaves[i] for i in places], whole
 
 
 def _batch_specs(

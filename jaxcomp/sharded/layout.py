@@ -171,8 +171,8 @@ def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
     leaves, structure = jax.tree.flatten(params)
     if len(leaves) != len(specs):
         message = (
-            f"params have {len(leaves)} leaves, and comm was made for {len(specs)}: "
-            "call init with the params that value_and_grad is given"
+            f"there are {len(leaves)} gradients, and comm was made for {len(specs)}: "
+            "call init with the params that gradients are taken of"
         )
         raise ValueError(message)
     shapes = [

@@ -1,0 +1,32 @@
+"""Workers: their devices, where their state lives, and how a step is mapped to them.
+
+`PerWorker` state has a leading axis of workers; all else is the same on all of them.
+"""
+
+from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
+from jaxcomp.parallel.placing import (
+    abstract,
+    axes,
+    place,
+    spread,
+    sum_over_processes,
+    to_host,
+)
+from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup
+
+__all__ = [
+    "AXIS",
+    "MAPPERS",
+    "Mapped",
+    "Workers",
+    "abstract",
+    "axes",
+    "map_step",
+    "place",
+    "pmap",
+    "setup",
+    "shard_map",
+    "spread",
+    "sum_over_processes",
+    "to_host",
+]

@@ -1,0 +1,237 @@
+"""How one per-worker step becomes a program for many. Alone names `jax.pmap`.
+
+The step is written against an axis name and does not know its mapper: pmap and
+shard_map, with one worker on each device, or vmap, which simulates any number of them
+on one. State crosses the border by its marks.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from jaxcomp.base import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.placing import broadcast_axes, is_none, of_marked, partition
+from jaxcomp.parallel.workers import Workers, entry
+
+__all__ = ["Mapped", "map_step", "pmap", "shard_map"]
+
+
+class Mapped(NamedTuple):
+    """A mapped step: called, or lowered to be looked at."""
+
+    run: Callable[..., Any]  # made by `jax.pmap`, of steps on pairs
+
+    def __call__(self, *args: Any) -> Any:
+        return _joined(self.run(*map(_checked, args)))
+
+    def lower(self, *args: Any) -> Any:
+        """As that of what `jax.jit` returns."""
+        return self.run.lower(*map(_checked, args))  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def pmap(
+    step: Callable[..., Any],
+    axis_name: str,
+    *,
+    in_axes: Any = 0,
+    out_axes: Any = 0,
+    **options: Any,
+) -> Mapped:
+    """`jax.pmap`, for state that is each worker's own in part.
+
+    What is marked keeps its leading axis, whatever the axes say of the argument that
+    holds it: `in_axes=(None, 0)` stays right for a training state with residuals.
+
+    Args:
+      step: of one worker.
+      axis_name: as of `jax.pmap`.
+      in_axes: the same, and `out_axes` too.
+      options: `devices`, `axis_size` or `donate_argnums`, as of `jax.pmap`.
+
+    Example:
+        >>> from jaxcomp.parallel import spread
+        >>> def step(state, x):
+        ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x)}
+        >>> devices = jax.devices()[:1]
+        >>> state = {"sum": np.float32(0), "own": PerWorker(np.float32([0]))}
+        >>> mapped = pmap(step, "i", in_axes=(None, 0), out_axes=None, devices=devices)
+        >>> mapped(state, np.float32([3]))["own"]
+        PerWorker(value=Array([3.], dtype=float32))
+    """
+
+    def on_pairs(*pairs: Any) -> Any:
+        return _pair(step(*map(_joined, pairs)))
+
+    paired = in_axes
+    if isinstance(in_axes, Sequence):
+        paired = tuple((axis, 0) for axis in in_axes)
+    options |= {"in_axes": paired, "out_axes": (out_axes, 0)}
+    return Mapped(jax.pmap(on_pairs, axis_name, **options))
+
+
+def shard_map(
+    step: Callable[..., Any],
+    *,
+    mesh: Mesh,
+    in_specs: Any,
+    out_specs: Any,
+    axis: Any = None,
+    **options: Any,
+) -> Callable[..., Any]:
+    """`jax.shard_map`, for state that is each worker's own in part.
+
+    What is marked is cut into one part for each worker, whatever the specs say of the
+    argument that holds it, and the step sees its own without a leading axis.
+
+    Args:
+      step: of one worker.
+      mesh: as of `jax.shard_map`.
+      in_specs: the same: of each argument, in a tuple.
+      out_specs: the same.
+      axis: of the workers; by default all that `step` is mapped over.
+      options: `axis_names` or `check_vma`, as of `jax.shard_map`.
+
+    Example:
+        >>> from jax.sharding import PartitionSpec as P
+        >>> def step(state, x):
+        ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x[0])}
+        >>> mesh = Mesh(jax.devices()[:1], "i")
+        >>> mapped = shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+        >>> state = {"sum": np.float32([0]), "own": PerWorker(np.float32([0]))}
+        >>> mapped(state, np.float32([3]))["own"]
+        PerWorker(value=Array([3.], dtype=float32))
+    """
+    names = options.get("axis_names") or mesh.axis_names
+    of_marked_parts = partition(0, axis or entry(tuple(names)))
+
+    def on_pairs(*pairs: Any) -> Any:
+        own = [of_marked(lambda x: x[0], _joined(pair)) for pair in pairs]
+        return _pair(of_marked(lambda x: x[None], step(*own)))
+
+    mapped = jax.shard_map(
+        on_pairs,
+        mesh=mesh,
+        in_specs=tuple((spec, of_marked_parts) for spec in in_specs),
+        out_specs=(out_specs, of_marked_parts),
+        **options,
+    )
+
+    def call(*args: Any) -> Any:
+        return _joined(mapped(*map(_checked, args)))
+
+    return call
+
+
+def _pair(tree: Tree) -> tuple[Tree, list[PerWorker]]:
+    """A tree without its marked parts, which keep their places, and these parts."""
+    marked = [
+        n for n in jax.tree.leaves(tree, is_leaf=is_per_worker) if is_per_worker(n)
+    ]
+    rest = jax.tree.map(
+        lambda n: PerWorker(()) if is_per_worker(n) else n, tree, is_leaf=is_per_worker
+    )
+    return rest, marked
+
+
+def _checked(argument: Tree) -> tuple[Tree, list[PerWorker]]:
+    """The pair of an argument from outside."""
+    rest, marked = _pair(argument)
+    # Of the state of an exchange, some parts are single numbers.
+    if any(np.ndim(x) == 0 for x in jax.tree.leaves(marked)):
+        message = (
+            "state that is each worker's own has no axis of workers: call "
+            "state = jaxcomp.parallel.spread(state) once, before the loop"
+        )
+        raise ValueError(message)
+    return rest, marked
+
+
+def _joined(pair: tuple[Tree, list[PerWorker]]) -> Tree:
+    """The inverse of `_pair`."""
+    rest, marked = pair
+    parts = iter(marked)
+    return jax.tree.map(
+        lambda n: next(parts) if is_per_worker(n) else n, rest, is_leaf=is_per_worker
+    )
+
+
+def map_step(
+    step: Callable[..., Any],
+    workers: Workers,
+    *,
+    in_axes: Any,
+    out_axes: Any,
+    donate_argnums: tuple[int, ...] = (),
+    check_vma: bool = False,
+) -> Any:
+    """Map a per-worker step over the workers.
+
+    Args:
+      step: names `workers.axis` in its collectives.
+      workers: from `setup`.
+      in_axes: a prefix tree of the arguments with 0 (a leading worker axis) or None
+        (the same for all); `axes(state)` gives it for state.
+      out_axes: the same for the results. None promises that all workers agree.
+      donate_argnums: arguments whose memory the results may take.
+      check_vma: for shard_map: check by types that workers agree where they should.
+        `jax.grad` then sums the gradients of what all workers share.
+
+    Returns:
+      A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
+      are global arrays, as `place` and `spread` make them.
+    """
+    if workers.mapper == "pmap":
+        assert workers.mesh is not None
+        return jax.pmap(
+            step,
+            axis_name=workers.axis,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            devices=tuple(workers.mesh.devices),
+            axis_size=workers.size,
+            donate_argnums=donate_argnums,
+        )
+    if workers.mapper == "shard_map":
+        mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
+    else:
+        mapped = jax.vmap(
+            step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.size
+        )
+    return jax.jit(mapped, donate_argnums=donate_argnums)
+
+
+def _shard_map(
+    step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
+) -> Any:
+    """`step` under shard_map; it sees its own slice without the axis, as in pmap."""
+    assert workers.mesh is not None
+
+    def local(*args: Any) -> Any:
+        full = broadcast_axes(in_axes, args)
+        own = jax.tree.map(
+            lambda axis, x: x if axis is None else x[0], full, args, is_leaf=is_none
+        )
+        result = step(*own)
+        full = broadcast_axes(out_axes, result)
+        return jax.tree.map(
+            lambda axis, x: x if axis is None else x[None],
+            full,
+            result,
+            is_leaf=is_none,
+        )
+
+    def specs_of(axis_tree: Any) -> Any:
+        return jax.tree.map(
+            lambda axis: partition(axis, workers.axis), axis_tree, is_leaf=is_none
+        )
+
+    return jax.shard_map(
+        local,
+        mesh=workers.mesh,
+        in_specs=specs_of(in_axes),
+        out_specs=specs_of(out_axes),
+        check_vma=check_vma,
+    )

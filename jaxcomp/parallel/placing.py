@@ -1,0 +1,175 @@
+"""Where state lives: a leading axis of workers for what is marked, copies of the rest.
+
+All arrays are global, so the same code serves one process and several.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxcomp.base import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.workers import AXIS, Workers, entry
+
+__all__ = [
+    "abstract",
+    "axes",
+    "broadcast_axes",
+    "is_none",
+    "of_marked",
+    "partition",
+    "place",
+    "spread",
+    "sum_over_processes",
+    "to_host",
+]
+
+# What every link reports, and marks: elsewhere than behind a mark, marks are lost.
+_REPORT = {"gradient_error", "unsent_norm", "residual_norm"}
+
+
+def axes(tree: Tree) -> Tree:
+    """in_axes or out_axes of state: 0 for what is `PerWorker`, None for the rest.
+
+    Example:
+        >>> axes({"step": 1, "residual": PerWorker((2, 3))})
+        {'residual': PerWorker(value=0), 'step': None}
+
+    Raises:
+      TypeError: the state of a link without its marks, such as `nnx.state(optimizer)`.
+    """
+
+    def axis(node: Any) -> Any:
+        return PerWorker(0) if is_per_worker(node) else None
+
+    def is_whole(node: Any) -> bool:
+        if isinstance(node, Mapping) and node.keys() >= _REPORT:
+            message = (
+                "this state was turned into plain dicts, one with the keys "
+                f"{sorted(map(str, node))}, and nothing there marks what is each "
+                "worker's own, such as residuals. Take the state as optax made it: "
+                "tx.init(params), TrainState.opt_state, nnx.Optimizer.opt_state"
+            )
+            raise TypeError(message)
+        return is_per_worker(node)
+
+    return jax.tree.map(axis, tree, is_leaf=is_whole)
+
+
+def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
+    """Put host arrays on the devices of the workers.
+
+    Args:
+      tree: arrays; where the axis is 0, this process's workers only.
+      workers: from `setup`.
+      axis_tree: a prefix tree with 0 or None.
+    """
+
+    def put(axis: int | None, x: Any) -> jax.Array | None:
+        if x is None:  # a part that is not there, as in partitioned models
+            return None
+        sharding = _sharding(workers, axis)
+        if sharding is None:
+            return jnp.asarray(x)
+        return jax.make_array_from_process_local_data(sharding, np.asarray(x))
+
+    return jax.tree.map(put, broadcast_axes(axis_tree, tree), tree, is_leaf=is_none)
+
+
+def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
+    """Give freshly made state to the workers: a copy of each `PerWorker` part for each.
+
+    Args:
+      state: as `init` made it.
+      workers: from `setup`, or the mesh of `jaxcomp.shard_map`; by default one on each
+        device, as under `jaxcomp.pmap`.
+
+    Example:
+        >>> from jaxcomp.parallel import setup
+        >>> workers = setup(workers=3, mapper="vmap")
+        >>> spread(PerWorker(jnp.zeros(2)), workers).value.shape
+        (3, 2)
+    """
+    if not isinstance(workers, Workers):
+        mesh = workers or Mesh(np.array(jax.devices()), AXIS)
+        workers = Workers("shard_map", mesh.size, entry(mesh.axis_names), mesh)
+    count = workers.local.stop - workers.local.start
+    copied = of_marked(lambda x: np.stack([np.asarray(x)] * count), state)
+    return place(copied, workers, axes(state))
+
+
+def abstract(tree: Tree) -> Tree:
+    """Shapes, dtypes and shardings of placed arrays; checkpoints restore into it."""
+
+    def describe(x: jax.Array) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
+
+    return jax.tree.map(describe, tree)
+
+
+def to_host(tree: Tree) -> Tree:
+    """NumPy copies of what this process holds.
+
+    Indexing a mapped result instead would gather it from all devices first.
+    """
+
+    def fetch(x: Any) -> np.ndarray:
+        if not isinstance(x, jax.Array) or x.is_fully_addressable:
+            return np.asarray(x)
+        if x.is_fully_replicated:
+            return np.asarray(x.addressable_data(0))
+        shards = sorted(x.addressable_shards, key=lambda s: s.index[0].start or 0)
+        return np.concatenate([np.asarray(s.data) for s in shards])
+
+    return jax.tree.map(fetch, tree)
+
+
+def sum_over_processes(values: np.ndarray) -> np.ndarray:
+    """Sum of a small float64 array over all processes, exact where they are one.
+
+    All processes must call it at the same place.
+    """
+    if jax.process_count() == 1:
+        return values
+    # jax would round float64 to float32 on the way; bits travel as they are.
+    bits = multihost_utils.process_allgather(values.astype(np.float64).view(np.uint32))
+    return np.asarray(bits).view(np.float64).sum(axis=0)
+
+
+def of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:
+    """The state, its marked arrays changed."""
+
+    def changed(node: Any) -> Any:
+        return jax.tree.map(change, node) if is_per_worker(node) else node
+
+    return jax.tree.map(changed, state, is_leaf=is_per_worker)
+
+
+def _sharding(workers: Workers, axis: int | None) -> NamedSharding | None:
+    if workers.mesh is None:
+        return None
+    return NamedSharding(workers.mesh, partition(axis, workers.axis))
+
+
+def partition(axis: int | None, name: Any) -> PartitionSpec:
+    """An axis of 0 or None, as a spec."""
+    return PartitionSpec() if axis is None else PartitionSpec(name)
+
+
+def broadcast_axes(axis_tree: Any, tree: Tree) -> Tree:
+    """An axis for every leaf of `tree` from a prefix tree of axes."""
+    return jax.tree.map(
+        lambda axis, part: jax.tree.map(lambda _: axis, part),
+        axis_tree,
+        tree,
+        is_leaf=is_none,
+    )
+
+
+def is_none(node: Any) -> bool:
+    """For trees in which None is a leaf."""
+    return node is None

@@ -1,0 +1,139 @@
+"""The workers of a run: devices, real or virtual, of one process or of several."""
+
+import os
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+__all__ = ["AXIS", "MAPPERS", "Workers", "entry", "setup"]
+
+AXIS = "workers"
+MAPPERS = ("pmap", "shard_map", "vmap")
+
+
+class Workers(NamedTuple):
+    """The workers of a run and where they live."""
+
+    mapper: str
+    size: int  # their number, over all processes
+    axis: Any  # its name, or a tuple of several
+    mesh: Mesh | None  # one device for each worker; None under vmap
+
+    @property
+    def local(self) -> slice:
+        """Which workers this process holds."""
+        if self.mesh is None:
+            return slice(0, self.size)
+        mine = [d.process_index == jax.process_index() for d in self.mesh.devices.flat]
+        return slice(mine.index(True), mine.index(True) + sum(mine))
+
+
+def setup(
+    workers: int | None = None,
+    mapper: str = "pmap",
+    axis: str = AXIS,
+    *,
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+) -> Workers:
+    """Prepare devices for a number of workers. Call it before anything touches jax.
+
+    On a CPU it makes one virtual device for each worker, and gives XLA the threads
+    without which queued steps of several virtual devices block each other for ever.
+
+    Args:
+      workers: number over all processes; default: the devices that exist.
+      mapper: "pmap", "shard_map" or "vmap".
+      axis: name of the mapped axis.
+      coordinator: "host:port" of process 0, for several processes; default: the
+        environment variable JAXCOMP_COORDINATOR.
+      processes: their number; default: JAXCOMP_PROCESSES.
+      process: index of this one; default: JAXCOMP_PROCESS.
+
+    Example:
+        >>> setup(workers=16, mapper="vmap").size
+        16
+    """
+    if mapper not in MAPPERS:
+        raise ValueError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers is at least 1, not {workers}")
+    processes = _start_distributed(coordinator, processes, process, mapper)
+    if workers is not None and workers % processes:
+        message = f"{workers} workers do not divide over {processes} processes"
+        raise ValueError(message)
+    if mapper == "vmap":
+        return Workers(mapper, workers or 1, axis, None)
+    if workers is not None:
+        _make_cpu_devices(workers // processes)
+    devices = jax.devices()
+    count = workers or len(devices)
+    if count > len(devices):
+        message = (
+            f"{count} workers need {count} devices and there are {len(devices)}. "
+            f"Use mapper='vmap' to simulate them on one device, or call "
+            "jaxcomp.parallel.setup before anything else touches jax"
+        )
+        raise ValueError(message)
+    return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
+
+
+def entry(axes: tuple[str, ...]) -> Any:
+    """Axes as they stand in a spec, and in the arguments of collectives."""
+    return axes[0] if len(axes) == 1 else axes
+
+
+def _start_distributed(
+    coordinator: str | None, processes: int | None, process: int | None, mapper: str
+) -> int:
+    """Join the other processes when there are any; returns their number."""
+    environment = os.environ.get
+    coordinator = coordinator or environment("JAXCOMP_COORDINATOR")
+    if coordinator is None:
+        return jax.process_count() if jax.distributed.is_initialized() else 1
+    try:
+        processes = processes or int(environment("JAXCOMP_PROCESSES", ""))
+        index = environment("JAXCOMP_PROCESS", "") if process is None else process
+        process = int(index)
+    except ValueError:
+        message = (
+            f"coordinator {coordinator} needs the number of processes and the index "
+            "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
+            "JAXCOMP_PROCESS"
+        )
+        raise ValueError(message) from None
+    if mapper == "vmap":
+        raise ValueError("mapper 'vmap' simulates workers in one process; use 'pmap'")
+    if not 0 <= process < processes:
+        raise ValueError(f"process {process} is not one of 0 to {processes - 1}")
+    if not jax.distributed.is_initialized():
+        jax.distributed.initialize(coordinator, processes, process)
+    return processes
+
+
+def _make_cpu_devices(count: int) -> None:
+    """Virtual CPU devices and enough threads, if the backend has not started yet.
+
+    With few cores, programs of several virtual devices wait for each other in a thread
+    pool too small to run them all, and the process is aborted; two threads for each
+    device cured it wherever it was seen. XLA reads NPROC once, when it starts.
+    """
+    threads = max(2 * count, os.cpu_count() or 1, int(os.environ.get("NPROC", 0)))
+    os.environ["NPROC"] = str(threads)
+    try:
+        jax.config.update("jax_num_cpu_devices", count)
+    except RuntimeError:
+        return  # the backend runs already; `setup` compares the devices it has
+
+
+def _pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
+    """`count` devices, equally many of each process and in its order."""
+    share = count // processes
+    picked = []
+    for index in range(processes):
+        mine = [d for d in devices if d.process_index == index]
+        picked += mine[:share]
+    return np.array(picked)
