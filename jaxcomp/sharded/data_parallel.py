@@ -146,21 +146,22 @@ def data_parallel(
         grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
         def call(comm: Comm, params: Tree, *batch: Any) -> tuple[Any, Tree, Comm]:
-            arrays, whole = _arrays_of(params)
+            arrays, rest = _parted((params, batch))
 
-            def of_worker(arrays: list[Any], batch: tuple[Any, ...]) -> Any:
-                found = grad_fn(whole(arrays), *batch)
+            def of_worker(*arrays: Any) -> Any:
+                params, batch = _joined(arrays, rest)
+                found = grad_fn(params, *batch)
                 return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
 
             mapped = jax.shard_map(
                 of_worker,
                 mesh=mesh,
-                in_specs=(P(), _batch_specs(in_axes, batch, mesh, data)),
+                in_specs=(P(), _batch_specs(in_axes, arrays[1], mesh, data)),
                 out_specs=P(entry(data)),
                 axis_names=set(data),
                 check_vma=False,  # or gradients would come summed already
             )
-            value, grads = mapped(arrays, batch)
+            value, grads = mapped(*arrays)
             means, comm = exchanged(grads, comm)
             if has_aux:
                 loss, aux = value
@@ -177,21 +178,24 @@ def data_parallel(
     return DataParallel(init, value_and_grad, averaged)
 
 
-def _arrays_of(tree: Tree) -> tuple[list[Any], Callable[[list[Any]], Tree]]:
-    """The arrays of a tree, and a function that puts others in their place.
+def _parted(tree: Tree) -> tuple[Tree, Tree]:
+    """The arrays of a tree and all else, each with None in the places of the others.
 
-    Modules hold what is no array, such as activation functions; it stays where it is.
+    Modules hold what is no array, such as activation functions.
     """
-    leaves, structure = jax.tree.flatten(tree)
-    places = [i for i, x in enumerate(leaves) if isinstance(x, jax.Array | np.ndarray)]
 
-    def whole(arrays: list[Any]) -> Tree:
-        new = list(leaves)
-        for place, array in zip(places, arrays, strict=True):
-            new[place] = array
-        return jax.tree.unflatten(structure, new)
+    def is_array(x: Any) -> bool:
+        return isinstance(x, jax.Array | np.ndarray)
 
-    return [leaves[i] for i in places], whole
+    arrays = jax.tree.map(lambda x: x if is_array(x) else None, tree)
+    return arrays, jax.tree.map(lambda x: None if is_array(x) else x, tree)
+
+
+def _joined(arrays: Tree, rest: Tree) -> Tree:
+    """The inverse of `_parted`."""
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, arrays, rest, is_leaf=lambda x: x is None
+    )
 
 
 def _batch_specs(
