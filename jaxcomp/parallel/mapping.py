@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
-from jaxcomp.parallel.placing import broadcast_axes, is_none, of_marked, partition
+from jaxcomp.parallel.placing import by_axis, is_none, of_marked, partition
 from jaxcomp.parallel.workers import Workers, entry
 
 __all__ = ["Mapped", "map_step", "pmap", "shard_map"]
@@ -210,18 +210,9 @@ def _shard_map(
     assert workers.mesh is not None
 
     def local(*args: Any) -> Any:
-        full = broadcast_axes(in_axes, args)
-        own = jax.tree.map(
-            lambda axis, x: x if axis is None else x[0], full, args, is_leaf=is_none
-        )
+        own = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
         result = step(*own)
-        full = broadcast_axes(out_axes, result)
-        return jax.tree.map(
-            lambda axis, x: x if axis is None else x[None],
-            full,
-            result,
-            is_leaf=is_none,
-        )
+        return by_axis(lambda axis, x: x if axis is None else x[None], out_axes, result)
 
     def specs_of(axis_tree: Any) -> Any:
         return jax.tree.map(

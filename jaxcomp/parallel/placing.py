@@ -3,6 +3,7 @@
 All arrays are global, so the same code serves one process and several.
 """
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from jaxcomp.parallel.workers import AXIS, Workers, entry
 __all__ = [
     "abstract",
     "axes",
-    "broadcast_axes",
+    "by_axis",
     "is_none",
     "of_marked",
     "partition",
@@ -43,8 +44,19 @@ def axes(tree: Tree) -> Tree:
       TypeError: the state of a link without its marks, such as `nnx.state(optimizer)`.
     """
 
-    def axis(node: Any) -> Any:
-        return PerWorker(0) if is_per_worker(node) else None
+    # Parts without marks are one None: other people's nodes take no None for an array.
+    def is_whole(node: Any) -> bool:
+        return is_per_worker(node) or not _marked(node)
+
+    return jax.tree.map(
+        lambda node: PerWorker(0) if is_per_worker(node) else None,
+        tree,
+        is_leaf=is_whole,
+    )
+
+
+def _marked(tree: Tree) -> list[PerWorker]:
+    """The marked parts of a tree; refuses what has lost its marks."""
 
     def is_whole(node: Any) -> bool:
         if isinstance(node, Mapping) and node.keys() >= _REPORT:
@@ -57,7 +69,7 @@ def axes(tree: Tree) -> Tree:
             raise TypeError(message)
         return is_per_worker(node)
 
-    return jax.tree.map(axis, tree, is_leaf=is_whole)
+    return [n for n in jax.tree.leaves(tree, is_leaf=is_whole) if is_per_worker(n)]
 
 
 def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
@@ -69,15 +81,13 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
       axis_tree: a prefix tree with 0 or None.
     """
 
-    def put(axis: int | None, x: Any) -> jax.Array | None:
-        if x is None:  # a part that is not there, as in partitioned models
-            return None
+    def put(axis: int | None, x: Any) -> jax.Array:
         sharding = _sharding(workers, axis)
         if sharding is None:
             return jnp.asarray(x)
         return jax.make_array_from_process_local_data(sharding, np.asarray(x))
 
-    return jax.tree.map(put, broadcast_axes(axis_tree, tree), tree, is_leaf=is_none)
+    return by_axis(put, axis_tree, tree)
 
 
 def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
@@ -160,10 +170,12 @@ def partition(axis: int | None, name: Any) -> PartitionSpec:
     return PartitionSpec() if axis is None else PartitionSpec(name)
 
 
-def broadcast_axes(axis_tree: Any, tree: Tree) -> Tree:
-    """An axis for every leaf of `tree` from a prefix tree of axes."""
+def by_axis(
+    change: Callable[[int | None, Any], Any], axis_tree: Any, tree: Tree
+) -> Tree:
+    """Every array of a tree changed, given its axis by a prefix tree of axes."""
     return jax.tree.map(
-        lambda axis, part: jax.tree.map(lambda _: axis, part),
+        lambda axis, part: jax.tree.map(functools.partial(change, axis), part),
         axis_tree,
         tree,
         is_leaf=is_none,

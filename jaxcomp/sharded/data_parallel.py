@@ -146,22 +146,27 @@ def data_parallel(
         grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
         def call(comm: Comm, params: Tree, *batch: Any) -> tuple[Any, Tree, Comm]:
-            arrays, rest = _parted((params, batch))
+            specs = _specs_of(in_axes, batch, mesh, data)
+            leaves, structure = jax.tree.flatten((params, batch))
+            specs = [P()] * (len(leaves) - len(specs)) + specs
+            arrays = [i for i, x in enumerate(leaves) if _is_array(x)]
 
-            def of_worker(*arrays: Any) -> Any:
-                params, batch = _joined(arrays, rest)
+            def of_worker(own: list[jax.Array]) -> Any:
+                # What is no array, such as an activation function, stays where it is.
+                new = dict(enumerate(leaves)) | dict(zip(arrays, own, strict=True))
+                params, batch = jax.tree.unflatten(structure, new.values())
                 found = grad_fn(params, *batch)
                 return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
 
             mapped = jax.shard_map(
                 of_worker,
                 mesh=mesh,
-                in_specs=(P(), _batch_specs(in_axes, arrays[1], mesh, data)),
+                in_specs=([specs[i] for i in arrays],),
                 out_specs=P(entry(data)),
                 axis_names=set(data),
                 check_vma=False,  # or gradients would come summed already
             )
-            value, grads = mapped(*arrays)
+            value, grads = mapped([leaves[i] for i in arrays])
             means, comm = exchanged(grads, comm)
             if has_aux:
                 loss, aux = value
@@ -178,38 +183,25 @@ def data_parallel(
     return DataParallel(init, value_and_grad, averaged)
 
 
-def _parted(tree: Tree) -> tuple[Tree, Tree]:
-    """The arrays of a tree and all else, each with None in the places of the others.
-
-    Modules hold what is no array, such as activation functions.
-    """
-
-    def is_array(x: Any) -> bool:
-        return isinstance(x, jax.Array | np.ndarray)
-
-    arrays = jax.tree.map(lambda x: x if is_array(x) else None, tree)
-    return arrays, jax.tree.map(lambda x: None if is_array(x) else x, tree)
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)
 
 
-def _joined(arrays: Tree, rest: Tree) -> Tree:
-    """The inverse of `_parted`."""
-    return jax.tree.map(
-        lambda x, y: y if x is None else x, arrays, rest, is_leaf=lambda x: x is None
-    )
-
-
-def _batch_specs(
+def _specs_of(
     in_axes: Any, batch: tuple[Any, ...], mesh: Mesh, data: tuple[str, ...]
-) -> Any:
-    """How the arguments of a loss are divided, as a prefix tree."""
+) -> list[P]:
+    """How each leaf of the arguments of a loss is divided."""
     workers = math.prod(mesh.shape[name] for name in data)
+    specs = []
 
-    def spec(axis: int | None, argument: Any) -> P:
+    def add(axis: int | None, argument: Any) -> None:
+        leaves = jax.tree.leaves(argument)
+        specs.extend([P() if axis is None else P(entry(data))] * len(leaves))
         if axis is None:
-            return P()
+            return
         if axis != 0:
             raise ValueError(f"in_axes holds 0 and None, not {axis!r}")
-        for shape in map(jnp.shape, jax.tree.leaves(argument)):
+        for shape in map(jnp.shape, filter(_is_array, leaves)):
             if not shape or shape[0] % workers:
                 message = (
                     f"an array of shape {shape} does not divide over {workers} workers "
@@ -217,9 +209,9 @@ def _batch_specs(
                     "whole: value_and_grad(loss_fn, in_axes=(0, None))"
                 )
                 raise ValueError(message)
-        return P(entry(data))
 
-    return jax.tree.map(spec, in_axes, batch, is_leaf=lambda axis: axis is None)
+    jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
+    return specs
 
 
 def _check_axes(exchange: Exchange, mesh: Mesh, data: tuple[str, ...]) -> None:
