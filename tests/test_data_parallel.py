@@ -177,7 +177,10 @@ def trained() -> Any:
 
 
 def test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages():
-    """One of all shards, one of what is replicated, and the mean of the losses."""
+    """One of all shards, one of what is replicated, and the mean of the losses.
+
+    Along the model axis devices agree, by a byte, whether the gradient is finite.
+    """
     plain = jax.jit(jax.value_and_grad(error_of)).lower(placed(), *batch())
     dp = jaxcomp.data_parallel(WHOLE, BY_MODEL)
     ours = jax.jit(dp.value_and_grad(error_of))
@@ -185,7 +188,7 @@ def test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages():
     dense, compressed = (
         wire.collective_bytes(x.compile(), by_axis=BY_MODEL) for x in (plain, ours)
     )
-    assert compressed["model"] == dense["model"]
+    assert compressed["model"] == {"all-reduce": dense["model"]["all-reduce"] + 1}
 
     shards = {"in": {"kernel": (16, 32), "bias": (32,)}, "out": {"kernel": (32, 4)}}
     messages = []
@@ -262,11 +265,10 @@ def test_a_bad_gradient_of_one_worker_is_seen_by_all_and_can_be_skipped():
 
     @jax.jit
     def step(state: Any, *batch: Any) -> Any:
-        params, old = state
-        loss, grads, comm = dp.value_and_grad(error_of)(old, params, *batch)
+        params, comm = state
+        loss, grads, comm = dp.value_and_grad(error_of)(comm, params, *batch)
         fine = jnp.isfinite(optax.tree.norm(grads))
         params = jax.tree.map(lambda p, g: jnp.where(fine, p - g, p), params, grads)
-        comm = jax.tree.map(functools.partial(jnp.where, fine), comm, ticked(old))
         return (params, comm), grads, loss
 
     params, _, comm = loop().fresh()
@@ -281,6 +283,18 @@ def test_a_bad_gradient_of_one_worker_is_seen_by_all_and_can_be_skipped():
     assert seen == set(BY_MODEL.devices.flat)
     equal(after, params)
     equal(kept, ticked(comm))
+
+
+def test_a_bad_element_stops_the_devices_that_hold_other_shards():
+    """All keep what they had not sent, as if the step had not been."""
+    dp = jaxcomp.data_parallel(WHOLE, BY_MODEL)
+    step = jax.jit(dp.value_and_grad(product))
+    rows = jax.tree.map(lambda x: np.stack([x, x + 1]), PARAMS)
+    _, _, before = step(dp.init(placed()), placed(), rows)
+    rows["in"]["kernel"][0, 0, 0] = np.inf
+    _, grads, after = step(before, placed(), rows)
+    assert not any(np.isfinite(x).any() for x in jax.tree.leaves(grads))
+    equal(after, ticked(before))
 
 
 # --- Other people's trees, batches and meshes -------------------------------------

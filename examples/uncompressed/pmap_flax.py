@@ -39,7 +39,10 @@ def start() -> State:
     """The state before the first step."""
     params = Net().init(jax.random.key(0), jnp.zeros((1, 64)))["params"]
     kinds = {name: "frozen" if name == FROZEN else "trained" for name in params}
-    tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
+    tx = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adam(1e-2),
+    )
     tx = optax.multi_transform({"trained": tx, "frozen": optax.set_to_zero()}, kinds)
     scale = jmp.DynamicLossScale(jnp.float32(2**10))
     fields = {"apply_fn": Net().apply, "params": params, "ema": params, "scale": scale}

@@ -7,6 +7,7 @@ that hold the same one, so that nothing is gathered before, and nothing sent twi
 """
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -17,8 +18,9 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp.base import Exchange, State, Tree
-from jaxcomp.sharded.layout import entry, layouts, spec_of_param
+from jaxcomp.base import Array, Exchange, State, Tree
+from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
+from jaxcomp.sharded.layout import Layout, entry, layouts, spec_of_param
 from jaxcomp.specs import suggest
 from jaxcomp.transform import DistributedState, distributed
 
@@ -117,15 +119,17 @@ def data_parallel(
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
             own = jax.tree.map(lambda x: x[0], grads)
+            own = instead_of_bad(own, _all_finite(own, plan))
             means: dict[int, Any] = {}
             after = []
             for layout, stored in zip(plan, links, strict=True):
                 key = jax.random.key(seed)
                 if layout.cut:  # shards of a tensor draw apart
                     key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
-                mean, state = link.update(layout.part(own), layout.own(stored), key=key)
-                means |= zip(layout.members, jax.tree.leaves(mean), strict=True)
-                after.append(layout.stored(state))
+                update = functools.partial(link.update, key=key)
+                step = attempt(update, layout.part(own), layout.own(stored))
+                means |= zip(layout.members, jax.tree.leaves(step.result), strict=True)
+                after.append(layout.stored(step.state))
             leaves = [means[place] for place in range(len(means))]
             return jax.tree.unflatten(structure, leaves), tuple(after)
 
@@ -181,6 +185,16 @@ def data_parallel(
         return averaged(jax.value_and_grad(loss_fn, has_aux=has_aux), has_aux, in_axes)
 
     return DataParallel(init, value_and_grad, averaged)
+
+
+def _all_finite(shards: Tree, plan: list[Layout]) -> Array:
+    """Whether a worker's gradient is finite, on all devices that share it.
+
+    One that knew of its own shard alone would go on where others skip the step.
+    """
+    is_bad = jnp.int8(~all_finite(shards))
+    cut = tuple({name: None for layout in plan for name in layout.cut})
+    return (jax.lax.pmax(is_bad, cut) if cut else is_bad) == 0
 
 
 def _is_array(x: Any) -> bool:
