@@ -293,7 +293,7 @@ def test_a_bad_element_stops_the_devices_that_hold_other_shards():
     _, _, before = step(dp.init(placed()), placed(), rows)
     rows["in"]["kernel"][0, 0, 0] = np.inf
     _, grads, after = step(before, placed(), rows)
-    assert not any(np.isfinite(x).any() for x in jax.tree.leaves(grads))
+    assert not np.isfinite(optax.tree.norm(grads))
     equal(after, ticked(before))
 
 
