@@ -1,6 +1,5 @@
 """Flax's TrainState under pmap, replicated by its axes, as flax's ImageNet example."""
 
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -9,15 +8,14 @@ import jax.numpy as jnp
 import jmp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 from flax.training.train_state import TrainState
 
 import jaxcomp
-from examples.digits import TEST, batches
+from examples.common import TEST, train
 
 PARTS = 2  # of a batch, whose gradients are accumulated
 FROZEN = "embed"
-exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.05)", axis="batch")
+exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.1)", axis="batch")
 
 
 class Net(nn.Module):
@@ -92,19 +90,5 @@ def accuracy(state: State) -> float:
     return float(np.mean(np.argmax(logits, -1) == labels))
 
 
-def save(folder: Path, state: State) -> None:
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(folder, state)
-
-
-def restore(folder: Path, like: State) -> State:
-    with ocp.StandardCheckpointer() as reader:
-        return reader.restore(folder, like)
-
-
 if __name__ == "__main__":
-    state = start()
-    for number, batch in zip(range(1, 201), batches(), strict=False):
-        state, loss = jax.block_until_ready(step(state, *batch))
-        if number % 50 == 0:
-            print(f"step {number}: loss {loss:.3f}, accuracy {accuracy(state):.1%}")
+    train(start, step, accuracy)

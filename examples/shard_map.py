@@ -1,6 +1,5 @@
 """Plain JAX under shard_map: a perceptron, and a dict for its state."""
 
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -8,21 +7,20 @@ import jax.numpy as jnp
 import jmp
 import numpy as np
 import optax
-import orbax.checkpoint as ocp
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from examples.digits import TEST, batches
+from examples.common import TEST, train
+from jaxcomp import make_exchange, pmean
 
 PARTS = 2  # of a batch, whose gradients are accumulated
 mesh = Mesh(np.array(jax.devices()), "data")
-exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.05)", axis="data")
-mean = jaxcomp.pmean(exchange, seed=0)
+mean = pmean(make_exchange(compressor="top_k(keep=0.1)", axis="data"), seed=0)
 tx = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(1e-2))
 
 
-def logits_of(params: Any, frozen: Any, x: jax.Array) -> jax.Array:
+def logits_of(params: Any, frozen: Any, x: Any) -> jax.Array:
     """A perceptron that computes in float16."""
     for layer in (frozen, params["hidden"]):
         x = jax.nn.relu(jnp.float16(x) @ jnp.float16(layer))
@@ -89,19 +87,5 @@ def accuracy(state: Any) -> float:
     return float(np.mean(np.argmax(logits, -1) == labels))
 
 
-def save(folder: Path, state: Any) -> None:
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(folder, state)
-
-
-def restore(folder: Path, like: Any) -> Any:
-    with ocp.StandardCheckpointer() as reader:
-        return reader.restore(folder, like)
-
-
 if __name__ == "__main__":
-    state = start()
-    for number, batch in zip(range(1, 201), batches(), strict=False):
-        state, loss = jax.block_until_ready(step(state, *batch))
-        if number % 50 == 0:
-            print(f"step {number}: loss {loss:.3f}, accuracy {accuracy(state):.1%}")
+    train(start, step, accuracy)
