@@ -4,6 +4,7 @@ import functools
 import itertools
 from typing import Any, NamedTuple
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -383,7 +384,7 @@ def test_several_data_axes_are_one(exchange):
     equal(*jax.device_get(means))
 
 
-def test_nnx_models_are_split_and_merged():
+def test_nnx_models_are_taken_as_they_are():
     """Statistics of a BatchNorm are each worker's own, and averaged by the caller."""
 
     class Model(nnx.Module):
@@ -399,17 +400,14 @@ def test_nnx_models_are_split_and_merged():
     dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
     comm = dp.init(nnx.state(model, nnx.Param))
 
+    def loss_of(model: Model, x: Any, y: Any) -> Any:
+        loss = jnp.mean(jnp.square(model(x) - y))
+        return loss, nnx.state(model, nnx.BatchStat)
+
     @nnx.jit
     def step(model: Model, optimizer: Any, comm: Any, x: Any, y: Any) -> Any:
-        graph, params, rest = nnx.split(model, nnx.Param, ...)
-
-        def loss_fn(params: Any, rest: Any, x: Any, y: Any) -> Any:
-            local = nnx.merge(graph, params, rest, copy=True)
-            loss = jnp.mean(jnp.square(local(x) - y))
-            return loss, nnx.state(local, nnx.BatchStat)
-
-        of_loss = dp.value_and_grad(loss_fn, has_aux=True, in_axes=(None, 0, 0))
-        (loss, stats), grads, comm = of_loss(comm, params, rest, x, y)
+        averaged = dp.averaged(nnx.value_and_grad(loss_of, has_aux=True), has_aux=True)
+        (loss, stats), grads, comm = averaged(comm, model, x, y)
         optimizer.update(model, grads)
         nnx.update(model, jax.tree.map(lambda x: jnp.mean(x, axis=0), stats))
         return loss, comm
@@ -421,6 +419,31 @@ def test_nnx_models_are_split_and_merged():
     assert losses[-1] < 0.1 * losses[0]
     seen = (1 - 0.99**30) * x.mean(axis=0)  # a running mean
     np.testing.assert_allclose(model.norm.mean[...], seen, rtol=1e-4)
+
+
+def test_equinox_models_are_taken_as_they_are():
+    """Activation functions and whole numbers are part of them, and have no gradient."""
+    model = (eqx.nn.MLP(3, 1, 8, 1, key=jax.random.key(0)), jnp.int32(2))
+    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
+    comm = dp.init(eqx.filter(model, eqx.is_inexact_array))
+
+    @eqx.filter_value_and_grad
+    def loss_and_grads(model: Any, x: Any, y: Any) -> jax.Array:
+        net, factor = model
+        return jnp.mean(jnp.square(jnp.float32(factor) * jax.vmap(net)(x) - y))
+
+    @eqx.filter_jit
+    def step(model: Any, comm: Any, x: Any, y: Any) -> Any:
+        loss, grads, comm = dp.averaged(loss_and_grads)(comm, model, x, y)
+        rates = jax.tree.map(lambda g: -0.05 * g, grads)
+        return eqx.apply_updates(model, rates), comm, loss
+
+    losses = []
+    for _ in range(30):
+        model, comm, loss = step(model, comm, INPUTS[:, :3], INPUTS[:, :1])
+        losses.append(float(loss))
+    assert losses[-1] < 0.2 * losses[0]
+    assert model[1] == 2
 
 
 def test_a_mesh_of_explicit_axes():

@@ -1,5 +1,6 @@
 """The programs in examples/: what they change, and that they train, each by itself."""
 
+import os
 import re
 import subprocess
 import sys
@@ -53,9 +54,13 @@ def test_the_differences_are_shown():
 
 
 def run(module: str, *arguments: object) -> str:
+    """Its output; on four devices, which some programs make by themselves."""
+    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "8"}
+    of_its_own = module == "tests.example_run"
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
+        env=os.environ | ({} if of_its_own else devices),
         capture_output=True,
         text=True,
         timeout=200,
