@@ -29,7 +29,13 @@ from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.payloads import nbits
-from jaxcomp.sharded import Comm, DataParallel, data_parallel
+from jaxcomp.sharded import (
+    Comm,
+    DataParallel,
+    Decentralised,
+    data_parallel,
+    decentralised,
+)
 from jaxcomp.specs import SpecError
 from jaxcomp.transform import (
     DistributedState,
@@ -45,6 +51,7 @@ __all__ = [
     "Comm",
     "Compressor",
     "DataParallel",
+    "Decentralised",
     "DistributedState",
     "Exchange",
     "Info",
@@ -58,6 +65,7 @@ __all__ = [
     "clipping",
     "compressors",
     "data_parallel",
+    "decentralised",
     "distributed",
     "exchanges",
     "find_state",

@@ -7,7 +7,6 @@ that hold the same one, so that nothing is gathered before, and nothing sent twi
 """
 
 import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -17,8 +16,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Exchange, State, Tree
-from jaxcomp.sharded.layout import entry, layouts, spec_of_param
-from jaxcomp.specs import suggest
+from jaxcomp.sharded.cuts import entry, spec_of_param
+from jaxcomp.sharded.data_axes import batch_specs, check_axes
+from jaxcomp.sharded.layout import Layout, in_parts, layouts
 from jaxcomp.transform import DistributedState, distributed
 
 __all__ = ["Comm", "DataParallel", "data_parallel"]
@@ -27,7 +27,7 @@ __all__ = ["Comm", "DataParallel", "data_parallel"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Comm:
-    """What `data_parallel` keeps between steps: global arrays, to be saved as such."""
+    """What methods keep between steps: global arrays, to be saved as such."""
 
     # One for each set of axes over which params are cut.
     links: tuple[DistributedState, ...]
@@ -80,7 +80,7 @@ def data_parallel(
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
     link = distributed(exchange)  # keys are passed
-    _check_axes(exchange, mesh, data)
+    check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
@@ -108,17 +108,11 @@ def data_parallel(
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
             own = jax.tree.map(lambda x: x[0], grads)
-            means: dict[int, Any] = {}
-            after = []
-            for layout, stored in zip(plan, links, strict=True):
-                key = jax.random.key(seed)
-                if layout.cut:  # shards of a tensor draw apart
-                    key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
-                mean, state = link.update(layout.part(own), layout.own(stored), key=key)
-                means |= zip(layout.members, jax.tree.leaves(mean), strict=True)
-                after.append(layout.stored(state))
-            leaves = [means[place] for place in range(len(means))]
-            return jax.tree.unflatten(structure, leaves), tuple(after)
+
+            def update(layout: Layout, state: State, key: Any) -> tuple[Tree, State]:
+                return link.update(layout.part(own), state, key=key)
+
+            return in_parts(plan, links, seed, structure, update)
 
         of_means = jax.tree.unflatten(structure, comm.specs)
         of_grads = jax.tree.map(lambda spec: P(entry(data), *spec), of_means)
@@ -145,7 +139,7 @@ def data_parallel(
             mapped = jax.shard_map(
                 of_worker,
                 mesh=mesh,
-                in_specs=(P(), _batch_specs(in_axes, batch, mesh, data)),
+                in_specs=(P(), batch_specs(in_axes, batch, mesh, data)),
                 out_specs=P(entry(data)),
                 axis_names=set(data),
                 check_vma=False,  # or gradients would come summed already
@@ -160,42 +154,3 @@ def data_parallel(
         return call
 
     return DataParallel(init, value_and_grad)
-
-
-def _batch_specs(
-    in_axes: Any, batch: tuple[Any, ...], mesh: Mesh, data: tuple[str, ...]
-) -> Any:
-    """How the arguments of a loss are divided, as a prefix tree."""
-    workers = math.prod(mesh.shape[name] for name in data)
-
-    def spec(axis: int | None, argument: Any) -> P:
-        if axis is None:
-            return P()
-        if axis != 0:
-            raise ValueError(f"in_axes holds 0 and None, not {axis!r}")
-        for shape in map(jnp.shape, jax.tree.leaves(argument)):
-            if not shape or shape[0] % workers:
-                message = (
-                    f"an array of shape {shape} does not divide over {workers} workers "
-                    "along its first axis. in_axes says None of what all workers get "
-                    "whole: value_and_grad(loss_fn, in_axes=(0, None))"
-                )
-                raise ValueError(message)
-        return P(entry(data))
-
-    return jax.tree.map(spec, in_axes, batch, is_leaf=lambda axis: axis is None)
-
-
-def _check_axes(exchange: Exchange, mesh: Mesh, data: tuple[str, ...]) -> None:
-    """Refuse axes that the mesh does not have, or that the exchange does not name."""
-    for name in data:
-        if name not in mesh.axis_names:
-            hint = suggest(name, mesh.axis_names)
-            raise ValueError(f"the mesh has no axis {name!r}. {hint}")
-    if exchange.axis not in (data, entry(data)):
-        message = (
-            f"the exchange averages over {exchange.axis!r}, and batches are divided "
-            f"over {entry(data)!r}: build it by make_exchange(..., "
-            f"axis={entry(data)!r}), or say axis= in data_parallel"
-        )
-        raise ValueError(message)

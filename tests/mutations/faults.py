@@ -263,9 +263,23 @@ FAULTS = [
     Fault(
         "replicated params share a message with shards of others",
         "jaxcomp/sharded/layout.py",
-        "cuts = [_axes_of(spec, mesh) for spec in specs]",
-        "cuts = [_axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
+        "cuts = [axes_of(spec, mesh) for spec in specs]",
+        "cuts = [axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
         "tests/test_data_parallel.py::test_replicas_stay_equal",
+    ),
+    Fault(
+        "all shards of a tensor draw the same",
+        "jaxcomp/sharded/layout.py",
+        "if layout.cut:  # shards of a tensor draw apart",
+        "if False:  # shards of a tensor draw apart",
+        "tests/test_data_parallel.py::test_shards_of_a_tensor_draw_apart",
+    ),
+    Fault(
+        "a mixer on a mesh is told of other starts",
+        "jaxcomp/sharded/mixers.py",
+        "link.init(x.part(own(models)))",
+        "link.init(x.part(jax.tree.map(lambda m: 0 * m[0], models)))",
+        "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
     Fault(
         "a model is gathered to compute its gradient",
