@@ -61,10 +61,10 @@ def decentralised(
     models of their own: any tree with that axis will do.
 
     `value_and_grad(loss_fn)(models, *batch)` answers `(losses, grads)`, each worker's
-    own: the loss sees one model and that worker's share of the batch. Under `in_axes`
-    and `has_aux` as in `data_parallel`; besides, "own" in `in_axes` is for what has an
-    axis of workers, such as the statistics that a step before returned as aux. The loss
-    gets its worker's, without that axis.
+    own: the loss sees one model and that worker's share of the batch. `in_axes` and
+    `has_aux` are those of `data_parallel`. Besides, "own" in `in_axes` is for what has
+    an axis of workers, such as the statistics that a step before returned as aux: the
+    loss gets its worker's, without that axis.
 
     `chain(*links)` is as `optax.chain(*links, mixing(mixer))` under pmap: each worker
     runs the links on what is its own, so that clipping sees its own norm, and then all
