@@ -30,7 +30,13 @@ from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.parallel import pmap, shard_map
 from jaxcomp.payloads import nbits
-from jaxcomp.sharded import Comm, DataParallel, data_parallel
+from jaxcomp.sharded import (
+    Comm,
+    DataParallel,
+    Decentralised,
+    data_parallel,
+    decentralised,
+)
 from jaxcomp.specs import SpecError
 from jaxcomp.transform import (
     DistributedState,
@@ -46,6 +52,7 @@ __all__ = [
     "Comm",
     "Compressor",
     "DataParallel",
+    "Decentralised",
     "DistributedState",
     "Exchange",
     "Info",
@@ -59,6 +66,7 @@ __all__ = [
     "clipping",
     "compressors",
     "data_parallel",
+    "decentralised",
     "distributed",
     "exchanges",
     "find_state",

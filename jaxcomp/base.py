@@ -189,6 +189,7 @@ class Mixer(NamedTuple):
     schedule: tuple[int, ...] = (0,)  # the program of each step of a cycle
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     simulated: bool = False  # what it sends is not what its method is meant to send
+    workers: int | None = None  # the nodes of its graph; None: it has none
 
     def program(self, step: int) -> int:
         """The program of a step, from 0."""

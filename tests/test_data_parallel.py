@@ -518,7 +518,7 @@ def test_batches_have_to_divide(rows, in_axes, message):
 def test_comm_is_for_the_params_that_it_was_made_for():
     dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
     comm = dp.init((jnp.zeros(2), jnp.zeros(2)))
-    with pytest.raises(ValueError, match="are 1 gradients, and comm was made for 2"):
+    with pytest.raises(ValueError, match="are 1 tensors, and comm was made for 2"):
         dp.value_and_grad(product)(comm, jnp.zeros(2), jnp.zeros((4, 2)))
 
 

@@ -78,6 +78,11 @@ def test_a_loop_under_jit_runs_and_prints_what_it_says():
     check_programs(under_jit.split("\n## ")[0], prints=4)
 
 
+def test_a_decentralised_loop_under_jit_runs_and_prints_what_it_says():
+    _, decentralised = YOUR_LOOP.split("## Decentralised, under jit\n")
+    check_programs(decentralised.split("\n## ")[0], prints=5)
+
+
 def test_readme_commands_exist():
     """Targets are in the Makefile; flags of train.py are real."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)

@@ -80,8 +80,9 @@ def _unbound(axis: Any) -> str:
         way_out = f"is it {found[0]!r}? Then make_exchange(..., axis={found[0]!r})"
     else:
         way_out = (
-            f"under jit alone use jaxcomp.data_parallel(exchange, mesh); under pmap, "
-            f"shard_map or vmap name the axis {axis!r}, or tell us its name: "
+            "under jit alone use jaxcomp.data_parallel(exchange, mesh), or, for a "
+            "mixer, jaxcomp.decentralised(mixer, mesh); under pmap, shard_map or vmap "
+            f"name the axis {axis!r}, or tell us its name: "
             "make_exchange(..., axis='batch')"
         )
     return f"no axis {axis!r} is mapped here, so there is nobody to talk to: {way_out}"

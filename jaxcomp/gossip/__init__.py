@@ -46,4 +46,6 @@ def make(
         >>> make("choco(gamma=0.4)", topology("ring", 8), "sign").name
         'choco(gamma=0.4) on ring, sign'
     """
-    return build(spec, REGISTRY, "mixer", make_plan(scope, compressor), graph, axis)
+    plan = make_plan(scope, compressor)
+    mixer = build(spec, REGISTRY, "mixer", plan, graph, axis)
+    return mixer._replace(workers=graph.size)

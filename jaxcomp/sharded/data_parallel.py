@@ -8,20 +8,19 @@ that hold the same one, so that nothing is gathered before, and nothing sent twi
 
 import dataclasses
 import functools
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Array, Exchange, State, Tree
 from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
-from jaxcomp.sharded.layout import Layout, entry, layouts, spec_of_param
-from jaxcomp.specs import suggest
+from jaxcomp.sharded.cuts import entry, spec_of_param
+from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
+from jaxcomp.sharded.layout import Layout, in_parts, layouts
 from jaxcomp.transform import DistributedState, distributed
 
 __all__ = ["Comm", "DataParallel", "data_parallel"]
@@ -30,7 +29,7 @@ __all__ = ["Comm", "DataParallel", "data_parallel"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Comm:
-    """What `data_parallel` keeps between steps: global arrays, to be saved as such."""
+    """What methods keep between steps: global arrays, to be saved as such."""
 
     # One for each set of axes over which params are cut.
     links: tuple[DistributedState, ...]
@@ -90,7 +89,7 @@ def data_parallel(
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
     link = distributed(exchange)  # keys are passed
-    _check_axes(exchange, mesh, data)
+    check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
@@ -120,18 +119,13 @@ def data_parallel(
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
             own = jax.tree.map(lambda x: x[0], grads)
             own = instead_of_bad(own, _all_finite(own, plan))
-            means: dict[int, Any] = {}
-            after = []
-            for layout, stored in zip(plan, links, strict=True):
-                key = jax.random.key(seed)
-                if layout.cut:  # shards of a tensor draw apart
-                    key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
-                update = functools.partial(link.update, key=key)
-                step = attempt(update, layout.part(own), layout.own(stored))
-                means |= zip(layout.members, jax.tree.leaves(step.result), strict=True)
-                after.append(layout.stored(step.state))
-            leaves = [means[place] for place in range(len(means))]
-            return jax.tree.unflatten(structure, leaves), tuple(after)
+
+            def update(layout: Layout, state: State, key: Any) -> tuple[Tree, State]:
+                average = functools.partial(link.update, key=key)
+                step = attempt(average, layout.part(own), state)
+                return step.result, step.state
+
+            return in_parts(plan, links, seed, structure, update)
 
         of_means = jax.tree.unflatten(structure, comm.specs)
         of_grads = jax.tree.map(lambda spec: P(entry(data), *spec), of_means)
@@ -150,27 +144,10 @@ def data_parallel(
         grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
         def call(comm: Comm, params: Tree, *batch: Any) -> tuple[Any, Tree, Comm]:
-            specs = _specs_of(in_axes, batch, mesh, data)
-            leaves, structure = jax.tree.flatten((params, batch))
-            specs = [P()] * (len(leaves) - len(specs)) + specs
-            arrays = [i for i, x in enumerate(leaves) if _is_array(x)]
-
-            def of_worker(own: list[jax.Array]) -> Any:
-                # What is no array, such as an activation function, stays where it is.
-                new = dict(enumerate(leaves)) | dict(zip(arrays, own, strict=True))
-                params, batch = jax.tree.unflatten(structure, new.values())
-                found = grad_fn(params, *batch)
-                return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
-
-            mapped = jax.shard_map(
-                of_worker,
-                mesh=mesh,
-                in_specs=([specs[i] for i in arrays],),
-                out_specs=P(entry(data)),
-                axis_names=set(data),
-                check_vma=False,  # or gradients would come summed already
-            )
-            value, grads = mapped([leaves[i] for i in arrays])
+            kinds = kinds_of(in_axes, batch, mesh, data)
+            whole = [None] * len(jax.tree.leaves(params))
+            args = (params, *batch)
+            value, grads = each_worker(grad_fn, args, whole + kinds, mesh, data)
             means, comm = exchanged(grads, comm)
             if has_aux:
                 loss, aux = value
@@ -195,49 +172,3 @@ def _all_finite(shards: Tree, plan: list[Layout]) -> Array:
     is_bad = jnp.int8(~all_finite(shards))
     cut = tuple({name: None for layout in plan for name in layout.cut})
     return (jax.lax.pmax(is_bad, cut) if cut else is_bad) == 0
-
-
-def _is_array(x: Any) -> bool:
-    return isinstance(x, jax.Array | np.ndarray)
-
-
-def _specs_of(
-    in_axes: Any, batch: tuple[Any, ...], mesh: Mesh, data: tuple[str, ...]
-) -> list[P]:
-    """How each leaf of the arguments of a loss is divided."""
-    workers = math.prod(mesh.shape[name] for name in data)
-    specs = []
-
-    def add(axis: int | None, argument: Any) -> None:
-        leaves = jax.tree.leaves(argument)
-        specs.extend([P() if axis is None else P(entry(data))] * len(leaves))
-        if axis is None:
-            return
-        if axis != 0:
-            raise ValueError(f"in_axes holds 0 and None, not {axis!r}")
-        for shape in map(jnp.shape, filter(_is_array, leaves)):
-            if not shape or shape[0] % workers:
-                message = (
-                    f"an array of shape {shape} does not divide over {workers} workers "
-                    "along its first axis. in_axes says None of what all workers get "
-                    "whole: value_and_grad(loss_fn, in_axes=(0, None))"
-                )
-                raise ValueError(message)
-
-    jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
-    return specs
-
-
-def _check_axes(exchange: Exchange, mesh: Mesh, data: tuple[str, ...]) -> None:
-    """Refuse axes that the mesh does not have, or that the exchange does not name."""
-    for name in data:
-        if name not in mesh.axis_names:
-            hint = suggest(name, mesh.axis_names)
-            raise ValueError(f"the mesh has no axis {name!r}. {hint}")
-    if exchange.axis not in (data, entry(data)):
-        message = (
-            f"the exchange averages over {exchange.axis!r}, and batches are divided "
-            f"over {entry(data)!r}: build it by make_exchange(..., "
-            f"axis={entry(data)!r}), or say axis= in data_parallel"
-        )
-        raise ValueError(message)

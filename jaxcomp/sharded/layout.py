@@ -10,19 +10,20 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import (
+    Array,
     PerWorker,
     State,
     Tree,
     is_clock,
     is_per_worker,
 )
+from jaxcomp.sharded.cuts import axes_of, entry
 
-__all__ = ["Layout", "entry", "layouts", "spec_of_param"]
+__all__ = ["Layout", "in_parts", "layouts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +82,7 @@ def layouts(
       data: the axes of the workers.
     """
     shards = _shards(params, specs, mesh)
-    cuts = [_axes_of(spec, mesh) for spec in specs]
+    cuts = [axes_of(spec, mesh) for spec in specs]
     result = []
     for cut in dict.fromkeys(cuts):
         members = tuple(i for i, other in enumerate(cuts) if other == cut)
@@ -93,42 +94,33 @@ def layouts(
     return result
 
 
-def entry(axes: tuple[str, ...]) -> Any:
-    """Axes as they stand in a spec, and in the arguments of collectives."""
-    return axes[0] if len(axes) == 1 else axes
-
-
-def spec_of_param(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
-    """How a param is cut; refuses what no device holds a whole shard of.
+def in_parts(
+    plan: list[Layout],
+    links: tuple[State, ...],
+    seed: int,
+    structure: Any,
+    update: Callable[[Layout, State, Array], tuple[Tree, State]],
+) -> tuple[Tree, tuple[State, ...]]:
+    """Run an update for each layout, on a device; gives the whole tree and the state.
 
     Args:
-      path: of the leaf, for messages.
-      leaf: an array; one that is on no mesh counts as replicated.
-      mesh: on which params live.
-      data: the axes of the workers.
+      plan: from `layouts`.
+      links: a device's pieces of the state of each.
+      seed: of all keys.
+      structure: of the whole tree.
+      update: (layout, state, key) -> (its part of the tree, state).
     """
-    if isinstance(leaf, Tracer):
-        message = (
-            "init asks params how they are cut, which arrays under jit do not tell: "
-            "call it outside"
-        )
-        raise TypeError(message)
-    sharding = getattr(leaf, "sharding", None)
-    if sharding is None or sharding.is_fully_replicated:  # as on a single device
-        return P()
-    tensor = jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
-    if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
-        raise ValueError(f"{tensor} is not on {mesh}, but on {sharding}")
-    over = tuple(name for name in _axes_of(sharding.spec, mesh) if name in data)
-    if over:
-        message = (
-            f"{tensor} is cut over {entry(over)!r}, an axis of the data, by "
-            f"{sharding.spec}. A worker remembers what it has not sent of the whole "
-            "tensor, and so would hold what cutting it saves. Replicate it over the "
-            "axes of the data; cut it over others"
-        )
-        raise ValueError(message)
-    return sharding.spec
+    leaves: dict[int, Any] = {}
+    after = []
+    for layout, stored in zip(plan, links, strict=True):
+        key = jax.random.key(seed)
+        if layout.cut:  # shards of a tensor draw apart
+            key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
+        part, state = update(layout, layout.own(stored), key)
+        leaves |= zip(layout.members, jax.tree.leaves(part), strict=True)
+        after.append(layout.stored(state))
+    whole = [leaves[place] for place in range(len(leaves))]
+    return jax.tree.unflatten(structure, whole), tuple(after)
 
 
 def _places(
@@ -171,7 +163,7 @@ def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
     leaves, structure = jax.tree.flatten(params)
     if len(leaves) != len(specs):
         message = (
-            f"there are {len(leaves)} gradients, and comm was made for {len(specs)}: "
+            f"there are {len(leaves)} tensors, and comm was made for {len(specs)}: "
             "call init with the params that gradients are taken of"
         )
         raise ValueError(message)
@@ -181,10 +173,3 @@ def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
     ]
     dtypes = [leaf.dtype for leaf in leaves]
     return jax.tree.unflatten(structure, map(jax.ShapeDtypeStruct, shapes, dtypes))
-
-
-def _axes_of(spec: P, mesh: Mesh) -> tuple[str, ...]:
-    """The axes that a spec names, in the order of the mesh."""
-    entries = [(e,) if isinstance(e, str) else e or () for e in spec]
-    named = {name for names in entries for name in names}
-    return tuple(name for name in mesh.axis_names if name in named)

@@ -198,10 +198,26 @@ FAULTS = [
     ),
     Fault(
         "what each worker keeps is declared the same on all",
-        "jaxcomp/parallel.py",
-        "return PerWorker(0) if is_per_worker(node) else None",
-        "return PerWorker(None) if is_per_worker(node) else None",
+        "jaxcomp/parallel/placing.py",
+        "lambda node: PerWorker(0) if is_per_worker(node) else None,",
+        "lambda node: PerWorker(None) if is_per_worker(node) else None,",
         "tests/test_parallel.py::test_axes_follow_the_marks",
+    ),
+    Fault(
+        "pmap gives all workers the residual of one",
+        "jaxcomp/parallel/mapping.py",
+        '{"in_axes": paired, "out_axes": (out_axes, 0)}',
+        '{"in_axes": paired, "out_axes": (out_axes, None)}',
+        "tests/test_drop_ins.py"
+        "::test_residuals_are_each_workers_own_whatever_the_axes_say",
+    ),
+    Fault(
+        "devices with other shards go on alone where a gradient is bad",
+        "jaxcomp/sharded/data_parallel.py",
+        "return (jax.lax.pmax(is_bad, cut) if cut else is_bad) == 0",
+        "return is_bad == 0",
+        "tests/test_data_parallel.py"
+        "::test_a_bad_element_stops_the_devices_that_hold_other_shards",
     ),
     Fault(
         "gathered messages are not known to be the same on all workers",
@@ -263,13 +279,27 @@ FAULTS = [
     Fault(
         "replicated params share a message with shards of others",
         "jaxcomp/sharded/layout.py",
-        "cuts = [_axes_of(spec, mesh) for spec in specs]",
-        "cuts = [_axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
+        "cuts = [axes_of(spec, mesh) for spec in specs]",
+        "cuts = [axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
         "tests/test_data_parallel.py::test_replicas_stay_equal",
     ),
     Fault(
+        "all shards of a tensor draw the same",
+        "jaxcomp/sharded/layout.py",
+        "if layout.cut:  # shards of a tensor draw apart",
+        "if False:  # shards of a tensor draw apart",
+        "tests/test_data_parallel.py::test_shards_of_a_tensor_draw_apart",
+    ),
+    Fault(
+        "a mixer on a mesh is told of other starts",
+        "jaxcomp/sharded/mixers.py",
+        "link.init(x.part(own(models)))",
+        "link.init(x.part(jax.tree.map(lambda m: 0 * m[0], models)))",
+        "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
+    ),
+    Fault(
         "a model is gathered to compute its gradient",
-        "jaxcomp/sharded/data_parallel.py",
+        "jaxcomp/sharded/data_axes.py",
         "axis_names=set(data),",
         "axis_names=set(mesh.axis_names),",
         "tests/test_data_parallel.py"

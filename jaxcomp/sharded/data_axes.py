@@ -1,0 +1,139 @@
+"""The axes over which a batch is divided, checked against a mesh and a method."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxcomp.base import Axis
+from jaxcomp.sharded.cuts import entry
+from jaxcomp.specs import suggest
+
+__all__ = ["check_axes", "each_worker", "kinds_of", "workers_of"]
+
+
+def workers_of(mesh: Mesh, data: tuple[str, ...]) -> int:
+    """How many workers share a batch."""
+    return math.prod(mesh.shape[name] for name in data)
+
+
+def check_axes(
+    axis: Axis, mesh: Mesh, data: tuple[str, ...], does: str, kind: str
+) -> None:
+    """Refuse axes that the mesh does not have, or that the method does not name.
+
+    Args:
+      axis: of the method.
+      mesh: on which it works.
+      data: the axes that the caller names.
+      does: what the method does over its axis, for the message.
+      kind: "exchange" or "mixer".
+    """
+    for name in data:
+        if name not in mesh.axis_names:
+            hint = suggest(name, mesh.axis_names)
+            raise ValueError(f"the mesh has no axis {name!r}. {hint}")
+    if axis not in (data, entry(data)):
+        message = (
+            f"{does} over {axis!r}, and batches are divided over {entry(data)!r}: "
+            f"build it by make_{kind}(..., axis={entry(data)!r}), or say axis= where "
+            "you name the mesh"
+        )
+        raise ValueError(message)
+
+
+def kinds_of(
+    in_axes: Any,
+    batch: tuple[Any, ...],
+    mesh: Mesh,
+    data: tuple[str, ...],
+    own: bool = False,
+) -> list[Any]:
+    """Of each leaf of a batch: 0 if it is divided, None if all workers get it whole.
+
+    Args:
+      in_axes: a prefix tree of the batch that says so.
+      batch: the arguments.
+      mesh: on which they live.
+      data: the axes of the workers.
+      own: whether it may hold "own", of what has an axis of workers in front.
+    """
+    workers = workers_of(mesh, data)
+    kinds = []
+
+    def add(axis: Any, argument: Any) -> None:
+        leaves = jax.tree.leaves(argument)
+        kinds.extend([axis] * len(leaves))
+        if axis is None:
+            return
+        is_own = own and axis == "own"
+        if axis != 0 and not is_own:
+            valid = "0, 'own' and None" if own else "0 and None"
+            raise ValueError(f"in_axes holds {valid}, not {axis!r}")
+        for shape in map(jnp.shape, filter(_is_array, leaves)):
+            if is_own and shape[:1] != (workers,):
+                message = (
+                    f"an array of shape {shape} has no axis of {workers} workers in "
+                    "front, as in_axes says by 'own'"
+                )
+                raise ValueError(message)
+            if not shape or shape[0] % workers:
+                message = (
+                    f"an array of shape {shape} does not divide over {workers} workers "
+                    "along its first axis. in_axes says None of what all workers get "
+                    "whole: value_and_grad(loss_fn, in_axes=(0, None))"
+                )
+                raise ValueError(message)
+
+    # Into a list: other people's nodes take nothing but arrays.
+    jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
+    return kinds
+
+
+def each_worker(
+    function: Callable[..., Any],
+    args: tuple[Any, ...],
+    kinds: list[Any],
+    mesh: Mesh,
+    data: tuple[str, ...],
+) -> Any:
+    """Run a function for each worker, manual over the axes of the data alone.
+
+    Args:
+      function: of one worker; the axes of the data are bound in it.
+      args: what is no array, such as an activation function, stays where it is.
+      kinds: of their leaves, as `kinds_of` tells.
+      mesh: on which they live.
+      data: the axes of the workers.
+
+    Returns:
+      What the function returns, with an axis of workers in front.
+    """
+    leaves, structure = jax.tree.flatten(args)
+    arrays = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def of_worker(given: list[jax.Array]) -> Any:
+        new = list(leaves)
+        for place, x in zip(arrays, given, strict=True):
+            new[place] = x[0] if kinds[place] == "own" else x
+        found = function(*jax.tree.unflatten(structure, new))
+        return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
+
+    mapped = jax.shard_map(
+        of_worker,
+        mesh=mesh,
+        in_specs=([P() if kinds[i] is None else P(entry(data)) for i in arrays],),
+        out_specs=P(entry(data)),
+        axis_names=set(data),
+        check_vma=False,  # or gradients would come summed already
+    )
+    return mapped([leaves[i] for i in arrays])
+
+
+def _is_array(x: Any) -> bool:
+    return isinstance(x, jax.Array | np.ndarray)

@@ -1,0 +1,109 @@
+"""Links of an optax chain for each worker's own model, on a mesh."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxcomp.base import Tree
+from jaxcomp.sharded.cuts import entry
+from jaxcomp.sharded.data_axes import workers_of
+
+__all__ = ["Links", "of_workers"]
+
+
+class Links(NamedTuple):
+    """A chain for all workers; see `of_workers`."""
+
+    init: Callable[[Tree, tuple[P, ...]], Any]  # (models, specs) -> state
+    # (updates, state, models, extra) -> (updates, state)
+    update: Callable[[Tree, Any, Tree, dict[str, Any]], tuple[Tree, Any]]
+
+
+def of_workers(
+    links: tuple[optax.GradientTransformation, ...], mesh: Mesh, data: tuple[str, ...]
+) -> Links:
+    """A chain of links that each worker runs alone; all trees have an axis of workers.
+
+    Manual over the data axes, so that nothing crosses them but what a link sends, and
+    mapped inside: what a link decides by `lax.cond` is then a choice of results, and no
+    worker leaves others alone in a collective over the axes of the model.
+
+    Args:
+      links: as for `optax.chain`.
+      mesh: on which models live.
+      data: the axes of the workers.
+    """
+    tx = optax.with_extra_args_support(
+        optax.chain(*links) if links else optax.identity()
+    )
+
+    def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.shard_map(
+            jax.vmap(function, axis_size=1),
+            mesh=mesh,
+            in_specs=P(entry(data)),
+            out_specs=P(entry(data)),
+            axis_names=set(data),
+            check_vma=False,
+        )
+
+    def init(models: Tree, specs: tuple[P, ...]) -> Any:
+        shapes = jax.eval_shape(mapped(tx.init), models)
+        cuts = _cuts(shapes, models, specs, entry(data))
+        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), cuts)
+        # Zeros do not know where they are to be.
+        return jax.jit(mapped(tx.init), out_shardings=shardings)(models)
+
+    def update(
+        updates: Tree, state: Any, models: Tree, extra: dict[str, Any]
+    ) -> tuple[Tree, Any]:
+        _check_extra(extra, workers_of(mesh, data))
+
+        def of_worker(given: tuple[Any, ...]) -> tuple[Tree, Any]:
+            updates, state, model, extra = given
+            return tx.update(updates, state, model, **extra)
+
+        return mapped(of_worker)((updates, state, models, extra))
+
+    return Links(init, update)
+
+
+def _cuts(state: Tree, models: Tree, specs: tuple[P, ...], data: Any) -> Tree:
+    """How each leaf of a state is cut: as the tensor of whose name and shape it is.
+
+    Such as the mean of its gradients, wherever in the state that may be. All else is
+    small, and each worker's devices have it whole.
+    """
+
+    def names_of(path: Any) -> tuple[str, ...]:
+        return tuple(map(str, path))
+
+    pairs, _ = jax.tree_util.tree_flatten_with_path(models)
+    known = {
+        (names_of(path), leaf.shape): P(data, *spec)
+        for (path, leaf), spec in zip(pairs, specs, strict=True)
+    }
+
+    def cut(path: Any, leaf: Any) -> P:
+        names = names_of(path)
+        ends = [(names[i:], leaf.shape) for i in range(len(names) + 1)]
+        return next((known[end] for end in ends if end in known), P(data))
+
+    return jax.tree_util.tree_map_with_path(cut, state)
+
+
+def _check_extra(extra: dict[str, Any], workers: int) -> None:
+    """Refuse arguments of update that are not each worker's own."""
+    for name, value in extra.items():
+        for shape in map(np.shape, jax.tree.leaves(value)):
+            if shape[:1] != (workers,):
+                message = (
+                    f"{name}= of update has the shape {shape}: it has an axis of "
+                    f"{workers} workers in front, as the losses of value_and_grad have"
+                )
+                raise ValueError(message)

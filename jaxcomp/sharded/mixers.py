@@ -1,0 +1,89 @@
+"""A mixer on a mesh: neighbours that hold the same shard mix it, and nobody else."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from jaxcomp.base import Mixer, PerWorker, State, Tree
+from jaxcomp.sharded.data_parallel import Comm
+from jaxcomp.sharded.layout import Layout, in_parts, layouts
+from jaxcomp.sharded.models import in_front, of_one, own, stacked
+from jaxcomp.transform import mixing
+
+__all__ = ["OnMesh", "on_mesh"]
+
+
+class OnMesh(NamedTuple):
+    """A mixer on a mesh; see `on_mesh`."""
+
+    init: Callable[[Tree, tuple[P, ...]], Comm]  # (models, specs) -> comm
+    # (updates, comm, models) -> (updates, comm)
+    update: Callable[[Tree, Comm, Tree], tuple[Tree, Comm]]
+
+
+def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMesh:
+    """`mixing` of models that have an axis of workers in front.
+
+    Args:
+      mixer: over the axes of the data.
+      mesh: on which they live.
+      data: the axes of the workers.
+      seed: of all keys.
+    """
+    link = mixing(mixer)  # keys are passed
+
+    def planned(models: Tree, specs: tuple[P, ...]) -> list[Layout]:
+        def own_state(params: Tree) -> PerWorker:
+            return PerWorker(link.init(params))
+
+        plan = layouts(own_state, of_one(models, mesh, data), specs, mesh, data)
+        return [x._replace(places=x.places.value) for x in plan]
+
+    def init(models: Tree, specs: tuple[P, ...]) -> Comm:
+        plan = planned(models, specs)
+
+        def on_device(models: Tree) -> tuple[State, ...]:
+            # Under the axis, where workers ask for each other's starts.
+            return tuple(x.stored(link.init(x.part(own(models)))) for x in plan)
+
+        mapped = jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(in_front(models, specs, data),),
+            out_specs=tuple(x.specs for x in plan),
+            check_vma=False,
+        )
+        return Comm(jax.jit(mapped)(models), specs)
+
+    def update(updates: Tree, comm: Comm, models: Tree) -> tuple[Tree, Comm]:
+        plan = planned(models, comm.specs)
+        structure = jax.tree.structure(models)
+
+        def on_device(
+            updates: Tree, models: Tree, links: tuple[State, ...]
+        ) -> tuple[Tree, tuple[State, ...]]:
+            given, params = own(updates), own(models)
+
+            def of_part(layout: Layout, state: Any, key: Any) -> tuple[Tree, State]:
+                parts = layout.part(given), state, layout.part(params)
+                return link.update(*parts, key=key)
+
+            whole, after = in_parts(plan, links, seed, structure, of_part)
+            return stacked(whole), after
+
+        of_models = in_front(models, comm.specs, data)
+        of_links = tuple(x.specs for x in plan)
+        mapped = jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(of_models, of_models, of_links),
+            out_specs=(of_models, of_links),
+            check_vma=False,  # types know no parts of an axis
+        )
+        updates, links = mapped(updates, models, comm.links)
+        return updates, Comm(links, comm.specs)
+
+    return OnMesh(init, update)
