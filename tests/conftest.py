@@ -4,6 +4,7 @@ Eight virtual devices exist in the test process, so that mappers can be compared
 library itself sets them up for users (see jaxcomp.parallel).
 """
 
+import faulthandler
 from collections.abc import Iterator
 
 import jax
@@ -22,6 +23,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 parallel.setup(workers=8)
 
 
+TIME_LIMIT = 240  # seconds, of what may hang
 # Minutes to half an hour each.
 LONGEST = ("test_cifar10.py", "test_claims.py")
 
@@ -45,6 +47,17 @@ def pytest_collection_modifyitems(
 def _bounded_memory() -> Iterator[None]:
     yield
     programs.forget_when_many()
+
+
+@pytest.fixture
+def in_time() -> Iterator[None]:
+    """Ends this process where workers wait for each other for ever.
+
+    A thread that waits in a collective hears no signal.
+    """
+    faulthandler.dump_traceback_later(TIME_LIMIT, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.fixture

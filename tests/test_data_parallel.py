@@ -22,6 +22,7 @@ from jaxcomp.transform import distributed
 from tests.exchanges.matrix import FIRST, MEMORIES, gradients, name_of
 from tests.tiers import tiers
 
+pytestmark = pytest.mark.usefixtures("in_time")
 WORKERS = 4
 BY_DATA = Mesh(np.array(jax.devices()[:WORKERS]), "data")
 BY_MODEL = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("data", "model"))

@@ -30,6 +30,7 @@ from tests.test_data_parallel import (
 )
 from tests.tiers import tiers
 
+pytestmark = pytest.mark.usefixtures("in_time")
 BY_DATA = Mesh(np.array(jax.devices()[:WORKERS]), "workers")
 
 

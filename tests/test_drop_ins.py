@@ -14,6 +14,7 @@ import jaxcomp
 from jaxcomp import parallel
 from jaxcomp.base import PerWorker
 
+pytestmark = pytest.mark.usefixtures("in_time")
 WORKERS = 4
 MESH = Mesh(np.array(jax.devices()[:WORKERS]), "data")
 EXCHANGE = jaxcomp.make_exchange(compressor="top_k(keep=0.25)", axis="data")

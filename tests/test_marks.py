@@ -17,6 +17,7 @@ from tests.tiers import tiers
 
 # --- One bad gradient, on one worker --------------------------------------------------
 
+pytestmark = pytest.mark.usefixtures("in_time")
 GOOD = trees(WORKERS, seed=1)
 BAD = jax.tree.map(jnp.copy, GOOD)
 BAD["bias"] = BAD["bias"].at[2, 3].set(jnp.nan)
