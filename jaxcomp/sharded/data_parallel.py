@@ -79,7 +79,8 @@ def data_parallel(
         (0.0, [2.0, -2.0])
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
-    link = distributed(exchange)  # keys are passed
+    # Keys are passed. What is masked here is no param of the loss, and has no gradient.
+    link = distributed(exchange, allow_masked=True)
     _check_axes(exchange, mesh, data)
 
     def init(params: Tree) -> Comm:
