@@ -14,7 +14,7 @@ PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
     {"_version", "base", "specs"},
-    {"norms", "payloads", "bitmaps", "indices", "noise", "selection"},
+    {"norms", "payloads", "bitmaps", "indices", "keys", "noise", "selection"},
     {"compressors"},
     {"scope"},
     {"exchanges"},

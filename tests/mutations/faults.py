@@ -254,6 +254,13 @@ FAULTS = [
         "tests/training/test_checkpoint.py",
     ),
     Fault(
+        "gradients that are averaged before the exchange pass",
+        "jaxcomp/marks.py",
+        "return [_ALIKE.format(count=count)] if count > 1 else []",
+        "return []",
+        "tests/test_marks.py",
+    ),
+    Fault(
         "masked leaves are each worker's own, and nobody says so",
         "jaxcomp/exchanges/border.py",
         "    if masked:\n",
