@@ -29,6 +29,7 @@ __all__ = [
     "abstract",
     "axes",
     "map_step",
+    "of_processes",
     "place",
     "setup",
     "specs",
@@ -294,9 +295,17 @@ def sum_over_processes(values: np.ndarray) -> np.ndarray:
     """
     if jax.process_count() == 1:
         return values
+    return of_processes(values.astype(np.float64)).sum(axis=0)
+
+
+def of_processes(values: np.ndarray) -> np.ndarray:
+    """[processes, ...]: a small array of each process, of elements of 4 or 8 bytes.
+
+    All processes must call it at the same place, with arrays of one shape.
+    """
     # jax would round float64 to float32 on the way; bits travel as they are.
-    bits = multihost_utils.process_allgather(values.astype(np.float64).view(np.uint32))
-    return np.asarray(bits).view(np.float64).sum(axis=0)
+    bits = multihost_utils.process_allgather(values.view(np.uint32))
+    return np.asarray(bits).view(values.dtype)
 
 
 def _start_distributed(

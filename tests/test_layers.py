@@ -13,7 +13,7 @@ import jaxcomp
 PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
-    {"_version", "base", "specs"},
+    {"_version", "base", "files", "specs"},
     {"norms", "payloads", "bitmaps", "indices", "keys", "noise", "selection"},
     {"compressors"},
     {"scope"},
@@ -23,6 +23,7 @@ ROWS = [
     {"make", "transform"},
     {"sharded"},
     {"parallel", "marks"},
+    {"leaves", "processes", "checkpoint"},
     {"wire"},
     {"models"},
     {"data"},

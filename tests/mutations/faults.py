@@ -248,10 +248,24 @@ FAULTS = [
     ),
     Fault(
         "a damaged checkpoint is used",
-        "jaxcomp/training/checkpoint.py",
+        "jaxcomp/files.py",
         "if _digest(folder / name) != digest:",
         "if _digest(folder / name) == '':",
         "tests/training/test_checkpoint.py",
+    ),
+    Fault(
+        "a new checkpoint is written over the one before it",
+        "jaxcomp/checkpoint.py",
+        "return 1 if _ARRAYS[0] in files.listed(folder) else 0",
+        "return 0",
+        "tests/test_checkpoint.py",
+    ),
+    Fault(
+        "counters are pinned to a device by a restore",
+        "jaxcomp/leaves.py",
+        'is_free = not getattr(like, "committed", True)',
+        "is_free = False",
+        "tests/test_checkpoint.py",
     ),
     Fault(
         "gradients that are averaged before the exchange pass",
