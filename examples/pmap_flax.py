@@ -40,7 +40,7 @@ def start() -> State:
     params = Net().init(jax.random.key(0), jnp.zeros((1, 64)))["params"]
     kinds = {name: "frozen" if name == FROZEN else "trained" for name in params}
     tx = optax.chain(
-        jaxcomp.distributed(exchange, seed=0),
+        jaxcomp.distributed(exchange, seed=0, allow_masked=True),
         optax.clip_by_global_norm(1.0),
         optax.adam(1e-2),
     )

@@ -23,6 +23,7 @@ from jaxcomp import (
 )
 from jaxcomp._version import __version__
 from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
+from jaxcomp.checkpoint import CheckpointError, restore, save
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
@@ -49,6 +50,7 @@ from jaxcomp.transform import (
 
 __all__ = [
     "Averaged",
+    "CheckpointError",
     "Comm",
     "Compressor",
     "DataParallel",
@@ -83,6 +85,8 @@ __all__ = [
     "per_worker",
     "pmap",
     "pmean",
+    "restore",
+    "save",
     "scope",
     "shard_map",
     "skip_nonfinite",

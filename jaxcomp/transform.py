@@ -22,7 +22,16 @@ from jaxcomp.base import (
     ticked,
     vary_like,
 )
-from jaxcomp.exchanges.border import SHARED, SUMMED, axis_index, check_own
+from jaxcomp.exchanges.border import (
+    LOCAL,
+    SHARED,
+    SUMMED,
+    UNMIXED,
+    axis_index,
+    check_own,
+    check_whole,
+    is_masked,
+)
 from jaxcomp.nonfinite import attempt
 
 __all__ = [
@@ -50,16 +59,14 @@ class DistributedState(NamedTuple):
 
 
 def distributed(
-    exchange: Exchange, seed: int | None = None
+    exchange: Exchange, seed: int | None = None, *, allow_masked: bool = False
 ) -> optax.GradientTransformationExtraArgs:
     """Average gradients over the workers of a mapped axis, inside an optax chain.
 
     The one link of the chain where workers talk: what stands before it works on the
     local gradient, what stands after it sees the same mean on every worker. What uses
-    gradients outside the chain sees local ones: there, take `pmean`. Nor does it know
-    of leaves that `optax.masked` hides: they stay local, and replicas drift apart. Send
-    them as they are, by a `policy` with "none", or give them to another link, as
-    `optax.multi_transform` does.
+    gradients outside the chain sees local ones: there, take `pmean`. What
+    `optax.masked` hides would stay local, and replicas drift apart: `init` refuses it.
 
     Args:
       exchange: from `make_exchange`.
@@ -67,6 +74,9 @@ def distributed(
         `key=` to `update`, such as flax's TrainState. Without it, `update` needs
         `key=`: the same key on every worker, a base key is enough. Links for parts
         of a model, under `optax.multi_transform`, draw apart from one seed or key.
+      allow_masked: take what `optax.masked` leaves of a model, where something else
+        looks after the rest: under `optax.multi_transform`, another link that averages,
+        or `optax.set_to_zero`.
 
     Example:
         >>> from jaxcomp.make import make_exchange
@@ -87,6 +97,8 @@ def distributed(
         raise TypeError(message)
 
     def init(params: Tree) -> DistributedState:
+        if not allow_masked:
+            check_whole(params, LOCAL)
         return _fresh(exchange.init(params), exchange.figures)
 
     def update(
@@ -125,7 +137,9 @@ class Mean(NamedTuple):
         return self.average(grads, comm, key)
 
 
-def pmean(exchange: Exchange, seed: int | None = None) -> Mean:
+def pmean(
+    exchange: Exchange, seed: int | None = None, *, allow_masked: bool = False
+) -> Mean:
     """The line `grads = jax.lax.pmean(grads, "workers")`, with an exchange.
 
     All that follows sees the mean: clipping, logged norms, a loss scale, a test whether
@@ -135,6 +149,7 @@ def pmean(exchange: Exchange, seed: int | None = None) -> Mean:
     Args:
       exchange: from `make_exchange`; it names the axis.
       seed: as in `distributed`.
+      allow_masked: likewise.
 
     Example:
         >>> from jaxcomp.make import make_exchange
@@ -145,7 +160,7 @@ def pmean(exchange: Exchange, seed: int | None = None) -> Mean:
         >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
         Array([ 2.,  2., -2.], dtype=float32)
     """
-    link = distributed(exchange, seed)
+    link = distributed(exchange, seed, allow_masked=allow_masked)
 
     def average(
         grads: Tree, comm: Any, key: Array | None
@@ -157,7 +172,11 @@ def pmean(exchange: Exchange, seed: int | None = None) -> Mean:
 
 
 def mixing(
-    mixer: Mixer, seed: int | None = None, program: int | None = None
+    mixer: Mixer,
+    seed: int | None = None,
+    program: int | None = None,
+    *,
+    allow_masked: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
     """Draw the workers' models together: the last link of a decentralised chain.
 
@@ -172,6 +191,8 @@ def mixing(
       program: compile this program of the mixer's schedule alone, for loops with a
         compiled step for each (`mixer.program(step)` says whose turn it is); default:
         the step count decides which one runs.
+      allow_masked: mix what `optax.masked` leaves of a model, where each worker is to
+        keep the rest to itself, or another link looks after it.
 
     Example:
         >>> from jaxcomp.make import make_mixer
@@ -190,6 +211,8 @@ def mixing(
     programs = sorted(set(mixer.schedule))
 
     def init(params: Tree) -> DistributedState:
+        if not allow_masked:
+            check_whole(params, UNMIXED)
         return _fresh(mixer.init(params), mixer.figures)
 
     def update(
@@ -247,7 +270,7 @@ def find_states(opt_state: Any) -> list[DistributedState]:
 
     Example:
         >>> from jaxcomp.make import make_exchange
-        >>> link = distributed(make_exchange(), seed=0)
+        >>> link = distributed(make_exchange(), seed=0, allow_masked=True)
         >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
         >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
         2
@@ -302,7 +325,7 @@ def _part(tree: Tree) -> int:
     """
 
     def left_out(node: Any) -> bool:
-        return node is None or isinstance(node, optax.MaskedNode)
+        return node is None or is_masked(node)
 
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
     names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]

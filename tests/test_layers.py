@@ -13,8 +13,8 @@ import jaxcomp
 PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
-    {"_version", "base", "specs"},
-    {"norms", "payloads", "bitmaps", "indices", "noise", "selection"},
+    {"_version", "base", "files", "specs"},
+    {"norms", "payloads", "bitmaps", "indices", "keys", "noise", "selection"},
     {"compressors"},
     {"scope"},
     {"exchanges"},
@@ -23,6 +23,7 @@ ROWS = [
     {"make", "transform"},
     {"sharded"},
     {"parallel", "marks"},
+    {"leaves", "processes", "checkpoint"},
     {"wire"},
     {"models"},
     {"data"},

@@ -3,16 +3,31 @@
 import functools
 from typing import Any
 
+import flax.jax_utils
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel
 from jaxcomp.base import Clock, PerWorker
-from tests.every_method import ALIKE, EXCHANGES, WORKERS, exchange, link, trees
+from jaxcomp.transform import DistributedState
+from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, exchange, link, trees
+from tests.exchanges.matrix import (
+    FIRST,
+    MEMORIES,
+    PAIRS,
+    compiled,
+    few_workers,
+    gradients,
+    name_of,
+    steps_of,
+    with_memory,
+)
 from tests.tiers import tiers
 
 # --- One bad gradient, on one worker --------------------------------------------------
@@ -191,7 +206,8 @@ def test_state_with_a_leading_axis_everywhere_is_compared_by_rows():
 
 def test_leaves_that_no_exchange_averages_are_named():
     """`optax.masked` hides leaves from the link: they stay local."""
-    state = after_steps(optax.masked(LINK, {"bias": False, "kernel": True}))
+    link = jaxcomp.distributed(GATHER, seed=0, allow_masked=True)
+    state = after_steps(optax.masked(link, {"bias": False, "kernel": True}))
     with pytest.raises(ValueError, match="^0/bias is not marked.*drift apart$"):
         jaxcomp.check_state(state)
 
@@ -203,3 +219,149 @@ def test_a_marked_link_computes_what_it_did():
     jax.tree.map(
         np.testing.assert_array_equal, (updates, state), (expected, PerWorker(plain))
     )
+
+
+def stacked(tx, gradients):
+    """The state after steps with a leading axis everywhere, as in flax's examples."""
+    devices = jax.devices()[:WORKERS]
+    state = flax.jax_utils.replicate((trees(), tx.init(trees())), devices)
+
+    def step(state, gradient):
+        updates, opt_state = tx.update(gradient, state[1], state[0])
+        return optax.apply_updates(state[0], updates), opt_state
+
+    mapped = jax.pmap(step, "workers", devices=devices)
+    for gradient in gradients:
+        state = mapped(state, gradient)
+    return state
+
+
+def test_one_workers_part_of_the_state_is_told():
+    """What `unreplicate` leaves looks like a state of the same structure."""
+    for state in (after_steps(LINK), stacked(LINK, [GOOD])):
+        jaxcomp.check_state(state)
+        with pytest.raises(
+            ValueError, match=r"^1 holds one worker's part.*unreplicate"
+        ):
+            jaxcomp.check_state(flax.jax_utils.unreplicate(state))
+    jaxcomp.check_state(LINK.init(trees()))  # fresh: nothing is kept yet
+
+
+def test_keys_and_numbers_in_a_state_are_looked_at():
+    """Dropout has a key; stacked states may hold scalars that nobody stacked."""
+    keys = jax.random.split(jax.random.key(0), WORKERS)
+    state = {"link": stacked(LINK, [GOOD]), "epoch": jnp.int32(3)}
+    jaxcomp.check_state({**state, "dropout": PerWorker(keys)})
+    jaxcomp.check_state({**state, "dropout": keys[jnp.zeros(WORKERS, jnp.int32)]})
+    with pytest.raises(ValueError, match="dropout is not marked, and differs"):
+        jaxcomp.check_state({**state, "dropout": keys})
+
+
+def test_what_stands_beside_own_models_need_not_be_stacked():
+    """A link inside of a mark says nothing of what is outside."""
+    own = PerWorker(stacked(LINK, [GOOD]))
+    jaxcomp.check_state({"own": own, "losses": jnp.arange(5.0)})
+
+
+# --- Gradients that are averaged before the exchange ----------------------------------
+
+AVERAGED = jax.tree.map(
+    lambda x: jnp.broadcast_to(x.mean(axis=0, keepdims=True), x.shape), GOOD
+)
+TWICE = "1 is what each worker keeps .* the same on all 4 to the bit: gradients are av"
+
+
+def marked(tx, gradients):
+    return after_steps(tx, gradients)
+
+
+@pytest.mark.parametrize("style", [marked, stacked])
+def test_a_pmean_that_stays_in_is_noticed(style):
+    """Under pmap no type tells; all bytes are sent, and nothing is gained."""
+    jaxcomp.check_state(style(LINK, [GOOD]))
+    with pytest.raises(ValueError, match=TWICE):
+        jaxcomp.check_state(style(LINK, [AVERAGED]))
+
+
+def test_one_batch_for_all_workers_is_noticed_under_jit():
+    """Where the model is cut, each device has a piece of what its worker keeps."""
+    mesh = Mesh(np.array(jax.devices()[:WORKERS]).reshape(2, 2), ("data", "model"))
+    exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.3)", axis="data")
+    dp = jaxcomp.data_parallel(exchange, mesh)
+    params = jax.device_put(jnp.ones((6, 2)), NamedSharding(mesh, P("model")))
+    batch = jnp.asarray(np.random.default_rng(0).normal(size=(4, 6)), jnp.float32)
+
+    def loss_of(params, x):
+        return jnp.mean(jnp.square(x @ params))
+
+    def comm_of(in_axes):
+        step = jax.jit(dp.value_and_grad(loss_of, in_axes=in_axes))
+        return {"comm": step(dp.init(params), params, batch)[2]}
+
+    jaxcomp.check_state(comm_of(in_axes=0))
+    with pytest.raises(ValueError, match=r"comm/links/0 is what .* same on all 2 to"):
+        jaxcomp.check_state(comm_of(in_axes=None))
+
+
+# Where workers draw for themselves, or are charged with what was lost of others, they
+# keep different things of one gradient too.
+APART = ("hierarchical", "shared_scale", "random_k", "qsgd", "two_phase")
+TOLD = [("aligned_psum", "random_k(keep=0.1)"), ("two_phase", "top_k(keep=0.1)")]
+
+
+def tells(exchange, compressor, memory):
+    """Whether what is kept depends on the local gradient and on nothing else."""
+    name, feeds_back = name_of(exchange), "server_feedback" in exchange
+    if memory in ("none", "shared_momentum") or feeds_back:
+        return False
+    if memory == "local_momentum":
+        return True
+    if memory.startswith("error_feedback"):  # of what is sent whole it keeps nothing
+        return name != "exact" and tells(exchange, compressor, "ef21")
+    is_apart = {name, name_of(compressor or "none")} & {*APART}
+    return not is_apart or (exchange, compressor) in TOLD
+
+
+@pytest.mark.parametrize(
+    ("exchange", "compressor"), tiers(PAIRS, lambda case: case in FIRST.items())
+)
+def test_it_is_noticed_with_every_memory_that_can_tell(exchange, compressor):
+    """And never where gradients differ."""
+    workers = few_workers(exchange)
+
+    def state_of(memory, inputs):
+        built = with_memory(compiled(exchange, compressor, workers), memory)
+        last = steps_of(built, workers, 2, inputs)[-1]
+        return DistributedState(Clock(jnp.int32(2)), last.state, PerWorker(last.info))
+
+    def averaged(i):
+        return jax.tree.map(
+            lambda x: jnp.broadcast_to(x[:1], x.shape), gradients(workers, i)
+        )
+
+    for memory in MEMORIES:
+        try:
+            jaxcomp.check_state(state_of(memory, lambda i: gradients(workers, i)))
+        except jaxcomp.SpecError:
+            continue  # they do not go together
+        try:
+            jaxcomp.check_state(state_of(memory, averaged))
+        except ValueError:
+            assert tells(exchange, compressor, memory), memory
+        else:
+            assert not tells(exchange, compressor, memory), memory
+
+
+@pytest.mark.parametrize("name", tiers(MIXERS, lambda name: name not in ALIKE))
+def test_own_models_may_be_equal(name):
+    """They begin alike, and are alike after every round: that proves nothing."""
+    tx = link(name)
+    crew = parallel.setup(WORKERS, "vmap")
+
+    def step(params, gradient):
+        state = tx.init(params)
+        updates, state = tx.update(gradient, state, params)
+        return tx.update(gradient, state, optax.apply_updates(params, updates))[1]
+
+    mapped = jax.jit(jax.vmap(step, (None, 0), axis_name="workers"))
+    jaxcomp.check_state(PerWorker(mapped(trees(), parallel.place(GOOD, crew, 0))))

@@ -1,6 +1,7 @@
 """`distributed` inside other people's loops."""
 
 import zlib
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -171,9 +172,13 @@ def test_a_methods_own_figures_reach_the_state():
 @pytest.mark.parametrize(
     "link",
     [
-        jaxcomp.distributed(jaxcomp.make_exchange("gather", "random_k(keep=0.1)"), 0),
+        jaxcomp.distributed(
+            jaxcomp.make_exchange("gather", "random_k(keep=0.1)"), 0, allow_masked=True
+        ),
         jaxcomp.mixing(
-            jaxcomp.make_mixer("choco", "ring", 2, compressor="random_k(keep=0.1)"), 0
+            jaxcomp.make_mixer("choco", "ring", 2, compressor="random_k(keep=0.1)"),
+            seed=0,
+            allow_masked=True,
         ),
     ],
     ids=["distributed", "mixing"],
@@ -190,6 +195,70 @@ def test_links_of_parts_draw_apart_from_one_seed(link, key):
     rows = jnp.asarray(np.random.default_rng(0).normal(size=(2, 500)), jnp.float32)
     updates = jax.jit(jax.vmap(step, axis_name="workers"))(rows)
     assert not np.array_equal(updates["a"], updates["b"])
+
+
+RING = jaxcomp.make_mixer("choco", "ring", 2, compressor="sign")
+LINKS = {
+    "distributed": lambda **more: jaxcomp.distributed(EXCHANGE, 0, **more),
+    "mixing": lambda **more: jaxcomp.mixing(RING, 0, **more),
+}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_what_is_masked_is_refused(name):
+    """`optax.masked` hands it on as it is: each worker would go its own way."""
+    params = {"layer": fresh_params(), "out": jnp.zeros(3)}
+    tx = optax.masked(LINKS[name](), {"layer": {"w": True, "b": False}, "out": False})
+    with pytest.raises(
+        ValueError, match="layer/b is hidden by.*, as are 1 others: "
+    ) as e:
+        tx.init(params)
+    for way_out in ("policy=[('*/bias', 'none')]", "allow_masked=True"):
+        assert way_out in str(e.value)
+    allowed = optax.masked(LINKS[name](allow_masked=True), tree_of(params, "w"))
+    allowed.init(params)
+    partitioned: Any = {**params, "frozen": None}  # as by equinox
+    LINKS[name]().init(partitioned)
+
+
+def tree_of(params, name):
+    """A mask: what is called so, and nothing else."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: path[-1].key == name, params
+    )
+
+
+def test_what_is_masked_is_refused_by_pmean_too():
+    masked = {"w": jnp.zeros(3), "b": optax.MaskedNode()}
+    with pytest.raises(ValueError, match="^b is hidden by optax.masked: "):
+        jaxcomp.pmean(EXCHANGE).init(masked)
+    jaxcomp.pmean(EXCHANGE, allow_masked=True).init(masked)
+
+
+def test_what_the_ways_out_promise_holds():
+    """Uncompressed by a policy, or frozen: replicas stay the same."""
+    policy = jaxcomp.make_exchange(compressor="top_k(keep=0.2)", policy=[("b", "none")])
+    frozen = optax.multi_transform(
+        {
+            "train": jaxcomp.distributed(EXCHANGE, 0, allow_masked=True),
+            "freeze": optax.set_to_zero(),
+        },
+        {"w": "train", "b": "freeze"},
+    )
+    grads = jax.tree.map(
+        lambda p: jnp.asarray(RNG.normal(size=(2, *p.shape)), p.dtype), fresh_params()
+    )
+
+    def step(tx):
+        state = tx.init(fresh_params())
+        mean = jax.vmap(lambda g: tx.update(g, state)[0], axis_name="workers")
+        return jax.tree.map(np.asarray, jax.jit(mean)(grads))
+
+    sent, kept = step(jaxcomp.distributed(policy, 0)), step(frozen)
+    np.testing.assert_allclose(sent["b"][0], grads["b"].mean(axis=0), rtol=1e-6)
+    np.testing.assert_array_equal(kept["b"], 0)
+    for leaf in jax.tree.leaves((sent, kept)):
+        np.testing.assert_array_equal(leaf[0], leaf[1])
 
 
 def test_a_part_is_the_same_in_every_process():

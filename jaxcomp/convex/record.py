@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from jaxcomp.convex.simulation import Crew
-from jaxcomp.training.files import write_atomically
+from jaxcomp.files import write_atomically
 
 __all__ = [
     "Row",

@@ -7,10 +7,22 @@ Under `jax.shard_map` types tell which arrays differ along which axes, unless it
 from typing import Any
 
 import jax
+import optax
 
 from jaxcomp.base import Array, Tree, varies_over
 
-__all__ = ["SHARED", "SUMMED", "axis_index", "axis_size", "check_own", "is_typed"]
+__all__ = [
+    "LOCAL",
+    "SHARED",
+    "SUMMED",
+    "UNMIXED",
+    "axis_index",
+    "axis_size",
+    "check_own",
+    "check_whole",
+    "is_masked",
+    "is_typed",
+]
 
 # What `check_own` says of gradients, and of models.
 SUMMED = (
@@ -21,6 +33,19 @@ SUMMED = (
 SHARED = (
     "each worker trains a model of its own. Pass the models with a leading axis of the "
     "workers, or begin with"
+)
+
+# What `check_whole` says of the mean of gradients, and of models that are mixed.
+LOCAL = (
+    "each worker would apply its own gradient there, and replicas drift apart. To send "
+    "tensors uncompressed, do not mask them: make_exchange(policy=[('*/bias', 'none')])"
+    ". Say allow_masked=True where something else looks after the rest, as in "
+    "optax.multi_transform another link, or optax.set_to_zero"
+)
+UNMIXED = (
+    "nothing would draw these together. To send tensors uncompressed, do not mask "
+    "them: make_mixer(policy=[('*/bias', 'none')]). Say allow_masked=True where each "
+    "worker is to keep its own, or something else looks after the rest"
 )
 
 # What people call the axis of their workers, to be looked for where ours is not.
@@ -70,6 +95,26 @@ def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
                 "that merely happen to be equal take the same pcast"
             )
             raise ValueError(message)
+
+
+def check_whole(params: Tree, otherwise: str) -> None:
+    """Refuse a model of which `optax.masked` shows a part.
+
+    Args:
+      params: as the `init` of a link is given them.
+      otherwise: what becomes of the rest; a part of the message.
+    """
+    pairs, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=is_masked)
+    masked = [path for path, leaf in pairs if is_masked(leaf)]
+    if masked:
+        where = jax.tree_util.keystr(masked[0], simple=True, separator="/")
+        others = f", as are {len(masked) - 1} others" if len(masked) > 1 else ""
+        raise ValueError(f"{where} is hidden by optax.masked{others}: {otherwise}")
+
+
+def is_masked(node: Any) -> bool:
+    """True for what `optax.masked` puts in place of a leaf."""
+    return isinstance(node, optax.MaskedNode)
 
 
 def _unbound(axis: Any) -> str:

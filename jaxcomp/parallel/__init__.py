@@ -7,6 +7,7 @@ from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
 from jaxcomp.parallel.placing import (
     abstract,
     axes,
+    of_processes,
     place,
     spread,
     sum_over_processes,
@@ -22,6 +23,7 @@ __all__ = [
     "abstract",
     "axes",
     "map_step",
+    "of_processes",
     "place",
     "pmap",
     "setup",

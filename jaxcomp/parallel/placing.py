@@ -22,6 +22,7 @@ __all__ = [
     "by_axis",
     "is_none",
     "of_marked",
+    "of_processes",
     "partition",
     "place",
     "spread",
@@ -145,9 +146,17 @@ def sum_over_processes(values: np.ndarray) -> np.ndarray:
     """
     if jax.process_count() == 1:
         return values
+    return of_processes(values.astype(np.float64)).sum(axis=0)
+
+
+def of_processes(values: np.ndarray) -> np.ndarray:
+    """[processes, ...]: a small array of each process, of elements of 4 or 8 bytes.
+
+    All processes must call it at the same place, with arrays of one shape.
+    """
     # jax would round float64 to float32 on the way; bits travel as they are.
-    bits = multihost_utils.process_allgather(values.astype(np.float64).view(np.uint32))
-    return np.asarray(bits).view(np.float64).sum(axis=0)
+    bits = multihost_utils.process_allgather(values.view(np.uint32))
+    return np.asarray(bits).view(values.dtype)
 
 
 def of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:

@@ -88,7 +88,8 @@ def data_parallel(
         (0.0, [2.0, -2.0])
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
-    link = distributed(exchange)  # keys are passed
+    # Keys are passed. What is masked here is no param of the loss, and has no gradient.
+    link = distributed(exchange, allow_masked=True)
     check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
 
     def init(params: Tree) -> Comm:

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp._version import __version__
+from jaxcomp.files import write_atomically
 from jaxcomp.report.run_folder import METRIC_COLUMNS, STEP_COLUMNS
-from jaxcomp.training.files import write_atomically
 
 __all__ = [
     "Table",

@@ -1,0 +1,254 @@
+"""Checkpoints that a kill cannot half-write and a bad disk cannot pass off as whole.
+
+A checkpoint is a folder: arrays, written by orbax, and last of all a manifest of their
+SHA-256. As that one is replaced in one go, a folder holds the old checkpoint or the new
+one.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp import files, leaves, parallel
+from jaxcomp.base import Tree
+from jaxcomp.files import CheckpointError
+from jaxcomp.marks import check_state
+from jaxcomp.processes import check_alike, on_all_processes
+
+__all__ = [
+    "CheckpointError",
+    "NoCheckpoint",
+    "damage",
+    "read",
+    "restore",
+    "save",
+    "write",
+]
+
+# A new checkpoint takes the name that the one before it does not have.
+_ARRAYS = ("arrays", "arrays_2")
+_UNFINISHED = ".orbax-checkpoint-tmp"  # what orbax adds to a name until all is there
+_BEGUN = f".{files.MANIFEST}.begun"  # a file that is there while one is written
+
+
+class NoCheckpoint(CheckpointError, FileNotFoundError):
+    """There is none in the folder, or the first one was never finished."""
+
+
+def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) -> None:
+    """Write a state into a folder, in place of the checkpoint that it may hold.
+
+    The state of any loop: under pmap, `shard_map`, vmap or jit with shardings, of flax,
+    nnx, haiku or equinox. It holds arrays, NumPy's too, typed keys and numbers. A kill
+    meanwhile leaves the checkpoint before as it was. Of several processes all call it,
+    with one folder that all of them see.
+
+    Args:
+      folder: on a file system; it is made. One that holds other things is refused.
+      state: as the step returned it, with the parts of all workers.
+      allow: write also what `check_state` refuses.
+
+    Raises:
+      ValueError: what `check_state` says of the state.
+      CheckpointError: names the folder or the leaf that cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> folder = tempfile.mkdtemp()
+        >>> save(folder, {"w": jnp.ones(2), "step": 7})
+        >>> restore(folder, {"w": jnp.zeros(2), "step": 0})
+        {'step': 7, 'w': Array([1., 1.], dtype=float32)}
+    """
+    _orbax()
+    path = _path(folder)
+
+    def check() -> None:
+        if not allow:
+            check_state(state)
+        others = _others(path)
+        if others:
+            message = (
+                f"{path} holds other things, or a damaged checkpoint: {others[0]!r}. "
+                "Take another folder, or remove that"
+            )
+            raise CheckpointError(message)
+
+    on_all_processes(check)
+    write(path, state)
+
+
+def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
+    """The state of the checkpoint in a folder, to the bit.
+
+    Args:
+      folder: as in `save`.
+      like: a state of the same structure, shapes and types, such as the freshly built
+        one of a new process. It says where each array is to live, and what is one of
+        NumPy's or a number; `jax.ShapeDtypeStruct` with a sharding stands for an array.
+
+    Raises:
+      NoCheckpoint: a `FileNotFoundError`: there is nothing yet to go on from.
+      CheckpointError: names what is damaged, or how the state differs from this one.
+
+    Example:
+        >>> import tempfile
+        >>> try:
+        ...     restore(tempfile.mkdtemp(), {"step": 0})
+        ... except FileNotFoundError:
+        ...     print("a new run")
+        a new run
+    """
+    _orbax()
+    path = _path(folder)
+
+    def check() -> None:
+        if (path / files.MANIFEST).exists():
+            return
+        others = _others(path)
+        if others:
+            message = f"{path} holds no checkpoint of jaxcomp, but {others[0]!r}"
+            raise CheckpointError(message)
+        raise NoCheckpoint(f"{path} holds no checkpoint, or none that was finished")
+
+    on_all_processes(check)
+    problem = damage(path)
+    if problem:
+        raise CheckpointError(f"the checkpoint {path} is damaged: {problem}")
+    return read(path, like)
+
+
+def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> None:
+    """Write a whole checkpoint; all processes call it.
+
+    Args:
+      folder: absolute. The checkpoint in it stays usable until the new one is whole.
+      state: of arrays that are global, or the same in all processes.
+      texts: small files beside the arrays, by name; for a folder that is fresh.
+    """
+    is_first = jax.process_index() == 0
+    values = on_all_processes(lambda: leaves.written(state))
+    check_alike(values)
+
+    def prepare() -> int:
+        if not is_first:
+            return 0
+        if not folder.exists():
+            folder.mkdir(parents=True)
+            files.sync_folder(folder.parent)
+        _tidy(folder)
+        (folder / _BEGUN).touch()
+        return 1 if _ARRAYS[0] in files.listed(folder) else 0
+
+    # The first process alone looks, for others may see its files late.
+    choice = np.array([on_all_processes(prepare)])
+    arrays = _ARRAYS[int(parallel.sum_over_processes(choice)[0])]
+    with _orbax().StandardCheckpointer() as writer:
+        writer.save(folder / arrays, values, force=True)
+        writer.wait_until_finished()
+
+    def finish() -> None:
+        if not is_first:
+            return
+        for name, text in (texts or {}).items():
+            files.write_atomically(folder / name, text)
+        files.write_manifest(folder, [arrays, *(texts or {})])
+        _tidy(folder)
+
+    on_all_processes(finish)
+
+
+def read(folder: Path, like: Tree) -> Tree:
+    """The state of a whole checkpoint.
+
+    Args:
+      folder: absolute, without `damage`.
+      like: as in `restore`.
+    """
+    ocp, wanted = _orbax(), leaves.by_name(like)
+    found = files.listed(folder) & set(_ARRAYS)
+    if len(found) != 1:
+        raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
+    arrays = folder / found.pop()
+    with ocp.StandardCheckpointer() as reader:
+        metadata = reader.metadata(arrays)
+        tree = getattr(metadata, "item_metadata", metadata)
+        stored = {
+            name: leaves.Stored(
+                tuple(leaf.shape),
+                jnp.dtype(leaf.dtype).name,
+                is_number=isinstance(leaf, ocp.metadata.ScalarMetadata),
+            )
+            for name, leaf in dict(getattr(tree, "tree", tree)).items()
+        }
+        leaves.check_fit(wanted, stored, folder)
+        targets = {n: leaves.target(leaf, stored[n]) for n, leaf in wanted.items()}
+        got = reader.restore(arrays, targets)
+    restored = [
+        leaves.restored(name, leaf, stored[name], got[name])
+        for name, leaf in wanted.items()
+    ]
+    return jax.tree.unflatten(jax.tree.structure(like), restored)
+
+
+def damage(folder: Path) -> str | None:
+    """Why a checkpoint is not whole, or None; all processes say the same."""
+    own = files.damage(folder)
+    count = parallel.sum_over_processes(np.array([own is not None]))[0]
+    return own if own or not count else "another process cannot read it"
+
+
+def _orbax() -> Any:
+    """Imported here, for the library alone does without."""
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        message = "checkpoints are written by orbax: pip install 'jaxcomp[train]'"
+        raise ImportError(message) from error
+    return ocp
+
+
+def _path(folder: str | os.PathLike[str]) -> Path:
+    """The folder, absolute."""
+    if "://" in os.fspath(folder):
+        message = f"{folder} is no folder of a file system: save to one, and copy that"
+        raise CheckpointError(message)
+    path = Path(folder).absolute()
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path} is a file, and a checkpoint is a folder")
+    return path
+
+
+def _others(folder: Path) -> list[str]:
+    """What no checkpoint leaves in a folder; hidden files are nobody's matter."""
+    if not folder.is_dir():
+        return []
+    known = files.listed(folder) & set(_ARRAYS)
+    ours = {*known, *_left(folder), *([files.MANIFEST] if known else [])}
+    names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+    return sorted(names - ours)
+
+
+def _left(folder: Path) -> list[str]:
+    """Arrays that kills have left, and those of the checkpoint before."""
+    known = files.listed(folder) & set(_ARRAYS)
+    has_begun = bool(known) or (folder / _BEGUN).exists()
+    unfinished = [f"{name}{_UNFINISHED}" for name in _ARRAYS]
+    names = [*_ARRAYS, *unfinished] if has_begun else unfinished
+    return [n for n in names if n not in known and (folder / n).exists()]
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what kills have left, and the checkpoint before, if there was one."""
+    for gone in folder.glob(".arrays*.gone"):
+        shutil.rmtree(gone)
+    for name in _left(folder):
+        # Renamed first: a kill may leave half of it.
+        shutil.rmtree((folder / name).rename(folder / f".{name}.gone"))
+    for temporary in folder.glob(f".{files.MANIFEST}.*"):
+        temporary.unlink()

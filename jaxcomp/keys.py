@@ -1,0 +1,52 @@
+"""Typed keys of jax, and the numbers that they are made of."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array
+
+__all__ = ["as_keys", "is_key", "numbers_of", "numbers_spec"]
+
+
+def is_key(leaf: Any) -> bool:
+    """Whether an array, or the spec of one, is of keys.
+
+    Example:
+        >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0)), is_key(0)
+        (True, False, False)
+    """
+    kinds = jax.Array | jax.ShapeDtypeStruct
+    return isinstance(leaf, kinds) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+
+
+def numbers_of(leaf: Any) -> Any:
+    """The numbers of keys; anything else as it is.
+
+    Example:
+        >>> numbers_of(jax.random.key(3))
+        Array([0, 3], dtype=uint32)
+    """
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf
+
+
+def numbers_spec(like: Any) -> Any:
+    """What `numbers_of` makes of keys, as a spec, of a spec too."""
+    if not is_key(like):
+        return like
+    data = jax.eval_shape(jax.random.key_data, _spec(like))
+    return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=like.sharding)
+
+
+def as_keys(numbers: Array, like: Any) -> Array:
+    """The numbers as keys, where `like` is of keys."""
+    if not is_key(like):
+        return numbers
+    found = []  # of arrays alone jax tells the generator, so it is asked in a trace
+    jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), _spec(like))
+    return jax.random.wrap_key_data(numbers, impl=found[0])
+
+
+def _spec(keys: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(keys.shape, keys.dtype)

@@ -1,0 +1,264 @@
+"""What a checkpoint holds of each leaf of a state, and how it becomes that leaf again.
+
+A leaf is known by its path: there is no pickled structure, and a person can read it.
+Two kinds are told by their names too: arrays without elements, which nobody has to
+write, and typed keys, which are written as the numbers that they are made of.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import Tree
+from jaxcomp.files import CheckpointError
+from jaxcomp.keys import as_keys, is_key, numbers_of, numbers_spec
+from jaxcomp.processes import (
+    is_local,
+    is_stack,
+    own_stack,
+    stacked_spec,
+    stacks_of_all,
+)
+
+__all__ = [
+    "Stored",
+    "by_name",
+    "check_fit",
+    "restored",
+    "target",
+    "written",
+]
+
+
+class Stored(NamedTuple):
+    """What is known of something written, before it is read."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_number: bool = False  # of Python, which takes the type of what it meets
+
+
+def by_name(state: Tree) -> dict[str, Any]:
+    """The leaves of a state by the names under which they are written.
+
+    Example:
+        >>> list(by_name({"w": [1.0, 2.0], "none": None, "key": jax.random.key(0)}))
+        ['key: key<fry>', 'w.0', 'w.1']
+    """
+    named: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        if not _is_number(leaf) and not _is_array(leaf):
+            raise _strange(name, leaf)
+        if _is_empty(leaf):
+            name += f": {leaf.dtype}{list(leaf.shape)}"
+        elif is_key(leaf):
+            name += f": {leaf.dtype}"
+        if name in named:
+            message = (
+                f"two arrays of the state would be stored as {name!r}, one of them at "
+                f"{jax.tree_util.keystr(path)}: rename it, for one would be lost"
+            )
+            raise CheckpointError(message)
+        named[name] = leaf
+    return named
+
+
+def written(state: Tree) -> dict[str, Any]:
+    """What is written: arrays, and numbers of Python, by name.
+
+    Example:
+        >>> written({"step": 3, "lr": np.float32(0.5), "none": jnp.zeros(0)})
+        {'lr': array(0.5, dtype=float32), 'none: float32[0]': True, 'step': 3}
+    """
+    values = {name: _written(name, leaf) for name, leaf in by_name(state).items()}
+    if not values:
+        raise CheckpointError("the state holds nothing that could be written")
+    return values
+
+
+def check_fit(like: dict[str, Any], stored: dict[str, Stored], where: Any) -> None:
+    """Refuse a checkpoint of another state, and say what differs.
+
+    Args:
+      like: the leaves of the state to be restored, `by_name`.
+      stored: what there is.
+      where: of the message.
+    """
+    for name, leaf in like.items():
+        if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None:
+            message = (
+                f"nothing says where {name} is to live: give the freshly built state "
+                "itself, or jax.ShapeDtypeStruct(shape, dtype, sharding=...)"
+            )
+            raise CheckpointError(message)
+    differences = [f"only in the checkpoint: {n}" for n in stored if n not in like]
+    differences += [f"only in this run: {n}" for n in like if n not in stored]
+    differences += [
+        f"{n}: checkpoint {_shown(stored[n])}, this run {_shown(_expected(leaf))}"
+        for n, leaf in like.items()
+        if n in stored and not _fits(stored[n], _expected(leaf))
+    ]
+    if differences:
+        shown = "\n  ".join(differences[:8])
+        more = f"\n  and {len(differences) - 8} more" if len(differences) > 8 else ""
+        raise CheckpointError(f"{where} is of another state:\n  {shown}{more}")
+
+
+def target(like: Any, stored: Stored) -> Any:
+    """What orbax is asked for: an array on devices, or one of NumPy's, on the host.
+
+    Args:
+      like: a leaf of the state to be restored.
+      stored: what there is of it.
+    """
+    sharding = getattr(like, "sharding", None)
+    # Uncommitted arrays, such as the counters of a fresh optimiser, go where the others
+    # are. Orbax would pin them to a device, and jit would refuse to mix them.
+    is_free = not getattr(like, "committed", True)
+    if is_stack(sharding):
+        return stacked_spec(numbers_spec(like))
+    if sharding is None or is_free or is_local(sharding) or stored.is_number:
+        return np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
+    return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=sharding)
+
+
+def restored(name: str, like: Any, stored: Stored, got: Any) -> Any:
+    """The leaf, of the kind that `like` is.
+
+    Args:
+      name: of messages.
+      like: a leaf of the state to be restored.
+      stored: what there is of it.
+      got: what orbax has read, as `target` asked.
+    """
+    if _is_number(like):
+        return type(like)(np.asarray(got).item())
+    if isinstance(got, jax.Array):
+        is_part = is_stack(like.sharding)
+        return as_keys(own_stack(got, like.sharding) if is_part else got, like)
+    spec = numbers_spec(like)
+    if _is_empty(like):
+        got = np.zeros(spec.shape, spec.dtype)
+    else:
+        got = _exactly(name, np.asarray(got), spec.dtype)
+        if isinstance(like, np.generic):
+            return like.dtype.type(got)
+        if stored.is_number and isinstance(like, jax.Array | jax.ShapeDtypeStruct):
+            got = _weak(got)
+    return got if isinstance(like, np.ndarray) else as_keys(_placed(got, like), like)
+
+
+def _written(name: str, leaf: Any) -> Any:
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        raise _strange(name, leaf)
+    if _is_empty(leaf):
+        return True
+    leaf = numbers_of(leaf)
+    if isinstance(leaf, jax.Array):
+        if leaf.weak_type and not leaf.ndim:
+            leaf = np.asarray(leaf.addressable_data(0)).item()
+        elif is_stack(leaf.sharding):
+            leaf = stacks_of_all(leaf)
+        elif is_local(leaf.sharding):
+            leaf = np.asarray(leaf)  # of one process; all of them have the same
+    elif isinstance(leaf, np.generic | complex):
+        leaf = np.asarray(leaf)
+    _check_dtype(name, leaf.dtype if _is_array(leaf) else np.asarray(leaf).dtype)
+    return leaf
+
+
+def _strange(name: str, leaf: Any) -> CheckpointError:
+    return CheckpointError(
+        f"{name} is a {type(leaf).__name__}, and a checkpoint holds arrays, numbers "
+        "and keys: leave it out of the state, or put None in its place"
+    )
+
+
+def _is_array(leaf: Any) -> bool:
+    kinds = jax.Array | np.ndarray | np.generic | jax.ShapeDtypeStruct
+    return isinstance(leaf, kinds)
+
+
+def _is_number(leaf: Any) -> bool:
+    is_any = isinstance(leaf, bool | int | float | complex)
+    return is_any and not isinstance(leaf, np.generic)
+
+
+def _is_empty(leaf: Any) -> bool:
+    return _is_array(leaf) and not leaf.size
+
+
+def _expected(like: Any) -> Stored:
+    """What has to be stored for a leaf."""
+    if _is_empty(like):
+        return Stored((), "bool", is_number=True)
+    if _is_number(like):
+        return Stored((), np.asarray(like).dtype.name, is_number=True)
+    data = numbers_spec(like)
+    if is_stack(getattr(like, "sharding", None)):
+        data = stacked_spec(data)
+    return Stored(tuple(data.shape), jnp.dtype(data.dtype).name)
+
+
+def _fits(stored: Stored, expected: Stored) -> bool:
+    """Whether one can be read as the other.
+
+    A number may have become an array of the same kind, or the other way round: a step
+    counts from Python's 0, and is an array after the first.
+    """
+    if not stored.is_number and not expected.is_number:
+        return stored[:2] == expected[:2]
+    kinds = (jnp.bool_, jnp.integer, jnp.floating, jnp.complexfloating)
+    pair = (stored.dtype, expected.dtype)
+    is_same = any(all(jnp.issubdtype(x, kind) for x in pair) for kind in kinds)
+    return is_same and stored.shape == expected.shape == ()
+
+
+def _shown(stored: Stored) -> str:
+    return f"{stored.dtype}{list(stored.shape)}"
+
+
+def _exactly(name: str, got: np.ndarray, dtype: Any) -> np.ndarray:
+    """An array in a dtype, and in its order of bytes."""
+    if got.dtype == dtype:
+        return got
+    with np.errstate(all="ignore"):
+        result = got.astype(dtype)
+    if not np.array_equal(result, got, equal_nan=jnp.issubdtype(dtype, jnp.inexact)):
+        message = (
+            f"{name}: checkpoint {got.dtype} {got.item()}, which {dtype}, as it is in "
+            "this run, does not hold"
+        )
+        raise CheckpointError(message)
+    return result
+
+
+def _weak(number: np.ndarray) -> Any:
+    """A number that goes on to take the type of what it meets, if its own is usual."""
+    plain = number.item()
+    is_usual = jnp.asarray(type(plain)()).dtype == number.dtype
+    return jnp.asarray(plain) if is_usual else number
+
+
+def _placed(x: Any, like: Any) -> jax.Array:
+    """On the devices where `like` is; an uncommitted one stays so."""
+    if not getattr(like, "committed", True):
+        return jnp.asarray(x)
+    return jax.device_put(x, like.sharding)
+
+
+def _check_dtype(name: str, dtype: Any) -> None:
+    """Refuse what orbax would refuse without a name."""
+    import tensorstore  # what orbax writes with; of the extra `train`
+
+    try:
+        tensorstore.dtype(np.dtype(dtype).name)
+    except (TypeError, ValueError):
+        message = (
+            f"{name} is of dtype {dtype}, which orbax cannot write: give it another "
+            "one before, such as int8 or float32"
+        )
+        raise CheckpointError(message) from None

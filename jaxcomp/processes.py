@@ -1,0 +1,106 @@
+"""What several processes do together before they write or read, and what each has.
+
+Under pmap arrays are of one process: what is the same on all workers is a copy in each,
+and of what workers have of their own each process holds a stack. Together these make
+one array.
+"""
+
+import zlib
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from jaxcomp import parallel
+from jaxcomp.files import CheckpointError
+
+__all__ = [
+    "check_alike",
+    "is_local",
+    "is_stack",
+    "on_all_processes",
+    "own_stack",
+    "stacked_spec",
+    "stacks_of_all",
+]
+
+T = TypeVar("T")
+
+
+def on_all_processes(act: Callable[[], T]) -> T:
+    """Do something on every process; what fails on one fails on all.
+
+    Otherwise the others would wait for it, and long.
+    """
+    result: Any = None
+    error = None
+    try:
+        result = act()
+    except Exception as raised:
+        error = raised
+    failed = parallel.sum_over_processes(np.array([error is not None]))[0]
+    if error is not None:
+        raise error
+    if failed:
+        raise CheckpointError("another process failed; its own message says why")
+    return result
+
+
+def check_alike(values: dict[str, Any]) -> None:
+    """Refuse what each process has for itself, where they differ: one would be kept.
+
+    Args:
+      values: by name, the same names on all processes.
+    """
+    own = {n: np.asarray(x) for n, x in values.items() if not isinstance(x, jax.Array)}
+    if jax.process_count() == 1 or not own:
+        return
+    digests = [zlib.crc32(x.tobytes()) for x in own.values()]
+    rows = parallel.of_processes(np.array(digests, np.uint32))
+    differing = [n for n, column in zip(own, rows.T, strict=True) if len({*column}) > 1]
+    if differing:
+        message = (
+            f"{differing[0]} differs between processes, and is on no device that they "
+            "share, so that one process's would be kept for all: make it a global "
+            "array, as jaxcomp.parallel.place does"
+        )
+        raise CheckpointError(message)
+
+
+def is_local(sharding: Any) -> bool:
+    """Whether an array is this process's alone, where there are several."""
+    return jax.process_count() > 1 and sharding.is_fully_addressable
+
+
+def is_stack(sharding: Any) -> bool:
+    """Whether an array is what the workers of this process have, as under pmap."""
+    is_named = isinstance(sharding, NamedSharding)
+    return is_named and is_local(sharding) and sharding.spec[:1] not in ((), (None,))
+
+
+def stacks_of_all(x: jax.Array) -> jax.Array:
+    """The stacks of all processes in one global array, one behind the other."""
+    sharding = stacked_spec(x).sharding
+    return jax.make_array_from_process_local_data(sharding, np.asarray(x))
+
+
+def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
+    """Of what `stacks_of_all` makes of a stack."""
+    length, *rest = like.shape
+    pieces = length // like.sharding.shard_shape(like.shape)[0]
+    devices = [
+        [d for d in jax.devices() if d.process_index == process][:pieces]
+        for process in range(jax.process_count())
+    ]
+    mesh = Mesh(np.array(devices).reshape(-1), parallel.AXIS)
+    sharding = NamedSharding(mesh, P(parallel.AXIS))
+    shape = (length * jax.process_count(), *rest)
+    return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
+
+
+def own_stack(x: jax.Array, sharding: Any) -> jax.Array:
+    """This process's stack of what `stacks_of_all` made."""
+    return jax.device_put(parallel.to_host(x), sharding)
