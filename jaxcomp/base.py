@@ -38,7 +38,7 @@ Tree: TypeAlias = Any  # a pytree of arrays
 Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the data
 State: TypeAlias = Any  # a pytree; () when there is nothing to remember
 Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
-Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: exchanges/collectives
+Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: collectives
 
 
 class Figure(NamedTuple):

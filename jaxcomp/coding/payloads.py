@@ -35,7 +35,7 @@ class Sparse(NamedTuple):
     """Chosen elements with their places in the flattened tensor."""
 
     values: Array  # [k]
-    indices: Any  # ascending, as `jaxcomp.indices` codes them
+    indices: Any  # ascending, as `jaxcomp.coding.indices` codes them
 
 
 class Seeded(NamedTuple):

@@ -40,7 +40,7 @@ def choco(
 
     Any contraction works: what a message leaves out stays in x - x_hat and comes with
     the next ones. Estimates start at the initial models, and p at their differences:
-    `jaxcomp.exchanges.starts` says where `init` knows these. p is kept instead of
+    `jaxcomp.starts` says where `init` knows these. p is kept instead of
     sum_j w_ij x_hat_j: it rounds relative to what workers disagree on, and not relative
     to the model, so that the mean hardly drifts.
 

@@ -29,7 +29,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
     x += D(q),  p += sum_j w_ij (D(q_j) - D(q))
 
     The neighbours know each model exactly: it is its start, of which p knows the
-    differences (`jaxcomp.exchanges.starts`), and the sum of its messages. There is no
+    differences (`jaxcomp.starts`), and the sum of its messages. There is no
     feedback of what a message leaves out: a compressor that keeps little needs a tiny
     learning rate, or diverges. `choco` does not.
 

@@ -58,7 +58,7 @@ class Topology(NamedTuple):
 
     @property
     def spectral_gap(self) -> float:
-        """See `jaxcomp.gossip.weights.spectral_gap`; 1 is the exact mean."""
+        """See `jaxcomp.gossip._weights.spectral_gap`; 1 is the exact mean."""
         return spectral_gap([r.matrix for r in self.rounds])
 
     @property

@@ -58,7 +58,7 @@ FAULTS = [
         "jaxcomp/coding/indices.py",
         "max(0, (limit // count).bit_length() - 1)",
         "max(0, (limit // count).bit_length() + 1)",
-        "tests/test_indices.py::test_places_cost_little_more_than_their_information",
+        "tests/coding/test_indices.py::test_places_cost_little_more_than_their_information",
     ),
     # --- Keys -------------------------------------------------------------------------
     Fault(
