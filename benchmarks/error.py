@@ -27,8 +27,9 @@ from benchmarks import gradients
 from benchmarks.common import write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
-from jaxcomp.base import Compressor, spec_of
+from jaxcomp.base import Compressor
 from jaxcomp.report import style
+from jaxcomp.trees import spec_of
 
 __all__ = ["LINES", "THEORY", "Line", "Row", "main"]
 

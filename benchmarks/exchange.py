@@ -40,7 +40,7 @@ from benchmarks.common import (
 )
 from benchmarks.vectors import draw
 from jaxcomp import make_exchange, parallel, wire
-from jaxcomp.exchanges.common import with_method
+from jaxcomp.exchanges._common import with_method
 from jaxcomp.report import style
 from jaxcomp.scope import lift
 

@@ -24,13 +24,13 @@ from jaxcomp import (
 from jaxcomp._version import __version__
 from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
 from jaxcomp.checkpoint import CheckpointError, restore, save
+from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.parallel import pmap, shard_map
-from jaxcomp.payloads import nbits
 from jaxcomp.sharded import (
     Comm,
     DataParallel,

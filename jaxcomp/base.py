@@ -8,13 +8,10 @@ and draws the models together. `PerWorker` marks state that differs between work
 never what the next step needs.
 """
 
-import functools
-import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 __all__ = [
@@ -29,21 +26,11 @@ __all__ = [
     "Mixed",
     "Mixer",
     "PerWorker",
-    "cast",
-    "cast_like",
-    "compressor",
     "is_clock",
     "is_per_worker",
-    "joint_dtype",
     "no_bound",
     "no_choice",
-    "spec_of",
     "ticked",
-    "vary_like",
-    "varies_over",
-    "wide_spec",
-    "widen",
-    "zeros_like_spec",
 ]
 
 Array: TypeAlias = jax.Array
@@ -51,7 +38,7 @@ Tree: TypeAlias = Any  # a pytree of arrays
 Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the data
 State: TypeAlias = Any  # a pytree; () when there is nothing to remember
 Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
-Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: exchanges/collectives
+Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: collectives
 
 
 class Figure(NamedTuple):
@@ -241,191 +228,3 @@ def ticked(state: State) -> State:
         return Clock(node.step + 1) if is_clock(node) else node
 
     return jax.tree.map(later, state, is_leaf=is_clock)
-
-
-def spec_of(tree: Tree) -> Spec:
-    """Shapes and dtypes of a tree of arrays, tracers or specs.
-
-    Example:
-        >>> spec_of(jnp.zeros((2, 3)))
-        ShapeDtypeStruct(shape=(2, 3), dtype=float32)
-    """
-    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
-
-
-def zeros_like_spec(spec: Spec) -> Tree:
-    """A tree of zeros with the given shapes and dtypes."""
-    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
-
-
-def varies_over(x: Any) -> frozenset[str]:
-    """The axes along which `jax.shard_map` takes an array to differ.
-
-    None where nothing is known: under other mappers, and under `check_vma=False`.
-
-    Example:
-        >>> varies_over(jnp.ones(3))
-        frozenset()
-    """
-    kind = jax.typeof(x)
-    # The first jax versions of 0.10 call it `vma`.
-    return (
-        kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
-    )
-
-
-def vary_like(tree: Tree, like: Tree) -> Tree:
-    """The same arrays, typed to differ along all axes along which `like` does.
-
-    A loop begins with what has the type of its result, and branches have results of
-    one type: constants have to be told so where `jax.shard_map` checks types. Nothing
-    is computed.
-
-    Args:
-      tree: arrays.
-      like: arrays.
-    """
-    axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(like)))
-
-    def typed(x: Array) -> Array:
-        missing = axes - varies_over(x)
-        return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-    return jax.tree.map(typed, tree)
-
-
-def wide_spec(spec: Spec) -> Spec:
-    """The same shapes in at least float32: sums and residuals live there.
-
-    Example:
-        >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
-        dtype('float32')
-    """
-
-    def widen(s: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
-
-    return jax.tree.map(widen, spec)
-
-
-def joint_dtype(dtypes: Iterable[Any]) -> Any:
-    """The type of a vector of parts of several types: theirs, or at least float32.
-
-    Example:
-        >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
-        dtype('float32')
-        >>> joint_dtype([jnp.dtype("float16")])
-        dtype('float16')
-    """
-    first, *others = set(dtypes)
-    if not others:
-        return first
-    # float16 and bfloat16 have no common type in NumPy.
-    wide = [np.promote_types(dtype, np.float32) for dtype in (first, *others)]
-    return functools.reduce(np.promote_types, wide)
-
-
-def cast(x: Array, dtype: Any) -> Array:
-    """An array in another dtype; numbers beyond its largest become the largest.
-
-    A NaN or an infinity stays what it is: it is to be seen.
-
-    Example:
-        >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
-        [65504.0, inf]
-    """
-    if np.promote_types(x.dtype, dtype) != dtype:
-        largest = jnp.asarray(jnp.finfo(dtype).max, x.dtype)
-        x = jnp.where(jnp.isfinite(x), jnp.clip(x, -largest, largest), x)
-    return x.astype(dtype)
-
-
-def cast_like(tree: Tree, spec: Spec) -> Tree:
-    """The tree in the dtypes of a spec, as by `cast`; another tree serves as one.
-
-    Example:
-        >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
-        dtype(bfloat16)
-    """
-    return jax.tree.map(lambda x, s: cast(x, s.dtype), tree, spec)
-
-
-def widen(tree: Tree) -> Tree:
-    """The tree in at least float32.
-
-    Example:
-        >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype
-        dtype('float32')
-    """
-    return cast_like(tree, wide_spec(tree))
-
-
-def compressor(
-    name: str,
-    *,
-    compress: Callable[[Array, State, Array], tuple[Payload, State]],
-    decompress: Callable[[Payload, Spec], Array],
-    ideal_bits: Callable[[Spec], float],
-    contraction: Callable[[Spec], float | None],
-    unbiased: bool,
-    aligned: bool = False,
-    init: Callable[[Spec], State] = lambda spec: (),
-    accumulate: Callable[[Array, Payload], Array] | None = None,
-    support: Callable[[Spec], int] = lambda spec: math.prod(spec.shape),
-    figures: tuple[Figure, ...] = (),
-) -> Compressor:
-    """A `Compressor` for arrays, compiled, with the usual defaults filled in.
-
-    Args:
-      name: the spec string, canonical.
-      compress: (x, state, key) -> (payload, state).
-      decompress: (payload, spec) -> x_hat.
-      ideal_bits: spec -> information bound in bits.
-      contraction: spec -> delta, or None where no bound below |x|^2 holds.
-      unbiased: whether E[C(x)] == x.
-      aligned: see `Compressor.aligned`.
-      init: spec -> state; default: no state.
-      accumulate: (total, payload) -> total + x_hat, for payloads that can be added
-        without a dense x_hat; default: decompress and add.
-      support: spec -> bound on the elements of C(x) that are not zero; default: all.
-      figures: what the method reports of each payload.
-    """
-
-    def dense_add(total: Array, payload: Payload) -> Array:
-        return total + decompress(payload, spec_of(total))
-
-    add = accumulate or dense_add
-
-    def decompress_sum(payloads: Payload, spec: Spec) -> Array:
-        # One payload after the other. A single scatter of all sparse payloads would
-        # add duplicates in any order on a GPU, and replicas would drift apart.
-        def body(i: Array, total: Array) -> Array:
-            return add(total, jax.tree.map(lambda leaf: leaf[i], payloads))
-
-        count = jax.tree.leaves(payloads)[0].shape[0]
-        start = vary_like(zeros_like_spec(wide_spec(spec)), payloads)
-        return jax.lax.fori_loop(0, count, body, start)
-
-    return Compressor(
-        name=name,
-        init=init,
-        compress=jax.jit(compress),
-        decompress=_with_spec(jax.jit(decompress, static_argnums=1)),
-        accumulate=add,
-        decompress_sum=_with_spec(jax.jit(decompress_sum, static_argnums=1)),
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=unbiased,
-        aligned=aligned,
-        support=support,
-        figures=figures,
-    )
-
-
-def _with_spec(decode: Callable[[Payload, Spec], Array]) -> Callable[..., Array]:
-    """Let an array stand for its spec, and forget where a spec's array lived."""
-
-    def decompress(payload: Payload, spec: Spec) -> Array:
-        return decode(payload, spec_of(spec))
-
-    return decompress

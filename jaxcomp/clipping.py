@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxcomp import collectives
 from jaxcomp.base import Array, Axis, Tree
-from jaxcomp.exchanges import collectives
-from jaxcomp.norms import clipped, norm, norms, scale_to
+from jaxcomp.trees import clipped, norm, norms, scale_to
 
 __all__ = ["clip_by_norm", "clip_by_worker_norm", "clip_values_by_worker_norm"]
 

@@ -21,6 +21,7 @@ from jaxcomp.processes import (
     stacked_spec,
     stacks_of_all,
 )
+from jaxcomp.trees import name_of
 
 __all__ = [
     "Stored",
@@ -49,7 +50,7 @@ def by_name(state: Tree) -> dict[str, Any]:
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
+        name = name_of(path, separator=".")
         if not _is_number(leaf) and not _is_array(leaf):
             raise _strange(name, leaf)
         if _is_empty(leaf):

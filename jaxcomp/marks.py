@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxcomp.base import PerWorker, Tree, is_per_worker, vary_like
+from jaxcomp.base import PerWorker, Tree, is_per_worker
 from jaxcomp.keys import numbers_of
 from jaxcomp.transform import DistributedState
+from jaxcomp.trees import name_of, vary_like
 
 __all__ = ["check_state", "per_worker"]
 
@@ -178,4 +179,4 @@ def _nodes(tree: Tree, is_leaf: Any = None) -> list[tuple[Any, Any]]:
 
 
 def _name(*path: Any) -> str:
-    return jax.tree_util.keystr(path, simple=True, separator="/")
+    return name_of(path)

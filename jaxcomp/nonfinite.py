@@ -13,7 +13,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, State, Tree, is_clock, varies_over
+from jaxcomp.base import Array, State, Tree, is_clock
+from jaxcomp.trees import varies_over
 
 __all__ = [
     "Attempt",

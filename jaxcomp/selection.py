@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import bitmaps
-from jaxcomp.base import Array, vary_like
+from jaxcomp.base import Array
+from jaxcomp.coding import bitmaps
+from jaxcomp.trees import vary_like
 
 __all__ = ["Selected", "largest", "magnitude_bits", "magnitude_bits_of"]
 

@@ -20,9 +20,8 @@ from jaxcomp.base import (
     Tree,
     is_per_worker,
     ticked,
-    vary_like,
 )
-from jaxcomp.exchanges.border import (
+from jaxcomp.border import (
     LOCAL,
     SHARED,
     SUMMED,
@@ -33,6 +32,7 @@ from jaxcomp.exchanges.border import (
     is_masked,
 )
 from jaxcomp.nonfinite import attempt
+from jaxcomp.trees import vary_like
 
 __all__ = [
     "DistributedState",

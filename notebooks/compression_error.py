@@ -36,7 +36,7 @@ from matplotlib.ticker import NullLocator
 
 import jaxcomp
 from jaxcomp import data, models, parallel
-from jaxcomp.exchanges.common import measure
+from jaxcomp.infos import measure
 from jaxcomp.report import style
 from jaxcomp.scope import lift
 

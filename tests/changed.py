@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parent.parent
 OF_FOLDER = {
     "configs": "tests/test_configs.py",
     "docs": "tests/test_docs.py",
+    "examples": "tests/test_examples.py",
     "notebooks": "tests/test_notebooks.py",
     "benchmarks": "tests/test_benchmarks.py",
 }

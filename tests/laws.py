@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import nbits
-from jaxcomp.base import Compressor, spec_of, wide_spec
-from jaxcomp.payloads import fuse, map_values, split
+from jaxcomp.base import Compressor
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.coding.payloads import map_values
+from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = [
     "CHUNK",

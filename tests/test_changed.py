@@ -8,7 +8,7 @@ from tests.changed import belonging_to
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("jaxcomp/parallel.py", ["jaxcomp/parallel.py", "tests/test_parallel.py"]),
+        ("jaxcomp/marks.py", ["jaxcomp/marks.py", "tests/test_marks.py"]),
         ("jaxcomp/gossip/choco.py", ["jaxcomp/gossip/choco.py", "tests/gossip"]),
         ("tests/gossip/runs.py", ["tests/gossip"]),
         ("tests/mutations/faults.py", ["tests/test_mutations.py"]),

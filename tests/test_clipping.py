@@ -12,7 +12,7 @@ from jaxcomp.clipping import (
     clip_by_worker_norm,
     clip_values_by_worker_norm,
 )
-from jaxcomp.norms import clipped, norm, norms
+from jaxcomp.trees import clipped, norm, norms
 
 
 def apply(tx: Any, tree: Any) -> Any:

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import parallel
-from jaxcomp.exchanges import collectives
+from jaxcomp import collectives, parallel
 from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, trees, two_steps
 from tests.tiers import tiers
 

@@ -5,9 +5,10 @@ import math
 import jax.numpy as jnp
 
 from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import capped, sparse
-from jaxcomp.compressors.capped import Capped
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.compressors import _capped, _sparse
+from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["adaptive_threshold", "half"]
@@ -40,19 +41,19 @@ def adaptive_threshold(
       Residual Gradient Compression for Data-Parallel Distributed Training,
       arXiv:1712.02679, 2017 (the rule, within bins and with a residue).
     """
-    capped.check_cap(cap, index, overflow)
+    _capped.check_cap(cap, index, overflow)
     arguments = {"cap": cap, "index": index, "overflow": overflow}
 
     def room(size: int) -> int:
-        return sparse.kept(size, cap)
+        return _sparse.kept(size, cap)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
         flat = x.reshape(-1)
         # This may lose a NaN (reductions by max do on some machines), which passes
         # every threshold all the same.
         floor = half(jnp.max(jnp.abs(flat)))
-        chosen = capped.reaching(flat, floor, room(flat.size))
-        return capped.send(flat, chosen, index, overflow), state
+        chosen = _capped.reaching(flat, floor, room(flat.size))
+        return _capped.send(flat, chosen, index, overflow), state
 
     def contraction(spec: Spec) -> float:
         size = math.prod(spec.shape)
@@ -61,13 +62,13 @@ def adaptive_threshold(
     return compressor(
         canonical(adaptive_threshold, ["cap"], **arguments),
         compress=compress,
-        decompress=sparse.decompress,
-        accumulate=sparse.accumulate,
-        ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
+        decompress=_sparse.decompress,
+        accumulate=_sparse.accumulate,
+        ideal_bits=lambda spec: _sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=contraction,
         unbiased=False,
         support=lambda spec: room(math.prod(spec.shape)),
-        figures=(capped.overflow_figure(room),),
+        figures=(_capped.overflow_figure(room),),
     )
 
 

@@ -3,10 +3,11 @@
 import jax.numpy as jnp
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import matrices
-from jaxcomp.compressors.matrices import Factors
-from jaxcomp.payloads import Dense
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.payloads import Dense
+from jaxcomp.compressors import _matrices
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._matrices import Factors
 
 __all__ = ["atomo", "chances", "draw"]
 
@@ -38,13 +39,13 @@ def atomo(rank: int = 4) -> Compressor:
       arXiv:1806.04090, 2018. Madow, On the theory of systematic sampling, II, Annals of
       Mathematical Statistics 20, 1949.
     """
-    matrices.check_rank(rank)
+    _matrices.check_rank(rank)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
-        if not matrices.pays(x.shape, rank):
+        if not _matrices.pays(x.shape, rank):
             return Dense(x), state
-        matrix, factor = matrices.in_range(matrices.fold(x))
-        lengths, left, right = matrices.spectrum(matrix)
+        matrix, factor = _matrices.in_range(_matrices.fold(x))
+        lengths, left, right = _matrices.spectrum(matrix)
         order = jnp.argsort(lengths, descending=True)
         p = chances(lengths[order], rank)
         offset = noise.uniform(noise.seed_of(key), ())
@@ -53,19 +54,19 @@ def atomo(rank: int = 4) -> Compressor:
         # A chance of zero belongs to a triple of length zero.
         scale = jnp.where(p > 0, 1 / jnp.where(p > 0, p, 1), 0)
         left = left[places] * scale[:, None]
-        return matrices.send(left, right[places], factor, x), state
+        return _matrices.send(left, right[places], factor, x), state
 
     def contraction(spec: Spec) -> float | None:
-        if not matrices.pays(spec.shape, rank):
+        if not _matrices.pays(spec.shape, rank):
             return 1.0
-        delta = 2 - matrices.short_side(spec.shape) / rank
+        delta = 2 - _matrices.short_side(spec.shape) / rank
         return delta if delta > 0 else None
 
     return compressor(
         f"atomo(rank={rank})",
         compress=compress,
-        decompress=matrices.decompress,
-        ideal_bits=lambda spec: matrices.ideal_bits(spec, rank),
+        decompress=_matrices.decompress,
+        ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
         contraction=contraction,
         unbiased=True,
     )

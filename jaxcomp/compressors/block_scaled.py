@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import buckets
-from jaxcomp.payloads import complete, pack_symbols, unpack_symbols
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.compressors import _buckets
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["BlockScaled", "block_scaled"]
@@ -78,13 +79,13 @@ def block_scaled(
     def compress(x: Array, state: State, key: Array) -> tuple[BlockScaled, State]:
         flat = x.reshape(-1)
         reach = grid.reach if nearest else grid.largest
-        exponents = _exponents(buckets.peaks(flat, block), reach)
+        exponents = _exponents(_buckets.peaks(flat, block), reach)
         first, second = _powers(-_steps(exponents, grid), exponents)
         values = complete(flat, alphabet).astype(jnp.float32)
-        values = values * buckets.spread(first, block, values.size)
-        values = values * buckets.spread(second, block, values.size)
+        values = values * _buckets.spread(first, block, values.size)
+        values = values * _buckets.spread(second, block, values.size)
         seed = None if nearest else noise.seed_of(key)
-        places = buckets.round_to(_place(values, bits), levels, seed)
+        places = _buckets.round_to(_place(values, bits), levels, seed)
         symbols = (places + levels).astype(jnp.uint8)
         return BlockScaled(exponents, pack_symbols(symbols, alphabet)), state
 
@@ -94,8 +95,8 @@ def block_scaled(
         values = _value(symbols, bits)
         exponents = payload.exponents
         first, second = _powers(_steps(exponents, grid), exponents)
-        values = values * buckets.spread(first, block, size)
-        values = values * buckets.spread(second, block, size)
+        values = values * _buckets.spread(first, block, size)
+        values = values * _buckets.spread(second, block, size)
         # The largest number rounds to one that is not there.
         largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
         values = jnp.clip(values, -largest, largest)
@@ -103,7 +104,7 @@ def block_scaled(
 
     def ideal_bits(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return size * math.log2(alphabet) + 8 * buckets.rows(size, block)
+        return size * math.log2(alphabet) + 8 * _buckets.rows(size, block)
 
     def contraction(spec: Spec) -> float | None:
         delta = 1 - grid.error(min(block, math.prod(spec.shape)), nearest)
@@ -189,7 +190,7 @@ def _powers(steps: Array, exponents: Array) -> tuple[Array, Array]:
     def power(e: Array) -> Array:
         bits = (127 - e).astype(jnp.uint32) << np.uint32(23)
         inverse = jax.lax.bitcast_convert_type(bits, jnp.float32)
-        # A division, for the reason in `buckets.factors`.
+        # A division, for the reason in `_buckets.factors`.
         return 1 / jnp.where(exponents == _NAN, jnp.nan, inverse)
 
     return power(half), power(steps - half)

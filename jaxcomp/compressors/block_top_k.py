@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
-from jaxcomp.compressors import sparse
-from jaxcomp.payloads import bit_width, pack, unpack
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import bit_width, pack, unpack
+from jaxcomp.compressors import _sparse
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.selection import magnitude_bits
 from jaxcomp.specs import canonical
+from jaxcomp.trees import vary_like
 
 __all__ = ["Blocks", "block_top_k"]
 
@@ -60,7 +62,7 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
       Chern et al., TPU-KNN: K Nearest Neighbor Search at Peak FLOP/s, arXiv:2206.14286,
       2022.
     """
-    sparse.check_keep(keep)
+    _sparse.check_keep(keep)
     if type(per_block) is not int or per_block < 1:
         raise ValueError(
             f"per_block is a whole number of at least 1, not {per_block!r}"
@@ -99,7 +101,7 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
         total = 0.0
         for blocks, rows in ((full, form.rows), (form.blocks - full, form.rows - 1)):
             chosen = min(form.chosen, rows)
-            total += blocks * (chosen * value + sparse.subset_bits(rows, chosen))
+            total += blocks * (chosen * value + _sparse.subset_bits(rows, chosen))
         return total
 
     def contraction(spec: Spec) -> float:

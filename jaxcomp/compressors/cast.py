@@ -6,8 +6,9 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.payloads import complete
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete
+from jaxcomp.compressors._compiled import compressor
 
 __all__ = ["Narrow", "cast"]
 

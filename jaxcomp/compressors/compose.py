@@ -4,17 +4,10 @@ from collections.abc import Callable
 
 import jax
 
-from jaxcomp.base import (
-    Array,
-    Compressor,
-    Figure,
-    Payload,
-    Spec,
-    State,
-    compressor,
-    spec_of,
-)
-from jaxcomp.payloads import nbits
+from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
+from jaxcomp.coding.payloads import nbits
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.trees import spec_of
 
 __all__ = ["compose"]
 

@@ -9,19 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise, selection
-from jaxcomp.base import (
-    Array,
-    Compressor,
-    Spec,
-    State,
-    compressor,
-    spec_of,
-    vary_like,
-    wide_spec,
-)
-from jaxcomp.compressors.sparse import check_keep, kept
-from jaxcomp.payloads import Dense, Seeded
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.payloads import Dense, Seeded
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._sparse import check_keep, kept
 from jaxcomp.specs import canonical
+from jaxcomp.trees import spec_of, vary_like, wide_spec
 
 __all__ = ["ESTIMATES", "MAX_ROWS", "count_sketch"]
 

@@ -8,12 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import bitmaps, noise, selection
-from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
-from jaxcomp.compressors import capped, sparse
-from jaxcomp.compressors.capped import Capped
-from jaxcomp.indices import check_code
+from jaxcomp import noise, selection
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding import bitmaps
+from jaxcomp.coding.indices import check_code
+from jaxcomp.compressors import _capped, _sparse
+from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
+from jaxcomp.trees import vary_like
 
 __all__ = ["Plan", "dgc_top_k", "plan"]
 
@@ -85,7 +88,7 @@ def dgc_top_k(
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
-    sparse.check_keep(keep)
+    _sparse.check_keep(keep)
     _check(sample, upper, lower, rounds)
     for name, value in (("strided", strided), ("resample", resample)):
         if not isinstance(value, bool):
@@ -108,9 +111,9 @@ def dgc_top_k(
             found = adapted(flat, _last_of_largest(samples, form.top))
             floor = _bits(found.threshold)
             wanted = form.wanted if resample else most
-            places = capped.largest_of(flat, found.words, floor, most, wanted).places
+            places = _capped.largest_of(flat, found.words, floor, most, wanted).places
             passed = found.passed
-        values, indices = sparse.send(flat, places, index)
+        values, indices = _sparse.send(flat, places, index)
         return Capped(values, indices, passed), state
 
     def adapted(flat: Array, start: Array) -> _Search:
@@ -121,7 +124,7 @@ def dgc_top_k(
         limit = jnp.finfo(start.dtype).max
 
         def search(threshold: Array, moves: Array) -> _Search:
-            words = capped.reach(flat, _bits(threshold))
+            words = _capped.reach(flat, _bits(threshold))
             return _Search(threshold, words, bitmaps.count(words), moves)
 
         def searching(s: _Search) -> Array:
@@ -160,13 +163,13 @@ def dgc_top_k(
     return compressor(
         canonical(dgc_top_k, ["keep"], **arguments),
         compress=compress,
-        decompress=sparse.decompress,
-        accumulate=sparse.accumulate,
-        ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
+        decompress=_sparse.decompress,
+        accumulate=_sparse.accumulate,
+        ideal_bits=lambda spec: _sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=contraction,
         unbiased=False,
         support=lambda spec: room(math.prod(spec.shape)),
-        figures=(capped.overflow_figure(room),),
+        figures=(_capped.overflow_figure(room),),
     )
 
 

@@ -9,11 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor, vary_like
-from jaxcomp.compressors.lloyd_max import lloyd_max, mean_square_error
-from jaxcomp.compressors.rotation import haar, multiply
-from jaxcomp.payloads import pack, unpack
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import pack, unpack
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._lloyd_max import lloyd_max, mean_square_error
+from jaxcomp.compressors._rotation import haar, multiply
 from jaxcomp.specs import canonical
+from jaxcomp.trees import vary_like
 
 __all__ = ["MAX_BITS", "Rotated", "eden"]
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.payloads import complete, pack, unpack
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete, pack, unpack
+from jaxcomp.compressors._compiled import compressor
 
 __all__ = ["Powers", "natural"]
 

@@ -4,8 +4,9 @@ import math
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.payloads import Dense
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.payloads import Dense
+from jaxcomp.compressors._compiled import compressor
 
 __all__ = ["none"]
 

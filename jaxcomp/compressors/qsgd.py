@@ -5,9 +5,11 @@ import math
 import jax.numpy as jnp
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import buckets
-from jaxcomp.payloads import Quantized, complete, pack_symbols, unpack_symbols
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.coding.payloads import Quantized
+from jaxcomp.compressors import _buckets
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["MAX_LEVELS", "qsgd"]
@@ -62,7 +64,7 @@ def qsgd(
         raise ValueError(
             f"levels is a whole number from 1 to {MAX_LEVELS}, not {levels!r}"
         )
-    buckets.check_bucket(bucket)
+    _buckets.check_bucket(bucket)
     if norm not in NORMS:
         raise ValueError(f"norm is one of {', '.join(NORMS)}, not {norm!r}")
     if rounding not in ROUNDINGS:
@@ -78,17 +80,17 @@ def qsgd(
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
-        peaks = buckets.peaks(flat, bucket)
-        scales = buckets.factors(peaks)
+        peaks = _buckets.peaks(flat, bucket)
+        scales = _buckets.factors(peaks)
         lengths = peaks * scales
         if norm == "l2":
             # No element exceeds the largest number, so neither need the largest level.
-            top = buckets.largest(x.dtype) * scales
-            lengths = jnp.minimum(buckets.norms(flat, bucket, scales), top)
+            top = _buckets.largest(x.dtype) * scales
+            lengths = jnp.minimum(_buckets.norms(flat, bucket, scales), top)
         units = lengths / levels
         seed = noise.seed_of(key) if rounding == "stochastic" else None
         values = complete(flat, alphabet)
-        symbols = buckets.to_levels(values, bucket, scales, units, levels, seed)
+        symbols = _buckets.to_levels(values, bucket, scales, units, levels, seed)
         if damped:
             units /= 1 + variance(flat.size)
         return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
@@ -96,12 +98,12 @@ def qsgd(
     def decompress(payload: Quantized, spec: Spec) -> Array:
         size = math.prod(spec.shape)
         symbols = unpack_symbols(payload.packed, alphabet, size)
-        values = buckets.from_levels(symbols, bucket, payload.units, levels)
+        values = _buckets.from_levels(symbols, bucket, payload.units, levels)
         return values.reshape(spec.shape).astype(spec.dtype)
 
     def ideal_bits(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return size * math.log2(alphabet) + 32 * buckets.rows(size, bucket)
+        return size * math.log2(alphabet) + 32 * _buckets.rows(size, bucket)
 
     def contraction(spec: Spec) -> float | None:
         size = math.prod(spec.shape)

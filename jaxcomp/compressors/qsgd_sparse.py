@@ -7,11 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import bitmaps, indices, noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors.capped import overflow_figure
-from jaxcomp.compressors.sparse import subset_bits
-from jaxcomp.payloads import pack, unpack
+from jaxcomp import noise
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding import bitmaps, indices
+from jaxcomp.coding.packing import pack, unpack
+from jaxcomp.compressors._capped import overflow_figure
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._sparse import subset_bits
 from jaxcomp.specs import canonical
 
 __all__ = ["Chosen", "fine_uniform", "most_chosen", "qsgd_sparse"]

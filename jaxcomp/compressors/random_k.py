@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor, spec_of, wide_spec
-from jaxcomp.compressors.sparse import check_keep, kept
-from jaxcomp.payloads import Seeded
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.payloads import Seeded
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._sparse import check_keep, kept
 from jaxcomp.specs import canonical
+from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["random_k", "random_subset"]
 

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors.sparse import check_keep, kept
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._sparse import check_keep, kept
 from jaxcomp.specs import canonical
 
 __all__ = ["Slice", "rotating_slice"]

@@ -4,9 +4,11 @@ import math
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import buckets
-from jaxcomp.payloads import Signs, complete, pack, pack_signs, unpack, unpack_signs
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete, pack, pack_signs, unpack, unpack_signs
+from jaxcomp.coding.payloads import Signs
+from jaxcomp.compressors import _buckets
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["mean_magnitude", "sign"]
@@ -51,7 +53,7 @@ def sign(scaled: bool = True) -> Compressor:
         if scaled:
             scale = mean_magnitude(flat)
         else:
-            is_finite = jnp.isfinite(buckets.peaks(flat, None)[0])
+            is_finite = jnp.isfinite(_buckets.peaks(flat, None)[0])
             scale = jnp.where(is_finite, 1.0, jnp.nan)
         return Signs(scale, pack_own(complete(flat, alphabet))), state
 

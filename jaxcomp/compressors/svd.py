@@ -2,10 +2,11 @@
 
 import functools
 
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import matrices
-from jaxcomp.compressors.matrices import Factors
-from jaxcomp.payloads import Dense
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.payloads import Dense
+from jaxcomp.compressors import _matrices
+from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._matrices import Factors
 
 __all__ = ["svd"]
 
@@ -43,24 +44,24 @@ def svd(rank: int = 4) -> Compressor:
       Stronger and Faster Approximate Singular Value Decomposition, arXiv:1504.05477,
       2015.
     """
-    matrices.check_rank(rank)
+    _matrices.check_rank(rank)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
-        if not matrices.pays(x.shape, rank):
+        if not _matrices.pays(x.shape, rank):
             return Dense(x), state
-        matrix, factor = matrices.in_range(matrices.fold(x))
-        left, right = matrices.leading(matrix, rank, key)
-        return matrices.send(left, right, factor, x), state
+        matrix, factor = _matrices.in_range(_matrices.fold(x))
+        left, right = _matrices.leading(matrix, rank, key)
+        return _matrices.send(left, right, factor, x), state
 
     def contraction(spec: Spec) -> float | None:
-        pays = matrices.pays(spec.shape, rank)
-        return rank / matrices.short_side(spec.shape) if pays else 1.0
+        pays = _matrices.pays(spec.shape, rank)
+        return rank / _matrices.short_side(spec.shape) if pays else 1.0
 
     return compressor(
         f"svd(rank={rank})",
         compress=compress,
-        decompress=functools.partial(matrices.decompress, bounded=True),
-        ideal_bits=lambda spec: matrices.ideal_bits(spec, rank),
+        decompress=functools.partial(_matrices.decompress, bounded=True),
+        ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
         contraction=contraction,
         unbiased=False,
     )

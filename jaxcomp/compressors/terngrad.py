@@ -5,9 +5,11 @@ import math
 import jax.numpy as jnp
 
 from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import buckets
-from jaxcomp.payloads import Quantized, complete, pack_symbols, unpack_symbols
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.coding.payloads import Quantized
+from jaxcomp.compressors import _buckets
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["terngrad"]
@@ -41,30 +43,30 @@ def terngrad(clip: float | None = None, bucket: int | None = None) -> Compressor
     is_number = isinstance(clip, int | float) and not isinstance(clip, bool)
     if clip is not None and not (is_number and 0 < clip < math.inf):
         raise ValueError(f"clip is a positive number or None, not {clip!r}")
-    buckets.check_bucket(bucket)
+    _buckets.check_bucket(bucket)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
-        peaks = buckets.peaks(flat, bucket)
-        scales = buckets.factors(peaks)
+        peaks = _buckets.peaks(flat, bucket)
+        scales = _buckets.factors(peaks)
         units = peaks * scales
         if clip is not None:
-            counts = buckets.counts(flat.size, bucket)
-            deviations = buckets.norms(flat, bucket, scales) / jnp.sqrt(counts)
+            counts = _buckets.counts(flat.size, bucket)
+            deviations = _buckets.norms(flat, bucket, scales) / jnp.sqrt(counts)
             units = jnp.minimum(units, clip * deviations)
         values, seed = complete(flat, 3), noise.seed_of(key)
-        symbols = buckets.to_levels(values, bucket, scales, units, 1, seed)
+        symbols = _buckets.to_levels(values, bucket, scales, units, 1, seed)
         return Quantized(units / scales, pack_symbols(symbols, 3)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
         size = math.prod(spec.shape)
         symbols = unpack_symbols(payload.packed, 3, size)
-        values = buckets.from_levels(symbols, bucket, payload.units, 1)
+        values = _buckets.from_levels(symbols, bucket, payload.units, 1)
         return values.reshape(spec.shape).astype(spec.dtype)
 
     def ideal_bits(spec: Spec) -> float:
         size = math.prod(spec.shape)
-        return size * math.log2(3) + 32 * buckets.rows(size, bucket)
+        return size * math.log2(3) + 32 * _buckets.rows(size, bucket)
 
     def contraction(spec: Spec) -> float | None:
         size = math.prod(spec.shape)

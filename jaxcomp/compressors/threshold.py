@@ -7,9 +7,10 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, State, compressor
-from jaxcomp.compressors import capped, sparse
-from jaxcomp.compressors.capped import Capped
+from jaxcomp.base import Array, Compressor, State
+from jaxcomp.compressors import _capped, _sparse
+from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["threshold"]
@@ -49,28 +50,28 @@ def threshold(
     """
     if not isinstance(v, numbers.Real) or not 0 < v < math.inf:
         raise ValueError(f"v is a number above 0, not {v!s}")
-    capped.check_cap(cap, index, overflow)
+    _capped.check_cap(cap, index, overflow)
     arguments = {"v": v, "cap": cap, "index": index, "overflow": overflow}
 
     def room(size: int) -> int:
-        return sparse.kept(size, cap)
+        return _sparse.kept(size, cap)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
         flat = x.reshape(-1)
         floor = _floor(float(v), flat.dtype)
-        chosen = capped.reaching(flat, floor, room(flat.size))
-        return capped.send(flat, chosen, index, overflow), state
+        chosen = _capped.reaching(flat, floor, room(flat.size))
+        return _capped.send(flat, chosen, index, overflow), state
 
     return compressor(
         canonical(threshold, ["v", "cap"], **arguments),
         compress=compress,
-        decompress=sparse.decompress,
-        accumulate=sparse.accumulate,
-        ideal_bits=lambda spec: sparse.ideal_bits(spec, room(math.prod(spec.shape))),
+        decompress=_sparse.decompress,
+        accumulate=_sparse.accumulate,
+        ideal_bits=lambda spec: _sparse.ideal_bits(spec, room(math.prod(spec.shape))),
         contraction=lambda spec: 0.0,
         unbiased=False,
         support=lambda spec: room(math.prod(spec.shape)),
-        figures=(capped.overflow_figure(room),),
+        figures=(_capped.overflow_figure(room),),
     )
 
 

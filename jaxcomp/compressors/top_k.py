@@ -3,10 +3,11 @@
 import math
 
 from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, Spec, State, compressor
-from jaxcomp.compressors import sparse
-from jaxcomp.indices import check_code
-from jaxcomp.payloads import Sparse
+from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.indices import check_code
+from jaxcomp.coding.payloads import Sparse
+from jaxcomp.compressors import _sparse
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import canonical
 
 __all__ = ["top_k"]
@@ -37,23 +38,23 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
       arXiv:1704.05021, 2017. Stich et al., Sparsified SGD with Memory,
       arXiv:1809.07599, 2018.
     """
-    sparse.check_keep(keep)
+    _sparse.check_keep(keep)
     check_code(index)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)
-        chosen = selection.largest(flat, most=sparse.kept(flat.size, keep))
-        return sparse.send(flat, chosen.places, index), state
+        chosen = selection.largest(flat, most=_sparse.kept(flat.size, keep))
+        return _sparse.send(flat, chosen.places, index), state
 
     def kept(spec: Spec) -> int:
-        return sparse.kept(math.prod(spec.shape), keep)
+        return _sparse.kept(math.prod(spec.shape), keep)
 
     return compressor(
         canonical(top_k, ["keep"], keep=keep, index=index),
         compress=compress,
-        decompress=sparse.decompress,
-        accumulate=sparse.accumulate,
-        ideal_bits=lambda spec: sparse.ideal_bits(spec, kept(spec)),
+        decompress=_sparse.decompress,
+        accumulate=_sparse.accumulate,
+        ideal_bits=lambda spec: _sparse.ideal_bits(spec, kept(spec)),
         contraction=lambda spec: kept(spec) / math.prod(spec.shape),
         unbiased=False,
         support=kept,

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxcomp.convex.simulation import Crew
 from jaxcomp.files import write_atomically
+from jaxcomp.trees import name_of
 
 __all__ = [
     "Row",
@@ -141,7 +142,7 @@ def _fitting(arrays: dict[str, np.ndarray], name: str, like: Any) -> np.ndarray:
 def _named(state: State) -> dict[str, Any]:
     """Path -> leaf: names that a person can read, and nothing pickled."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(p, simple=True, separator="."): x for p, x in leaves}
+    return {name_of(p, separator="."): x for p, x in leaves}
 
 
 def _digest(arrays: dict[str, np.ndarray]) -> str:

@@ -16,13 +16,10 @@ from jaxcomp.base import (
     Exchange,
     State,
     Tree,
-    spec_of,
     ticked,
-    zeros_like_spec,
 )
 from jaxcomp.exchanges.aligned_psum import aligned_psum
 from jaxcomp.exchanges.budget import budget
-from jaxcomp.exchanges.common import nothing_lost
 from jaxcomp.exchanges.exact import dense_step, exact
 from jaxcomp.exchanges.gather import gather
 from jaxcomp.exchanges.hierarchical import hierarchical
@@ -32,8 +29,10 @@ from jaxcomp.exchanges.shared_scale import shared_scale
 from jaxcomp.exchanges.simulated import simulated
 from jaxcomp.exchanges.sparse_reduce import sparse_reduce
 from jaxcomp.exchanges.two_phase import two_phase
+from jaxcomp.infos import nothing_lost
 from jaxcomp.scope import Plan, make_plan
 from jaxcomp.specs import Call, build
+from jaxcomp.trees import spec_of, zeros_like_spec
 
 __all__ = ["REGISTRY", "dense_step", "make"]
 

@@ -2,17 +2,13 @@
 
 import functools
 
-from jaxcomp import compressors
-from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree, spec_of
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import (
-    figure_names,
-    leaf_choices,
-    leaf_contractions,
-    measure,
-)
-from jaxcomp.payloads import map_values
+from jaxcomp import collectives, compressors
+from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
+from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.coding.payloads import map_values
+from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.trees import spec_of
 
 __all__ = ["aligned_psum"]
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcomp import collectives
 from jaxcomp.base import (
     Array,
     Averaged,
@@ -18,25 +19,19 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
-    spec_of,
     ticked,
-    vary_like,
 )
+from jaxcomp.bounds import leaf_choices, leaf_contractions, worst
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors import make
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.assignment import assign
-from jaxcomp.exchanges.common import (
-    leaf_choices,
-    leaf_contractions,
-    measure,
-    with_method,
-    worst,
-)
-from jaxcomp.norms import norm
-from jaxcomp.payloads import Dense, fuse, split
+from jaxcomp.exchanges._assignment import assign
+from jaxcomp.exchanges._common import with_method
+from jaxcomp.infos import measure
 from jaxcomp.scope import Group, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, Pipe, canonical
+from jaxcomp.trees import norm, spec_of, vary_like
 
 __all__ = ["BudgetState", "budget"]
 

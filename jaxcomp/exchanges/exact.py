@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 
+from jaxcomp import collectives
 from jaxcomp.base import (
     Array,
     Averaged,
@@ -15,8 +16,7 @@ from jaxcomp.base import (
     no_choice,
     ticked,
 )
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import nothing_lost
+from jaxcomp.infos import nothing_lost
 from jaxcomp.scope import Plan
 
 __all__ = ["dense_step", "exact"]

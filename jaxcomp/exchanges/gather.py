@@ -4,27 +4,14 @@ import functools
 
 import jax
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import (
-    compress_own,
-    figure_names,
-    leaf_choices,
-    leaf_contractions,
-    measure,
-)
-from jaxcomp.payloads import fuse, split
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, State, Tree
+from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.exchanges._common import compress_own
+from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.trees import cast_like, spec_of
 
 __all__ = ["gather"]
 

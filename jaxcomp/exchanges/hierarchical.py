@@ -6,26 +6,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    PerWorker,
-    Spec,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    wide_spec,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import by_leaf, measure
-from jaxcomp.exchanges.rows import own_row, to_rows
-from jaxcomp.payloads import fuse, pack, split, unpack
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, Spec, State, Tree
+from jaxcomp.bounds import by_leaf
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.coding.packing import pack, unpack
+from jaxcomp.exchanges._rows import own_row, to_rows
+from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, canonical
+from jaxcomp.trees import cast_like, spec_of, wide_spec
 
 __all__ = ["hierarchical"]
 

@@ -6,22 +6,13 @@ import jax
 import jax.numpy as jnp
 from jax.flatten_util import ravel_pytree
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    vary_like,
-    wide_spec,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure
-from jaxcomp.payloads import fuse, pack_signs, split, unpack_signs
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.coding.packing import pack_signs, unpack_signs
+from jaxcomp.infos import measure
 from jaxcomp.scope import Plan
+from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec
 
 __all__ = ["majority_vote"]
 

@@ -7,25 +7,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    Info,
-    Spec,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    wide_spec,
-)
-from jaxcomp.compressors import matrices
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import report
-from jaxcomp.norms import norm
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
+from jaxcomp.compressors import _matrices
+from jaxcomp.infos import report
 from jaxcomp.scope import Plan
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, norm, spec_of, wide_spec
 
 __all__ = ["orthonormal", "power_sgd"]
 
@@ -58,19 +46,19 @@ def power_sgd(
       Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for Distributed
       Optimization, arXiv:1905.13727, 2019.
     """
-    matrices.check_rank(rank)
+    _matrices.check_rank(rank)
     if not isinstance(min_rate, int | float) or min_rate < 1:
         raise ValueError(f"min_rate is a number of at least 1, not {min_rate!r}")
 
     def is_large(leaf: jax.ShapeDtypeStruct) -> bool:
         axes = [length for length in leaf.shape if length > 1]
-        numbers = rank * sum(matrices.sides(leaf.shape))
+        numbers = rank * sum(_matrices.sides(leaf.shape))
         return len(axes) > 1 and numbers * min_rate < leaf.size
 
     def init(tree: Tree) -> State:
         large = [x for x in jax.tree.leaves(wide_spec(spec_of(tree))) if is_large(x)]
         keys = jax.random.split(jax.random.key(seed), max(1, len(large)))
-        shapes = [(matrices.sides(x.shape)[1], rank) for x in large]
+        shapes = [(_matrices.sides(x.shape)[1], rank) for x in large]
         normal = jax.random.normal
         triples = zip(keys, shapes, large, strict=False)
         return PowerState(tuple(normal(k, s, x.dtype) for k, s, x in triples))
@@ -80,7 +68,7 @@ def power_sgd(
         leaves, structure = jax.tree.flatten(cast_like(tree, wide))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
-        own = [leaves[i].reshape(matrices.sides(leaves[i].shape)) for i in large]
+        own = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
         starts = [_unit_columns(q) for q in state.right]
 
         left = [_product(m, q) for m, q in zip(own, starts, strict=True)]

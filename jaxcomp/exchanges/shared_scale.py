@@ -4,15 +4,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree, spec_of
-from jaxcomp.compressors import buckets
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import measure
-from jaxcomp.payloads import bit_width
+from jaxcomp import collectives, noise
+from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
+from jaxcomp.coding.packing import bit_width
+from jaxcomp.compressors import _buckets
+from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
 from jaxcomp.selection import magnitude_bits
 from jaxcomp.specs import canonical
+from jaxcomp.trees import spec_of
 
 __all__ = ["shared_scale"]
 
@@ -50,16 +50,16 @@ def shared_scale(
         raise ValueError(f"levels is a whole number from 1 to 127, not {levels!r}")
     if clip is not None and not (isinstance(clip, int | float) and clip > 0):
         raise ValueError(f"clip is a positive number or None, not {clip!r}")
-    buckets.check_bucket(bucket)
+    _buckets.check_bucket(bucket)
 
     def scales_of(vector: Array) -> Array:
         """Of this worker alone; [buckets]."""
-        peaks = buckets.peaks(vector, bucket)
+        peaks = _buckets.peaks(vector, bucket)
         if clip is None:
             return peaks
-        factors = buckets.factors(peaks)
-        norms = buckets.norms(vector, bucket, factors)
-        counts = buckets.counts(vector.size, bucket)
+        factors = _buckets.factors(peaks)
+        norms = _buckets.norms(vector, bucket, factors)
+        counts = _buckets.counts(vector.size, bucket)
         # Of a broken bucket the factor is NaN, and the peak shows how.
         limit = clip * norms / jnp.sqrt(counts) / factors
         return jnp.where(limit < peaks, limit, peaks)
@@ -80,22 +80,22 @@ def shared_scale(
         own = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
         highest = jnp.max(collectives.gather(own, axis), axis=0)
         shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
-        borders = np.cumsum([buckets.rows(v.size, bucket) for v in vectors])[:-1]
+        borders = np.cumsum([_buckets.rows(v.size, bucket) for v in vectors])[:-1]
         peaks = jnp.split(shared, borders)
 
         seed_key = jax.random.fold_in(key, collectives.index(axis))
         symbols = []
         for i, (vector, peak) in enumerate(zip(vectors, peaks, strict=True)):
-            scale = buckets.factors(peak)
+            scale = _buckets.factors(peak)
             seed = noise.seed_of(jax.random.fold_in(seed_key, i))
             units = peak * scale / levels
             symbols.append(
-                buckets.to_levels(vector, bucket, scale, units, levels, seed)
+                _buckets.to_levels(vector, bucket, scale, units, levels, seed)
             )
 
         def decoded(symbols: list[Array], workers: int) -> Tree:
             restored = [
-                buckets.from_levels(
+                _buckets.from_levels(
                     s, bucket, _unit(p, levels) / workers, levels * workers
                 )
                 for s, p in zip(symbols, peaks, strict=True)

@@ -4,26 +4,14 @@ import functools
 
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    spec_of,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import (
-    compress_own,
-    figure_names,
-    leaf_choices,
-    leaf_contractions,
-    measure,
-)
-from jaxcomp.payloads import nbits
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, State, Tree
+from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.coding.payloads import nbits
+from jaxcomp.exchanges._common import compress_own
+from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.trees import spec_of
 
 __all__ = ["simulated"]
 

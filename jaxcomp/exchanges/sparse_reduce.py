@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import compressors
+from jaxcomp import collectives, compressors
 from jaxcomp.base import (
     Array,
     Averaged,
@@ -19,24 +19,15 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
-    cast_like,
-    spec_of,
-    wide_spec,
 )
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import (
-    compress_own,
-    figure_names,
-    leaf_choices,
-    leaf_contractions,
-    measure,
-    with_method,
-    worst,
-)
-from jaxcomp.exchanges.rows import halves, own_row, reduce_rows
+from jaxcomp.bounds import leaf_choices, leaf_contractions, worst
+from jaxcomp.exchanges._common import compress_own, with_method
+from jaxcomp.exchanges._rows import halves, own_row, reduce_rows
+from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Group, Leaf, Plan, groups_of, lift, to_tree, to_vectors
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, canonical
+from jaxcomp.trees import cast_like, spec_of, wide_spec
 
 __all__ = ["sparse_reduce"]
 

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxcomp import collectives
 from jaxcomp.base import (
     Array,
     Averaged,
@@ -16,23 +17,14 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
-    cast_like,
-    spec_of,
-    wide_spec,
-    zeros_like_spec,
 )
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import (
-    leaf_choices,
-    leaf_contractions,
-    measure,
-    refuse_growth,
-    with_method,
-    worst,
-)
-from jaxcomp.exchanges.rows import halves, own_row, reduce_rows, to_rows, widths
+from jaxcomp.bounds import leaf_choices, leaf_contractions, refuse_growth, worst
+from jaxcomp.exchanges._common import with_method
+from jaxcomp.exchanges._rows import halves, own_row, reduce_rows, to_rows, widths
+from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, wide_spec, zeros_like_spec
 
 __all__ = ["two_phase"]
 

@@ -2,25 +2,16 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Mixed,
-    Mixer,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
-from jaxcomp.gossip.starts import first_pull
-from jaxcomp.gossip.step_size import Gamma, step_sizer
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._starts import first_pull
+from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.memory.common import check_flag
+from jaxcomp.infos import figure_names
+from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["ChocoState", "choco"]
 
@@ -49,7 +40,7 @@ def choco(
 
     Any contraction works: what a message leaves out stays in x - x_hat and comes with
     the next ones. Estimates start at the initial models, and p at their differences:
-    `jaxcomp.exchanges.starts` says where `init` knows these. p is kept instead of
+    `jaxcomp.starts` says where `init` knows these. p is kept instead of
     sum_j w_ij x_hat_j: it rounds relative to what workers disagree on, and not relative
     to the model, so that the mean hardly drifts.
 

@@ -4,27 +4,18 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Mixed,
-    Mixer,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, measure
-from jaxcomp.gossip.neighbours import check_contraction, listen, plus, symmetric_round
-from jaxcomp.gossip.starts import first_pull
-from jaxcomp.gossip.step_size import Gamma, step_sizer
+from jaxcomp import collectives
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.gossip._neighbours import check_contraction, listen, plus, symmetric_round
+from jaxcomp.gossip._starts import first_pull
+from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.memory.common import check_flag
-from jaxcomp.payloads import fuse, split
+from jaxcomp.infos import figure_names, measure
+from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["OverlappedState", "choco_overlapped"]
 

@@ -1,9 +1,10 @@
 """D-PSGD: average whole models with the neighbours, without compression."""
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of, widen
-from jaxcomp.gossip.neighbours import plus, talk
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import plus, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
+from jaxcomp.trees import spec_of, widen
 
 __all__ = ["d_psgd"]
 

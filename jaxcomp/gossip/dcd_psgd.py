@@ -2,24 +2,15 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Mixed,
-    Mixer,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
-from jaxcomp.gossip.starts import first_pull
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.memory.common import check_flag
+from jaxcomp.infos import figure_names
+from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["DcdState", "dcd_psgd"]
 
@@ -38,7 +29,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
     x += D(q),  p += sum_j w_ij (D(q_j) - D(q))
 
     The neighbours know each model exactly: it is its start, of which p knows the
-    differences (`jaxcomp.exchanges.starts`), and the sum of its messages. There is no
+    differences (`jaxcomp.starts`), and the sum of its messages. There is no
     feedback of what a message leaves out: a compressor that keeps little needs a tiny
     learning rate, or diverges. `choco` does not.
 

@@ -5,14 +5,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree, spec_of, widen
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import figure_names, measure
-from jaxcomp.exchanges.starts import mean_start
-from jaxcomp.gossip.neighbours import plus
+from jaxcomp import collectives
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.payloads import fuse, split
+from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.starts import mean_start
+from jaxcomp.trees import spec_of, widen
 
 __all__ = ["DelayedState", "delayed_sgd"]
 

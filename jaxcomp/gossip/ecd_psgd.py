@@ -4,23 +4,14 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Mixed,
-    Mixer,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges.common import figure_names
-from jaxcomp.gossip.neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.memory.common import check_flag
+from jaxcomp.infos import figure_names
+from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["EcdState", "ecd_psgd"]
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.gossip.weights import mixing_matrix
+from jaxcomp.gossip._weights import mixing_matrix
 from jaxcomp.specs import canonical
 
 __all__ = ["NAMED", "Graph", "both_ways", "torus_sides"]

@@ -5,24 +5,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Info,
-    Mixed,
-    Mixer,
-    Tree,
-    spec_of,
-    wide_spec,
-    widen,
-    zeros_like_spec,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.starts import mean_start
-from jaxcomp.gossip.neighbours import plus
+from jaxcomp import collectives
+from jaxcomp.base import Array, Axis, Info, Mixed, Mixer, Tree
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.payloads import fuse, split
 from jaxcomp.scope import Plan
+from jaxcomp.starts import mean_start
+from jaxcomp.trees import spec_of, wide_spec, widen, zeros_like_spec
 
 __all__ = ["CubeState", "stale_hypercube"]
 

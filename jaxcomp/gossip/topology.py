@@ -7,14 +7,14 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from jaxcomp.gossip.graphs import NAMED, Graph
-from jaxcomp.gossip.slots import Slot, decompose
-from jaxcomp.gossip.weights import (
+from jaxcomp.gossip._slots import Slot, decompose
+from jaxcomp.gossip._weights import (
     check_mixing,
     is_connected,
     mixing_matrix,
     spectral_gap,
 )
+from jaxcomp.gossip.graphs import NAMED, Graph
 from jaxcomp.specs import Call, build, canonical, error_at, parse
 
 __all__ = ["REGISTRY", "Round", "Slot", "Topology", "topology"]
@@ -58,7 +58,7 @@ class Topology(NamedTuple):
 
     @property
     def spectral_gap(self) -> float:
-        """See `jaxcomp.gossip.weights.spectral_gap`; 1 is the exact mean."""
+        """See `jaxcomp.gossip._weights.spectral_gap`; 1 is the exact mean."""
         return spectral_gap([r.matrix for r in self.rounds])
 
     @property

@@ -1,8 +1,8 @@
 """DiLoCo: long rounds of local training and an outer step with Nesterov momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local.rounds import check_rate, nesterov, rounds
-from jaxcomp.memory.common import check_factor, check_momentum
+from jaxcomp.local._rounds import check_rate, nesterov, rounds
+from jaxcomp.memory._common import check_factor, check_momentum
 from jaxcomp.specs import canonical
 
 __all__ = ["diloco"]

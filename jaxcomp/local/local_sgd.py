@@ -1,7 +1,7 @@
 """Local SGD: train alone for a while, then average the models."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local.rounds import plain, rounds
+from jaxcomp.local._rounds import plain, rounds
 from jaxcomp.specs import canonical
 
 __all__ = ["local_sgd"]

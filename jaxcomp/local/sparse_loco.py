@@ -1,7 +1,7 @@
 """SparseLoCo: few elements of what was learnt, with error feedback for momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local.rounds import check_rate, plain, rounds
+from jaxcomp.local._rounds import check_rate, plain, rounds
 from jaxcomp.memory.error_feedback import error_feedback
 from jaxcomp.specs import canonical
 

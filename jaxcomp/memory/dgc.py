@@ -6,19 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.memory.common import (
+from jaxcomp import collectives
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
+from jaxcomp.memory._common import (
     check_contraction,
     check_factor,
     check_flag,
@@ -27,8 +17,8 @@ from jaxcomp.memory.common import (
     held_with,
     kept_zeros,
 )
-from jaxcomp.norms import clipped
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, clipped, spec_of, widen
 
 __all__ = ["DgcState", "dgc"]
 

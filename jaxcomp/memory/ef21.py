@@ -5,19 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    cast_like,
-    no_bound,
-    spec_of,
-    widen,
-)
-from jaxcomp.memory.common import (
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
+from jaxcomp.memory._common import (
     check_contraction,
     check_factor,
     check_flag,
@@ -26,6 +15,7 @@ from jaxcomp.memory.common import (
 )
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["Ef21State", "ef21", "ef21_momentum"]
 

@@ -5,18 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    widen,
-)
-from jaxcomp.memory.common import (
+from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
+from jaxcomp.memory._common import (
     check_contraction,
     check_factor,
     check_flag,
@@ -25,6 +15,7 @@ from jaxcomp.memory.common import (
     kept_zeros,
 )
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["FeedbackState", "error_feedback"]
 

@@ -4,25 +4,10 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import (
-    Array,
-    Averaged,
-    Exchange,
-    State,
-    Tree,
-    cast_like,
-    no_bound,
-    spec_of,
-    wide_spec,
-    widen,
-)
-from jaxcomp.memory.common import (
-    check_factor,
-    check_momentum,
-    held_with,
-    kept_zeros,
-)
+from jaxcomp.base import Array, Averaged, Exchange, State, Tree, no_bound
+from jaxcomp.memory._common import check_factor, check_momentum, held_with, kept_zeros
 from jaxcomp.specs import canonical
+from jaxcomp.trees import cast_like, spec_of, wide_spec, widen
 
 __all__ = ["SharedState", "shared_momentum"]
 

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models.layers import (
+from jaxcomp.models._layers import (
     batch_norm,
     check_images,
     check_positive,

@@ -3,19 +3,11 @@
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Compressor,
-    Figure,
-    Payload,
-    Spec,
-    State,
-    Tree,
-    wide_spec,
-)
+from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State, Tree
 from jaxcomp.scope.plans import Plan, joined_spec, make_plan
 from jaxcomp.scope.vectors import groups_of, to_arrays, to_tree
 from jaxcomp.specs import Call
+from jaxcomp.trees import wide_spec
 
 __all__ = ["lift"]
 

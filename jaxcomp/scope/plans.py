@@ -11,9 +11,10 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Compressor, joint_dtype
+from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
 from jaxcomp.specs import Call, build, suggest
+from jaxcomp.trees import joint_dtype
 
 __all__ = [
     "REGISTRY",

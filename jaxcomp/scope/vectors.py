@@ -6,8 +6,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Spec, Tree, cast, spec_of
+from jaxcomp.base import Array, Spec, Tree
 from jaxcomp.scope.plans import Group, Leaf, Plan, joined_spec
+from jaxcomp.trees import cast, name_of, spec_of
 
 __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 
@@ -15,10 +16,7 @@ __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 def groups_of(plan: Plan, tree: Tree) -> list[Group]:
     """The plan's groups for a tree; tensors without elements are in none."""
     paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
-    leaves = [
-        Leaf(jax.tree_util.keystr(path, simple=True, separator="/"), spec, i)
-        for i, (path, spec) in enumerate(paths)
-    ]
+    leaves = [Leaf(name_of(path), spec, i) for i, (path, spec) in enumerate(paths)]
     return plan.groups([leaf for leaf in leaves if leaf.spec.size])
 
 

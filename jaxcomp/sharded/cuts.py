@@ -2,12 +2,13 @@
 
 from typing import Any
 
-import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-__all__ = ["axes_of", "entry", "name_of", "spec_of_model", "spec_of_param"]
+from jaxcomp.trees import label_of
+
+__all__ = ["axes_of", "entry", "spec_of_model", "spec_of_param"]
 
 REMEMBERED = (
     "A worker remembers what it has not sent of the whole tensor, and so would hold "
@@ -37,7 +38,7 @@ def spec_of_param(
     over = tuple(name for name in axes_of(spec, mesh) if name in data)
     if over:
         message = (
-            f"{name_of(path)} is cut over {entry(over)!r}, an axis of the data, by "
+            f"{label_of(path)} is cut over {entry(over)!r}, an axis of the data, by "
             f"{spec}. {why}. Replicate it over the axes of the data; cut it over others"
         )
         raise ValueError(message)
@@ -58,7 +59,7 @@ def spec_of_model(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
     wrong += [name for name in axes_of(P(*rest), mesh) if name in data]
     if wrong:
         message = (
-            f"{name_of(path)} is cut by {P(first, *rest)}. The first axis is that of "
+            f"{label_of(path)} is cut by {P(first, *rest)}. The first axis is that of "
             f"the workers, and cut over {entry(data)!r} or not at all. {OWN}: cut it "
             "over other axes"
         )
@@ -78,13 +79,8 @@ def spec_of_leaf(path: Any, leaf: Any, mesh: Mesh) -> P:
     if sharding is None or sharding.is_fully_replicated:  # as on a single device
         return P()
     if not isinstance(sharding, NamedSharding) or sharding.mesh.shape != mesh.shape:
-        raise ValueError(f"{name_of(path)} is not on {mesh}, but on {sharding}")
+        raise ValueError(f"{label_of(path)} is not on {mesh}, but on {sharding}")
     return sharding.spec
-
-
-def name_of(path: Any) -> str:
-    """A leaf as messages call it."""
-    return jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
 
 
 def axes_of(spec: P, mesh: Mesh) -> tuple[str, ...]:

@@ -7,8 +7,9 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Tree
-from jaxcomp.sharded.cuts import OWN, entry, name_of, spec_of_model, spec_of_param
+from jaxcomp.sharded.cuts import OWN, entry, spec_of_model, spec_of_param
 from jaxcomp.sharded.data_axes import workers_of
+from jaxcomp.trees import label_of
 
 __all__ = ["in_front", "of_one", "own", "put", "specs_of", "spread", "stacked"]
 
@@ -62,7 +63,7 @@ def of_one(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
     def spec(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         if leaf.shape[:1] != (workers,):
             message = (
-                f"{name_of(path)} has the shape {leaf.shape}, and models have an axis "
+                f"{label_of(path)} has the shape {leaf.shape}, and models have an axis "
                 f"of {workers} workers in front: begin with models = dec.spread(params)"
             )
             raise ValueError(message)

@@ -19,6 +19,7 @@ from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
+from jaxcomp.trees import name_of
 
 __all__ = ["Pieces", "build", "parameter_count"]
 
@@ -126,12 +127,7 @@ def build(config: Any) -> Pieces:
             axis=workers.axis,
             accumulate=config.accumulate,
         ),
-        leaf_names=[
-            jax.tree_util.keystr(path, simple=True, separator="/").removeprefix(
-                "value/"
-            )
-            for path, _ in paths
-        ],
+        leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
     )
 
 

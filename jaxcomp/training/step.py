@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Tree, is_per_worker, ticked, zeros_like_spec
+from jaxcomp.base import Array, Tree, is_per_worker, ticked
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
-from jaxcomp.norms import norms
 from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.transform import find_state
+from jaxcomp.trees import norms, zeros_like_spec
 
 __all__ = [
     "Average",

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, make_compressor, nbits, noise
-from jaxcomp.base import Compressor, spec_of
+from jaxcomp.base import Compressor
+from jaxcomp.compressors._lloyd_max import lloyd_max, mean_square_error
+from jaxcomp.compressors._rotation import haar
 from jaxcomp.compressors.eden import Rotated
-from jaxcomp.compressors.lloyd_max import lloyd_max, mean_square_error
-from jaxcomp.compressors.rotation import haar
+from jaxcomp.trees import spec_of
 from tests import laws, references
 from tests.tiers import tiers
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, make_compressor
-from jaxcomp.base import spec_of
+from jaxcomp.coding.payloads import Quantized, Sparse
 from jaxcomp.compressors import compose
-from jaxcomp.payloads import Quantized, Sparse
+from jaxcomp.trees import spec_of
 from tests import laws, references
 
 SIZE = 257

@@ -13,13 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor, make_exchange, noise
-from jaxcomp.base import Compressor, spec_of
+from jaxcomp.base import Compressor
+from jaxcomp.coding.indices import CODES
 from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import plan
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
 from jaxcomp.compressors.random_k import random_subset
-from jaxcomp.indices import CODES
 from jaxcomp.selection import magnitude_bits
+from jaxcomp.trees import spec_of
 from tests import laws, references
 from tests.tiers import tiers
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
-from jaxcomp.exchanges.assignment import assign
+from jaxcomp.exchanges._assignment import assign
 from jaxcomp.exchanges.budget import LADDER
 from jaxcomp.specs import SpecError
 from tests.tiers import tiers

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, exchanges, gossip, local, make_exchange, make_mixer
-from jaxcomp.base import spec_of
 from jaxcomp.exchanges import REGISTRY
 from jaxcomp.make import compressor_for
+from jaxcomp.trees import spec_of
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,

@@ -6,7 +6,7 @@ import pytest
 
 import jaxcomp
 from jaxcomp import gossip
-from jaxcomp.gossip.step_size import GRID, consensus_errors, theory, tuned
+from jaxcomp.gossip._step_size import GRID, consensus_errors, theory, tuned
 from jaxcomp.scope import lift
 from tests.gossip.runs import flat, problem, spread_of, train
 from tests.tiers import tiers

@@ -5,7 +5,7 @@ import re
 import numpy as np
 import pytest
 
-from jaxcomp.gossip.slots import decompose
+from jaxcomp.gossip._slots import decompose
 from jaxcomp.gossip.topology import REGISTRY, Topology, topology
 from jaxcomp.specs import SpecError
 

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jaxcomp.models
 from jaxcomp.models import REGISTRY, WideResNet, make
-from jaxcomp.models.layers import batch_norm, conv, max_pool2
+from jaxcomp.models._layers import batch_norm, conv, max_pool2
 from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
 from tests.tiers import tiers
 

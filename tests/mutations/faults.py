@@ -55,10 +55,10 @@ FAULTS = [
     ),
     Fault(
         "places cost a bit more than they need",
-        "jaxcomp/indices.py",
+        "jaxcomp/coding/indices.py",
         "max(0, (limit // count).bit_length() - 1)",
         "max(0, (limit // count).bit_length() + 1)",
-        "tests/test_indices.py::test_places_cost_little_more_than_their_information",
+        "tests/coding/test_indices.py::test_places_cost_little_more_than_their_information",
     ),
     # --- Keys -------------------------------------------------------------------------
     Fault(
@@ -70,7 +70,7 @@ FAULTS = [
     ),
     Fault(
         "a key is used twice: all workers draw alike",
-        "jaxcomp/exchanges/common.py",
+        "jaxcomp/exchanges/_common.py",
         "jax.random.fold_in(key, collectives.index(axis))",
         "jax.random.fold_in(key, 0 * collectives.index(axis))",
         "tests/exchanges/test_plain.py::test_workers_share_places_only_where_they_must",
@@ -124,7 +124,7 @@ FAULTS = [
     ),
     Fault(
         "zero counts as a positive sign",
-        "jaxcomp/payloads.py",
+        "jaxcomp/coding/packing.py",
         "(x > 0).astype(jnp.uint8)",
         "(x >= 0).astype(jnp.uint8)",
         "tests/exchanges/test_zeros.py::test_what_is_frozen_stays_put",
@@ -145,7 +145,7 @@ FAULTS = [
     ),
     Fault(
         "a memory around a memory is taken",
-        "jaxcomp/memory/common.py",
+        "jaxcomp/memory/_common.py",
         "if exchange.keeper:",
         "if exchange.keeper and False:",
         "tests/memory/test_together.py"
@@ -161,7 +161,7 @@ FAULTS = [
     # --- Gossip and local updates -----------------------------------------------------
     Fault(
         "weights of neighbours are off by 10 %",
-        "jaxcomp/gossip/neighbours.py",
+        "jaxcomp/gossip/_neighbours.py",
         "difference = weight.astype(mine.dtype) * (theirs - mine)",
         "difference = 0.9 * weight.astype(mine.dtype) * (theirs - mine)",
         "tests/gossip/test_algorithms.py::test_d_psgd_equals_the_reference",
@@ -175,7 +175,7 @@ FAULTS = [
     ),
     Fault(
         "the outer step forgets the newest difference",
-        "jaxcomp/local/rounds.py",
+        "jaxcomp/local/_rounds.py",
         "rate * (d + momentum * b)",
         "rate * b",
         "tests/local/test_local.py::test_rounds_equal_the_reference",
@@ -221,14 +221,14 @@ FAULTS = [
     ),
     Fault(
         "gathered messages are not known to be the same on all workers",
-        "jaxcomp/exchanges/collectives.py",
+        "jaxcomp/collectives.py",
         'to = "invarying" if is_typed(name) else "varying"',
         'to = "varying"',
         "tests/test_border.py::test_types_of_every_method_pass",
     ),
     Fault(
         "gradients that are summed already are averaged once more",
-        "jaxcomp/exchanges/border.py",
+        "jaxcomp/border.py",
         "if not names <= varies_over(leaf):",
         "if not names:",
         "tests/test_border.py::test_what_is_summed_already_is_refused",
@@ -292,7 +292,7 @@ FAULTS = [
     ),
     Fault(
         "masked leaves are each worker's own, and nobody says so",
-        "jaxcomp/exchanges/border.py",
+        "jaxcomp/border.py",
         "    if masked:\n",
         "    if masked and False:\n",
         "tests/test_transform.py",

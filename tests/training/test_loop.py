@@ -11,7 +11,7 @@ import pytest
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
 from jaxcomp.cli.train import closing_lines
-from jaxcomp.indices import coded_bits
+from jaxcomp.coding.indices import coded_bits
 from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Axis, Tree, cast_like, joint_dtype, widen
-from jaxcomp.exchanges.border import axis_index, axis_size, is_typed
+from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.border import axis_index, axis_size, is_typed
+from jaxcomp.trees import cast_like, joint_dtype, widen
 
 __all__ = [
     "Part",

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp import bitmaps
+from jaxcomp.coding import bitmaps
 
 # Both sides of a word and of a row of words that are summed together.
 SIZES = [1, 31, 32, 33, 1000, 32 * 1024, 32 * 1024 + 1]

@@ -8,9 +8,9 @@ import numbers
 
 import jax.numpy as jnp
 
-from jaxcomp import indices
 from jaxcomp.base import Array, Payload, Spec
-from jaxcomp.payloads import Sparse
+from jaxcomp.coding import indices
+from jaxcomp.coding.payloads import Sparse
 
 __all__ = [
     "accumulate",

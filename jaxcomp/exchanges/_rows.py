@@ -6,9 +6,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Compressor, Tree, spec_of, wide_spec
-from jaxcomp.exchanges import collectives
-from jaxcomp.payloads import fuse, split
+from jaxcomp import collectives
+from jaxcomp.base import Array, Axis, Compressor, Tree
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["Reduced", "halves", "own_row", "reduce_rows", "to_rows", "widths"]
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp import indices, nbits
-from jaxcomp.compressors.sparse import subset_bits
-from jaxcomp.indices import EliasFano
+from jaxcomp import nbits
+from jaxcomp.coding import indices
+from jaxcomp.coding.indices import EliasFano
+from jaxcomp.compressors._sparse import subset_bits
 from tests import references
 
 

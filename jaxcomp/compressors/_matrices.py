@@ -10,8 +10,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Payload, Spec, spec_of, vary_like, wide_spec
-from jaxcomp.payloads import Dense
+from jaxcomp.base import Array, Payload, Spec
+from jaxcomp.coding.payloads import Dense
+from jaxcomp.trees import spec_of, vary_like, wide_spec
 
 __all__ = [
     "Factors",

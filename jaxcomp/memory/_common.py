@@ -9,16 +9,9 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    spec_of,
-    wide_spec,
-    zeros_like_spec,
-)
-from jaxcomp.exchanges.common import refuse_growth
+from jaxcomp.base import Exchange, PerWorker, State, Tree
+from jaxcomp.bounds import refuse_growth
+from jaxcomp.trees import spec_of, wide_spec, zeros_like_spec
 
 __all__ = [
     "check_contraction",

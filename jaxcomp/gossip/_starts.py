@@ -4,11 +4,12 @@ from typing import Any
 
 import jax
 
-from jaxcomp.base import Axis, Tree, zeros_like_spec
-from jaxcomp.exchanges.starts import among_workers
-from jaxcomp.gossip.neighbours import talk
+from jaxcomp.base import Axis, Tree
+from jaxcomp.gossip._neighbours import talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import lift
+from jaxcomp.starts import among_workers
+from jaxcomp.trees import zeros_like_spec
 
 __all__ = ["first_pull"]
 

@@ -10,18 +10,10 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxcomp import make_compressor, nbits, payloads
-from jaxcomp.base import spec_of
-from jaxcomp.payloads import (
-    Dense,
-    Seeded,
-    Sparse,
-    bit_width,
-    complete,
-    fuse,
-    index_dtype,
-    map_values,
-    split,
-)
+from jaxcomp.coding.message import fuse, split
+from jaxcomp.coding.packing import bit_width, complete, index_dtype
+from jaxcomp.coding.payloads import Dense, Seeded, Sparse, map_values
+from jaxcomp.trees import spec_of
 from tests import references
 
 SIZE = 71  # no multiple of anything

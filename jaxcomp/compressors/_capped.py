@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import bitmaps, selection
+from jaxcomp import selection
 from jaxcomp.base import Array, Figure, Spec
-from jaxcomp.compressors import sparse
-from jaxcomp.indices import EliasFano, check_code
+from jaxcomp.coding import bitmaps
+from jaxcomp.coding.indices import EliasFano, check_code
+from jaxcomp.compressors import _sparse
 from jaxcomp.selection import Selected
 
 __all__ = [
@@ -98,7 +99,7 @@ def send(flat: Array, chosen: Selected, index: str, overflow: str) -> Capped:
       index: one of `indices.CODES`.
       overflow: one of `OVERFLOW`.
     """
-    values, places = sparse.send(flat, chosen.places, index)
+    values, places = _sparse.send(flat, chosen.places, index)
     if overflow == "nan":
         nan = jnp.asarray(jnp.nan, values.dtype)
         values = jnp.where(chosen.passed > np.uint32(values.size), nan, values)

@@ -6,24 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import (
-    Array,
-    Compressor,
-    Info,
-    Spec,
-    State,
-    Tree,
-    cast_like,
-    spec_of,
-    vary_like,
-    wide_spec,
-    zeros_like_spec,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.exchanges.common import leaf_contractions, measure, refuse_growth
+from jaxcomp import collectives
+from jaxcomp.base import Array, Compressor, Info, Spec, State, Tree
+from jaxcomp.bounds import leaf_contractions, refuse_growth
+from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip.topology import Round, Topology
-from jaxcomp.payloads import fuse, split
+from jaxcomp.infos import measure
 from jaxcomp.scope import Plan
+from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_spec
 
 __all__ = [
     "Heard",

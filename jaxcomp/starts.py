@@ -14,8 +14,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Tree, widen
-from jaxcomp.exchanges import collectives
+from jaxcomp import collectives
+from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.trees import widen
 
 __all__ = ["among_workers", "mean_start"]
 

@@ -7,19 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import (
-    Array,
-    Exchange,
-    Info,
-    Mixed,
-    Mixer,
-    State,
-    Tree,
-    spec_of,
-    ticked,
-    widen,
-)
-from jaxcomp.exchanges.starts import mean_start
+from jaxcomp.base import Array, Exchange, Info, Mixed, Mixer, State, Tree, ticked
+from jaxcomp.starts import mean_start
+from jaxcomp.trees import spec_of, widen
 
 __all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
 

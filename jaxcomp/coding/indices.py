@@ -18,9 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import bitmaps
 from jaxcomp.base import Array
-from jaxcomp.payloads import index_dtype
+from jaxcomp.coding import bitmaps
+from jaxcomp.coding.packing import index_dtype
 
 __all__ = ["CODES", "EliasFano", "check_code", "coded_bits", "decode", "encode"]
 

@@ -9,7 +9,8 @@ from typing import Any
 import jax
 import optax
 
-from jaxcomp.base import Array, Tree, varies_over
+from jaxcomp.base import Array, Tree
+from jaxcomp.trees import name_of, varies_over
 
 __all__ = [
     "LOCAL",
@@ -88,7 +89,7 @@ def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
     names = set(axis) if isinstance(axis, tuple) else {axis}
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if not names <= varies_over(leaf):
-            where = jax.tree_util.keystr(path, simple=True, separator="/")
+            where = name_of(path)
             message = (
                 f"{where or 'what is given'} is the same on all workers of {axis!r}: "
                 f"{otherwise} jax.lax.pcast(params, {axis!r}, to='varying'). Zeros "
@@ -107,7 +108,7 @@ def check_whole(params: Tree, otherwise: str) -> None:
     pairs, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=is_masked)
     masked = [path for path, leaf in pairs if is_masked(leaf)]
     if masked:
-        where = jax.tree_util.keystr(masked[0], simple=True, separator="/")
+        where = name_of(masked[0])
         others = f", as are {len(masked) - 1} others" if len(masked) > 1 else ""
         raise ValueError(f"{where} is hidden by optax.masked{others}: {otherwise}")
 

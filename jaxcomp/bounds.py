@@ -1,96 +1,22 @@
-"""What several exchanges need: own payloads, the report of one step, names."""
+"""How much may be lost of each leaf, and who must not keep what is lost."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
-from jaxcomp.base import (
-    Array,
-    Axis,
-    Compressor,
-    Info,
-    Payload,
-    PerWorker,
-    Spec,
-    Tree,
-    spec_of,
-    widen,
-)
-from jaxcomp.exchanges import collectives
-from jaxcomp.norms import norm
+from jaxcomp.base import Compressor, Spec
 from jaxcomp.scope import Group, Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
+from jaxcomp.trees import label_of
 
 __all__ = [
     "by_leaf",
-    "compress_own",
-    "figure_names",
     "leaf_choices",
     "leaf_contractions",
-    "measure",
-    "nothing_lost",
     "refuse_growth",
-    "report",
-    "with_method",
     "worst",
 ]
-
-
-def compress_own(
-    codec: Compressor, tree: Tree, state: PerWorker, key: Array, axis: Axis
-) -> tuple[Payload, PerWorker]:
-    """This worker's payload, with a key and a state of its own.
-
-    Args:
-      codec: compressor of trees.
-      tree: of this worker.
-      state: of the codec on this worker.
-      key: the same on every worker.
-      axis: the mapped axis.
-    """
-    own_key = jax.random.fold_in(key, collectives.index(axis))
-    payload, new = codec.compress(tree, state.value, own_key)
-    return payload, PerWorker(new)
-
-
-def measure(
-    given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
-) -> Info:
-    """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree.
-
-    Args:
-      given: what the exchange was given.
-      sent: what it charges to this worker.
-      codec: the compressor whose figures of `payload` are reported too.
-      payload: of this worker.
-    """
-    missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
-    spec = spec_of(given)
-    figures = codec.figures if codec else ()
-    extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    return report(norm(missing), norm(given))._replace(extra=extra)
-
-
-def report(lost: Array, whole: Array) -> Info:
-    """`Info` of the norms of what is lost and of what was given.
-
-    Norms, for their squares leave float32 long before a gradient does.
-    """
-    relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
-    return Info(relative, lost, residual_norm=jnp.float32(0))
-
-
-def nothing_lost(figures: tuple[str, ...] = ()) -> Info:
-    """`Info` of what loses nothing; a method's figures are 0."""
-    zero = jnp.zeros((), jnp.float32)
-    return Info(zero, zero, zero, dict.fromkeys(figures, zero))
-
-
-def figure_names(codec: Compressor) -> tuple[str, ...]:
-    """What `measure` puts into `Info.extra` for a codec."""
-    return tuple(figure.name for figure in codec.figures)
 
 
 def leaf_contractions(
@@ -198,7 +124,7 @@ def refuse_growth(
     if not bad:
         return
     path, leaf = max(bad, key=lambda pair: pair[1].size)
-    tensor = jax.tree_util.keystr(path, simple=True, separator="/") or "the tensor"
+    tensor = label_of(path)
     others = f", as of {len(bad) - 1} others" if len(bad) > 1 else ""
     message = (
         f"of {tensor}, with {leaf.size} elements, {loser!r} may lose more than there "
@@ -207,14 +133,3 @@ def refuse_growth(
         f"'qsgd(levels=7, damped=True)'; or {way_out}"
     )
     raise ValueError(message)
-
-
-def with_method(exchange: str, method: str) -> str:
-    """The name of an exchange together with what it sends.
-
-    Example:
-        >>> with_method("gather", "sign"), with_method("two_phase(a=1)", "sign")
-        ('gather(sign)', 'two_phase(a=1; sign)')
-    """
-    head, _, arguments = exchange.removesuffix(")").partition("(")
-    return f"{head}({arguments + '; ' if arguments else ''}{method})"

@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import noise
-from jaxcomp.base import Array, vary_like
+from jaxcomp.base import Array
+from jaxcomp.trees import vary_like
 
 __all__ = ["haar", "multiply"]
 

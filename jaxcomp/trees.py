@@ -1,0 +1,211 @@
+"""What is done to trees of arrays: names, shapes, dtypes and norms."""
+
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import Array, Spec, Tree
+
+__all__ = [
+    "cast",
+    "cast_like",
+    "clipped",
+    "joint_dtype",
+    "label_of",
+    "name_of",
+    "norm",
+    "norms",
+    "scale_to",
+    "spec_of",
+    "varies_over",
+    "vary_like",
+    "wide_spec",
+    "widen",
+    "zeros_like_spec",
+]
+
+
+def name_of(path: Any, separator: str = "/") -> str:
+    """A leaf's path, as people and patterns write it; of an array by itself, nothing.
+
+    Args:
+      path: from `jax.tree_util.tree_flatten_with_path`.
+      separator: between its parts.
+
+    Example:
+        >>> [(path, _)] = jax.tree_util.tree_flatten_with_path({"a": [3]})[0]
+        >>> name_of(path)
+        'a/0'
+    """
+    return jax.tree_util.keystr(path, simple=True, separator=separator)
+
+
+def label_of(path: Any) -> str:
+    """A leaf as messages call it."""
+    return name_of(path) or "the tensor"
+
+
+def spec_of(tree: Tree) -> Spec:
+    """Shapes and dtypes of a tree of arrays, tracers or specs.
+
+    Example:
+        >>> spec_of(jnp.zeros((2, 3)))
+        ShapeDtypeStruct(shape=(2, 3), dtype=float32)
+    """
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+
+def zeros_like_spec(spec: Spec) -> Tree:
+    """A tree of zeros with the given shapes and dtypes."""
+    return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), spec)
+
+
+def varies_over(x: Any) -> frozenset[str]:
+    """The axes along which `jax.shard_map` takes an array to differ.
+
+    None where nothing is known: under other mappers, and under `check_vma=False`.
+
+    Example:
+        >>> varies_over(jnp.ones(3))
+        frozenset()
+    """
+    kind = jax.typeof(x)
+    # The first jax versions of 0.10 call it `vma`.
+    return (
+        kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
+    )
+
+
+def vary_like(tree: Tree, like: Tree) -> Tree:
+    """The same arrays, typed to differ along all axes along which `like` does.
+
+    A loop begins with what has the type of its result, and branches have results of
+    one type: constants have to be told so where `jax.shard_map` checks types. Nothing
+    is computed.
+
+    Args:
+      tree: arrays.
+      like: arrays.
+    """
+    axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(like)))
+
+    def typed(x: Array) -> Array:
+        missing = axes - varies_over(x)
+        return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
+
+    return jax.tree.map(typed, tree)
+
+
+def wide_spec(spec: Spec) -> Spec:
+    """The same shapes in at least float32: sums and residuals live there.
+
+    Example:
+        >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+
+    def widen(s: Any) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
+
+    return jax.tree.map(widen, spec)
+
+
+def joint_dtype(dtypes: Iterable[Any]) -> Any:
+    """The type of a vector of parts of several types: theirs, or at least float32.
+
+    Example:
+        >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
+        dtype('float32')
+        >>> joint_dtype([jnp.dtype("float16")])
+        dtype('float16')
+    """
+    first, *others = set(dtypes)
+    if not others:
+        return first
+    # float16 and bfloat16 have no common type in NumPy.
+    wide = [np.promote_types(dtype, np.float32) for dtype in (first, *others)]
+    return functools.reduce(np.promote_types, wide)
+
+
+def cast(x: Array, dtype: Any) -> Array:
+    """An array in another dtype; numbers beyond its largest become the largest.
+
+    A NaN or an infinity stays what it is: it is to be seen.
+
+    Example:
+        >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
+        [65504.0, inf]
+    """
+    if np.promote_types(x.dtype, dtype) != dtype:
+        largest = jnp.asarray(jnp.finfo(dtype).max, x.dtype)
+        x = jnp.where(jnp.isfinite(x), jnp.clip(x, -largest, largest), x)
+    return x.astype(dtype)
+
+
+def cast_like(tree: Tree, spec: Spec) -> Tree:
+    """The tree in the dtypes of a spec, as by `cast`; another tree serves as one.
+
+    Example:
+        >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+        dtype(bfloat16)
+    """
+    return jax.tree.map(lambda x, s: cast(x, s.dtype), tree, spec)
+
+
+def widen(tree: Tree) -> Tree:
+    """The tree in at least float32.
+
+    Example:
+        >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype
+        dtype('float32')
+    """
+    return cast_like(tree, wide_spec(tree))
+
+
+def norms(tree: Tree) -> list[Array]:
+    """Euclidean norm of each leaf in float32, at any scale.
+
+    Example:
+        >>> norms({"a": jnp.array([3e30, -4e30]), "b": jnp.zeros(2)})
+        [Array(5.e+30, dtype=float32), Array(0., dtype=float32)]
+    """
+    return [_norm(leaf) for leaf in jax.tree.leaves(tree)]
+
+
+def norm(tree: Tree) -> Array:
+    """Euclidean norm of all leaves together."""
+    parts = norms(tree)
+    return _norm(jnp.stack(parts)) if parts else jnp.float32(0)
+
+
+def scale_to(length: Array, limit: Array | float) -> Array:
+    """The factor, at most 1, that makes a length at most the limit; NaN for NaN."""
+    return jnp.where(length <= limit, 1.0, limit / length)
+
+
+def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
+    """The tree, or each of its leaves, scaled down to a norm of at most `limit`.
+
+    Example:
+        >>> clipped(jnp.array([3.0, 4.0]), limit=1.0)
+        Array([0.6, 0.8], dtype=float32)
+    """
+    leaves, structure = jax.tree.flatten(tree)
+    lengths = norms(tree) if each else [norm(tree)] * len(leaves)
+    pairs = zip(leaves, lengths, strict=True)
+    scaled = [x * scale_to(n, limit).astype(x.dtype) for x, n in pairs]
+    return jax.tree.unflatten(structure, scaled)
+
+
+def _norm(x: Array) -> Array:
+    x = jnp.abs(x.astype(jnp.float32))
+    _, exponent = jnp.frexp(jnp.max(x, initial=0))
+    # A power of two and its inverse, both normal numbers: squares stay in range. The
+    # sum shows a NaN that a maximum may forget.
+    exponent = jnp.clip(exponent, -120, 120)
+    scaled = x * jnp.ldexp(jnp.float32(1), -exponent)
+    return jnp.sqrt(jnp.sum(jnp.square(scaled))) * jnp.ldexp(jnp.float32(1), exponent)
