@@ -4,13 +4,15 @@ Under `jax.shard_map` types tell which arrays differ along which axes, unless it
 `check_vma=False`. Other mappers know nothing of it.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Tree
-from jaxcomp.trees import name_of, varies_over
+from jaxcomp.base import Array, State, Tree
+from jaxcomp.trees import label_of, name_of, varies_over
 
 __all__ = [
     "LOCAL",
@@ -19,6 +21,7 @@ __all__ = [
     "UNMIXED",
     "axis_index",
     "axis_size",
+    "check_fit",
     "check_own",
     "check_whole",
     "is_masked",
@@ -111,6 +114,36 @@ def check_whole(params: Tree, otherwise: str) -> None:
         where = name_of(masked[0])
         others = f", as are {len(masked) - 1} others" if len(masked) > 1 else ""
         raise ValueError(f"{where} is hidden by optax.masked{others}: {otherwise}")
+
+
+def check_fit(init: Callable[[Tree], State], tree: Tree, state: State) -> None:
+    """Refuse state that was made for arrays of other shapes.
+
+    What is kept of one array would be added to another as NumPy adds them, and change
+    its shape.
+
+    Args:
+      init: from arrays like these to the state that fits them.
+      tree: of this worker.
+      state: that is there.
+    """
+    fresh = jax.eval_shape(init, tree)
+    pairs, structure = jax.tree_util.tree_flatten_with_path(fresh)
+    if jax.tree.structure(state) != structure:
+        message = (
+            "the state is not the one of these gradients and this method: `init` is "
+            "given the params that gradients are taken of"
+        )
+        raise ValueError(message)
+    for (path, wanted), found in zip(pairs, jax.tree.leaves(state), strict=True):
+        if wanted.shape != jnp.shape(found):
+            message = (
+                f"{label_of(path)} of the state has the shape {jnp.shape(found)}, and "
+                f"with these gradients it is {wanted.shape}: the state is of other "
+                "params, or it was given to the workers twice, as by `spread` and "
+                "flax.jax_utils.replicate"
+            )
+            raise ValueError(message)
 
 
 def is_masked(node: Any) -> bool:

@@ -19,6 +19,7 @@ from jaxcomp.border import axis_index, axis_size, is_typed
 from jaxcomp.trees import cast_like, joint_dtype, widen
 
 __all__ = [
+    "entry",
     "Part",
     "gather",
     "index",
@@ -55,6 +56,11 @@ class Part(NamedTuple):
             raise ValueError(message)
         table = np.arange(workers).reshape(-1, self.per_host)
         return (table if self.inside else table.T).tolist()
+
+
+def entry(axes: tuple[str, ...]) -> Any:
+    """Axes as they stand in a spec, and in the arguments of collectives."""
+    return axes[0] if len(axes) == 1 else axes
 
 
 def size(axis: Axis) -> int:

@@ -5,8 +5,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array
-
 __all__ = ["as_keys", "is_key", "numbers_of", "numbers_spec"]
 
 
@@ -39,7 +37,7 @@ def numbers_spec(like: Any) -> Any:
     return jax.ShapeDtypeStruct(data.shape, data.dtype, sharding=like.sharding)
 
 
-def as_keys(numbers: Array, like: Any) -> Array:
+def as_keys(numbers: Any, like: Any) -> Any:
     """The numbers as keys, where `like` is of keys."""
     if not is_key(like):
         return numbers

@@ -96,8 +96,9 @@ _ALONE = (
 _ALIKE = (
     "is what each worker keeps of its own gradient, and is the same on all {count} to "
     "the bit: gradients are averaged before the exchange, or all workers get the same "
-    "batch. Take every other pmean or psum of gradients out of the step, and give each "
-    "worker a share of the batch"
+    "batch, or one worker's part was copied to all, as by unreplicate and replicate of "
+    "flax. Take every other pmean or psum of gradients out of the step, give each "
+    "worker a share of the batch, and save all of what is marked"
 )
 
 

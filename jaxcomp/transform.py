@@ -27,6 +27,7 @@ from jaxcomp.border import (
     SUMMED,
     UNMIXED,
     axis_index,
+    check_fit,
     check_own,
     check_whole,
     is_masked,
@@ -111,6 +112,7 @@ def distributed(
     ) -> tuple[Tree, DistributedState]:
         key = _step_key(key, seed, state.step, updates)
         check_own(updates, exchange.axis, SUMMED)
+        check_fit(exchange.init, updates, state.exchange)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
         return mean, _typed(new, exchange.axis)

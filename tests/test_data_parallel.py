@@ -471,6 +471,27 @@ def test_a_mesh_of_explicit_axes():
 # --- What is refused --------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"w": np.ones(3), "p": 0.5}, r"p is a float, and no array.*eqx\.filter"),
+        ({"w": np.ones(3), "n": np.int32(3)}, "n is of int32, and has no gradient"),
+    ],
+)
+def test_what_has_no_gradient_is_refused_by_name(params, message):
+    with pytest.raises(TypeError, match=message):
+        jaxcomp.data_parallel(SIGNS, BY_DATA).init(params)
+
+
+def test_arguments_in_another_order_are_refused():
+    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
+    step, params = dp.value_and_grad(product), jnp.zeros(3)
+    comm = dp.init(params)
+    for args in [(params, comm, params), (params,), (comm,)]:
+        with pytest.raises(TypeError, match=r"call it as \(comm, params, \*batch\)"):
+            step(*args)
+
+
 def test_params_cut_over_the_data_are_refused_with_the_reason():
     dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
     cut = jax.device_put(jnp.zeros(8), NamedSharding(BY_DATA, P("data")))
@@ -503,8 +524,8 @@ def test_axes_have_to_be_those_of_the_mesh(exchange, axis, message):
 @pytest.mark.parametrize(
     ("rows", "in_axes", "message"),
     [
-        (jnp.zeros((6, 2)), 0, r"\(6, 2\) does not divide over 4 workers.*in_axes"),
-        (jnp.float32(1), 0, r"\(\) does not divide over 4 workers"),
+        (jnp.zeros((6, 2)), 0, r"\(6, 2\), does not divide over 4 workers.*in_axes"),
+        (jnp.float32(1), 0, r"\(\), does not divide over 4 workers"),
         (jnp.zeros((4, 2)), 1, "holds 0 and None, not 1"),
     ],
 )

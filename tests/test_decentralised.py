@@ -457,8 +457,8 @@ def test_params_without_an_axis_of_workers_are_refused_with_the_way_out():
 @pytest.mark.parametrize(
     ("rows", "in_axes", "message"),
     [
-        (jnp.zeros((3, 2)), 0, r"\(3, 2\) does not divide over 2 workers.*in_axes"),
-        (jnp.zeros((4, 2)), "own", r"\(4, 2\) has no axis of 2 workers"),
+        (jnp.zeros((3, 2)), 0, r"\(3, 2\), does not divide over 2 workers.*in_axes"),
+        (jnp.zeros((4, 2)), "own", r"\(4, 2\), has no axis of 2 workers"),
         (jnp.zeros((4, 2)), 1, "holds 0, 'own' and None, not 1"),
     ],
 )

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import jmp
 import numpy as np
 import pytest
+from flax import jax_utils
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
@@ -77,6 +78,32 @@ def test_state_that_was_not_given_to_the_workers_is_refused(mapper):
     state = {"w": jnp.zeros(8), "comm": MEAN.init(jnp.zeros(8))}
     with pytest.raises(ValueError, match=r"parallel\.spread\(state\) once"):
         MAPPED[mapper]()(state, ROWS)
+
+
+def test_spread_state_in_a_loop_that_replicates_everything_is_refused():
+    with pytest.raises(ValueError, match=r"step has no axis of workers.*replicate in"):
+        jaxcomp.pmap(step, "data")(parallel.spread(MEAN.init(jnp.zeros(8))), ROWS)
+
+
+def test_state_that_was_given_to_the_workers_twice_is_refused():
+    """Its shapes would broadcast into the gradient."""
+    state = {"w": jnp.zeros(8), "comm": parallel.spread(MEAN.init(jnp.zeros(8)), MESH)}
+    twice = jax_utils.replicate(state, jax.devices()[:WORKERS])
+    mapped = jax.pmap(step, "data", devices=jax.devices()[:WORKERS])
+    with pytest.raises(ValueError, match=r"residual/value .*\(4, 8\).* it is \(8,\)"):
+        mapped(twice, ROWS)
+
+
+def test_keys_are_given_to_the_workers_too():
+    key = jax.random.key(3)
+    state = parallel.spread({"all": key, "own": PerWorker(key)}, MESH)
+    assert state["own"].value.shape == (WORKERS,)
+    host = parallel.to_host(state)
+    for found in (state["all"], host["all"], state["own"].value[2]):
+        np.testing.assert_array_equal(jax.random.key_data(found), [0, 3])
+    workers = parallel.setup(WORKERS, "shard_map", "data")
+    again = parallel.place(host, workers, parallel.axes(state))
+    assert again["own"].value.sharding.spec == P("data")
 
 
 def test_options_are_those_of_jax():

@@ -1,7 +1,9 @@
 """The reader of compiled programs, against programs whose traffic is known."""
 
 import functools
+from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -481,3 +483,16 @@ def test_ring_figures_by_hand():
         wire.Collective("collective-permute", 100, 4, times=2),
     ]
     assert wire.link_bytes(found) == pytest.approx(150 + 300 + 75 + 200)
+
+
+def test_programs_of_equinox_are_read_and_functions_are_not_taken_for_programs():
+    def total(x: jax.Array) -> jax.Array:
+        return jax.lax.psum(x, "workers")
+
+    mesh = jax.sharding.Mesh(jax.devices()[:2], "workers")
+    mapped = jax.shard_map(total, mesh=mesh, in_specs=P("workers"), out_specs=P())
+    jitted: Any = eqx.filter_jit(mapped)
+    program = jitted.lower(jnp.ones(2)).compile()
+    assert wire.collective_bytes(program) == {"all-reduce": 4}
+    with pytest.raises(wire.WireError, match=r"lower\(\*args\)\.compile\(\)"):
+        wire.collective_bytes(jax.jit(total))

@@ -13,8 +13,10 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
+from jaxcomp.collectives import entry
 from jaxcomp.parallel.placing import by_axis, is_none, of_marked, partition
-from jaxcomp.parallel.workers import Workers, entry
+from jaxcomp.parallel.workers import Workers
+from jaxcomp.trees import label_of
 
 __all__ = ["Mapped", "map_step", "pmap", "shard_map"]
 
@@ -23,12 +25,15 @@ class Mapped(NamedTuple):
     """A mapped step: called, or lowered to be looked at."""
 
     run: Callable[..., Any]  # made by `jax.pmap`, of steps on pairs
+    in_axes: Any
 
     def __call__(self, *args: Any) -> Any:
+        _check_axes(self.in_axes, args)
         return _joined(self.run(*map(_checked, args)))
 
     def lower(self, *args: Any) -> Any:
         """As that of what `jax.jit` returns."""
+        _check_axes(self.in_axes, args)
         return self.run.lower(*map(_checked, args))  # pyright: ignore[reportFunctionMemberAccess]
 
 
@@ -69,7 +74,7 @@ def pmap(
     if isinstance(in_axes, Sequence):
         paired = tuple((axis, 0) for axis in in_axes)
     options |= {"in_axes": paired, "out_axes": (out_axes, 0)}
-    return Mapped(jax.pmap(on_pairs, axis_name, **options))
+    return Mapped(jax.pmap(on_pairs, axis_name, **options), in_axes)
 
 
 def shard_map(
@@ -147,6 +152,23 @@ def _checked(argument: Tree) -> tuple[Tree, list[PerWorker]]:
         )
         raise ValueError(message)
     return rest, marked
+
+
+def _check_axes(in_axes: Any, args: tuple[Any, ...]) -> None:
+    """Refuse single numbers in an argument that is said to have an axis of workers."""
+    each = in_axes if isinstance(in_axes, Sequence) else [in_axes] * len(args)
+    for axis, argument in zip(each, args, strict=False):
+        if axis != 0:
+            continue
+        for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
+            if np.ndim(leaf) == 0:
+                message = (
+                    f"{label_of(path)} has no axis of workers, and in_axes says 0 of "
+                    "the argument that holds it. What `spread` returns is for "
+                    "in_axes=None; in a loop that replicates all of its state give "
+                    "that one to flax.jax_utils.replicate in place of `spread`"
+                )
+                raise ValueError(message)
 
 
 def _joined(pair: tuple[Tree, list[PerWorker]]) -> Tree:

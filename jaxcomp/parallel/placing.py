@@ -14,7 +14,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
-from jaxcomp.parallel.workers import AXIS, Workers, entry
+from jaxcomp.collectives import entry
+from jaxcomp.keys import as_keys, is_key, numbers_of
+from jaxcomp.parallel.workers import AXIS, Workers
 
 __all__ = [
     "abstract",
@@ -83,10 +85,11 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
     """
 
     def put(axis: int | None, x: Any) -> jax.Array:
-        sharding = _sharding(workers, axis)
+        sharding, numbers = _sharding(workers, axis), numbers_of(x)
         if sharding is None:
-            return jnp.asarray(x)
-        return jax.make_array_from_process_local_data(sharding, np.asarray(x))
+            return as_keys(jnp.asarray(numbers), x)
+        local = np.asarray(numbers)
+        return as_keys(jax.make_array_from_process_local_data(sharding, local), x)
 
     return by_axis(put, axis_tree, tree)
 
@@ -109,8 +112,11 @@ def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
         mesh = workers or Mesh(np.array(jax.devices()), AXIS)
         workers = Workers("shard_map", mesh.size, entry(mesh.axis_names), mesh)
     count = workers.local.stop - workers.local.start
-    copied = of_marked(lambda x: np.stack([np.asarray(x)] * count), state)
-    return place(copied, workers, axes(state))
+
+    def copied(x: Any) -> Any:
+        return as_keys(np.stack([np.asarray(numbers_of(x))] * count), x)
+
+    return place(of_marked(copied, state), workers, axes(state))
 
 
 def abstract(tree: Tree) -> Tree:
@@ -123,12 +129,14 @@ def abstract(tree: Tree) -> Tree:
 
 
 def to_host(tree: Tree) -> Tree:
-    """NumPy copies of what this process holds.
+    """NumPy copies of what this process holds; typed keys, which have none, stay keys.
 
     Indexing a mapped result instead would gather it from all devices first.
     """
 
-    def fetch(x: Any) -> np.ndarray:
+    def fetch(x: Any) -> Any:
+        if is_key(x):
+            return as_keys(fetch(numbers_of(x)), x)
         if not isinstance(x, jax.Array) or x.is_fully_addressable:
             return np.asarray(x)
         if x.is_fully_replicated:

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-__all__ = ["AXIS", "MAPPERS", "Workers", "entry", "setup"]
+__all__ = ["AXIS", "MAPPERS", "Workers", "setup"]
 
 AXIS = "workers"
 MAPPERS = ("pmap", "shard_map", "vmap")
@@ -79,11 +79,6 @@ def setup(
         )
         raise ValueError(message)
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
-
-
-def entry(axes: tuple[str, ...]) -> Any:
-    """Axes as they stand in a spec, and in the arguments of collectives."""
-    return axes[0] if len(axes) == 1 else axes
 
 
 def _start_distributed(

@@ -6,6 +6,7 @@ from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxcomp.collectives import entry
 from jaxcomp.trees import label_of
 
 __all__ = ["axes_of", "entry", "spec_of_model", "spec_of_param"]
@@ -15,11 +16,6 @@ REMEMBERED = (
     "what cutting it saves"
 )
 OWN = "Each worker trains a model of its own, and has to hold all of it"
-
-
-def entry(axes: tuple[str, ...]) -> Any:
-    """Axes as they stand in a spec, and in the arguments of collectives."""
-    return axes[0] if len(axes) == 1 else axes
 
 
 def spec_of_param(
@@ -73,6 +69,12 @@ def spec_of_leaf(path: Any, leaf: Any, mesh: Mesh) -> P:
         message = (
             "arrays are asked how they are cut, which those under jit do not tell: "
             "call it outside"
+        )
+        raise TypeError(message)
+    if not hasattr(leaf, "shape"):
+        message = (
+            f"{label_of(path)} is a {type(leaf).__name__}, and no array: leave it out, "
+            "as by eqx.filter(model, eqx.is_inexact_array)"
         )
         raise TypeError(message)
     sharding = getattr(leaf, "sharding", None)

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from jaxcomp.base import Axis
 from jaxcomp.sharded.cuts import entry
 from jaxcomp.specs import suggest
+from jaxcomp.trees import name_of
 
 __all__ = ["check_axes", "each_worker", "kinds_of", "workers_of"]
 
@@ -65,9 +66,12 @@ def kinds_of(
     """
     workers = workers_of(mesh, data)
     kinds = []
+    pairs, _ = jax.tree_util.tree_flatten_with_path(batch)
+    names = [f"argument {name_of(path)} of the batch" for path, _ in pairs]
 
     def add(axis: Any, argument: Any) -> None:
         leaves = jax.tree.leaves(argument)
+        labels = names[len(kinds) :]
         kinds.extend([axis] * len(leaves))
         if axis is None:
             return
@@ -75,18 +79,21 @@ def kinds_of(
         if axis != 0 and not is_own:
             valid = "0, 'own' and None" if own else "0 and None"
             raise ValueError(f"in_axes holds {valid}, not {axis!r}")
-        for shape in map(jnp.shape, filter(_is_array, leaves)):
+        for label, x in zip(labels, leaves, strict=False):
+            if not _is_array(x):
+                continue
+            shape = x.shape
             if is_own and shape[:1] != (workers,):
                 message = (
-                    f"an array of shape {shape} has no axis of {workers} workers in "
+                    f"{label}, of shape {shape}, has no axis of {workers} workers in "
                     "front, as in_axes says by 'own'"
                 )
                 raise ValueError(message)
             if not shape or shape[0] % workers:
                 message = (
-                    f"an array of shape {shape} does not divide over {workers} workers "
-                    "along its first axis. in_axes says None of what all workers get "
-                    "whole: value_and_grad(loss_fn, in_axes=(0, None))"
+                    f"{label}, of shape {shape}, does not divide over {workers} "
+                    "workers along its first axis. in_axes says None of what all "
+                    "workers get whole, as in in_axes=(0, None)"
                 )
                 raise ValueError(message)
 

@@ -22,6 +22,7 @@ from jaxcomp.sharded.cuts import entry, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
 from jaxcomp.sharded.layout import Layout, in_parts, layouts
 from jaxcomp.transform import DistributedState, distributed
+from jaxcomp.trees import label_of
 
 __all__ = ["Comm", "DataParallel", "data_parallel"]
 
@@ -94,6 +95,7 @@ def data_parallel(
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
+        _check_differentiable(pairs)
         specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
         plan = layouts(link.init, params, specs, mesh, data)
 
@@ -144,10 +146,10 @@ def data_parallel(
     def averaged(
         grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
-        def call(comm: Comm, params: Tree, *batch: Any) -> tuple[Any, Tree, Comm]:
-            kinds = kinds_of(in_axes, batch, mesh, data)
+        def call(comm: Comm, *args: Any) -> tuple[Any, Tree, Comm]:
+            params, *batch = _checked(comm, args)
+            kinds = kinds_of(in_axes, tuple(batch), mesh, data)
             whole = [None] * len(jax.tree.leaves(params))
-            args = (params, *batch)
             value, grads = each_worker(grad_fn, args, whole + kinds, mesh, data)
             means, comm = exchanged(grads, comm)
             if has_aux:
@@ -163,6 +165,28 @@ def data_parallel(
         return averaged(jax.value_and_grad(loss_fn, has_aux=has_aux), has_aux, in_axes)
 
     return DataParallel(init, value_and_grad, averaged)
+
+
+def _check_differentiable(pairs: list[Any]) -> None:
+    """Refuse what has no gradient."""
+    for path, leaf in pairs:
+        if hasattr(leaf, "dtype") and not jnp.issubdtype(leaf.dtype, jnp.inexact):
+            message = (
+                f"{label_of(path)} is of {leaf.dtype}, and has no gradient: `init` is "
+                "given the params that gradients are taken of"
+            )
+            raise TypeError(message)
+
+
+def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The arguments after `comm`; refuses them in another order."""
+    if not isinstance(comm, Comm) or not args:
+        message = (
+            f"given are {1 + len(args)} arguments, the first a {type(comm).__name__}: "
+            "call it as (comm, params, *batch), comm as `init` returned it"
+        )
+        raise TypeError(message)
+    return args
 
 
 def _all_finite(shards: Tree, plan: list[Layout]) -> Array:

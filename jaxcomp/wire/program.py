@@ -8,6 +8,8 @@ import math
 import re
 from typing import Any
 
+import jax
+
 from jaxcomp.wire.found import KINDS, Collective, WireError
 from jaxcomp.wire.groups import NAMES_GROUPS, Devices, read_groups
 
@@ -29,7 +31,7 @@ def collectives(program: Any) -> list[Collective]:
     Raises:
       WireError: a collective that cannot be read; the message shows its line.
     """
-    text = program if isinstance(program, str) else program.as_text()
+    text = program if isinstance(program, str) else _text_of(program)
     devices = _devices(text)
     bodies = _computations(text)
     times = _executions(bodies)
@@ -52,6 +54,17 @@ def collectives(program: Any) -> list[Collective]:
             if count:
                 result.append(collective._replace(times=count))
     return result
+
+
+def _text_of(program: Any) -> str:
+    """The text of a compiled program; equinox keeps one inside its own."""
+    if isinstance(program, jax.stages.Wrapped):
+        message = (
+            "a function is not compiled yet: collective_bytes takes "
+            "function.lower(*args).compile()"
+        )
+        raise WireError(message)
+    return getattr(program, "compiled", program).as_text()
 
 
 def _devices(text: str) -> Devices:
