@@ -483,6 +483,13 @@ def test_what_has_no_gradient_is_refused_by_name(params, message):
         jaxcomp.data_parallel(SIGNS, BY_DATA).init(params)
 
 
+def test_a_loss_that_closes_over_its_batch_is_refused():
+    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
+    params, rows = jnp.zeros(3), jnp.ones((4, 3))
+    with pytest.raises(ValueError, match="no batch is given: a loss that closes over"):
+        dp.value_and_grad(lambda p: product(p, rows))(dp.init(params), params)
+
+
 def test_arguments_in_another_order_are_refused():
     dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
     step, params = dp.value_and_grad(product), jnp.zeros(3)

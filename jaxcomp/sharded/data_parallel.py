@@ -148,6 +148,7 @@ def data_parallel(
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
         def call(comm: Comm, *args: Any) -> tuple[Any, Tree, Comm]:
             params, *batch = _checked(comm, args)
+            _check_batch(in_axes, tuple(batch))
             kinds = kinds_of(in_axes, tuple(batch), mesh, data)
             whole = [None] * len(jax.tree.leaves(params))
             value, grads = each_worker(grad_fn, args, whole + kinds, mesh, data)
@@ -187,6 +188,17 @@ def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
         )
         raise TypeError(message)
     return args
+
+
+def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
+    """Refuse a loss without a batch: each worker would compute all of it."""
+    if in_axes == 0 and not jax.tree.leaves(batch):
+        message = (
+            "no batch is given: a loss that closes over it gets all of it on every "
+            "worker. Make it an argument, value_and_grad(lambda p, x: loss(p, x))(comm, "
+            "params, x); where workers make their own data say in_axes=()"
+        )
+        raise ValueError(message)
 
 
 def _all_finite(shards: Tree, plan: list[Layout]) -> Array:
