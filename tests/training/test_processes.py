@@ -208,6 +208,7 @@ def test_a_mistake_is_one_message(tmp_path):
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_an_unknown_key_names_those_that_exist(tmp_path):
     done = subprocess.run(
         command(tmp_path, "--config.compresor=sign"),
