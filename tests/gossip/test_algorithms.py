@@ -158,8 +158,8 @@ CONNECTED = [
     ("star", 6),
     ("hypercube", 8),
 ]
-# The smallest, a regular one, one with a centre, and one of many unlike degrees.
-QUICK = [("ring", 2), ("torus", 9), ("star", 6), ("social", 32)]
+# The smallest, one with a centre, and one of many unlike degrees.
+QUICK = [("ring", 2), ("star", 6), ("social", 32)]
 
 
 @pytest.mark.parametrize(("graph", "workers"), tiers(CONNECTED, QUICK.__contains__))
