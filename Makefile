@@ -44,7 +44,8 @@ test-all: $(STAMP) ## both tiers
 	$(PYTEST) -m '' $(ARGS)
 
 test-newest: $(NEWEST_STAMP) ## tests/smoke.txt on the newest Python and jax there are
-	$(NEWEST_VENV)/bin/python -m pytest $(PARALLEL) @tests/smoke.txt $(ARGS)
+	$(NEWEST_VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow or newest' \
+	  @tests/smoke.txt $(ARGS)
 
 # Without constraints: what is installed by who installs it today.
 $(NEWEST_STAMP): pyproject.toml

@@ -1,4 +1,7 @@
-"""Every config, shrunk, is built, and really runs."""
+"""Every config, shrunk, is built, and in the slow tier really runs.
+
+In the default tier runs what tests/training/small.py makes of the default config.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,9 @@ from configs import default
 from jaxcomp import training
 from jaxcomp.make import compressor_for
 from jaxcomp.training.build import build
-from tests.tiers import tiers
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
-# The others run in the slow tier; what they name is tested elsewhere.
-RUN = {"default"}
 
 
 def load(path: Path) -> ConfigDict:
@@ -45,9 +45,8 @@ def test_a_config_names_what_exists(path):
     assert pieces.stages.at(10_000).compressor == used
 
 
-@pytest.mark.parametrize(
-    "path", tiers(CONFIGS, lambda p: p.stem in RUN), ids=lambda p: p.stem
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_config_runs_for_two_steps(path, tmp_path):
     # Adam's counts are integers that optax multiplies by floats.
     with jax.numpy_dtype_promotion("standard"):

@@ -65,7 +65,7 @@ METHODS = {
 
 
 @pytest.mark.parametrize(
-    "name", tiers(METHODS, lambda name: name in ("choco", "d_psgd", "diloco"))
+    "name", tiers(METHODS, lambda name: name in ("choco", "diloco"))
 )
 def test_models_and_state_are_those_of_pmap(name):
     """From different starts, with links that see one worker's tree."""

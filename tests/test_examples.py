@@ -24,7 +24,18 @@ def test_few_lines_differ_from_the_uncompressed_program(name):
     assert re.search(rf"`{name}` .*\| {count} \|", YOUR_LOOP), "docs/your-loop.md"
 
 
-@pytest.mark.parametrize("name", NAMES)
+# Under pmap, shard_map and jit: models of other libraries are in test_data_parallel.py
+# and test_transform.py.
+QUICK = {"haiku", "shard_map", "jit"}
+
+
+OTHERS = pytest.mark.slow, pytest.mark.newest
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in QUICK else OTHERS) for name in NAMES],
+)
 def test_it_trains_restores_to_the_bit_and_skips_a_bad_gradient(name, tmp_path):
     """In a process with a time limit: workers that wait for each other never end."""
     output = run("tests.example_run", name, tmp_path / "state")
@@ -56,11 +67,13 @@ def test_the_differences_are_shown():
 def run(module: str, *arguments: object) -> str:
     """Its output; on four devices, which some programs make by themselves."""
     devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "8"}
+    # To compile takes nearly all of its time, and how fast it trains does not matter.
+    quickly = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     of_its_own = module == "tests.example_run"
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | ({} if of_its_own else devices),
+        env=os.environ | (quickly if of_its_own else devices),
         capture_output=True,
         text=True,
         timeout=200,

@@ -16,7 +16,11 @@ from jaxcomp.base import PerWorker
 from tests.tiers import tiers
 from tests.workers import MAPPERS, averaging, gradients, residual_of, run, start
 
-TREES = [gradients(4, seed) for seed in range(3)]
+# Two tensors: programs take long to compile.
+TREES = [
+    {name: gradients(4, seed)[name] for name in ("kernel", "scale")}
+    for seed in range(3)
+]
 
 
 @functools.cache
@@ -62,7 +66,7 @@ def test_gathered_sparsifiers_agree_to_the_bit(compressor, mapper):
             ]
             for mapper in ("pmap", "shard_map")
         ],
-        lambda case: case[2] == "pmap" or case[0] == "exact",
+        lambda case: case[0] == "exact" or (case[2] == "pmap" and case[1] != "none"),
     ),
 )
 def test_all_others_agree_to_rounding(name, compressor, mapper):

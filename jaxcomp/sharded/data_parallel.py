@@ -195,8 +195,8 @@ def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
     if in_axes == 0 and not jax.tree.leaves(batch):
         message = (
             "no batch is given: a loss that closes over it gets all of it on every "
-            "worker. Make it an argument, value_and_grad(lambda p, x: loss(p, x))(comm, "
-            "params, x); where workers make their own data say in_axes=()"
+            "worker. Make it an argument: value_and_grad(lambda p, x: loss(p, x)), "
+            "called with (comm, params, x). Where workers make their data say in_axes=()"
         )
         raise ValueError(message)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from jaxcomp import exchanges, memory, parallel
 from jaxcomp.base import Averaged, Exchange
+from tests.workers import one_of
 
 COMPRESSORS = ("top_k(keep=0.1)", "random_k(keep=0.1)", "qsgd(levels=7)", "sign")
 WORKERS = (1, 2, 3, 4, 8)
@@ -82,8 +83,12 @@ def gradients(workers: int, seed: int) -> dict[str, jax.Array]:
 def compiled(exchange: str, compressor: str | None, workers: int) -> Exchange:
     """An exchange whose `average` is one program."""
     spec = exchange.replace("HOST", "1" if workers % 2 else "2")
-    built = exchanges.make(spec, compressor or "none")
-    return built._replace(average=jax.jit(built.average))
+    return as_program(exchanges.make(spec, compressor or "none"))
+
+
+def as_program(exchange: Exchange) -> Exchange:
+    """The exchange with an `average` that is compiled as a whole."""
+    return exchange._replace(average=jax.jit(exchange.average))
 
 
 def with_memory(exchange: Exchange, spec: str) -> Exchange:
@@ -111,8 +116,7 @@ def steps_of(
 ) -> list[Step]:
     """Take `count` steps; `inputs(i)` has a leading worker axis."""
     crew = parallel.setup(workers, "vmap")
-    one = jax.tree.map(lambda x: x[0], inputs(0))
-    state = parallel.spread(exchange.init(one), crew)
+    state = parallel.spread(exchange.init(one_of(inputs(0))), crew)
     axes = parallel.axes(state)
     average_of = mapped(exchange, workers, axes)
     held_of = exchange.held and jax.vmap(exchange.held, in_axes=(axes,))

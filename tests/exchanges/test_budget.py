@@ -78,7 +78,7 @@ def normal(workers, size, scale, seed):
     ("ladder", "workers"),
     tiers(
         [(LADDERS[0], 1), (LADDERS[0], 2), (LADDERS[1], 3), (LADDERS[2], 2)],
-        lambda case: case[1] != 2,
+        (LADDERS[1], 3).__eq__,
     ),
 )
 def test_the_mean_of_what_is_sent_is_the_mean(ladder, workers):

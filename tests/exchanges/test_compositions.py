@@ -1,6 +1,7 @@
 """Whatever is put together is right, or refused: random compositions of all parts.
 
-COMPOSITIONS=5000 draws so many instead of 200. The draws are the same every time.
+COMPOSITIONS=5000 draws so many instead of 200, half of them in the slow tier. The draws
+are the same every time.
 """
 
 import os
@@ -17,6 +18,7 @@ from jaxcomp import compressors, exchanges, make_exchange, memory, parallel, sco
 from jaxcomp.base import Exchange
 from jaxcomp.make import compressor_for
 from tests.exchanges.matrix import mapped
+from tests.tiers import tiers
 
 DRAWS = int(os.environ.get("COMPOSITIONS", "200"))
 PARTS = 8  # tests among which the draws are divided
@@ -183,7 +185,7 @@ def parts_named(message: str, drawn: Composition) -> int:
     return sum(first.count(name) for name in [*names, "workers"])
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", tiers(range(PARTS), lambda part: part < PARTS / 2))
 def test_what_is_put_together_is_right_or_refused(part):
     accepted, refused = [], []
 

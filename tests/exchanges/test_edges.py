@@ -9,14 +9,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, exchanges, gossip, local, make_exchange, make_mixer
+from jaxcomp import SpecError, exchanges, local, make_exchange, make_mixer
 from jaxcomp.exchanges import REGISTRY
 from jaxcomp.make import compressor_for
 from jaxcomp.trees import spec_of
+from tests.every_method import ALIKE as MIX_ALIKE
+from tests.every_method import MIXERS
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,
     PAIRS,
+    as_program,
     average,
     close,
     compiled,
@@ -53,12 +56,12 @@ def take(exchange, compressor, tree, count=1):
     return steps_of(built, workers, count, lambda i: tree)
 
 
-BESIDE = {"empty": jnp.zeros((0, 3)), "scalar": jnp.float32(2)}
+BESIDE = {"empty": np.zeros((0, 3), np.float32), "scalar": np.float32(2)}
 
 
 def for_all(tree, workers):
     """The same tree on all workers."""
-    return jax.tree.map(lambda x: jnp.stack([x] * workers), tree)
+    return jax.tree.map(lambda x: np.stack([x] * workers), tree)
 
 
 def mixed_tree(exchange):
@@ -76,7 +79,7 @@ def reports(exchange, compressor, power):
 
     At step 0 `budget` chooses; what it chose it sends at step 1.
     """
-    tree = jax.tree.map(lambda x: jnp.ldexp(x, power), mixed_tree(exchange))
+    tree = jax.tree.map(lambda x: np.ldexp(x, power), mixed_tree(exchange))
     return [step.info for step in take(exchange, compressor, tree, count=2)]
 
 
@@ -96,20 +99,14 @@ def test_the_report_does_not_depend_on_the_scale(exchange, compressor, power):
         np.testing.assert_equal(b.extra, a.extra)
 
 
-@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
+@pytest.mark.parametrize(("exchange", "compressor"), tiers(WITH_SCALE, is_quick))
 def test_a_mean_in_float16_does_not_overflow(exchange, compressor):
     """The sum of the workers' gradients does."""
     largest = float(jnp.finfo(jnp.float16).max)
-    rng = np.random.default_rng(0)
-    shapes = jax.tree.map(np.shape, gradients(few_workers(exchange), 0))
-    tree = {
-        name: jnp.asarray(rng.uniform(0.6, 0.9, shape) * largest, jnp.float16)
-        for name, shape in shapes.items()
-    }
-    [step] = take(exchange, compressor, tree)
-    for mean in jax.tree.leaves(step.mean):
-        assert mean.dtype == np.float16
-        assert np.isfinite(mean).all()
+    draws = np.random.default_rng(0).uniform(0.6, 0.9, (few_workers(exchange), 10, 9))
+    [step] = take(exchange, compressor, {"kernel": np.float16(draws * largest)})
+    assert step.mean["kernel"].dtype == np.float16
+    assert np.isfinite(step.mean["kernel"]).all()
 
 
 # --- Leaves of which nothing is lost --------------------------------------------------
@@ -123,13 +120,14 @@ WITH_ARGUMENTS = {
 SMALL = {"half": (9,), "pair": (2,), "one": (), "tall": (100, 2)}
 
 
-@pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize(
-    ("exchange", "compressor"),
+    ("exchange", "compressor", "workers"),
     tiers(
-        itertools.product(REGISTRY, LOSING_LITTLE),
+        itertools.product(REGISTRY, LOSING_LITTLE, [1, 2]),
         # The others compress tensors as `gather` does, or say that they lose.
-        lambda case: case[1] == LOSING_LITTLE[0] and case[0] in ("gather", "two_phase"),
+        lambda case: (
+            case[1:] == (LOSING_LITTLE[0], 2) and case[0] in ("gather", "two_phase")
+        ),
     ),
 )
 def test_what_is_called_lossless_arrives_as_it_was_given(exchange, compressor, workers):
@@ -146,7 +144,7 @@ def test_what_is_called_lossless_arrives_as_it_was_given(exchange, compressor, w
         built.init(one)
     except ValueError:
         return  # refused
-    [step] = steps_of(built, workers, 1, lambda i: tree)
+    [step] = steps_of(as_program(built), workers, 1, lambda i: tree)
     leaves = zip(*map(jax.tree.leaves, (step.mean, step.sent, step.given)), strict=True)
     for leaf, delta in zip(leaves, built.contraction(one), strict=True):
         if delta == 1:
@@ -167,7 +165,7 @@ def test_rows_decide_what_two_phases_lose():
 
 # --- Trees with little in them --------------------------------------------------------
 
-EMPTY = {"nothing": {}, "no_elements": jnp.zeros((0, 3))}
+EMPTY = {"nothing": {}, "no_elements": np.zeros((0, 3), np.float32)}
 
 
 @pytest.mark.parametrize(
@@ -209,8 +207,16 @@ def mixer_of(name):
     return make_mixer(name, GRAPHS.get(name, "ring"), 4, compressor=compressor)
 
 
-@pytest.mark.parametrize("model", [EMPTY, {**BESIDE, "large": jnp.ones(50)}])
-@pytest.mark.parametrize("name", [*gossip.REGISTRY, *local.REGISTRY])
+LITTLE = {**BESIDE, "large": np.ones(50, np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("name", "model"),
+    tiers(
+        itertools.product(MIXERS, [EMPTY, LITTLE]),
+        lambda case: case[1] is EMPTY or case[0] not in MIX_ALIKE,
+    ),
+)
 def test_mixers_of_models_with_little_in_them(name, model):
     mixer = mixer_of(name)
 
@@ -228,7 +234,11 @@ def test_mixers_of_models_with_little_in_them(name, model):
 
 
 @pytest.mark.parametrize(
-    "spec", ["gather", "aligned_psum", "power_sgd", "shared_scale"]
+    "spec",
+    tiers(
+        ["gather", "aligned_psum", "power_sgd", "shared_scale"],
+        ("gather", "shared_scale").__contains__,
+    ),
 )
 def test_narrow_types_meet_in_a_wide_one(spec):
     """float16 and bfloat16 have no common type, and may be parts of one vector."""
@@ -238,7 +248,7 @@ def test_narrow_types_meet_in_a_wide_one(spec):
         "a": jnp.ones((2, 4), jnp.float16),
         "b": jnp.full((2, 4), 3, jnp.bfloat16),
     }
-    [step] = steps_of(exchange, 2, 1, lambda i: tree)
+    [step] = steps_of(as_program(exchange), 2, 1, lambda i: tree)
     for mean, given in zip(step.mean.values(), tree.values(), strict=True):
         assert mean.dtype == given.dtype
         assert set(np.asarray(mean, np.float32).tolist()) <= {0.0, 1.0, 1.5, 3.0, 0.5}

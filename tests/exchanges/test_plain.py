@@ -49,10 +49,17 @@ def methods(memory: str) -> list[Exchange]:
     return list(built.values())
 
 
+# With these, two exchanges go the way that one of them goes.
+TWICE = (
+    *("aligned_psum(none", "aligned_psum(rotating_slice"),
+    *("gather(count_sketch", "gather(none", "gather(random_k"),
+)
+
+
 def is_quick(exchange: Exchange) -> bool:
-    """Whether no other compressor stands for this one."""
-    alike = itertools.chain(*STANDS_FOR.values())
-    return not any(f"({name}" in exchange.name for name in alike)
+    """Whether no other compressor stands for this one, and no other exchange."""
+    alike = [f"({name}" for name in itertools.chain(*STANDS_FOR.values())]
+    return not any(words in exchange.name for words in (*alike, *TWICE))
 
 
 def test_every_plain_exchange_is_among_the_methods():
@@ -86,6 +93,12 @@ def mean_over_workers(tree):
     return jax.tree.map(lambda x: x.mean(axis=0), tree)
 
 
+def two(workers, seed=0):
+    """A matrix and a scalar."""
+    tree = gradients(workers, seed)
+    return {name: tree[name] for name in ("kernel", "scale")}
+
+
 # The number of workers is a matter of the exchange: other numbers than three for one
 # compressor that each exchange takes.
 SIMPLE = [make_exchange("exact", memory="none")] + [
@@ -103,7 +116,7 @@ SIMPLE = [make_exchange("exact", memory="none")] + [
     ids=lambda value: getattr(value, "name", value),
 )
 def test_the_mean_of_what_is_sent_is_the_mean(exchange, workers):
-    tree = gradients(workers)
+    tree = two(workers)
     [step] = average(exchange, tree)
     obeys_the_law(exchange, tree, step)
 
@@ -117,9 +130,8 @@ def obeys_the_law(exchange, tree, step):
 
 
 def small(seed):
-    """Three of the tensors of three workers: programs take long to compile."""
-    tree = gradients(3, seed)
-    return {name: tree[name] for name in ("bias", "kernel", "scale")}
+    """Two of the tensors of three workers: programs take long to compile."""
+    return two(3, seed)
 
 
 # Tests of every compressor look at one program for each.
@@ -144,7 +156,7 @@ def test_error_feedback_conserves(exchange):
 
 def test_with_decay_one_nothing_is_lost_over_many_steps():
     """Sum of what arrived + what is kept == sum of all gradients."""
-    trees = [gradients(4, seed) for seed in range(10)]
+    trees = [two(4, seed) for seed in range(10)]
     steps = average(make_exchange("gather", "top_k(keep=0.05)"), *trees)
     arrived = jax.tree.map(lambda *xs: np.sum(xs, axis=0), *[s.shared for s in steps])
     kept = mean_over_workers(residual_of(steps[-1].state))
@@ -153,7 +165,7 @@ def test_with_decay_one_nothing_is_lost_over_many_steps():
 
 
 def test_decay_zero_is_no_memory():
-    trees = [gradients(2, seed) for seed in range(2)]
+    trees = [two(2, seed) for seed in range(2)]
     with_memory = make_exchange("gather", "sign", "error_feedback(decay=0)")
     without = make_exchange("gather", "sign", "none")
     a, b = average(with_memory, *trees)[1], average(without, *trees)[1]
@@ -172,7 +184,7 @@ def test_every_scope_obeys_the_law_and_conserves(scope):
 
 def test_gather_against_numpy():
     """Top-k by gather, written with sorting and loops."""
-    tree = gradients(3)
+    tree = {name: gradients(3)[name] for name in ("deep", "kernel")}
     [step] = average(make_exchange("gather", "top_k(keep=0.1)", "none"), tree)
     for name, leaf in tree.items():
         flat = np.asarray(leaf).reshape(3, -1)
@@ -206,7 +218,7 @@ def test_aligned_psum_refuses_what_is_not_aligned():
 @pytest.mark.parametrize("name", ["exact", "gather", "aligned_psum"])
 def test_low_precision_gradients_keep_their_type_and_lose_nothing(name):
     """A bfloat16 gradient comes back as bfloat16; its residual is float32."""
-    tree = jax.tree.map(lambda x: x.astype(jnp.bfloat16), gradients(2))
+    tree = jax.tree.map(lambda x: x.astype(jnp.bfloat16), two(2))
     compressor = compressor_for(name, "random_k(keep=0.1)")
     [step] = average(make_exchange(name, compressor), tree)
     assert {m.dtype for m in jax.tree.leaves(step.shared)} == {jnp.dtype(jnp.bfloat16)}
@@ -233,6 +245,14 @@ def program(exchange: Exchange, shapes):
     return compiled(averaging(exchange), state, shapes, workers=4)
 
 
+def traced(exchange: Exchange):
+    """The collectives of the exchange of two short vectors, without compiling."""
+    state = jnp.int32(0), exchange.init(SMALL)
+    return wire.traced_collectives(
+        averaging(exchange), state, SMALL, axis="workers", workers=4
+    )
+
+
 SMALL = {f"w{n}": jax.ShapeDtypeStruct((n,), jnp.float32) for n in (41, 43)}
 
 
@@ -242,11 +262,15 @@ def program_small(exchange: Exchange):
     return program(exchange, SMALL)
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    tiers(methods("error_feedback(allow=True)"), is_quick),
-    ids=lambda e: e.name,
+# To the compiler any message is one of some words.
+FEW = ("exact", "aligned_psum(random_k", "gather(sign", "gather(top_k(keep=0.1)")
+COMPILED = tiers(
+    methods("error_feedback(allow=True)"),
+    lambda e: any(f": {words}" in e.name for words in FEW),
 )
+
+
+@pytest.mark.parametrize("exchange", COMPILED, ids=lambda e: e.name)
 def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
     kind = "all-gather" if "gather(" in exchange.name else "all-reduce"
     found = wire.collectives(program_small(exchange))
@@ -262,15 +286,18 @@ def test_one_message_a_step_whatever_the_number_of_tensors(exchange):
     ids=lambda e: e.name,
 )
 def test_the_program_sends_the_payload_and_nothing_else(exchange):
-    """Bits of the payload, padded to words, are what the compiled all-gather moves."""
-    found = program_small(exchange)
+    """Bits of the payload, padded to words, are what the traced all-gather moves.
+
+    That of the compiled one is the same: see below.
+    """
     codec = compressors.make(re.findall(r"gather\((.*)\)$", exchange.name)[0])
     bits = 0
     for leaf in SMALL.values():
         state = jax.eval_shape(lambda leaf=leaf: codec.init(leaf))
         payload, _ = jax.eval_shape(codec.compress, leaf, state, jax.random.key(0))
         bits += nbits(payload)
-    sent = wire.collective_bytes(found)["all-gather"]
+    [(kind, sent)] = wire.collective_bytes(traced(exchange)).items()
+    assert kind == "all-gather"
     assert bits / 8 <= sent < bits / 8 + 8
 
 
@@ -293,7 +320,7 @@ def test_sign_on_a_resnet20_sends_a_thirtieth():
             ("top_k(keep=0.001) | qsgd(levels=127)", 22),
             ("top_k(keep=0.01) | qsgd(levels=127)", 17),
         ],
-        lambda case: "0.001" in case[0],
+        ("top_k(keep=0.001) | qsgd(levels=127)", 22).__eq__,
     ),
 )
 def test_bits_of_a_kept_value_in_the_compiled_program(method, bits):
@@ -308,24 +335,13 @@ def test_bits_of_a_kept_value_in_the_compiled_program(method, bits):
 
 def test_aligned_psum_sends_values_only():
     exchange = make_exchange("aligned_psum", "random_k(keep=0.1)")
-    found = program(exchange, SMALL)
+    found = traced(exchange)
     kept = sum(max(1, round(0.1 * leaf.size)) for leaf in SMALL.values())
     assert wire.collective_bytes(found) == {"all-reduce": 4 * kept}
 
 
-@pytest.mark.parametrize(
-    "exchange",
-    tiers(methods("error_feedback(allow=True)"), is_quick),
-    ids=lambda e: e.name,
-)
+@pytest.mark.parametrize("exchange", COMPILED, ids=lambda e: e.name)
 def test_the_traced_figure_is_the_compiled_one(exchange):
     """What the simulation reports is what real workers send."""
-    traced = wire.traced_collectives(
-        averaging(exchange),
-        (jnp.int32(0), exchange.init(SMALL)),
-        SMALL,
-        axis="workers",
-        workers=4,
-    )
-    found = program_small(exchange)
-    assert wire.collective_bytes(traced) == wire.collective_bytes(found)
+    found = wire.collective_bytes(program_small(exchange))
+    assert wire.collective_bytes(traced(exchange)) == found

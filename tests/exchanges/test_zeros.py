@@ -8,7 +8,7 @@ from tests.exchanges.matrix import PAIRS, compiled, gradients, steps_of, with_me
 from tests.exchanges.test_guarantees import FIRST
 from tests.tiers import tiers
 
-STEPS = 20
+STEPS = 8
 # What answers a zero among others with something else: see `mixes` in
 # tests/compressors/test_conformance.py. It does so alone, without a memory.
 MIXES = ("power_sgd", "budget")

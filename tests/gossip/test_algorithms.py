@@ -87,15 +87,14 @@ def cases():
 
 
 def is_quick(case):
-    """CHOCO with all compressors, the others with one that draws and one that does not.
+    """CHOCO with all compressors, the others with one that draws.
 
     What the graph is to an algorithm is the same for all compressors.
     """
     name, compressor, graph = case
     if graph == ("torus", 9):
         return (name, compressor) == ("choco", "sign")
-    few = ("random_k(keep=0.3)", "sign")
-    return graph == ("ring", 8) and (name == "choco" or compressor in few)
+    return graph == ("ring", 8) and (name == "choco" or "random" in compressor)
 
 
 @pytest.mark.parametrize(("name", "compressor", "graph"), tiers(cases(), is_quick))
@@ -159,8 +158,8 @@ CONNECTED = [
     ("star", 6),
     ("hypercube", 8),
 ]
-# The smallest, a regular one, one with a centre, and one of many unlike degrees.
-QUICK = [("ring", 2), ("torus", 9), ("star", 6), ("social", 32)]
+# The smallest, one with a centre, and one of many unlike degrees.
+QUICK = [("ring", 2), ("star", 6), ("social", 32)]
 
 
 @pytest.mark.parametrize(("graph", "workers"), tiers(CONNECTED, QUICK.__contains__))
@@ -263,8 +262,12 @@ def test_one_and_two_workers(name, workers):
             ("delayed_sgd", ("complete", 4), "sign"),
             ("stale_hypercube", ("hypercube(one_peer=True)", 8), "none"),
         ],
-        # Messages of the others go the way of the first.
-        lambda case: case[0] not in COMPRESSED[1:],
+        # On a graph that stands still and on one that changes; the methods under both
+        # mappers of devices are in test_border.py and test_decentralised.py.
+        {
+            ("choco", ("ring", 8), "sign"),
+            ("d_psgd", ("exponential(one_peer=True)", 8), "none"),
+        }.__contains__,
     ),
 )
 def test_mappers_agree(name, graph, compressor, mapper):

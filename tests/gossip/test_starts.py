@@ -43,6 +43,12 @@ def talk_alone(name, compressor):
     return run
 
 
+@functools.cache
+def talk(name, compressor):
+    """The same of all workers, as one program."""
+    return jax.jit(jax.vmap(talk_alone(name, compressor), axis_name="workers"))
+
+
 def check(models):
     """They end where their mean was, and it has not moved."""
     models = flat(models, 2)
@@ -64,8 +70,7 @@ def test_any_start_ends_at_the_mean_of_the_starts(name, compressor, named):
     """Where `init` sees all starts, in an axis that has the name, or has none."""
     init = link(name, compressor).init
     states = jax.jit(jax.vmap(init, axis_name="workers" if named else None))(STARTS)
-    program = jax.jit(jax.vmap(talk_alone(name, compressor), axis_name="workers"))
-    check(program(STARTS, states))
+    check(talk(name, compressor)(STARTS, states))
 
 
 @pytest.mark.parametrize(
@@ -91,12 +96,12 @@ def test_members_of_an_ensemble_have_starts_of_their_own(name):
     """Mapped inside or around the workers, whose axis need have no name."""
     init = link(name, "none").init
     starts = trees(WORKERS, 3)
-    members = [
-        jax.vmap(init)(jax.tree.map(lambda x, e=e: x[:, e], starts)) for e in range(3)
-    ]
+    of_one = jax.jit(jax.vmap(init))
+    starts = jax.tree.map(np.asarray, starts)
+    members = [of_one(jax.tree.map(lambda x, e=e: x[:, e], starts)) for e in range(3)]
     expected = jax.tree.map(lambda *rows: np.stack(rows, axis=1), *members)
-    inside = jax.vmap(jax.vmap(init))(starts)
-    outside = jax.vmap(jax.vmap(init), in_axes=1, out_axes=1)(starts)
+    inside = jax.jit(jax.vmap(jax.vmap(init)))(starts)
+    outside = jax.jit(jax.vmap(jax.vmap(init), in_axes=1, out_axes=1))(starts)
     for found in (inside, outside):
         jax.tree.map(
             lambda ours, alone: np.testing.assert_allclose(ours, alone, atol=1e-6),
@@ -109,7 +114,9 @@ def test_members_of_an_ensemble_have_starts_of_their_own(name):
 def test_equal_starts_are_as_if_nobody_had_looked(name):
     """To the bit: a state that was made once and copied for each worker is right."""
     init = link(name, "none").init
-    start = jax.tree.map(lambda x: x[0], STARTS)
-    rows = jax.tree.map(lambda x: jax.numpy.stack([x] * WORKERS), start)
-    alone = jax.tree.map(lambda x: jax.numpy.stack([x] * WORKERS), init(start))
-    jax.tree.map(np.testing.assert_array_equal, jax.vmap(init)(rows), alone)
+    start = jax.tree.map(lambda x: np.asarray(x)[0], STARTS)
+    rows, alone = (
+        jax.tree.map(lambda x: np.stack([x] * WORKERS), tree)
+        for tree in (start, jax.jit(init)(start))
+    )
+    jax.tree.map(np.testing.assert_array_equal, jax.jit(jax.vmap(init))(rows), alone)

@@ -27,6 +27,7 @@ from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from tests.exchanges.matrix import PAIRS, compiled, gradients
+from tests.tiers import tiers
 from tests.training.small import small_config
 
 WORKERS, EXAMPLES, FEATURES, CLASSES = 2, 4, 6, 3
@@ -166,6 +167,8 @@ def settings_of(optimizer: str) -> dict[str, Any]:
 
 
 CASES = {name: settings_of(name) for name in OPTIMIZERS} | OTHERS
+# Stages and budgets of the others are those of one of these.
+SLOW = {"budget, dense at first", "budget between hosts", "keep falls"}
 
 
 def test_every_optimizer_and_schedule_takes_part():
@@ -181,7 +184,7 @@ def test_every_exchange_with_a_clock_takes_part():
         assert not found(state, is_clock) or exchange.partition("(")[0] in tried
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", tiers(CASES, lambda case: case not in SLOW))
 def test_every_clock_is_the_step(case):
     """The run's own, the link's and the rate's, and a budget's; skipped or not."""
     for number, state in enumerate(states(**CASES[case])):
@@ -302,13 +305,16 @@ def test_one_bit_adam_that_has_learnt_nothing_takes_no_step():
 
 @pytest.mark.parametrize(
     ("bad", "case", "measured"),
-    [
-        ((), "budget, dense at times", 0),
-        ((0,), "budget, dense at times", 1),
-        ((), "budget, dense at first", 2),
-        ((2,), "budget, dense at first", 3),
-        ((), "budget after local steps", 2),
-    ],
+    tiers(
+        [
+            ((), "budget, dense at times", 0),
+            ((0,), "budget, dense at times", 1),
+            ((), "budget, dense at first", 2),
+            ((2,), "budget, dense at first", 3),
+            ((), "budget after local steps", 2),
+        ],
+        lambda case: case[1] not in SLOW,
+    ),
     ids=str,
 )
 def test_a_budget_measures_at_the_first_step_that_lets_it(bad, case, measured):

@@ -76,7 +76,10 @@ def test_of_real_compressors():
 def test_a_run_tells_it_everywhere(tmp_path, capsys):
     """On the console, in the table and at the top of the report."""
     config = small_config(
-        compressor="qsgd(levels=1, bucket=None)", memory="error_feedback(allow=True)"
+        compressor="qsgd(levels=1, bucket=None)",
+        memory="error_feedback(allow=True)",
+        scope="only_large(min_size=20)",
+        clip_norm=1.0,
     )
     training.train_and_evaluate(config, tmp_path)
     warnings = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]

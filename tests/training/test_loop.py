@@ -76,14 +76,14 @@ def test_a_program_that_cannot_be_read_is_told_everywhere(
         raise wire.WireError(f"cannot read a collective: {line}")
 
     monkeypatch.setattr(wire, "collectives", unreadable)
-    result = training.train_and_evaluate(small_config(train_for="4 steps"), tmp_path)
+    result = training.train_and_evaluate(small_config(), tmp_path)
     assert result.traffic.wire == finished.traffic.wire
     [warning] = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
     assert line in warning
     assert "TRACED" in str(result.traffic)
     assert "as traced" in closing_lines(result, tmp_path)
-    [row] = rows(tmp_path / "metrics.csv")
-    assert (row["traced"], row["simulated"]) == ("1", "0")
+    for row in rows(tmp_path / "metrics.csv"):
+        assert (row["traced"], row["simulated"]) == ("1", "0")
     page = report.write_report(tmp_path).read_text()
     assert 'role="alert">From epoch 1 on, bytes are those of the traced' in page
 
@@ -158,21 +158,15 @@ def test_more_workers_than_devices_are_simulated(tmp_path):
     assert any(r.shape[:1] == (16,) for r in residuals)
 
 
+@pytest.mark.slow  # a fast one is in test_growth.py
 @pytest.mark.parametrize(
     "changes",
-    tiers(
-        [
-            {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
-            {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
-            {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
-            {
-                "compressor": "sign",
-                "scope": "only_large(min_size=20)",
-                "clip_norm": 1.0,
-            },
-        ],
-        lambda changes: "clip_norm" in changes,
-    ),
+    [
+        {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
+        {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
+        {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
+        {"compressor": "sign", "scope": "only_large(min_size=20)", "clip_norm": 1.0},
+    ],
     ids=lambda c: c.get("compressor", "exact"),
 )
 def test_other_methods_train(changes, tmp_path):

@@ -16,7 +16,11 @@ from tests.training.small import assert_same_state, rows, small_config, stop_at
 GOSSIP = {"exchange": "", "memory": "", "topology": "ring"}
 
 
-def gossip_config(mixer="choco(gamma=0.5)", **changes):
+# It has most to remember: models, estimates, pulls, a message under way.
+OVERLAPPED = "choco_overlapped(gamma=0.5)"
+
+
+def gossip_config(mixer=OVERLAPPED, **changes):
     settings = {"mixer": mixer, "compressor": "sign", "workers": 4, **GOSSIP}
     return small_config(**{**settings, **changes})
 
@@ -27,8 +31,8 @@ def local_config(mixer, **changes):
 
 
 RUNS = {
-    "choco": gossip_config(),
-    "choco_overlapped": gossip_config("choco_overlapped(gamma=0.5)"),
+    "choco": gossip_config("choco(gamma=0.5)"),
+    "choco_overlapped": gossip_config(),
     "one peer": gossip_config(
         "d_psgd", topology="exponential(one_peer=True)", compressor="none"
     ),
@@ -101,15 +105,12 @@ def build_fresh():
     return build(gossip_config()).fresh()
 
 
-@pytest.mark.parametrize(
-    # It has most to remember: models, estimates, pulls, a message under way.
-    "name",
-    tiers(RUNS, "choco_overlapped".__eq__),
-)
-def test_a_run_goes_on_to_the_bit(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", tiers(RUNS, "choco_overlapped".__eq__))
+def test_a_run_goes_on_to_the_bit(name, finished, tmp_path, monkeypatch):
     """Models, public estimates, messages under way and outer momenta included."""
-    config = RUNS[name]
-    whole = training.train_and_evaluate(config, tmp_path / "whole")
+    config, whole = RUNS[name], finished
+    if config.mixer != OVERLAPPED:
+        whole = training.train_and_evaluate(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_at(patch, 7)
         with pytest.raises(training.Interrupted):
@@ -117,7 +118,7 @@ def test_a_run_goes_on_to_the_bit(name, tmp_path, monkeypatch):
     resumed = training.train_and_evaluate(config, tmp_path / "cut")
     assert_same_state(resumed.state, whole.state)
     for table in ("metrics.csv", "steps.csv"):
-        assert rows(tmp_path / "cut" / table) == rows(tmp_path / "whole" / table)
+        assert rows(tmp_path / "cut" / table) == rows(whole.folder / table)
 
 
 @pytest.mark.slow
@@ -167,7 +168,8 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "train_feed", feed)
     monkeypatch.setattr(data, "augment", augment)
-    config = gossip_config(nonfinite="skip")
+    choco = "choco(gamma=0.5)"
+    config = gossip_config(choco, nonfinite="skip")
     result = training.train_and_evaluate(config, tmp_path / "skip")
     params = parallel.to_host(result.state.params).value
     for x in jax.tree.leaves(params):
@@ -178,7 +180,7 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
         np.any(x[1] != s) for x, s in zip(jax.tree.leaves(params), start, strict=True)
     )
     with pytest.raises(training.NonFinite, match="worker 1: "):
-        training.train_and_evaluate(gossip_config(), tmp_path / "stop")
+        training.train_and_evaluate(gossip_config(choco), tmp_path / "stop")
 
 
 def test_each_worker_sees_its_own_share():

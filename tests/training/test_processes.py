@@ -14,7 +14,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import parallel, training
+from jaxcomp import parallel
 from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
 from tests.training.small import assert_same_state, rows, small_config
@@ -32,10 +32,12 @@ def command(folder: Path, *extra: str) -> list[str]:
 
 def begin(folder: Path, *extra: str) -> subprocess.Popen:
     environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
+    # To compile takes most of the time of a process.
+    quickly = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     return subprocess.Popen(
         command(folder, *extra),
         cwd=ROOT,
-        env=environment,
+        env=environment | quickly,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -181,8 +183,9 @@ def test_neighbours_may_live_in_another_process(tmp_path):
         "train_for": "25 steps",
     }
     config = small_config(workers=4, checkpoint_every="7 steps", **changes)
-    training.train_and_evaluate(config, tmp_path / "one")
-    run_on_two(tmp_path / "two", *(f"--config.{k}={v}" for k, v in changes.items()))
+    flags = [f"--config.{k}={v}" for k, v in changes.items()]
+    finish(begin(tmp_path / "one", *flags))
+    run_on_two(tmp_path / "two", *flags)
     states = [final_state(tmp_path / name, config) for name in ("two", "one")]
     assert_same_state(states[0].params, states[1].params)
     assert_same_state(states[0].opt_state, states[1].opt_state)
@@ -208,6 +211,7 @@ def test_a_mistake_is_one_message(tmp_path):
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
+@pytest.mark.slow
 def test_an_unknown_key_names_those_that_exist(tmp_path):
     done = subprocess.run(
         command(tmp_path, "--config.compresor=sign"),
