@@ -196,7 +196,7 @@ def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
         message = (
             "no batch is given: a loss that closes over it gets all of it on every "
             "worker. Make it an argument: value_and_grad(lambda p, x: loss(p, x)), "
-            "called with (comm, params, x). Where workers make their data say in_axes=()"
+            "called with (comm, params, x). Workers that make their data: in_axes=()"
         )
         raise ValueError(message)
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import make_compressor, nbits, payloads
+from jaxcomp import make_compressor, nbits
+from jaxcomp.coding import packing
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.coding.packing import bit_width, complete, index_dtype
 from jaxcomp.coding.payloads import Dense, Seeded, Sparse, map_values
@@ -19,10 +20,10 @@ from tests import references
 SIZE = 71  # no multiple of anything
 
 # One program each instead of one for every operation inside.
-pack = jax.jit(payloads.pack, static_argnums=1)
-pack_symbols = jax.jit(payloads.pack_symbols, static_argnums=1)
-unpack = jax.jit(payloads.unpack, static_argnums=(1, 2))
-unpack_symbols = jax.jit(payloads.unpack_symbols, static_argnums=(1, 2))
+pack = jax.jit(packing.pack, static_argnums=1)
+pack_symbols = jax.jit(packing.pack_symbols, static_argnums=1)
+unpack = jax.jit(packing.unpack, static_argnums=(1, 2))
+unpack_symbols = jax.jit(packing.unpack_symbols, static_argnums=(1, 2))
 
 
 def check_packing(symbols: np.ndarray, bits: int) -> None:
