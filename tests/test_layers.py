@@ -23,6 +23,7 @@ ROWS = [
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},
     {"make", "transform"},
+    {"optimizers"},
     {"sharded"},
     {"parallel", "marks"},
     {"leaves", "processes", "checkpoint"},
