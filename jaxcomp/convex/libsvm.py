@@ -75,7 +75,7 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
     limit = _LARGEST_INDEX if n_features is None else n_features
     if not isinstance(limit, int) or limit < 1:
         raise ValueError(f"n_features is 1 or more, not {n_features!r}")
-    with _Lines(path, limit) as lines:
+    with _Lines(_opened(path), path, limit) as lines:
         try:
             load: Any = load_svmlight_file
             matrix, labels = load(lines, dtype=np.float32, zero_based=False)
@@ -99,16 +99,18 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
     return LibsvmSet(_features(matrix, n_features), signs)
 
 
+def _opened(path: str | os.PathLike[str]) -> Any:
+    return {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)(path, "rb")
+
+
 class _Lines(io.BufferedIOBase):
     """A file whose lines are counted and looked at on the way; comments are taken out.
 
     A class, because scikit-learn asks for a file.
     """
 
-    def __init__(self, path: str | os.PathLike[str], limit: int) -> None:
-        opener = {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)
-        self.path, self.limit = path, limit
-        self.file: Any = opener(path, "rb")
+    def __init__(self, file: Any, path: str | os.PathLike[str], limit: int) -> None:
+        self.file, self.path, self.limit = file, path, limit
         self.number, self.text = 0, b""  # of the last line that was read
         self.of_examples: list[int] = []  # numbers of the lines that are not blank
 
@@ -143,7 +145,7 @@ def _check_numbers(matrix: Any, labels: np.ndarray, lines: _Lines) -> None:
     rows = np.append(rows, np.flatnonzero(~(np.abs(labels) <= _LARGEST_VALUE))[:1])
     if rows.size:
         lines.number = lines.of_examples[rows.min()]
-        with _Lines(lines.path, lines.limit) as again:
+        with _Lines(_opened(lines.path), lines.path, lines.limit) as again:
             [text] = islice(again, lines.number - 1, lines.number)
         lines.fail(_mistake(text, lines.limit) or "holds a number that is too large")
 
