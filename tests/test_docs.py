@@ -19,6 +19,7 @@ from jaxcomp import (
     local,
     memory,
     models,
+    optimizers,
     scope,
     training,
 )
@@ -30,6 +31,7 @@ from tests.training.small import small_config
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 YOUR_LOOP = (ROOT / "docs" / "your-loop.md").read_text()
+METHODS = (ROOT / "docs" / "methods.md").read_text()
 GUIDE = (ROOT / "docs" / "add-a-compressor.md").read_text()
 
 
@@ -83,6 +85,10 @@ def test_a_decentralised_loop_under_jit_runs_and_prints_what_it_says():
     check_programs(decentralised.split("\n## ")[0], prints=5)
 
 
+def test_a_whole_optimiser_in_a_loop_runs_and_prints_what_it_says():
+    check_programs(METHODS, prints=1)
+
+
 def test_readme_commands_exist():
     """Targets are in the Makefile; flags of train.py are real."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
@@ -116,10 +122,11 @@ def test_readme_links_lead_somewhere():
             for part in (compressors, exchanges, gossip, local, memory, scope)
             for name in part.REGISTRY
         ),
+        *optimizers.__all__,
     ],
 )
 def test_every_method_is_described(name):
-    assert f"`{name}" in (ROOT / "docs" / "methods.md").read_text()
+    assert f"`{name}" in METHODS
 
 
 @pytest.mark.parametrize("model", models.REGISTRY)

@@ -1,27 +1,23 @@
-"""LIBSVM text, `label index:value index:value ...`, read block by block.
+"""LIBSVM text, `label index:value index:value ...`, by scikit-learn's reader.
 
 Indices count from 1 and ascend. A '#' begins a comment; blank lines are skipped. Files
 that end in .gz or .bz2 are unpacked on the way. The text is never in memory as a whole.
+scikit-learn does not say where a mistake is, and takes some as they are: a nan, 1_000.
+So it reads from a file that knows its line and looks at the characters.
 """
 
 import bz2
 import gzip
+import io
 import os
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from jaxcomp.convex.libsvm_lines import (
-    LARGEST_INDEX,
-    Block,
-    LibsvmError,
-    contents,
-    fail,
-    parse,
-)
 from jaxcomp.convex.problem import Features, Rows
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]
@@ -29,6 +25,13 @@ __all__ = ["LibsvmError", "LibsvmSet", "read"]
 # Beyond this part a matrix is smaller and faster when it is dense.
 _DENSE_PART = 0.25
 _LONGEST_LINE = 1 << 28  # bytes; more is no text
+_LARGEST_INDEX = 2**31 - 1
+_LARGEST_VALUE = float(np.finfo(np.float32).max)
+_CHARACTERS = b"0123456789+-.eE: \t\r\n\v\f"
+
+
+class LibsvmError(ValueError):
+    """A file that is not LIBSVM text; says the line and what stands there."""
 
 
 class LibsvmSet(NamedTuple):
@@ -38,21 +41,13 @@ class LibsvmSet(NamedTuple):
     labels: np.ndarray  # float32 [examples], -1 or +1
 
 
-def read(
-    path: str | os.PathLike[str],
-    n_features: int | None = None,
-    *,
-    block_bytes: int = 1 << 22,
-    progress: Callable[[int, int], None] | None = None,
-) -> LibsvmSet:
+def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmSet:
     """Read a file with two kinds of labels.
 
     Args:
       path: text, or .gz or .bz2 of it.
       n_features: of the set, where a file may not show the last ones; by default the
         largest index.
-      block_bytes: text that is looked at in one go.
-      progress: called with the examples and the bytes of text so far.
 
     Returns:
       Features, dense if more than a quarter of their elements are given, and labels;
@@ -74,101 +69,127 @@ def read(
       Chang and Lin, LIBSVM: A Library for Support Vector Machines,
       https://www.csie.ntu.edu.tw/~cjlin/libsvm/, 2011.
     """
-    limit = LARGEST_INDEX if n_features is None else n_features
+    # It takes a second to import; only whoever reads such a file pays for it.
+    from sklearn.datasets import load_svmlight_file
+
+    limit = _LARGEST_INDEX if n_features is None else n_features
     if not isinstance(limit, int) or limit < 1:
         raise ValueError(f"n_features is 1 or more, not {n_features!r}")
-    if block_bytes < 1:
-        raise ValueError(f"block_bytes is 1 or more, not {block_bytes!r}")
-    blocks: list[Block] = []
-    kinds: set[float] = set()
-    line, examples, size = 1, 0, 0
-    for text in _whole_lines(path, block_bytes):
-        block = parse(text, limit, path, line)
-        new = set(np.unique(block.labels).tolist()) - kinds
-        if len(kinds | new) > 2:
-            _refuse_labels(kinds, block, text, path, line)
-        kinds |= new
-        blocks.append(block)
-        line += text.count(b"\n")
-        examples, size = examples + len(block.labels), size + len(text)
-        if progress is not None:
-            progress(examples, size)
-    if not examples:
-        fail(path, line, "no examples in the file")
-    if len(kinds) < 2:
-        fail(path, line, f"all labels are {kinds.pop():g}; there must be two kinds")
-    labels = np.concatenate([block.labels for block in blocks])
-    signs = np.where(labels == max(kinds), 1, -1).astype(np.float32)
-    return LibsvmSet(_matrix(blocks, n_features), signs)
+    with _Lines(_opened(path), path, limit) as lines:
+        try:
+            load: Any = load_svmlight_file
+            matrix, labels = load(lines, dtype=np.float32, zero_based=False)
+        except LibsvmError:
+            raise
+        except (ValueError, OverflowError) as error:
+            lines.fail(_mistake(lines.text, limit) or str(error))
+        if not lines.of_examples:
+            lines.fail("no examples in the file")
+        _check_numbers(matrix, labels, lines)
+        kinds, firsts = np.unique(labels, return_index=True)
+        if len(kinds) == 1:
+            lines.fail(f"all labels are {kinds[0]:g}; there must be two kinds")
+        if len(kinds) > 2:
+            row = np.sort(firsts)[2]
+            one, other = sorted(labels[np.sort(firsts)[:2]])
+            lines.number = lines.of_examples[row]
+            third = f"label {labels[row]:g} is a third kind"
+            lines.fail(f"{third}, after {one:g} and {other:g}")
+    signs = np.where(labels == kinds[1], 1, -1).astype(np.float32)
+    return LibsvmSet(_features(matrix, n_features), signs)
 
 
-def _whole_lines(path: str | os.PathLike[str], size: int) -> Iterator[bytes]:
-    """The text in pieces that end with a newline, about `size` bytes each."""
-    openers = {".gz": gzip.open, ".bz2": bz2.open}
-    opener = openers.get(Path(path).suffix, open)
-    line, kept, held = 1, [], 0
-    with opener(path, "rb") as file:
-        while True:
-            try:
-                # One read at a time: of a file that is cut off, all before it arrives.
-                piece = file.read1(size)
-            except (EOFError, zlib.error, OSError) as error:
-                line += b"".join(kept).count(b"\n")
-                reason = "is cut off" if isinstance(error, EOFError) else "is damaged"
-                fail(path, line, f"the compressed file {reason} here: {error}")
-            if not piece:
-                break
-            kept.append(piece)
-            held += len(piece)
-            end = piece.rfind(b"\n") + 1
-            if end and held >= size:
-                kept[-1], rest = piece[:end], piece[end:]
-                text = b"".join(kept)
-                line += text.count(b"\n")
-                yield text
-                kept, held = [rest], len(rest)
-            elif held > max(size, _LONGEST_LINE) + size:
-                fail(path, line, f"no end of line within {held:,} bytes")
-    last = b"".join(kept)
-    if last:
-        yield last if last.endswith(b"\n") else last + b"\n"
+def _opened(path: str | os.PathLike[str]) -> Any:
+    return {".gz": gzip.open, ".bz2": bz2.open}.get(Path(path).suffix, open)(path, "rb")
 
 
-def _matrix(blocks: list[Block], n_features: int | None) -> Features:
-    """All pairs in their places, block by block: nothing is twice in memory."""
-    count = sum(len(block.lengths) for block in blocks)
-    pairs = sum(len(block.values) for block in blocks)
-    longest = max(1, *(int(block.lengths.max(initial=0)) for block in blocks))
-    largest = max(int(block.indices.max(initial=0)) for block in blocks)
-    width = n_features or largest + 1
-    is_dense = pairs > _DENSE_PART * count * width
-    values = np.zeros((count, width if is_dense else longest), np.float32)
-    indices = np.zeros((0, 0) if is_dense else values.shape, np.int32)
-    first = 0
-    for block in blocks:
-        rows = np.repeat(np.arange(len(block.lengths)), block.lengths)
-        begins = np.cumsum(block.lengths) - block.lengths
-        places = np.arange(len(rows)) - begins[rows]
-        values[first + rows, block.indices if is_dense else places] = block.values
-        if not is_dense:
-            indices[first + rows, places] = block.indices
-        first += len(block.lengths)
-    return values if is_dense else Rows(indices, values, width)
+class _Lines(io.BufferedIOBase):
+    """A file whose lines are counted and looked at on the way; comments are taken out.
+
+    A class, because scikit-learn asks for a file.
+    """
+
+    def __init__(self, file: Any, path: str | os.PathLike[str], limit: int) -> None:
+        self.file, self.path, self.limit = file, path, limit
+        self.number, self.text = 0, b""  # of the last line that was read
+        self.of_examples: list[int] = []  # numbers of the lines that are not blank
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self.number += 1
+        try:
+            line = self.file.readline(_LONGEST_LINE + 1)
+        except (EOFError, zlib.error, OSError) as error:
+            reason = "is cut off" if isinstance(error, EOFError) else "is damaged"
+            self.fail(f"the compressed file {reason} here: {error}")
+        if len(line) > _LONGEST_LINE:
+            self.fail(f"no end of line within {len(line):,} bytes")
+        self.text, comment, _ = line.partition(b"#")
+        if self.text.translate(None, _CHARACTERS) or re.search(rb"\+\d*:", self.text):
+            self.fail(_mistake(self.text, self.limit) or "is not LIBSVM text")
+        if self.text.strip():
+            self.of_examples.append(self.number)
+        return self.text + b"\n" if comment else self.text
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+    def fail(self, reason: str) -> NoReturn:
+        raise LibsvmError(f"{os.fspath(self.path)}:{self.number}: {reason}") from None
 
 
-def _refuse_labels(
-    kinds: set[float],
-    block: Block,
-    text: bytes,
-    path: str | os.PathLike[str],
-    first: int,
-) -> NoReturn:
-    """The error for the first label that is of neither of two kinds."""
-    kinds, row = set(kinds), -1
-    while len(kinds) < 3:
-        row += 1
-        kinds.add(block.labels[row])
-    third = float(block.labels[row])
-    one, other = sorted(kinds - {third})
-    line, _ = contents(text, first)[row]
-    fail(path, line, f"label {third:g} is a third kind, after {one:g} and {other:g}")
+def _check_numbers(matrix: Any, labels: np.ndarray, lines: _Lines) -> None:
+    """Refuse what float32 cannot hold, and indices beyond the limit."""
+    is_bad = ~np.isfinite(matrix.data) | (matrix.indices >= lines.limit)
+    rows = np.searchsorted(matrix.indptr, np.flatnonzero(is_bad)[:1], "right") - 1
+    rows = np.append(rows, np.flatnonzero(~(np.abs(labels) <= _LARGEST_VALUE))[:1])
+    if rows.size:
+        lines.number = lines.of_examples[rows.min()]
+        with _Lines(_opened(lines.path), lines.path, lines.limit) as again:
+            [text] = islice(again, lines.number - 1, lines.number)
+        lines.fail(_mistake(text, lines.limit) or "holds a number that is too large")
+
+
+def _features(matrix: Any, n_features: int | None) -> Features:
+    """The matrix, dense or as rows of one length."""
+    count, width = matrix.shape[0], n_features or max(1, matrix.shape[1])
+    lengths = np.diff(matrix.indptr)
+    rows = np.repeat(np.arange(count), lengths)
+    if matrix.data.size > _DENSE_PART * count * width:
+        values = np.zeros((count, width), np.float32)
+        values[rows, matrix.indices] = matrix.data
+        return values
+    values = np.zeros((count, max(1, lengths.max())), np.float32)
+    indices = np.zeros(values.shape, np.int32)
+    places = np.arange(len(rows)) - matrix.indptr[rows]
+    values[rows, places], indices[rows, places] = matrix.data, matrix.indices
+    return Rows(indices, values, width)
+
+
+def _mistake(text: bytes, limit: int) -> str | None:
+    """The first thing that is wrong in a line."""
+    tokens = [token.decode("latin-1") for token in text.split()]
+    if tokens and not _is_number(tokens[0]):
+        return f"{_short(tokens[0])} is not a label; write -1 or 1"
+    before = 0
+    for token in tokens[1:]:
+        index, _, number = token.partition(":")
+        if not re.fullmatch("[0-9]+", index) or not _is_number(number):
+            wanted = "index:value with finite float32 values, such as 3:0.5"
+            return f"{_short(token)} is not {wanted}"
+        if len(index) > 20 or not before < int(index) <= limit:
+            reason = f"indices count from 1 and ascend to at most {limit}"
+            after = f" after {before}" if before else ""
+            return f"{_short(token)}{after}: {reason}"
+        before = int(index)
+    return None
+
+
+def _is_number(text: str) -> bool:
+    """Whether it is a decimal number that float32 can hold."""
+    decimal = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
+    return bool(re.fullmatch(decimal, text)) and abs(float(text)) <= _LARGEST_VALUE
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:40] + "...")

@@ -1,4 +1,4 @@
-"""Decoded images beside the prepared records: the second load is one file read."""
+"""Images as arrays beside the prepared records: a load is one file read."""
 
 import contextlib
 import uuid
@@ -16,7 +16,7 @@ FILE = "jaxcomp-arrays.npz"
 
 
 def read(folder: Path) -> Splits | None:
-    """The arrays of an earlier load, or None where there are none that are whole.
+    """The arrays that were kept, or None where there are none that are whole.
 
     Args:
       folder: a prepared data set.
@@ -34,7 +34,7 @@ def read(folder: Path) -> Splits | None:
 
 
 def write(folder: Path, splits: Splits) -> None:
-    """Keep decoded arrays for the next load, in one atomic step.
+    """Keep arrays for the next load, in one atomic step.
 
     Args:
       folder: a prepared data set. Where it cannot be written (a shared, read-only

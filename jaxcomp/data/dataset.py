@@ -1,10 +1,11 @@
 """What a loaded data set is, and the error for data that cannot be used."""
 
-import difflib
 from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
+
+from jaxcomp.specs import suggest
 
 
 class DataError(Exception):
@@ -45,10 +46,6 @@ def unknown_name(name: str, valid: Collection[str]) -> ValueError:
 
     Example:
       >>> print(unknown_name("cifar", ["cifar10", "mnist"]))
-      unknown data set 'cifar', did you mean 'cifar10'? Valid names: cifar10, mnist
+      unknown data set 'cifar'. Did you mean 'cifar10'? Valid: cifar10, mnist
     """
-    close = difflib.get_close_matches(name, valid, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else "."
-    return ValueError(
-        f"unknown data set {name!r}{hint} Valid names: {', '.join(valid)}"
-    )
+    return ValueError(f"unknown data set {name!r}. {suggest(name, valid)}")

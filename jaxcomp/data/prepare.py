@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from . import builders, download, paths, tfds_source
+from . import builders, cache, download, paths, tfds_source
 from .builders import Progress
 from .checks import check
 from .dataset import DataError
@@ -58,6 +58,7 @@ def prepare(
         splits, evidence = source.read(path, source.md5)
         check(splits, source, path)
         written = builders.write(source, splits, scratch / "tfds", progress)
+        cache.write(written, splits)  # `load` need not decode what was just encoded
         folder = root / source.name / source.version
         _install(written, folder, scratch / "old")
     return Prepared(folder, evidence)

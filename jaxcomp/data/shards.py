@@ -4,13 +4,14 @@
 a share of its own, as in decentralised training, where the shares may be unlike.
 """
 
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from jaxcomp.specs import suggest
 
 from .partition import batches
 
@@ -151,13 +152,13 @@ def make_partition(
       [[1, 3], [0, 2]]
     """
     if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {name!r}{_hint(name, PARTITIONS)}")
+        raise ValueError(f"unknown partition {name!r}. {suggest(name, PARTITIONS)}")
     factory = PARTITIONS[name]
     known = list(inspect.signature(factory).parameters)[3:]
     for option in options:
         if option not in known:
-            hint = _hint(option, known)
-            raise ValueError(f"partition {name!r} has no option {option!r}{hint}")
+            hint = suggest(option, known)
+            raise ValueError(f"partition {name!r} has no option {option!r}. {hint}")
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(f"labels are one for each example, not {labels.shape}")
@@ -241,10 +242,3 @@ def _generator(
     """Random numbers that depend on these four alone."""
     source = np.random.SeedSequence([seed, epoch], spawn_key=(stream, worker))
     return np.random.Generator(np.random.Philox(source))
-
-
-def _hint(name: str, valid: Iterable[str]) -> str:
-    names = sorted(valid)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.5)
-    guess = f", did you mean {close[0]!r}?" if close else "."
-    return f"{guess} Valid: {', '.join(names) or '(none)'}"

@@ -5,7 +5,6 @@ Every model is called as `model(images, train)` with float images
 [batch, num_classes]. Its variables are `params` and `batch_stats`.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -17,6 +16,7 @@ from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
 from jaxcomp.models.tiny import Tiny
 from jaxcomp.models.wide_resnet import WideResNet
+from jaxcomp.specs import suggest
 
 __all__ = ["REGISTRY", "ResNet9", "ResNetCifar", "Tiny", "WideResNet", "make"]
 
@@ -54,18 +54,16 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
 
     >>> make("resnet20", shortcut="B").shortcut
     'B'
-    >>> make("resnet9", widht=2)
+    >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    TypeError: resnet9 has no keyword 'widht'; valid: num_classes, width, bn_axis, dtype
+    TypeError: resnet9 has no keyword 'widht'. Did you mean 'width'? Valid: ...
     """
     if name not in REGISTRY:
-        close = difflib.get_close_matches(name, REGISTRY, n=1)
-        hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown model {name!r}; {hint}valid: {', '.join(REGISTRY)}")
+        raise ValueError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")
     factory = REGISTRY[name]
     valid = _keywords(factory)
     for key in kw:
         if key not in valid:
-            raise TypeError(f"{name} has no keyword {key!r}; valid: {', '.join(valid)}")
+            raise TypeError(f"{name} has no keyword {key!r}. {suggest(key, valid)}")
     return factory(num_classes=num_classes, **kw)

@@ -1,7 +1,7 @@
 """The page of one run of the convex testbed, or of several side by side."""
 
 from collections.abc import Sequence
-from html import escape
+from typing import Any
 
 from jaxcomp.report.convex_folder import (
     ConvexRun,
@@ -9,8 +9,7 @@ from jaxcomp.report.convex_folder import (
     compression,
     evaluations,
 )
-from jaxcomp.report.page import Card, command_line, figure, frame, headline, started
-from jaxcomp.report.tables import numbers_table, pairs_table
+from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
 from jaxcomp.report.titles import convex_problem, convex_title, method_names
 from jaxcomp.report.units import bytes_text, number_text, times_text
 
@@ -63,21 +62,23 @@ def render_convex_page(runs: Sequence[ConvexRun]) -> str:
     from jaxcomp.report.convex_curves import draw_runs
     from jaxcomp.report.svg import inline_svg
 
-    first = runs[0]
+    first, content = runs[0], {}
     if len(runs) == 1:
         title = convex_title(first.config, first.environment.get("method"))
         subtitle = f"run {first.name}{started(first.environment)}"
-        top = headline(_cards(first))
+        content["cards"] = _cards(first)
     else:
         title = f"Convex runs: {', '.join(run.name for run in runs)}"
         subtitle = "suboptimality is the median over the seeds, at the last evaluation"
-        top = f"<h2>Runs</h2>\n{numbers_table(RUN_HEADS, map(_run_row, runs))}"
-    svg = inline_svg(draw_runs(runs), "suboptimality")
-    body = f"""{top}
-<h2>Suboptimality</h2>
-{figure(svg, CAPTION)}
-{"".join(_section(run, named=len(runs) > 1) for run in runs)}"""
-    return frame(title or first.name, subtitle, body)
+        content["overview"] = Numbers(RUN_HEADS, map(_run_row, runs))
+    return render(
+        "convex.html",
+        title=title or first.name,
+        subtitle=subtitle,
+        plot=Plot(inline_svg(draw_runs(runs), "suboptimality"), CAPTION),
+        runs=[_part(run, named=len(runs) > 1) for run in runs],
+        **content,
+    )
 
 
 def _cards(run: ConvexRun) -> list[Card]:
@@ -127,27 +128,13 @@ def _run_row(run: ConvexRun) -> list[str]:
     ]
 
 
-def _section(run: ConvexRun, named: bool) -> str:
-    environment = dict(run.environment)
-    command = environment.pop("command", None)
-    of = f" of {escape(run.name)}" if named else ""
+def _part(run: ConvexRun, named: bool) -> dict[str, Any]:
     found = evaluations(run)
-    rows = [_row(found, i) for i in range(found.step.size)]
-    return f"""<h2>Evaluations{of}</h2>
-{numbers_table(HEADS, rows)}
-<div class="tables">
-<section>
-<h2>Config{of}</h2>
-{pairs_table(run.config, "config.json is missing or cut off")}
-</section>
-<section>
-<h2>Environment{of}</h2>
-{pairs_table(environment, "environment.json is missing or cut off")}
-</section>
-</div>
-<h2>Command{of}</h2>
-{command_line(command)}
-"""
+    return {
+        "of": f" of {run.name}" if named else "",
+        "evaluations": Numbers(HEADS, [_row(found, i) for i in range(found.step.size)]),
+        "setting": setting(run.config, run.environment),
+    }
 
 
 def _row(found: Evaluations, i: int) -> list[str]:

@@ -6,18 +6,10 @@ from pathlib import Path
 
 from jaxcomp.report.convex_folder import read_convex
 from jaxcomp.report.convex_page import render_convex_page
-from jaxcomp.report.page import (
-    Card,
-    banner,
-    command_line,
-    figure,
-    frame,
-    headline,
-    started,
-)
+from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
 from jaxcomp.report.run_folder import ReportError, Run, is_convex, read_run
 from jaxcomp.report.summary import Summary, summarize
-from jaxcomp.report.tables import metrics_table, pairs_table
+from jaxcomp.report.tables import metrics_table
 from jaxcomp.report.titles import method_title, mixer_title
 from jaxcomp.report.units import (
     bytes_text,
@@ -107,36 +99,26 @@ def render_page(run: Run) -> str:
         The page as text; the same run gives the same text.
     """
     title = method_title(run.config, run.environment.get("method")) or run.name
-    environment = dict(run.environment)
-    command = environment.pop("command", None)
     mixer = mixer_title(run.config)
-    body = f"""{_alarms(run)}{headline(_cards(summarize(run), mixer))}
-<h2>Plots</h2>
-{_plots(run)}
-<h2>Epochs</h2>
-{metrics_table(run.metrics, mixed=bool(mixer))}
-<div class="tables">
-<section>
-<h2>Config</h2>
-{pairs_table(run.config, "config.json is missing or cut off")}
-</section>
-<section>
-<h2>Environment</h2>
-{pairs_table(environment, "environment.json is missing or cut off")}
-</section>
-</div>
-<h2>Command</h2>
-{command_line(command)}"""
-    return frame(title, _subtitle(run, mixer), body)
+    return render(
+        "run.html",
+        title=title,
+        subtitle=_subtitle(run, mixer),
+        alarms=_alarms(run),
+        cards=_cards(summarize(run), mixer),
+        plots=_plots(run),
+        epochs=Numbers(*metrics_table(run.metrics, mixed=bool(mixer))),
+        setting=setting(run.config, run.environment),
+    )
 
 
-def _alarms(run: Run) -> str:
-    banners = []
+def _alarms(run: Run) -> list[str]:
+    alarms = []
     for column, text in _ALARMS.items():
         epochs = run.metrics["epoch"][run.metrics[column] == 1]
         if epochs.size:
-            banners.append(banner(f"From epoch {number_text(epochs[0])} on, {text}"))
-    return "".join(f"{html}\n" for html in banners)
+            alarms.append(f"From epoch {number_text(epochs[0])} on, {text}")
+    return alarms
 
 
 def _subtitle(run: Run, mixer: str) -> str:
@@ -198,13 +180,12 @@ def _when(epoch: float) -> str:
     return "not evaluated" if math.isnan(epoch) else f"epoch {number_text(epoch)}"
 
 
-def _plots(run: Run) -> str:
+def _plots(run: Run) -> list[Plot]:
     # Matplotlib takes most of a second to import; only whoever draws pays for it.
     from jaxcomp.report.plots import plots_of
     from jaxcomp.report.svg import inline_svg
 
-    figures = "\n".join(
-        figure(inline_svg(plot.draw(run), plot.name), plot.caption)
+    return [
+        Plot(inline_svg(plot.draw(run), plot.name), plot.caption)
         for plot in plots_of(run)
-    )
-    return f'<div class="plots">\n{figures}\n</div>'
+    ]

@@ -1,138 +1,83 @@
-"""The frame of a report page, and the parts that all pages have."""
+"""What pages are made of, and the templates beside this file that write them."""
 
 import shlex
-from collections.abc import Sequence
-from html import escape
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.report.page_style import CSS
+import jinja2
+
+from jaxcomp.report.tables import flatten
+
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    keep_trailing_newline=True,
+)
 
 
 class Card(NamedTuple):
-    """One headline number, as HTML."""
+    """One headline number."""
 
     name: str
     value: str
     note: str
 
 
-def frame(title: str, subtitle: str, body: str) -> str:
-    """Writes a page around its content.
+class Plot(NamedTuple):
+    """A plot and what it shows."""
+
+    svg: str  # an SVG element
+    caption: str
+
+
+class Numbers(NamedTuple):
+    """A table with one column per quantity."""
+
+    heads: Sequence[str]
+    rows: Iterable[Sequence[str]]
+
+
+class Setting(NamedTuple):
+    """What a run was given, as names and texts."""
+
+    config: dict[str, str]
+    environment: dict[str, str]
+    command: str  # empty if it was not recorded
+
+
+def render(template: str, **content: Any) -> str:
+    """Writes a page; all text in it is escaped.
 
     Args:
-        title: Title of the page.
-        subtitle: A line below it.
-        body: Content as HTML.
+        template: A file in `templates`.
+        content: What it names.
 
     Returns:
         The page.
 
-    >>> "<h1>a &lt; b</h1>" in frame("a < b", "run 1", "")
+    >>> "<h1>a &lt; b</h1>" in render("page.html", title="a < b", subtitle="run 1")
     True
     """
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(title)}</title>
-<link rel="icon" href="data:,">
-<style>{CSS}</style>
-</head>
-<body>
-<header>
-<h1>{escape(title)}</h1>
-<p class="soft">{escape(subtitle)}</p>
-</header>
-<main>
-{body}
-</main>
-</body>
-</html>
-"""
+    return _TEMPLATES.get_template(template).render(content)
 
 
-def banner(text: str) -> str:
-    """Writes what nobody may overlook.
+def setting(config: dict[str, Any], environment: dict[str, Any]) -> Setting:
+    """What `config.json` and `environment.json` say.
 
-    Args:
-        text: What it says.
-
-    Returns:
-        HTML.
-
-    >>> banner("a < b")
-    '<p class="banner" role="alert">a &lt; b</p>'
+    >>> setting({}, {"platform": "cpu", "command": ["train.py", "--note=a b"]})
+    Setting(config={}, environment={'platform': 'cpu'}, command="train.py '--note=a b'")
     """
-    return f'<p class="banner" role="alert">{escape(text)}</p>'
-
-
-def headline(cards: Sequence[Card]) -> str:
-    """Writes headline numbers side by side.
-
-    Args:
-        cards: The numbers.
-
-    Returns:
-        HTML.
-
-    >>> print(headline([Card("steps", "88", "epochs: 4")]))
-    <dl class="headline">
-    <div><dt>steps</dt><dd class="value">88</dd><dd class="note">epochs: 4</dd></div>
-    </dl>
-    """
-    divs = "\n".join(
-        f'<div><dt>{name}</dt><dd class="value">{value}</dd>'
-        f'<dd class="note">{note}</dd></div>'
-        for name, value, note in cards
-    )
-    return f'<dl class="headline">\n{divs}\n</dl>'
-
-
-def figure(svg: str, caption: str) -> str:
-    """Writes a plot with its caption.
-
-    Args:
-        svg: The plot as an SVG element.
-        caption: What it shows.
-
-    Returns:
-        HTML.
-
-    >>> print(figure("<svg></svg>", "Loss & accuracy."))
-    <figure>
-    <svg></svg>
-    <figcaption>Loss &amp; accuracy.</figcaption>
-    </figure>
-    """
-    return f"<figure>\n{svg}\n<figcaption>{escape(caption)}</figcaption>\n</figure>"
-
-
-def command_line(command: Any) -> str:
-    """Writes the command that started a run.
-
-    Args:
-        command: Its words, or whatever stands in their place.
-
-    Returns:
-        HTML.
-
-    >>> command_line(["train.py", "--note=a b"])
-    '<pre><code>train.py &#x27;--note=a b&#x27;</code></pre>'
-    """
-    if not isinstance(command, list) or not command:
-        return '<p class="soft">not recorded in environment.json</p>'
-    return f"<pre><code>{escape(shlex.join(map(str, command)))}</code></pre>"
+    facts = {name: fact for name, fact in environment.items() if name != "command"}
+    words = environment.get("command")
+    command = shlex.join(map(str, words)) if isinstance(words, list) else ""
+    return Setting(flatten(config), flatten(facts), command)
 
 
 def started(environment: dict[str, Any]) -> str:
-    """Says when a run started, to follow its name.
-
-    Args:
-        environment: Content of `environment.json`.
-
-    Returns:
-        Text, empty if it was not recorded.
+    """Says when a run started, to follow its name; empty if it was not recorded.
 
     >>> started({"started": "2025-11-18"}), started({})
     (', started 2025-11-18', '')

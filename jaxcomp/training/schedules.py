@@ -5,9 +5,10 @@ The loop counts steps; people say "5 epochs". Schedules give a factor of the bas
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
+import optax
 from jax import Array
 from jax.typing import ArrayLike
 
@@ -73,23 +74,21 @@ def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
       Loshchilov and Hutter, SGDR, arXiv:1608.03983, 2017.
     """
 
-    def schedule(step: ArrayLike) -> Array:
-        share = jnp.minimum(_real(step) / total, 1.0)
-        return final + (1 - final) * 0.5 * (1 + jnp.cos(math.pi * share))
-
-    return schedule
+    of_share = optax.cosine_decay_schedule(1.0, decay_steps=1, alpha=final)
+    return lambda step: jnp.asarray(of_share(_real(step) / total))
 
 
 def multistep(
     horizon: Horizon, total: int, epochs: Sequence[float], factor: float = 0.1
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
-    borders = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
-
-    def schedule(step: ArrayLike) -> Array:
-        return factor ** jnp.sum((_real(step) >= borders).astype(jnp.float32))
-
-    return schedule
+    if len(set(epochs)) < len(epochs):
+        raise ValueError(
+            f"epochs {epochs} name one twice: write factor**2 once instead"
+        )
+    borders: Any = {e * horizon.steps_per_epoch: factor for e in epochs}
+    of_step = optax.piecewise_constant_schedule(1.0, borders)
+    return lambda step: jnp.asarray(of_step(_real(step)))
 
 
 def piecewise_linear(
@@ -109,10 +108,7 @@ def piecewise_linear(
     steps = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
     heights = jnp.asarray(values, jnp.float32)
 
-    def schedule(step: ArrayLike) -> Array:
-        return jnp.interp(_real(step), steps, heights)
-
-    return schedule
+    return lambda step: jnp.interp(_real(step), steps, heights)
 
 
 REGISTRY: dict[str, Callable[..., Schedule]] = {

@@ -10,8 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from jaxcomp.convex import Rows
-from jaxcomp.convex.libsvm import LibsvmError, read
-from jaxcomp.convex.libsvm_lines import LARGEST_INDEX, _careful, _fast
+from jaxcomp.convex.libsvm import LibsvmError, _mistake, read
 
 SMALL = "+1 1:0.5 3:-2e-1\n-1 2:1\n-1\n+1 1:7 2:8 3:9\n"
 
@@ -37,9 +36,8 @@ EXPECTED = [[0.5, 0, -0.2], [0, 1, 0], [0, 0, 0], [7, 8, 9]]
 
 
 @pytest.mark.parametrize("name", ["data", "data.txt", "data.gz", "data.bz2"])
-@pytest.mark.parametrize("block", [1, 7, 30, 1 << 20])
-def test_files_in_any_packing_and_blocks(tmp_path, name, block):
-    features, labels = read(write(tmp_path, SMALL, name), block_bytes=block)
+def test_files_in_any_packing(tmp_path, name):
+    features, labels = read(write(tmp_path, SMALL, name))
     np.testing.assert_allclose(whole(features), EXPECTED)
     assert labels.tolist() == [1, -1, -1, 1]
     assert features.dtype == labels.dtype == np.float32
@@ -61,9 +59,8 @@ def test_files_in_any_packing_and_blocks(tmp_path, name, block):
         SMALL.replace("+1 ", "1.0 ").replace("0.5", ".5").replace("1:7", "01:7."),
     ],
 )
-@pytest.mark.parametrize("block", [1, 1 << 20])
-def test_spacing_comments_and_spellings_do_not_matter(tmp_path, text, block):
-    features, labels = read(write(tmp_path, text), block_bytes=block)
+def test_spacing_comments_and_spellings_do_not_matter(tmp_path, text):
+    features, labels = read(write(tmp_path, text))
     np.testing.assert_allclose(whole(features), EXPECTED)
     assert labels.tolist() == [1, -1, -1, 1]
 
@@ -102,19 +99,6 @@ def test_files_may_hide_the_last_features(tmp_path):
         read(path, n_features=2)
 
 
-def test_progress_is_told(tmp_path):
-    told = []
-    text = "1 1:1\n0 1:2\n" * 50
-    read(
-        write(tmp_path, text, "x.gz"),
-        block_bytes=60,
-        progress=lambda *done: told.append(done),
-    )
-    assert told[-1] == (100, len(text))
-    assert told == sorted(told)
-    assert len(told) > 3
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [
@@ -148,20 +132,18 @@ def test_progress_is_told(tmp_path):
         ("1 1:2\x0c3", "'3' is not index:value"),
     ],
 )
-@pytest.mark.parametrize("block", [1, 1 << 20])
-def test_mistakes_show_file_line_and_text(tmp_path, line, message, block):
+def test_mistakes_show_file_line_and_text(tmp_path, line, message):
     text = f"1 1:1 # first\n\n0 1:2\n{line}\n1 1:1\n".encode("latin-1")
     with pytest.raises(LibsvmError, match=message) as error:
-        read(write(tmp_path, text), block_bytes=block)
+        read(write(tmp_path, text))
     assert f"{tmp_path / 'data'}:4: " in str(error.value)
 
 
-@pytest.mark.parametrize("block", [1, 1 << 20])
-def test_a_third_kind_of_label_is_shown(tmp_path, block):
+def test_a_third_kind_of_label_is_shown(tmp_path):
     text = "1 1:1\n#\n3 1:1\n\n1 2:1\n2 1:1\n3 1:1\n"
     message = "data:6: label 2 is a third kind, after 1 and 3"
     with pytest.raises(LibsvmError, match=message):
-        read(write(tmp_path, text), block_bytes=block)
+        read(write(tmp_path, text))
 
 
 @pytest.mark.parametrize(
@@ -207,7 +189,7 @@ def test_packed_files_that_are_cut_off_or_damaged(tmp_path, suffix):
 def test_a_file_without_ends_of_lines_is_not_read_to_its_end(tmp_path, monkeypatch):
     monkeypatch.setattr("jaxcomp.convex.libsvm._LONGEST_LINE", 1000)
     with pytest.raises(LibsvmError, match="data:3: no end of line within"):
-        read(write(tmp_path, "1 1:1\n0 1:1\n" + "x" * 10_000), block_bytes=10)
+        read(write(tmp_path, "1 1:1\n0 1:1\n" + "x" * 10_000))
 
 
 def test_files_that_are_not_there_and_bad_arguments(tmp_path):
@@ -215,8 +197,6 @@ def test_files_that_are_not_there_and_bad_arguments(tmp_path):
         read(tmp_path / "nothing.gz")
     with pytest.raises(ValueError, match="n_features is 1 or more, not 0"):
         read(write(tmp_path, SMALL), n_features=0)
-    with pytest.raises(ValueError, match="block_bytes is 1 or more, not 0"):
-        read(write(tmp_path, SMALL), block_bytes=0)
 
 
 NUMBERS = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -230,15 +210,15 @@ ROWS = st.lists(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(ROWS, st.integers(1, 200))
-def test_what_was_written_is_read(tmp_path, rows, block):
+@given(ROWS)
+def test_what_was_written_is_read(tmp_path, rows):
     lines, expected = [], np.zeros((len(rows), 30), np.float32)
     for i, row in enumerate(rows):
         pairs = sorted(row.items())
         expected[i, [j - 1 for j, _ in pairs]] = [v for _, v in pairs]
         lines.append(" ".join([str(i % 2), *(f"{j}:{v!r}" for j, v in pairs)]))
     path = write(tmp_path, "\n".join(lines) + "\n")
-    features, labels = read(path, n_features=30, block_bytes=block)
+    features, labels = read(path, n_features=30)
     np.testing.assert_array_equal(whole(features), expected)
     assert labels.tolist() == [2 * (i % 2) - 1 for i in range(len(rows))]
 
@@ -251,18 +231,22 @@ ORDERLY = st.lists(st.sampled_from(PIECES[:7]), min_size=1, max_size=4).map(" ".
 TEXTS = LIKELY | st.lists(ORDERLY, max_size=3).map("\n".join)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(
+    max_examples=500,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(TEXTS)
-def test_what_the_fast_reader_takes_the_careful_one_takes_alike(text):
-    content = text.encode() + b"\n"
-    fast = _fast(content, LARGEST_INDEX)
-    if fast is not None:
-        careful = _careful(content, LARGEST_INDEX, "file", 1)
-        for mine, other in zip(fast, careful, strict=True):
-            np.testing.assert_array_equal(mine, other)
-            assert mine.dtype == other.dtype
-
-
-@pytest.mark.parametrize("change", [("", ""), ("\n", "\r\n"), ("\n", " # x\n")])
-def test_usual_files_are_read_fast(change):
-    assert _fast(SMALL.replace(*change).encode(), LARGEST_INDEX) is not None
+def test_a_file_is_read_if_and_only_if_no_line_has_a_mistake(tmp_path, text):
+    """The reader of whole files and the one that names mistakes know one grammar."""
+    lines = ["1 1:1", "0 1:1", *text.split("\n")]
+    contents = [line.split("#")[0].encode() for line in lines]
+    places = [i for i, content in enumerate(contents, 1) if _mistake(content, 9)]
+    path = write(tmp_path, "\n".join(lines).encode())
+    try:
+        read(path, n_features=9)
+    except LibsvmError as error:
+        line, reason = str(error).removeprefix(f"{path}:").split(":", 1)
+        assert places[:1] == [int(line)] or (not places and "third kind" in reason)
+    else:
+        assert not places

@@ -49,7 +49,7 @@ def test_errors_are_one_message_and_exit_code_1(
     broken.write_bytes(b"\x1f\x8b nothing")
     for words, message in (
         (("prepare", "cifar10", "--archive", str(broken)), "broken.tar.gz"),
-        (("prepare", "cifar11"), "did you mean 'cifar10'"),
+        (("prepare", "cifar11"), "Did you mean 'cifar10'"),
     ):
         assert call(*words, "--data-dir", str(tmp_path / "data")) == 1
         captured = capsys.readouterr()

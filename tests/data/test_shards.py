@@ -186,9 +186,9 @@ def test_shares_cannot_be_changed_by_accident():
 @pytest.mark.parametrize(
     ("name", "changes", "message"),
     [
-        ("sortd", {}, "'sortd', did you mean 'sorted'"),
+        ("sortd", {}, "'sortd'. Did you mean 'sorted'"),
         ("x", {}, "unknown partition 'x'. Valid: all, contiguous, dirichlet"),
-        ("dirichlet", {"alhpa": 1.0}, "'alhpa', did you mean 'alpha'"),
+        ("dirichlet", {"alhpa": 1.0}, "'alhpa'. Did you mean 'alpha'"),
         ("sorted", {"alpha": 1.0}, "no option 'alpha'.*none"),
         ("dirichlet", {"alpha": 0}, "above 0 such as 0.1, not 0"),
         ("dirichlet", {"alpha": float("nan")}, "above 0.*nan"),

@@ -256,11 +256,18 @@ FAULTS = [
     ),
     Fault(
         "a variance counts its gradients, and dense steps count the run's",
-        "jaxcomp/training/optimizers.py",
-        "learns = state.clock.step < frozen_after",
-        "learns = state.learnt < frozen_after",
+        "jaxcomp/optimizers/one_bit_adam.py",
+        "learns = state.clock.step < dense_steps",
+        "learns = state.learnt < dense_steps",
         "tests/training/test_clock.py"
         "::test_the_variance_of_one_bit_adam_learns_from_whole_gradients_alone",
+    ),
+    Fault(
+        "1-bit Adam compresses one step too early",
+        "jaxcomp/optimizers/one_bit_adam.py",
+        "state.step < dense_steps,",
+        "state.step < dense_steps - 1,",
+        "tests/optimizers/test_optimizers.py",
     ),
     Fault(
         "a damaged checkpoint is used",

@@ -73,7 +73,7 @@ def test_page_names_run_config_environment_and_command(make_run: MakeRun) -> Non
     assert f"<h1>{title}</h1>" in page
     assert '<th scope="row">optimizer.nesterov</th><td>true</td>' in page
     assert '<th scope="row">versions.jax</th><td>0.10.0</td>' in page
-    command = "python train.py --config=configs/cifar10.py &#x27;--note=a b&#x27;"
+    command = "python train.py --config=configs/cifar10.py &#39;--note=a b&#39;"
     assert f"<code>{command}</code>" in page
 
 
@@ -105,7 +105,7 @@ def test_hostile_text_is_escaped(make_run: MakeRun) -> None:
     (folder / "environment.json").write_text(environment)
     text = write_report(folder).read_text(encoding="utf-8")
     assert "<script" not in text
-    assert "&lt;/style&gt;&lt;script&gt;alert(&quot;1&quot;)" in text
+    assert "&lt;/style&gt;&lt;script&gt;alert(&#34;1&#34;)" in text
     assert text.count("</style>") == 1
 
 

@@ -18,10 +18,11 @@ import pytest
 from jaxcomp import parallel
 from jaxcomp.base import Clock, Mixer, is_clock
 from jaxcomp.exchanges.budget import BudgetState
+from jaxcomp.optimizers.one_bit_adam import OneBitAdamState
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.momenta import of_memory
-from jaxcomp.training.optimizers import OneBitAdamState, Setting, make_chain
+from jaxcomp.training.optimizers import Setting, make_chain
 from jaxcomp.training.schedules import Horizon, learning_rate
 from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state

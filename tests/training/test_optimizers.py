@@ -15,6 +15,7 @@ from jaxcomp.training.method import make_method
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
 from jaxcomp.training.optimizers import Setting, make_chain
 from jaxcomp.training.stages import Stage
+from tests.references import optimizers as references
 from tests.training.small import small_config
 
 WORKERS, SIZE, RATE, DECAY = 3, 12, 0.1, 0.01
@@ -44,7 +45,7 @@ def follow(
         make_chain(config, stage, setting, make_method(config, stage, None, "workers"))
         for stage in stages
     ]
-    params = jnp.linspace(-1, 1, SIZE)
+    params = jnp.asarray(start())
     state = jax.vmap(lambda _: chains[1].init(params))(jnp.arange(WORKERS))
     path = []
     params: Any = jnp.stack([params] * WORKERS)
@@ -106,25 +107,9 @@ def test_one_bit_adam_is_adam_while_dense():
 
 def test_one_bit_adam_then_divides_signs_of_momentum_by_a_frozen_variance():
     """The whole method in NumPy, 5 dense steps and 15 compressed ones."""
-    grads, warm = gradients(20), 5
-    w, m, v = start(), np.zeros(SIZE), np.zeros(SIZE)
-    errors = np.zeros((WORKERS, SIZE))
-    ours = follow(grads, dense_steps=warm, **ONE_BIT)
-    for i, grad in enumerate(grads):
-        local = 0.9 * m + 0.1 * grad + errors
-        if i < warm:
-            sent = local
-            v = 0.99 * v + 0.01 * np.square(grad.mean(axis=0))
-        else:
-            scale = np.abs(local).mean(axis=1, keepdims=True)
-            sent = scale * np.where(local < 0, -1, 1)
-        errors = local - sent
-        m = sent.mean(axis=0)
-        unbiased_m = m / (1 - 0.9 ** (i + 1))
-        unbiased_v = v / (1 - 0.99 ** min(i + 1, warm))
-        step = unbiased_m / (np.sqrt(unbiased_v) + 1e-8) + DECAY * w
-        w = w - RATE * step
-        np.testing.assert_allclose(ours[i], w, rtol=2e-3, atol=2e-3)
+    ours = follow(gradients(20), dense_steps=5, **ONE_BIT)
+    path = references.one_bit_adam(gradients(20), start(), RATE, DECAY, 5, b2=0.99)
+    np.testing.assert_allclose(ours, path, rtol=2e-3, atol=2e-3)
 
 
 def test_one_bit_adam_says_what_it_needs():
@@ -142,12 +127,8 @@ def test_distributed_lion():
         memory="local_momentum(beta=0.99, blend=0.9)",
         optimizer="sgd(momentum=0)",
     )
-    w, m = start(), np.zeros((WORKERS, SIZE), np.float32)
-    for grad, found in zip(gradients(10), ours, strict=True):
-        votes = np.where(np.float32(0.9) * m + np.float32(0.1) * grad < 0, -1, 1)
-        m = np.float32(0.99) * m + np.float32(0.01) * grad
-        w = w - RATE * (np.sign(votes.sum(axis=0)) + DECAY * w)
-        np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-5)
+    path = references.lion(gradients(10), start(), RATE, DECAY)
+    np.testing.assert_allclose(ours, path, rtol=1e-4, atol=1e-5)
 
 
 def test_signum():
@@ -157,23 +138,14 @@ def test_signum():
         memory="local_momentum(beta=0.9)",
         optimizer="sgd(momentum=0)",
     )
-    w, m = start(), np.zeros((WORKERS, SIZE), np.float32)
-    for grad, found in zip(gradients(10), ours, strict=True):
-        m = np.float32(0.9) * m + np.float32(0.1) * grad
-        votes = np.where(m < 0, -1, 1).sum(axis=0)
-        w = w - RATE * (np.sign(votes) + DECAY * w)
-        np.testing.assert_allclose(found, w, rtol=1e-4, atol=1e-5)
+    path = references.signum(gradients(10), start(), RATE, DECAY)
+    np.testing.assert_allclose(ours, path, rtol=1e-4, atol=1e-5)
 
 
 def test_ef_signsgd():
     ours = follow(gradients(10), compressor="sign", optimizer="sgd(momentum=0)")
-    w, e = start(), np.zeros((WORKERS, SIZE))
-    for grad, found in zip(gradients(10), ours, strict=True):
-        p = grad + e
-        sent = np.abs(p).mean(axis=1, keepdims=True) * np.where(p < 0, -1, 1)
-        e = p - sent
-        w = w - RATE * (sent.mean(axis=0) + DECAY * w)
-        np.testing.assert_allclose(found, w, rtol=1e-3, atol=1e-4)
+    path = references.ef_signsgd(gradients(10), start(), RATE, DECAY)
+    np.testing.assert_allclose(ours, path, rtol=1e-3, atol=1e-4)
 
 
 def test_adam_of_compressed_gradients_is_adam_of_their_mean():

@@ -49,7 +49,8 @@ def test_a_bad_duration_is_shown_with_good_ones(duration):
         ("cosine", {0: 0.5, 50: 0.25, 100: 0.0}),
         ("cosine(final=0.1)", {0: 0.5, 100: 0.05}),
         ("multistep(epochs=[2, 5])", {19: 0.5, 21: 0.05, 51: 0.005}),
-        ("multistep(epochs=[2], factor=0.5)", {21: 0.25}),
+        ("multistep(epochs=[2], factor=0.5)", {19: 0.5, 20: 0.25}),
+        ("multistep(epochs=[0, 2.5], factor=0.5)", {0: 0.25, 24: 0.25, 25: 0.125}),
         (
             "piecewise_linear(epochs=[0, 5, 10], values=[0, 1, 0])",
             {0: 0.0, 25: 0.25, 50: 0.5, 75: 0.25, 100: 0.0, 130: 0.0},
@@ -87,3 +88,5 @@ def test_unknown_names():
         rate("constant", scaling="liner")
     with pytest.raises(SpecError, match="must rise"):
         rate("piecewise_linear(epochs=[0, 5, 5], values=[0, 1, 0])")
+    with pytest.raises(SpecError, match="name one twice"):
+        rate("multistep(epochs=[2, 2])")

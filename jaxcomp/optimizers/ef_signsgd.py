@@ -1,0 +1,45 @@
+"""EF-SignSGD: signs with a scale, and an error that is sent later."""
+
+import optax
+
+from jaxcomp.base import Exchange
+from jaxcomp.memory import error_feedback
+from jaxcomp.optimizers._rate import Rate, step_along
+
+__all__ = ["ef_signsgd"]
+
+
+def ef_signsgd(
+    learning_rate: Rate,
+    exchange: Exchange,
+    weight_decay: float = 0.0,
+    seed: int | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """SGD on compressed gradients, each of which brings what the last one left out.
+
+        p = g + e,  c = C(p),  e <- p - c,  w <- w - rate (mean c + weight_decay w)
+
+    g is a worker's gradient and e its own. The paper's e holds the rate; with a rate
+    that stays, both are the same.
+
+    Args:
+      learning_rate: a number or a schedule.
+      exchange: without a memory; the paper's C is `sign`.
+      weight_decay: added after the exchange, where it costs no bits.
+      seed: as in `jaxcomp.distributed`.
+
+    Example:
+        >>> import jax, jax.numpy as jnp, jaxcomp
+        >>> signs = jaxcomp.make_exchange("gather", "sign", memory="none")
+        >>> tx = ef_signsgd(0.5, signs, seed=0)
+        >>> state = tx.init(jnp.zeros(2))
+        >>> step = lambda g: tx.update(g, state)[0]
+        >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
+        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+        Array([-1.25, -0.25], dtype=float32)
+
+    References:
+      Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression
+      Schemes, arXiv:1901.09847, 2019.
+    """
+    return step_along(error_feedback(exchange), learning_rate, weight_decay, seed)

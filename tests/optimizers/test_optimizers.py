@@ -1,0 +1,206 @@
+"""Whole optimisers: the papers' formulas in NumPy, and what the trainer computes."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import jaxcomp
+from jaxcomp import optimizers, parallel
+from jaxcomp.compressors import make as make_compressor
+from tests.references import optimizers as references
+from tests.training.test_optimizers import follow
+
+WORKERS, SIZE, RATE, DECAY, STEPS, DENSE = 3, 12, 0.1, 0.01, 12, 5
+START = np.linspace(-1, 1, SIZE).astype(np.float32)
+GRADS = np.random.default_rng(0).normal(size=(STEPS, WORKERS, SIZE)).astype(np.float32)
+make_exchange = functools.partial(jaxcomp.make_exchange, memory="none")
+SIGNS, VOTE = make_exchange("gather", "sign"), make_exchange("majority_vote")
+LARGEST = "top_k(keep=0.25)"
+
+
+def largest(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) >= np.sort(np.abs(x))[-3], x, 0)
+
+
+class Case(NamedTuple):
+    """An optimiser, its formula, and the trainer's settings for the same."""
+
+    tx: Callable[..., optax.GradientTransformationExtraArgs]  # (rate, weight_decay=)
+    reference: Callable[..., list[np.ndarray]]
+    settings: dict[str, Any]
+    dense_steps: int = 0
+
+
+def voting(memory: str) -> dict[str, Any]:
+    return {
+        "exchange": "majority_vote",
+        "memory": memory,
+        "optimizer": "sgd(momentum=0)",
+    }
+
+
+def dgc(nesterov: bool) -> Case:
+    arguments = f"(momentum=0.8, nesterov={nesterov})"
+    return Case(
+        functools.partial(
+            optimizers.dgc_sgd,
+            exchange=make_exchange(compressor=LARGEST),
+            momentum=0.8,
+            nesterov=nesterov,
+        ),
+        functools.partial(
+            references.dgc_sgd, compress=largest, momentum=0.8, nesterov=nesterov
+        ),
+        {
+            "compressor": LARGEST,
+            "memory": f"dgc{arguments}",
+            "optimizer": f"dgc_sgd{arguments}",
+        },
+    )
+
+
+CASES = {
+    "dgc_sgd": dgc(nesterov=False),
+    "dgc_sgd, nesterov": dgc(nesterov=True),
+    "ef_signsgd": Case(
+        functools.partial(optimizers.ef_signsgd, exchange=SIGNS),
+        references.ef_signsgd,
+        {"compressor": "sign", "optimizer": "sgd(momentum=0)"},
+    ),
+    "lion": Case(
+        functools.partial(optimizers.lion, exchange=VOTE, b1=0.8, b2=0.95),
+        functools.partial(references.lion, b1=0.8, b2=0.95),
+        voting("local_momentum(beta=0.95, blend=0.8)"),
+    ),
+    "one_bit_adam": Case(
+        functools.partial(
+            optimizers.one_bit_adam,
+            exchange=SIGNS,
+            dense_steps=DENSE,
+            b1=0.8,
+            b2=0.99,
+        ),
+        functools.partial(references.one_bit_adam, dense_steps=DENSE, b1=0.8, b2=0.99),
+        {
+            "compressor": "sign",
+            "memory": "shared_momentum(beta=0.8) | error_feedback",
+            "optimizer": "one_bit_adam(b2=0.99)",
+        },
+        dense_steps=DENSE,
+    ),
+    "signum": Case(
+        functools.partial(optimizers.signum, exchange=VOTE, beta=0.8),
+        functools.partial(references.signum, beta=0.8),
+        voting("local_momentum(beta=0.8)"),
+    ),
+}
+
+
+def path_of(tx: optax.GradientTransformationExtraArgs) -> list[np.ndarray]:
+    """Weights after each step; all workers have the same."""
+    state = jax.vmap(lambda _: tx.init(START))(jnp.arange(WORKERS))
+    params: Any = jnp.stack([START] * WORKERS)
+    step = jax.vmap(
+        lambda g, s, p: tx.update(g, s, p, key=jax.random.key(0)), axis_name="workers"
+    )
+    path = []
+    for grad in GRADS:
+        update, state = step(grad, state, params)
+        params = params + update
+        path.append(np.asarray(params))
+        np.testing.assert_array_equal(path[-1], np.tile(path[-1][:1], (WORKERS, 1)))
+    return [rows[0] for rows in path]
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_it_is_its_formula_and_what_the_trainer_computes(case):
+    ours = path_of(case.tx(RATE, weight_decay=DECAY))
+    path = case.reference(GRADS, START, RATE, DECAY)
+    np.testing.assert_allclose(ours, path, rtol=2e-3, atol=2e-3)
+    with jax.numpy_dtype_promotion("standard"):  # optax multiplies floats by counts
+        trained = follow(GRADS, case.dense_steps, DECAY, **case.settings)
+    np.testing.assert_array_equal(ours, trained)
+
+
+def test_lion_of_one_worker_is_lion():
+    tx = optimizers.lion(RATE, VOTE, weight_decay=DECAY, seed=0)
+    theirs = optax.lion(RATE, weight_decay=DECAY)
+    update: Any
+    expected: Any
+    state, their_state = tx.init(START), theirs.init(START)
+    step = jax.vmap(tx.update, in_axes=(0, None, None), axis_name="workers")
+    with jax.numpy_dtype_promotion("standard"):
+        update, _ = step(GRADS[0][:1], state, START)
+        expected, _ = theirs.update(GRADS[0][0], their_state, jnp.asarray(START))
+    np.testing.assert_allclose(update[0], expected, rtol=1e-6)
+
+
+def test_the_rate_may_be_a_schedule():
+    """A function of the number of the step."""
+    tx = optimizers.signum(optax.exponential_decay(1.0, 1, 0.5), VOTE, seed=0)
+    state = jax.vmap(lambda _: tx.init(START))(jnp.arange(WORKERS))
+    step = jax.vmap(tx.update, axis_name="workers")
+    update: Any
+    lengths = []
+    for _ in range(3):
+        with jax.numpy_dtype_promotion("standard"):  # optax divides its counts
+            update, state = step(GRADS[0], state)
+        lengths.append(float(jnp.max(jnp.abs(update))))
+    assert lengths == [1, 0.5, 0.25]
+
+
+def test_one_bit_adam_in_a_loop_whose_types_are_checked():
+    """Both ways have one type; residuals are each worker's, and moments everybody's."""
+    exchange = make_exchange("two_phase", "sign")
+    tx = optimizers.one_bit_adam(RATE, exchange, dense_steps=1, seed=0)
+    crew = parallel.setup(2, "shard_map")
+    assert crew.mesh is not None
+    params = {"w": jnp.asarray(START), "b": jnp.zeros(3)}
+    state = parallel.spread(tx.init(params), crew)
+
+    def step(grads, state):
+        return tx.update(jax.tree.map(lambda g: g[0], grads), state)
+
+    mapped = jaxcomp.shard_map(
+        step, mesh=crew.mesh, in_specs=(P(crew.axis), P()), out_specs=P()
+    )
+    grads = {"w": GRADS[0][:2], "b": GRADS[1][:2, :3]}
+    update = None
+    for _ in range(3):
+        update, state = jax.jit(mapped)(grads, state)
+    jaxcomp.check_state(state)
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(update))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: optimizers.one_bit_adam(RATE, SIGNS, 0), "dense_steps.*not 0"),
+        (lambda: optimizers.one_bit_adam(RATE, SIGNS, 5, b1=1.0), r"b1.*not 1\.0"),
+        (lambda: optimizers.one_bit_adam(RATE, SIGNS, 5, b2=1.0), r"b2.*not 1\.0"),
+        (lambda: optimizers.one_bit_adam(RATE, VOTE, 5), "majority_vote"),
+        (lambda: optimizers.ef_signsgd(RATE, VOTE), "majority_vote"),
+        (lambda: optimizers.signum(RATE, VOTE, beta=1.5), r"beta.*not 1\.5"),
+        (lambda: optimizers.dgc_sgd(RATE, SIGNS, momentum=1.0), r"momentum.*not 1\.0"),
+        (
+            lambda: optimizers.ef_signsgd(RATE, jaxcomp.make_exchange("gather")),
+            "error_feedback.*behind it.*one of the two",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(make, words):
+    with pytest.raises(ValueError, match=words):
+        make()
+
+
+def test_compressors_without_a_contraction_are_refused():
+    exchange = make_exchange("gather", make_compressor("terngrad"))
+    with pytest.raises(ValueError, match="terngrad"):
+        optimizers.ef_signsgd(RATE, exchange, seed=0).init(START)
