@@ -13,7 +13,7 @@ import jaxcomp
 PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
-    {"_version", "base", "files", "specs"},
+    {"_version", "base", "errors", "files", "specs"},
     {"trees", "keys", "noise"},
     {"coding", "selection"},
     {"compressors"},

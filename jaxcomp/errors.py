@@ -1,0 +1,19 @@
+"""What a person can mend, apart from what only a programmer can."""
+
+__all__ = ["UserError"]
+
+
+class UserError(Exception):
+    """A name, a value, a file, a configuration or data that is not as it has to be.
+
+    Its message says what was found and what would be right, so that commands show it
+    alone. Any other error is a fault of the program and keeps its traceback.
+
+    Example:
+        >>> from jaxcomp import make_compressor
+        >>> try:
+        ...     make_compressor("top_k(keep=5)")
+        ... except UserError as error:
+        ...     print(str(error).splitlines()[0])
+        top_k: keep is the fraction kept, in (0, 1], not 5
+    """
