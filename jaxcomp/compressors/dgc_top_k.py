@@ -20,6 +20,7 @@ from jaxcomp.trees import vary_like
 
 __all__ = ["Plan", "dgc_top_k", "plan"]
 
+Sample = Annotated[float, Range(above=0, most=1, says="a fraction in (0, 1]")]
 # Few samples are sorted, a smaller program. Of more, so many at once are compared.
 _FEW = 1 << 12
 _GROUP = 16
@@ -45,7 +46,7 @@ class _Search(NamedTuple):
 def dgc_top_k(
     name: str,
     keep: Keep = 0.001,
-    sample: Annotated[float, Range(above=0, most=1)] = 0.01,
+    sample: Sample = 0.01,
     strided: bool = True,
     upper: Annotated[float, Range(least=1)] = 1.3,
     lower: Annotated[float, Range(above=0, most=1)] = 0.8,

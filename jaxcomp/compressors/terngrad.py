@@ -10,14 +10,14 @@ from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.coding.payloads import Quantized
 from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import Count, Positive, method
+from jaxcomp.specs import Clip, Count, method
 
 __all__ = ["terngrad"]
 
 
 @method()
 def terngrad(
-    name: str, clip: Positive | None = None, bucket: Count | None = None
+    name: str, clip: Clip | None = None, bucket: Count | None = None
 ) -> Compressor:
     """Send m sgn(x_i) with chance |x_i| / m, else zero; m is the largest magnitude.
 

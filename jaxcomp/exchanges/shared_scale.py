@@ -13,7 +13,7 @@ from jaxcomp.compressors import _buckets
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
 from jaxcomp.selection import magnitude_bits
-from jaxcomp.specs import Count, Positive, Range, SpecError, method
+from jaxcomp.specs import Clip, Count, Range, SpecError, method
 from jaxcomp.trees import spec_of
 
 __all__ = ["shared_scale"]
@@ -25,7 +25,7 @@ def shared_scale(
     plan: Plan,
     axis: Axis,
     levels: Annotated[int, Range(1, 127)] = 1,
-    clip: Positive | None = None,
+    clip: Clip | None = None,
     bucket: Count | None = None,
 ) -> Exchange:
     """Round to multiples of a unit that is the same on all workers, and add these.

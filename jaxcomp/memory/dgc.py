@@ -16,7 +16,7 @@ from jaxcomp.memory._common import (
     held_with,
     kept_zeros,
 )
-from jaxcomp.specs import Positive, method
+from jaxcomp.specs import Clip, method
 from jaxcomp.trees import cast_like, clipped, spec_of, widen
 
 __all__ = ["DgcState", "dgc"]
@@ -37,7 +37,7 @@ def dgc(
     momentum: BelowOne = 0.9,
     nesterov: bool = False,
     masking: bool = True,
-    clip: Positive | None = None,
+    clip: Clip | None = None,
     clip_each: bool = False,
     allow: bool = False,
 ) -> Exchange:

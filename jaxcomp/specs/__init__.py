@@ -4,7 +4,7 @@
 what a spec names and writes the name of what was called.
 """
 
-from jaxcomp.specs.arguments import Count, Positive, Range, Shown, check
+from jaxcomp.specs.arguments import Clip, Count, Positive, Range, Shown, check
 from jaxcomp.specs.factories import argument, build, method
 from jaxcomp.specs.grammar import (
     Call,
@@ -18,6 +18,7 @@ from jaxcomp.specs.grammar import (
 
 __all__ = [
     "Call",
+    "Clip",
     "Count",
     "Pipe",
     "Positive",

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 
 from jaxcomp.specs.grammar import Call, Pipe, SpecError, meant
 
-__all__ = ["Count", "Positive", "Range", "Shown", "check", "kinds_of"]
+__all__ = ["Clip", "Count", "Positive", "Range", "Shown", "check", "kinds_of"]
 
 
 class Range(NamedTuple):
@@ -61,6 +61,7 @@ class Range(NamedTuple):
 
 Count = Annotated[int, Range(least=1)]
 Positive = Annotated[float, Range(above=0)]
+Clip = Annotated[float, Range(above=0, says="a positive number")]
 
 
 class Shown(NamedTuple):
