@@ -35,7 +35,7 @@ ROWS = [
     {"cli"},
     {"__init__", "__main__"},
 ]
-CLOSED = {"models", "data", "report"}  # import nothing else of jaxcomp
+CLOSED = {"models", "data", "report"}  # import nothing else of jaxcomp but errors
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -75,7 +75,7 @@ def test_imports_point_upwards(path):
     for name in used & known:
         assert row(name) <= row(part), f"{part} may not import {name}"
     if part in CLOSED:
-        assert not used & known, f"{part} imports nothing else of jaxcomp"
+        assert not used & known - {"errors"}, f"{part} imports nothing else of jaxcomp"
 
 
 def _names(tree: ast.AST) -> list[str]:

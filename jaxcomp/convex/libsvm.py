@@ -23,6 +23,7 @@ from jaxcomp.convex.libsvm_lines import (
     parse,
 )
 from jaxcomp.convex.problem import Features, Rows
+from jaxcomp.errors import UserError
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]
 
@@ -76,9 +77,9 @@ def read(
     """
     limit = LARGEST_INDEX if n_features is None else n_features
     if not isinstance(limit, int) or limit < 1:
-        raise ValueError(f"n_features is 1 or more, not {n_features!r}")
+        raise UserError(f"n_features is 1 or more, not {n_features!r}")
     if block_bytes < 1:
-        raise ValueError(f"block_bytes is 1 or more, not {block_bytes!r}")
+        raise UserError(f"block_bytes is 1 or more, not {block_bytes!r}")
     blocks: list[Block] = []
     kinds: set[float] = set()
     line, examples, size = 1, 0, 0

@@ -7,6 +7,8 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 __all__ = ["LARGEST_INDEX", "Block", "LibsvmError", "contents", "fail", "parse"]
 
 LARGEST_INDEX = 2**31 - 1
@@ -32,7 +34,7 @@ for _characters, _kind in (
         _KINDS[_character] = _kind
 
 
-class LibsvmError(ValueError):
+class LibsvmError(UserError):
     """A file that is not LIBSVM text; says the line and what stands there."""
 
 

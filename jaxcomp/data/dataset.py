@@ -6,9 +6,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxcomp.errors import UserError
 
-class DataError(Exception):
+
+class DataError(UserError):
     """Data that is missing, damaged or not what it claims to be."""
+
+    exit_code = 1
 
 
 class Dataset(NamedTuple):
@@ -33,7 +37,7 @@ class Splits(NamedTuple):
     test_labels: np.ndarray  # int32 [M]
 
 
-def unknown_name(name: str, valid: Collection[str]) -> ValueError:
+def unknown_name(name: str, valid: Collection[str]) -> UserError:
     """The error for a data set that does not exist, with the nearest that does.
 
     Args:
@@ -49,6 +53,4 @@ def unknown_name(name: str, valid: Collection[str]) -> ValueError:
     """
     close = difflib.get_close_matches(name, valid, n=1)
     hint = f", did you mean {close[0]!r}?" if close else "."
-    return ValueError(
-        f"unknown data set {name!r}{hint} Valid names: {', '.join(valid)}"
-    )
+    return UserError(f"unknown data set {name!r}{hint} Valid names: {', '.join(valid)}")

@@ -13,6 +13,7 @@ from typing import Any
 
 from flax import linen as nn
 
+from jaxcomp.errors import UserError
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
 from jaxcomp.models.tiny import Tiny
@@ -49,23 +50,22 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
       **kw: further fields of the model, such as `width` or `bn_axis`.
 
     Raises:
-      ValueError: if the name or the value of a field is not valid.
-      TypeError: if the model has no such field.
+      UserError: if a name, a field or the value of a field is not valid.
 
     >>> make("resnet20", shortcut="B").shortcut
     'B'
-    >>> make("resnet9", widht=2)
+    >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    TypeError: resnet9 has no keyword 'widht'; valid: num_classes, width, bn_axis, dtype
+    jaxcomp.errors.UserError: resnet9 has no keyword 'widht'; valid: num_classes, ...
     """
     if name not in REGISTRY:
         close = difflib.get_close_matches(name, REGISTRY, n=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
-        raise ValueError(f"unknown model {name!r}; {hint}valid: {', '.join(REGISTRY)}")
+        raise UserError(f"unknown model {name!r}; {hint}valid: {', '.join(REGISTRY)}")
     factory = REGISTRY[name]
     valid = _keywords(factory)
     for key in kw:
         if key not in valid:
-            raise TypeError(f"{name} has no keyword {key!r}; valid: {', '.join(valid)}")
+            raise UserError(f"{name} has no keyword {key!r}; valid: {', '.join(valid)}")
     return factory(num_classes=num_classes, **kw)

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-class SpecError(UserError, ValueError):
+class SpecError(UserError):
     """A name, an argument or a value that does not exist or makes no sense."""
 
     placed = False  # whether the message shows where in a spec string it stands

@@ -9,6 +9,7 @@ import optax
 
 from jaxcomp import memory
 from jaxcomp.base import Array, Clock, Exchange, Mixer, Tree, ticked
+from jaxcomp.errors import UserError
 from jaxcomp.specs import Call, argument, build, parse
 from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
@@ -137,13 +138,13 @@ def one_bit_adam(
     beta = argument(setting.given, memory.shared_momentum, "beta", given=1)
     frozen_after = setting.dense_steps
     if beta == 1:
-        raise ValueError("divides by 1 - beta, and the memory has beta=1")
+        raise UserError("divides by 1 - beta, and the memory has beta=1")
     if not frozen_after:
         message = (
             "learns its variance in dense first steps. Set dense_for, for example to "
             "'1 epoch'"
         )
-        raise ValueError(message)
+        raise UserError(message)
 
     def init(params: Tree) -> OneBitAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
