@@ -94,7 +94,7 @@ def _without_method(exchange: Any) -> str:
 
 
 def _make_graph(spec: str) -> Any:
-    return gossip.topology(spec, WORKERS.get(parse(spec).name, 8))
+    return gossip.topology(spec, WORKERS.get(spec.partition("(")[0], 8))
 
 
 @functools.cache
@@ -234,7 +234,9 @@ def test_a_graph_of_a_file_says_its_path(tmp_path) -> None:
     path.write_text("0 1\n1 2\n2 0\n")
     setting = {"path": str(path), "weights": "uniform", "directed": True}
     graph = gossip.topology(text("file", setting), 3)
-    assert parse(graph.name).kwargs == setting
+    said = parse(graph.name)
+    assert isinstance(said, Call)
+    assert said.kwargs == setting
     assert gossip.topology(graph.name, 3).name == graph.name
 
 
