@@ -27,6 +27,7 @@ from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, Per
 from jaxcomp.checkpoint import CheckpointError, restore, save
 from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors import make as make_compressor
+from jaxcomp.errors import UserError
 from jaxcomp.gossip import topology
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
@@ -63,6 +64,7 @@ __all__ = [
     "Mixer",
     "PerWorker",
     "SpecError",
+    "UserError",
     "__version__",
     "applied_if",
     "check_state",

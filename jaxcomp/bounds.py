@@ -8,6 +8,7 @@ import jax
 from jaxcomp.base import Compressor, Spec
 from jaxcomp.scope import Group, Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
+from jaxcomp.specs import SpecError
 from jaxcomp.trees import label_of
 
 __all__ = [
@@ -132,4 +133,4 @@ def refuse_growth(
         "compressor with a contraction, such as 'top_k', 'sign' or "
         f"'qsgd(levels=7, damped=True)'; or {way_out}"
     )
-    raise ValueError(message)
+    raise SpecError(message)

@@ -10,6 +10,8 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from jaxcomp.errors import RunFailed
+
 __all__ = [
     "MANIFEST",
     "CheckpointError",
@@ -23,7 +25,7 @@ __all__ = [
 MANIFEST = "manifest.json"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunFailed, RuntimeError):
     """A checkpoint that cannot be written or used."""
 
 

@@ -312,7 +312,7 @@ plt.show()
 # %% [markdown]
 # ## Where to go next
 #
-# - Put your own method into the picture: `docs/add-a-compressor.md` shows the one file
+# - Put your own method into the picture: `docs/extend.md` shows the one file
 #   and the one line it takes. Then add its spec to `specs` and `sweeps` above.
 # - An error is not yet an accuracy: `README.md` shows how to train with a compressor
 #   and how to read the report of a run.

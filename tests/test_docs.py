@@ -13,7 +13,9 @@ import pytest
 
 import jaxcomp
 from jaxcomp import (
+    SpecError,
     compressors,
+    data,
     exchanges,
     gossip,
     local,
@@ -25,6 +27,7 @@ from jaxcomp import (
 )
 from jaxcomp.cli import main
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
+from jaxcomp.training import schedules
 from tests import laws
 from tests.training.small import small_config
 
@@ -32,7 +35,7 @@ ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
 YOUR_LOOP = (ROOT / "docs" / "your-loop.md").read_text()
 METHODS = (ROOT / "docs" / "methods.md").read_text()
-GUIDE = (ROOT / "docs" / "add-a-compressor.md").read_text()
+GUIDE = (ROOT / "docs" / "extend.md").read_text()
 
 
 def blocks(text: str) -> list[str]:
@@ -172,6 +175,115 @@ def test_the_guides_compressor_composes_and_trains(half, tmp_path):
     config = small_config(compressor="half", train_for="2 steps")
     result = training.train_and_evaluate(config, tmp_path)
     assert result.traffic.ratio == pytest.approx(2, rel=0.01)
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """The guide's other parts, all in one file."""
+    file = tmp_path_factory.mktemp("parts") / "parts.py"
+    file.write_text("\n\n".join(blocks(GUIDE.split("\n# The other parts\n")[1])))
+    spec = importlib.util.spec_from_file_location("parts", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["parts"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["parts"]
+
+
+def test_the_guides_methods_are_built_by_name_and_run(parts, monkeypatch):
+    tree = {"b": jnp.arange(12.0).reshape(4, 3), "w": jnp.ones((4, 3, 3)) / 3}
+
+    def stepped(exchange):
+        def step(x):
+            state = exchange.init(x)
+            return exchange.average(x, state, jax.random.key(0))
+
+        return jax.jit(jax.vmap(step, axis_name="workers"))(tree)
+
+    monkeypatch.setitem(exchanges.REGISTRY, "rounded", parts.rounded)
+    monkeypatch.setitem(memory.REGISTRY, "damped", parts.damped)
+    monkeypatch.setitem(local.REGISTRY, "half_way", parts.half_way)
+    monkeypatch.setitem(GRAPHS, "line", parts.line)
+    monkeypatch.setitem(scope.REGISTRY, "biases_together", parts.biases_together)
+    rounded = jaxcomp.make_exchange("rounded(dtype=float16)", memory="damped(by=0.25)")
+    assert rounded.name == "damped(by=0.25): rounded(dtype='float16')"
+    out = stepped(rounded)
+    np.testing.assert_allclose(out.mean["b"][0], tree["b"].mean(0) / 4, rtol=1e-3)
+    np.testing.assert_allclose(out.sent["w"].mean(0), out.mean["w"][0], rtol=1e-6)
+    with pytest.raises(SpecError, match="'float17'. Did you mean 'float16'"):
+        jaxcomp.make_exchange("rounded(dtype=float17)")
+    mixer = jaxcomp.make_mixer("half_way(h=2)", exchange="exact")
+    assert (mixer.name, mixer.schedule) == ("half_way(h=2), exact", (0, 1))
+    graph = gossip.topology("line", 4)
+    assert (graph.name, graph.degree) == ("line", 2)
+    plan = scope.make_plan("biases_together", "sign")
+    assert plan.title == "biases_together: sign"
+    assert stepped(jaxcomp.make_exchange("gather", "sign", "none", plan)).info
+
+
+def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
+    """Schedule, model, data set and division, by name in a config."""
+    monkeypatch.setitem(schedules.REGISTRY, "halving", parts.halving)
+    monkeypatch.setitem(models.REGISTRY, "linear", parts.Linear)
+    monkeypatch.setitem(data.REGISTRY, "stripes", parts.stripes)
+    monkeypatch.setitem(data.PARTITIONS, "in_turn", parts.in_turn)
+    config = small_config(
+        dataset="stripes",
+        model="linear",
+        partition="in_turn",
+        schedule="halving(epochs=1)",
+        batch_size=32,
+        compressor="none",
+        memory="none",
+        pad=0,  # a shift by one row would turn the stripes around
+    )
+    result = training.train_and_evaluate(config, tmp_path)
+    assert result.test_accuracy == 1
+
+
+# Facts of a compressor stand in the columns of the first table of docs/methods.md.
+FACTS = re.findall(
+    r"^\| \[?`([^`]+)`\S* \| ([^|]+) \| ([^|]+) \|",
+    (ROOT / "docs" / "methods.md").read_text().split("\n## none")[0],
+    re.MULTILINE,
+)
+
+
+def test_the_table_of_compressors_is_that_of_the_registry():
+    rows = {shown.partition("(")[0] for shown, _, _ in FACTS}
+    assert {name for name in rows if name.isidentifier()} == set(compressors.REGISTRY)
+
+
+@pytest.mark.parametrize(("shown", "unbiased", "aligned"), FACTS)
+def test_the_table_of_compressors_says_their_facts(shown, unbiased, aligned):
+    if shown.partition("(")[0] not in compressors.REGISTRY:
+        return
+    given = re.findall(r"\w+=(?:True|False)", shown)
+    name = shown.partition("(")[0]
+    method = jaxcomp.make_compressor(f"{name}({', '.join(given)})")
+    for said, fact in ((unbiased, method.unbiased), (aligned, method.aligned)):
+        if said in ("yes", "no"):
+            assert said == ("yes" if fact else "no")
+
+
+@pytest.mark.parametrize(
+    ("title", "names"),
+    [
+        ("Exchanges", exchanges.REGISTRY),
+        ("Memories", memory.REGISTRY),
+        ("Gossip", gossip.REGISTRY),
+        ("Topologies", GRAPHS),
+    ],
+)
+def test_every_table_of_methods_is_that_of_its_registry(title, names):
+    text = (ROOT / "docs" / "methods.md").read_text().split(f"\n## {title}\n")[1]
+    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert table is not None
+    first = [row.split("|")[1] for row in table[0].splitlines()]
+    rows = {m for cell in first for m in re.findall(r"`(\w+)", cell)}
+    assert rows == set(names)
 
 
 def test_help_names_every_command(capsys):

@@ -15,7 +15,7 @@ from jaxcomp.specs import Call, Pipe, SpecError, build, parse, suggest
 def thing(size: int = 1, *, inner: Any = None) -> tuple[int, Any]:
     """A factory with one positional and one keyword argument."""
     if size < 0:
-        raise ValueError(f"size is at least 0, not {size}")
+        raise SpecError(f"size is at least 0, not {size}")
     return size, inner
 
 
@@ -207,7 +207,8 @@ def test_a_spec_stays_one_where_specs_are_taken() -> None:
         ("thing(1, size=2)", "is given 'size' twice"),
         ("needy", "needs size"),
         ("thing(size=-1)", "thing: size is at least 0, not -1"),
-        ("thing(size='x')", "thing: '<' not supported"),
+        ("thing(size='x')", "thing: size is a whole number, not 'x'"),
+        ("thing(size=True)", "thing: size is a whole number, not True"),
         ("thing | needy", "a thing cannot be composed"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from jaxcomp import data
 from jaxcomp.data import paths, sources, tfds_source
 from jaxcomp.data.dataset import unknown_name
+from jaxcomp.errors import UserError
 
 if TYPE_CHECKING:
     from jaxcomp.data.builders import Progress
@@ -88,13 +89,13 @@ def run(args: argparse.Namespace) -> int:
       args: parsed by the parser of `add_parser`.
 
     Returns:
-      The exit code: 0, or 1 after one message on stderr.
+      The exit code: 0, or another one after one message on stderr.
     """
     try:
         return _list(args) if args.action == "list" else _prepare(args)
-    except (data.DataError, ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"jaxcomp data: {error}", file=sys.stderr)
-        return 1
+        return getattr(error, "exit_code", 1)
 
 
 def _list(args: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxcomp.errors import UserError
+
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
   jaxcomp report runs/cifar10-topk --png figures/
@@ -55,15 +57,15 @@ def run(args: argparse.Namespace) -> int:
         The exit code: 0, or 1 if there is no report.
     """
     # Other commands of the command line start faster without the report package.
-    from jaxcomp.report import ReportError, write_report
+    from jaxcomp.report import write_report
 
     try:
         print(write_report(*args.folders))
         if args.png:
             _write_pngs(args.folders, args.png)
-    except (ReportError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"jaxcomp report: {error}", file=sys.stderr)
-        return 1
+        return getattr(error, "exit_code", 1)
     return 0
 
 

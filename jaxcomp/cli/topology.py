@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 if TYPE_CHECKING:
     from jaxcomp.gossip.topology import Topology
     from jaxcomp.report.graph_plot import Layout
@@ -73,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
       args: parsed by the parser of `add_parser`.
 
     Returns:
-      The exit code: 0, or 1 after one message on stderr.
+      The exit code: 0, or another one after one message on stderr.
     """
     from jaxcomp.gossip.topology import topology
 
@@ -83,17 +85,17 @@ def run(args: argparse.Namespace) -> int:
             return 0
         if args.spec is None or args.workers is None:
             missing = "SPEC and WORKERS" if args.spec is None else "WORKERS"
-            raise ValueError(f"needs {missing}: jaxcomp topology ring 16, or --list")
+            raise UserError(f"needs {missing}: jaxcomp topology ring 16, or --list")
         if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
-            raise ValueError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
+            raise UserError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
         graph = topology(args.spec, args.workers)
         print(f"{graph}\n\n{_drawing(graph)}")
         if args.draw:
             _draw(graph, args.spec, args.draw)
             print(f"\n{args.draw}")
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"jaxcomp topology: {error}", file=sys.stderr)
-        return 1
+        return getattr(error, "exit_code", 1)
     return 0
 
 

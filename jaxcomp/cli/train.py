@@ -9,7 +9,7 @@ import jax
 from absl import app, flags
 
 from jaxcomp import report, training
-from jaxcomp.data import DataError
+from jaxcomp.errors import UserError
 from jaxcomp.specs import suggest
 from jaxcomp.training.progress import bytes_text
 
@@ -23,9 +23,10 @@ def parse_flags(argv: list[str]) -> list[str]:
         _ = flags.FLAGS.config.keys  # a file that failed to load fails here
         return rest
     except AttributeError as error:
-        sys.exit(f"train.py: {_unknown_key(argv) or error}")
+        print(f"train.py: {_unknown_key(argv) or error}", file=sys.stderr)
     except (OSError, TypeError) as error:
-        sys.exit(f"train.py: {error}")
+        print(f"train.py: {error}", file=sys.stderr)
+    sys.exit(UserError.exit_code)
 
 
 def _unknown_key(argv: list[str]) -> str | None:
@@ -64,14 +65,9 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     except training.Interrupted as interruption:
         print(f"{interruption}\nGo on with the same command.", file=sys.stderr)
         return 128 + interruption.signum
-    except (
-        ValueError,
-        DataError,
-        training.NonFinite,
-        training.CheckpointError,
-    ) as error:
+    except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     if jax.process_index() == 0:
         print(closing_lines(result, report.write_report(workdir)))
     return 0
@@ -79,21 +75,21 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
 
 def _run_convex(config: Any, workdir: str, evaluate: str | None) -> int:
     """Solve a problem of the convex testbed; returns the exit code."""
-    from jaxcomp.convex import NotConverged, runner
+    from jaxcomp.convex import runner
 
     try:
         if evaluate:
             message = (
                 "a convex run evaluates as it goes, into metrics.csv: no --evaluate"
             )
-            raise ValueError(message)
+            raise UserError(message)
         result = runner.run(config, workdir)
     except training.Interrupted as interruption:
         print(f"{interruption}\nGo on with the same command.", file=sys.stderr)
         return 128 + interruption.signum
-    except (ValueError, NotConverged, runner.Diverged) as error:
+    except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
-        return 1
+        return error.exit_code
     print(runner.closing_lines(result))
     print(f"report         {report.write_report(workdir)}")
     return 0

@@ -12,7 +12,7 @@ References:
   memory, MIT, 1971.
 """
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -22,9 +22,10 @@ from jaxcomp.base import Array
 from jaxcomp.coding import bitmaps
 from jaxcomp.coding.packing import index_dtype
 
-__all__ = ["CODES", "EliasFano", "check_code", "coded_bits", "decode", "encode"]
+__all__ = ["CODES", "Code", "EliasFano", "coded_bits", "decode", "encode"]
 
-CODES = ("auto", "elias_fano", "plain")
+Code = Literal["auto", "elias_fano", "plain"]
+CODES = get_args(Code)
 
 
 class EliasFano(NamedTuple):
@@ -86,12 +87,6 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
         return count * jnp.iinfo(index_dtype(limit)).bits
     low = -(-_low_bits(limit, count) * count // 32)
     return 32 * (low + _high_words(limit, count))
-
-
-def check_code(code: str) -> None:
-    """Refuse a name that is no code."""
-    if code not in CODES:
-        raise ValueError(f"index is one of {', '.join(CODES)}, not {code!r}")
 
 
 def _resolve(code: str, limit: int, count: int) -> str:

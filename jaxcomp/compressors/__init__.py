@@ -1,7 +1,7 @@
 """Compressors: one method, one file, one line here.
 
 A new method is a new file and a new line: the conformance suite, the spec strings,
-every scope, exchange and memory take it from the table. See docs/add-a-compressor.md.
+every scope, exchange and memory take it from the table. See docs/extend.md.
 """
 
 from collections.abc import Callable

@@ -15,7 +15,6 @@ from jaxcomp import noise, selection
 from jaxcomp.base import Array
 
 __all__ = [
-    "check_bucket",
     "counts",
     "factors",
     "from_levels",
@@ -30,14 +29,6 @@ __all__ = [
 
 _SHORT = 1 << 16  # fast in any way, and compiled faster in one piece
 _SYMBOLS = (jnp.uint8, jnp.uint16, jnp.uint32)
-
-
-def check_bucket(bucket: int | None) -> None:
-    """Refuse what is no size."""
-    if bucket is not None and (type(bucket) is not int or bucket < 1):
-        raise ValueError(
-            f"bucket is a whole number of at least 1 or None, not {bucket!r}"
-        )
 
 
 def rows(size: int, bucket: int | None) -> int:

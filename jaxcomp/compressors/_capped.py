@@ -6,9 +6,8 @@ figure `overflow`, in what the trainer reports.
 """
 
 import math
-import numbers
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +16,15 @@ import numpy as np
 from jaxcomp import selection
 from jaxcomp.base import Array, Figure, Spec
 from jaxcomp.coding import bitmaps
-from jaxcomp.coding.indices import EliasFano, check_code
+from jaxcomp.coding.indices import EliasFano
 from jaxcomp.compressors import _sparse
 from jaxcomp.selection import Selected
+from jaxcomp.specs import Range
 
 __all__ = [
-    "OVERFLOW",
+    "Cap",
     "Capped",
-    "check_cap",
+    "Overflow",
     "largest_of",
     "overflow_figure",
     "reach",
@@ -32,7 +32,10 @@ __all__ = [
     "send",
 ]
 
-OVERFLOW = ("largest", "nan")
+Overflow = Literal["largest", "nan"]
+Cap = Annotated[
+    float, Range(above=0, most=1, says="the largest fraction sent, in (0, 1]")
+]
 _SHORT = 1 << 16  # sorted by `selection`: a smaller program
 
 
@@ -97,7 +100,7 @@ def send(flat: Array, chosen: Selected, index: str, overflow: str) -> Capped:
       flat: [n] the vector.
       chosen: places and how many passed.
       index: one of `indices.CODES`.
-      overflow: one of `OVERFLOW`.
+      overflow: "largest" or "nan".
     """
     values, places = _sparse.send(flat, chosen.places, index)
     if overflow == "nan":
@@ -118,13 +121,3 @@ def overflow_figure(room: Callable[[int], int]) -> Figure:
         return (jnp.maximum(payload.passed, most) - most).astype(jnp.float32)
 
     return Figure("overflow", of)
-
-
-def check_cap(cap: float, index: str, overflow: str) -> None:
-    """Refuse what is no fraction, no code for places, or no policy."""
-    if not isinstance(cap, numbers.Real) or not 0 < cap <= 1:
-        raise ValueError(f"cap is the largest fraction sent, in (0, 1], not {cap!s}")
-    check_code(index)
-    if overflow not in OVERFLOW:
-        valid = ", ".join(OVERFLOW)
-        raise ValueError(f"overflow is one of {valid}, not {overflow!r}")

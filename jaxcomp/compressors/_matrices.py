@@ -17,7 +17,6 @@ from jaxcomp.trees import spec_of, vary_like, wide_spec
 __all__ = [
     "Factors",
     "Spectrum",
-    "check_rank",
     "decompress",
     "fold",
     "ideal_bits",
@@ -44,12 +43,6 @@ class Spectrum(NamedTuple):
     lengths: Array  # [n] singular values s_i = |A v_i|
     left: Array  # [n, m] A v_i
     right: Array  # [n, n] v_i
-
-
-def check_rank(rank: int) -> None:
-    """Refuse what is no number of triples."""
-    if type(rank) is not int or rank < 1:
-        raise ValueError(f"rank is a whole number of at least 1, not {rank!r}")
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:

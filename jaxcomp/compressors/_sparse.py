@@ -4,24 +4,27 @@ Not a method: a method chooses places and calls `send`; its payload is decoded h
 """
 
 import math
-import numbers
+from typing import Annotated
 
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Payload, Spec
 from jaxcomp.coding import indices
 from jaxcomp.coding.payloads import Sparse
+from jaxcomp.specs import Range
 
 __all__ = [
+    "Keep",
     "accumulate",
-    "check_keep",
     "decompress",
     "ideal_bits",
     "kept",
     "send",
-    "show_keep",
     "subset_bits",
 ]
+
+# Other tools count what they DROP, so a number above 1 is told what is counted here.
+Keep = Annotated[float, Range(above=0, most=1, says="the fraction kept, in (0, 1]")]
 
 
 def send(flat: Array, places: Array, index: str = "auto") -> Sparse:
@@ -60,22 +63,6 @@ def ideal_bits(spec: Spec, count: int) -> float:
     """The bound for `count` values and their places: log2 C(n, k) beside the values."""
     value = jnp.dtype(spec.dtype).itemsize * 8
     return count * value + subset_bits(math.prod(spec.shape), count)
-
-
-def check_keep(keep: float) -> None:
-    """Refuse a `keep` that is not a fraction: other tools count what they DROP."""
-    if not isinstance(keep, numbers.Real) or not 0 < keep <= 1:
-        raise ValueError(f"keep is the fraction kept, in (0, 1], not {keep!s}")
-
-
-def show_keep(keep: float) -> str:
-    """The shortest text that gives the same fraction again: names rebuild a method.
-
-    Example:
-        >>> show_keep(0.01), show_keep(1.0), show_keep(1 / 3)
-        ('0.01', '1', '0.3333333333333333')
-    """
-    return repr(float(keep)).removesuffix(".0")
 
 
 def kept(size: int, keep: float) -> int:

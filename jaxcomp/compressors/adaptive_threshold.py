@@ -6,16 +6,18 @@ import jax.numpy as jnp
 
 from jaxcomp import selection
 from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
-from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._capped import Cap, Capped, Overflow
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 
 __all__ = ["adaptive_threshold", "half"]
 
 
+@method("cap")
 def adaptive_threshold(
-    cap: float = 0.05, index: str = "auto", overflow: str = "largest"
+    name: str, cap: Cap = 0.05, index: Code = "auto", overflow: Overflow = "largest"
 ) -> Compressor:
     """Keep the elements with 2 |x_i| >= max |x|, at most k = round(cap * n) of them.
 
@@ -41,8 +43,6 @@ def adaptive_threshold(
       Residual Gradient Compression for Data-Parallel Distributed Training,
       arXiv:1712.02679, 2017 (the rule, within bins and with a residue).
     """
-    _capped.check_cap(cap, index, overflow)
-    arguments = {"cap": cap, "index": index, "overflow": overflow}
 
     def room(size: int) -> int:
         return _sparse.kept(size, cap)
@@ -60,7 +60,7 @@ def adaptive_threshold(
         return min(room(size) / size, 4 / (size + 3)) if overflow == "largest" else 0.0
 
     return compressor(
-        canonical(adaptive_threshold, ["cap"], **arguments),
+        name,
         compress=compress,
         decompress=_sparse.decompress,
         accumulate=_sparse.accumulate,

@@ -8,11 +8,13 @@ from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors import _matrices
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._matrices import Factors
+from jaxcomp.specs import Count, method
 
 __all__ = ["atomo", "chances", "draw"]
 
 
-def atomo(rank: int = 4) -> Compressor:
+@method("rank")
+def atomo(name: str, rank: Count = 4) -> Compressor:
     """Send `rank` singular triples of the tensor as a matrix, drawn at random.
 
     C(A) = sum_{i in S} (1 / p_i) s_i u_i v_i^T, where triple i is in S with probability
@@ -39,7 +41,6 @@ def atomo(rank: int = 4) -> Compressor:
       arXiv:1806.04090, 2018. Madow, On the theory of systematic sampling, II, Annals of
       Mathematical Statistics 20, 1949.
     """
-    _matrices.check_rank(rank)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
         if not _matrices.pays(x.shape, rank):
@@ -63,7 +64,7 @@ def atomo(rank: int = 4) -> Compressor:
         return delta if delta > 0 else None
 
     return compressor(
-        f"atomo(rank={rank})",
+        name,
         compress=compress,
         decompress=_matrices.decompress,
         ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),

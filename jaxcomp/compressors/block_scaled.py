@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +13,10 @@ from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, method
 
 __all__ = ["BlockScaled", "block_scaled"]
 
-ROUNDINGS = ("nearest", "stochastic")
 _NAN = 255
 
 
@@ -37,8 +36,12 @@ class _Grid(NamedTuple):
     error: Callable[[int, bool], float]  # of |x|^2: (elements, nearest) -> bound
 
 
+@method("bits", "block")
 def block_scaled(
-    bits: int = 8, block: int = 32, rounding: str = "nearest"
+    name: str,
+    bits: Literal[4, 8] = 8,
+    block: Count = 32,
+    rounding: Literal["nearest", "stochastic"] = "nearest",
 ) -> Compressor:
     """Round the elements of a block to a grid, times a power of two that fits them.
 
@@ -65,12 +68,6 @@ def block_scaled(
       Rouhani et al., Microscaling Data Formats for Deep Learning, arXiv:2310.10537,
       2023. Its scales let the largest element overflow by up to a quarter.
     """
-    if bits not in (4, 8) or type(bits) is not int:
-        raise ValueError(f"bits is 4 or 8, not {bits!r}")
-    if type(block) is not int or block < 1:
-        raise ValueError(f"block is a whole number of at least 1, not {block!r}")
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
     grid = _GRIDS[bits]
     levels = grid.levels
     alphabet = 2 * levels + 1
@@ -110,9 +107,8 @@ def block_scaled(
         delta = 1 - grid.error(min(block, math.prod(spec.shape)), nearest)
         return delta if delta > 0 else None
 
-    given = {"bits": bits, "block": block, "rounding": rounding}
     return compressor(
-        canonical(block_scaled, ["bits", "block"], **given),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

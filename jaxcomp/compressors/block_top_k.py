@@ -11,8 +11,9 @@ from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import bit_width, pack, unpack
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._sparse import Keep
 from jaxcomp.selection import magnitude_bits
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, method
 from jaxcomp.trees import vary_like
 
 __all__ = ["Blocks", "block_top_k"]
@@ -36,7 +37,8 @@ class _Shape(NamedTuple):
     chosen: int  # in each block
 
 
-def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
+@method("keep")
+def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compressor:
     """Keep the `per_block` largest of every block of round(per_block / keep) elements.
 
     C(x)_i = x_i where |x_i| is among the p largest of its block, else 0. With blocks of
@@ -62,11 +64,6 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
       Chern et al., TPU-KNN: K Nearest Neighbor Search at Peak FLOP/s, arXiv:2206.14286,
       2022.
     """
-    _sparse.check_keep(keep)
-    if type(per_block) is not int or per_block < 1:
-        raise ValueError(
-            f"per_block is a whole number of at least 1, not {per_block!r}"
-        )
     block = max(per_block, round(per_block / keep))
 
     def shape(size: int) -> _Shape:
@@ -113,7 +110,7 @@ def block_top_k(keep: float = 0.01, per_block: int = 1) -> Compressor:
         return min(math.prod(spec.shape), form.chosen * form.blocks)
 
     return compressor(
-        canonical(block_top_k, ["keep"], keep=keep, per_block=per_block),
+        name,
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,

@@ -1,7 +1,7 @@
 """Cast: a narrower float, whose bits travel as they are."""
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,10 +9,11 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.specs import method
 
 __all__ = ["Narrow", "cast"]
 
-DTYPES = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
+Dtype = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
 
 
 class Narrow(NamedTuple):
@@ -21,7 +22,8 @@ class Narrow(NamedTuple):
     bits: Array  # [n] uint16 or uint8
 
 
-def cast(dtype: str = "bfloat16") -> Compressor:
+@method("dtype")
+def cast(name: str, dtype: Dtype = "bfloat16") -> Compressor:
     """Round every element to the nearest number of a narrower type.
 
     Biased. Numbers beyond the type's largest become the largest; NaN and infinity
@@ -45,8 +47,6 @@ def cast(dtype: str = "bfloat16") -> Compressor:
     References:
       Micikevicius et al., FP8 Formats for Deep Learning, arXiv:2209.05433, 2022.
     """
-    if dtype not in DTYPES:
-        raise ValueError(f"dtype is one of {', '.join(DTYPES)}, not {dtype!r}")
     narrow = jnp.dtype(dtype)
     bits = jnp.uint8 if narrow.itemsize == 1 else jnp.uint16
 
@@ -66,7 +66,7 @@ def cast(dtype: str = "bfloat16") -> Compressor:
         return 1 - 2.0**-16 if dtype == "bfloat16" else 0.0
 
     return compressor(
-        f"cast(dtype={dtype!r})",
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=lambda spec: 8.0 * narrow.itemsize * math.prod(spec.shape),

@@ -7,6 +7,7 @@ import jax
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.specs import SpecError
 from jaxcomp.trees import spec_of
 
 __all__ = ["compose"]
@@ -41,7 +42,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
                 f"{left.name!r} sends no plain values that {right.name!r} could "
                 "compress; put a sparsifier such as top_k on the left of '|'"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         return spec_of(payload.values)
 
     inner_spec(jax.ShapeDtypeStruct((8,), "float32"))  # fail while building

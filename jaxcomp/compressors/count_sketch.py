@@ -1,8 +1,7 @@
 """Count sketch: random signed sums of a vector, linear in it."""
 
 import math
-import numbers
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,25 @@ from jaxcomp import noise, selection
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Dense, Seeded
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import check_keep, kept
-from jaxcomp.specs import canonical
+from jaxcomp.compressors._sparse import Keep, kept
+from jaxcomp.specs import Range, SpecError, method
 from jaxcomp.trees import spec_of, vary_like, wide_spec
 
-__all__ = ["ESTIMATES", "MAX_ROWS", "count_sketch"]
+__all__ = ["MAX_ROWS", "count_sketch"]
 
-ESTIMATES = ("damped", "mean", "median")
 MAX_ROWS = 32  # a row takes its signs from one bit of a word
+Ratio = Annotated[
+    float, Range(above=0, below=1, says="numbers sent per element, in (0, 1)")
+]
 
 
+@method("ratio", "rows", "estimate")
 def count_sketch(
-    ratio: float = 0.1,
-    rows: int = 1,
-    estimate: str = "damped",
-    keep: float | None = None,
+    name: str,
+    ratio: Ratio = 0.1,
+    rows: Annotated[int, Range(1, MAX_ROWS)] = 1,
+    estimate: Literal["damped", "mean", "median"] = "damped",
+    keep: Keep | None = None,
 ) -> Compressor:
     """Send a table of `rows` times w sums of elements with random signs.
 
@@ -64,9 +67,8 @@ def count_sketch(
       2002. Rothchild et al., FetchSGD: Communication-Efficient Federated Learning with
       Sketching, arXiv:2007.07682, 2020.
     """
-    _check(ratio, rows, estimate)
-    if keep is not None:
-        check_keep(keep)
+    if estimate == "median" and rows < 3:
+        raise SpecError(f"estimate 'median' needs rows of at least 3, not {rows}")
     unbiased = estimate != "damped" and keep is None
 
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded | Dense, State]:
@@ -106,9 +108,8 @@ def count_sketch(
             return 1.0
         return 1 / (1 + plan.variance) if estimate == "damped" and not keep else None
 
-    given = {"ratio": ratio, "rows": rows, "estimate": estimate, "keep": keep}
     return compressor(
-        canonical(count_sketch, ["ratio", "rows", "estimate"], **given),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,
@@ -116,17 +117,6 @@ def count_sketch(
         unbiased=unbiased,
         aligned=estimate != "median" and keep is None,
     )
-
-
-def _check(ratio: float, rows: int, estimate: str) -> None:
-    if not isinstance(ratio, numbers.Real) or not 0 < ratio < 1:
-        raise ValueError(f"ratio is numbers sent per element, in (0, 1), not {ratio!s}")
-    if type(rows) is not int or not 1 <= rows <= MAX_ROWS:
-        raise ValueError(f"rows is a whole number from 1 to {MAX_ROWS}, not {rows!r}")
-    if estimate not in ESTIMATES:
-        raise ValueError(f"estimate is one of {', '.join(ESTIMATES)}, not {estimate!r}")
-    if estimate == "median" and rows < 3:
-        raise ValueError(f"estimate 'median' needs rows of at least 3, not {rows}")
 
 
 class _Plan(NamedTuple):

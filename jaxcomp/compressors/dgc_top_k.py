@@ -1,8 +1,7 @@
 """Deep Gradient Compression's selection: a threshold from a sample of the vector."""
 
 import math
-import numbers
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,15 +10,17 @@ import numpy as np
 from jaxcomp import noise, selection
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding import bitmaps
-from jaxcomp.coding.indices import check_code
+from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
 from jaxcomp.compressors._capped import Capped
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.compressors._sparse import Keep
+from jaxcomp.specs import Range, method
 from jaxcomp.trees import vary_like
 
 __all__ = ["Plan", "dgc_top_k", "plan"]
 
+Sample = Annotated[float, Range(above=0, most=1, says="a fraction in (0, 1]")]
 # Few samples are sorted, a smaller program. Of more, so many at once are compared.
 _FEW = 1 << 12
 _GROUP = 16
@@ -41,15 +42,17 @@ class _Search(NamedTuple):
     moves: Array
 
 
+@method("keep")
 def dgc_top_k(
-    keep: float = 0.001,
-    sample: float = 0.01,
+    name: str,
+    keep: Keep = 0.001,
+    sample: Sample = 0.01,
     strided: bool = True,
-    upper: float = 1.3,
-    lower: float = 0.8,
-    rounds: int = 10,
+    upper: Annotated[float, Range(least=1)] = 1.3,
+    lower: Annotated[float, Range(above=0, most=1)] = 0.8,
+    rounds: Annotated[int, Range(least=0)] = 10,
     resample: bool = True,
-    index: str = "auto",
+    index: Code = "auto",
 ) -> Compressor:
     """Keep about k = ceil(keep * n) of the largest elements, by a sampled threshold.
 
@@ -88,12 +91,6 @@ def dgc_top_k(
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
-    _sparse.check_keep(keep)
-    _check(sample, upper, lower, rounds)
-    for name, value in (("strided", strided), ("resample", resample)):
-        if not isinstance(value, bool):
-            raise ValueError(f"{name} is True or False, not {value!r}")
-    check_code(index)
 
     def room(size: int) -> int:
         return min(size, math.floor(upper * plan(size, keep, sample).wanted))
@@ -150,18 +147,8 @@ def dgc_top_k(
             return 0.0
         return (form.top if strided else 1) / size
 
-    arguments = {
-        "keep": keep,
-        "sample": sample,
-        "strided": strided,
-        "upper": upper,
-        "lower": lower,
-        "rounds": rounds,
-        "resample": resample,
-        "index": index,
-    }
     return compressor(
-        canonical(dgc_top_k, ["keep"], **arguments),
+        name,
         compress=compress,
         decompress=_sparse.decompress,
         accumulate=_sparse.accumulate,
@@ -243,15 +230,3 @@ def _bits(threshold: Array) -> Array:
     infinity = selection.magnitude_bits_of(math.inf, threshold.dtype)
     bits = selection.magnitude_bits(threshold)
     return jnp.minimum(bits, bits.dtype.type(infinity))
-
-
-def _check(sample: float, upper: float, lower: float, rounds: int) -> None:
-    """Refuse arguments out of range."""
-    if not isinstance(sample, numbers.Real) or not 0 < sample <= 1:
-        raise ValueError(f"sample is a fraction in (0, 1], not {sample!s}")
-    if not isinstance(upper, numbers.Real) or not 1 <= upper < math.inf:
-        raise ValueError(f"upper is a number of at least 1, not {upper!s}")
-    if not isinstance(lower, numbers.Real) or not 0 < lower <= 1:
-        raise ValueError(f"lower is a number in (0, 1], not {lower!s}")
-    if type(rounds) is not int or rounds < 0:
-        raise ValueError(f"rounds is a whole number of at least 0, not {rounds!r}")

@@ -2,7 +2,7 @@
 
 import functools
 import math
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._lloyd_max import lloyd_max, mean_square_error
 from jaxcomp.compressors._rotation import haar, multiply
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Range, method
 from jaxcomp.trees import vary_like
 
 __all__ = ["MAX_BITS", "Rotated", "eden"]
@@ -34,7 +34,10 @@ class Rotated(NamedTuple):
     seed: Array  # [2] uint32
 
 
-def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
+@method("bits", "unbiased")
+def eden(
+    name: str, bits: Annotated[int, Range(1, MAX_BITS)] = 1, unbiased: bool = True
+) -> Compressor:
     """Rotate at random, then round to the levels that are best for normal numbers.
 
     C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 192 elements:
@@ -63,10 +66,6 @@ def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
       Estimation for Federated Learning, arXiv:2108.08842, 2022. Vargaftik et al.,
       DRIVE: One-bit Distributed Mean Estimation, arXiv:2105.08339, 2021.
     """
-    if type(bits) is not int or not 1 <= bits <= MAX_BITS:
-        raise ValueError(f"bits is a whole number from 1 to {MAX_BITS}, not {bits!r}")
-    if not isinstance(unbiased, bool):
-        raise ValueError(f"unbiased is True or False, not {unbiased!r}")
 
     # Workers under vmap one after the other: as fast, and a product of matrices is the
     # same number as under any other mapper, to the last bit.
@@ -149,7 +148,7 @@ def eden(bits: int = 1, unbiased: bool = True) -> Compressor:
         return (1 - error) * (1 - 2.0**-16)
 
     return compressor(
-        canonical(eden, ["bits", "unbiased"], bits=bits, unbiased=unbiased),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

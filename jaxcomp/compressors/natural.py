@@ -11,6 +11,7 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack, unpack
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.specs import method
 
 __all__ = ["Powers", "natural"]
 
@@ -26,7 +27,8 @@ class Powers(NamedTuple):
     signs: Array  # [ceil(n / 8)] uint8, packed; minus zero stands for NaN
 
 
-def natural() -> Compressor:
+@method()
+def natural(name: str) -> Compressor:
     """Round each element to the power of two above or below it.
 
     For 2^k <= |x_i| < 2^(k+1), |C(x)_i| is 2^(k+1) with the chance |x_i| / 2^k - 1,
@@ -72,7 +74,7 @@ def natural() -> Compressor:
         return values.reshape(spec.shape).astype(spec.dtype)
 
     return compressor(
-        "natural",
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=lambda spec: 9.0 * math.prod(spec.shape),

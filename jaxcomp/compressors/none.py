@@ -7,11 +7,13 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.specs import method
 
 __all__ = ["none"]
 
 
-def none() -> Compressor:
+@method()
+def none(name: str) -> Compressor:
     """Send every element as it is.
 
     C(x) = x, with size(x) times the bits of its dtype.
@@ -34,7 +36,7 @@ def none() -> Compressor:
         return float(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize * 8)
 
     return compressor(
-        "none",
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

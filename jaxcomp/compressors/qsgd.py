@@ -1,6 +1,7 @@
 """QSGD: stochastic levels, packed to their true width."""
 
 import math
+from typing import Annotated, Literal
 
 import jax.numpy as jnp
 
@@ -10,21 +11,23 @@ from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.coding.payloads import Quantized
 from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, Range, SpecError, method
 
-__all__ = ["MAX_LEVELS", "qsgd"]
+__all__ = ["MAX_LEVELS", "Levels", "Norm", "qsgd"]
 
 # Of the largest level float32 leaves 8 bits for the fraction that is rounded at random.
 MAX_LEVELS = (1 << 16) - 1
-NORMS = ("l2", "max")
-ROUNDINGS = ("stochastic", "nearest")
+Levels = Annotated[int, Range(1, MAX_LEVELS)]
+Norm = Literal["l2", "max"]
 
 
+@method("levels", "bucket")
 def qsgd(
-    levels: int = 127,
-    bucket: int | None = 512,
-    norm: str = "l2",
-    rounding: str = "stochastic",
+    name: str,
+    levels: Levels = 127,
+    bucket: Count | None = 512,
+    norm: Norm = "l2",
+    rounding: Literal["stochastic", "nearest"] = "stochastic",
     damped: bool = False,
 ) -> Compressor:
     """Round each element of a bucket to one of 2s + 1 multiples of its norm / s.
@@ -60,19 +63,8 @@ def qsgd(
       Optimization and Gossip Algorithms with Compressed Communication,
       arXiv:1902.00340, 2019 (damped).
     """
-    if type(levels) is not int or not 1 <= levels <= MAX_LEVELS:
-        raise ValueError(
-            f"levels is a whole number from 1 to {MAX_LEVELS}, not {levels!r}"
-        )
-    _buckets.check_bucket(bucket)
-    if norm not in NORMS:
-        raise ValueError(f"norm is one of {', '.join(NORMS)}, not {norm!r}")
-    if rounding not in ROUNDINGS:
-        raise ValueError(f"rounding is one of {', '.join(ROUNDINGS)}, not {rounding!r}")
-    if not isinstance(damped, bool):
-        raise ValueError(f"damped is True or False, not {damped!r}")
     if damped and rounding == "nearest":
-        raise ValueError("damped=True goes with rounding='stochastic', not 'nearest'")
+        raise SpecError("damped=True goes with rounding='stochastic', not 'nearest'")
     alphabet = 2 * levels + 1
 
     def variance(size: int) -> float:
@@ -118,9 +110,8 @@ def qsgd(
             return max(0.0, 1 - m / (4 * levels**2))
         return 4 * levels**2 / (4 * levels**2 + m - 1)
 
-    given = {"norm": norm, "rounding": rounding, "damped": damped}
     return compressor(
-        canonical(qsgd, ["levels", "bucket"], levels=levels, bucket=bucket, **given),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

@@ -14,7 +14,7 @@ from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.compressors._capped import overflow_figure
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._sparse import subset_bits
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 
 __all__ = ["Chosen", "fine_uniform", "most_chosen", "qsgd_sparse"]
 
@@ -28,7 +28,8 @@ class Chosen(NamedTuple):
     passed: Array  # [] uint32: how many were chosen, sent or not
 
 
-def qsgd_sparse(index: str = "auto") -> Compressor:
+@method()
+def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
     """Send the norm in place of x_i with probability |x_i| / |x|_2, else nothing.
 
     C(x)_i = |x|_2 sgn(x_i) b_i, b_i = 1 with probability |x_i| / |x|_2. Unbiased, with
@@ -55,7 +56,6 @@ def qsgd_sparse(index: str = "auto") -> Compressor:
       Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
       Encoding, arXiv:1610.02132, 2017.
     """
-    indices.check_code(index)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Chosen, State]:
         flat = x.reshape(-1)
@@ -102,7 +102,7 @@ def qsgd_sparse(index: str = "auto") -> Compressor:
         return delta if delta > 0 else None
 
     return compressor(
-        canonical(qsgd_sparse, index=index),
+        name,
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,

@@ -11,8 +11,9 @@ from jaxcomp.compressors import _matrices
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._matrices import Factors
 from jaxcomp.compressors.atomo import atomo
-from jaxcomp.compressors.qsgd import qsgd
+from jaxcomp.compressors.qsgd import Levels, Norm, qsgd
 from jaxcomp.compressors.svd import svd
+from jaxcomp.specs import Count, method
 
 __all__ = ["QuantizedFactors", "qsvd"]
 
@@ -24,8 +25,13 @@ class QuantizedFactors(NamedTuple):
     right: Quantized
 
 
+@method("rank", "levels", "norm", "unbiased")
 def qsvd(
-    rank: int = 4, levels: int = 127, norm: str = "max", unbiased: bool = False
+    name: str,
+    rank: Count = 4,
+    levels: Levels = 127,
+    norm: Norm = "max",
+    unbiased: bool = False,
 ) -> Compressor:
     """Send `rank` singular triples with both vectors rounded as `qsgd` does.
 
@@ -57,8 +63,6 @@ def qsvd(
       Communication-Efficient SGD via Gradient Quantization and Encoding,
       arXiv:1610.02132, 2017.
     """
-    if not isinstance(unbiased, bool):
-        raise ValueError(f"unbiased is True or False, not {unbiased!r}")
     triples = atomo(rank) if unbiased else svd(rank)
     whole = qsgd(levels=levels, bucket=None, norm=norm)
 
@@ -110,7 +114,7 @@ def qsvd(
         return delta if delta > 0 else None
 
     return compressor(
-        f"qsvd(rank={rank}, levels={levels}, norm={norm!r}, unbiased={unbiased})",
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

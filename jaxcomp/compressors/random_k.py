@@ -10,14 +10,15 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Seeded
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import check_keep, kept
-from jaxcomp.specs import canonical
+from jaxcomp.compressors._sparse import Keep, kept
+from jaxcomp.specs import method
 from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["random_k", "random_subset"]
 
 
-def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
+@method("keep", "unbiased")
+def random_k(name: str, keep: Keep = 0.01, unbiased: bool = False) -> Compressor:
     """Keep k = round(keep * n) elements at random places, at least one.
 
     C(x)_i = c x_i for i in S, else 0, where every place is in S with probability k/n.
@@ -40,9 +41,6 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
       Gradient Sparsification for Communication-Efficient Distributed Optimization,
       arXiv:1710.09854, 2017.
     """
-    check_keep(keep)
-    if not isinstance(unbiased, bool):
-        raise ValueError(f"unbiased is True or False, not {unbiased!r}")
 
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded, State]:
         flat = x.reshape(-1)
@@ -78,7 +76,7 @@ def random_k(keep: float = 0.01, unbiased: bool = False) -> Compressor:
         return delta if delta > 0 else None
 
     return compressor(
-        canonical(random_k, ["keep", "unbiased"], keep=keep, unbiased=unbiased),
+        name,
         compress=compress,
         decompress=decompress,
         accumulate=accumulate,

@@ -9,8 +9,8 @@ import numpy as np
 
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import check_keep, kept
-from jaxcomp.specs import canonical
+from jaxcomp.compressors._sparse import Keep, kept
+from jaxcomp.specs import method
 
 __all__ = ["Slice", "rotating_slice"]
 
@@ -22,7 +22,8 @@ class Slice(NamedTuple):
     offset: Array  # [] uint32: the place of values[0]
 
 
-def rotating_slice(keep: float = 0.01) -> Compressor:
+@method("keep")
+def rotating_slice(name: str, keep: Keep = 0.01) -> Compressor:
     """Keep k = round(keep * n) neighbouring elements, at least one; then the next k.
 
     Step t sends the places (t k + j) mod n, j = 0 to k - 1: of any n values sent in a
@@ -46,7 +47,6 @@ def rotating_slice(keep: float = 0.01) -> Compressor:
       Watcharapichat et al., Ako: Decentralised Deep Learning with Partial Gradient
       Exchange, SoCC, 2016 (parts of the gradient in turn).
     """
-    check_keep(keep)
 
     def init(spec: Spec) -> Array:
         return jnp.zeros((), jnp.uint32)
@@ -79,7 +79,7 @@ def rotating_slice(keep: float = 0.01) -> Compressor:
         return 1.0 if kept(size, keep) == size else 0.0
 
     return compressor(
-        canonical(rotating_slice, ["keep"], keep=keep),
+        name,
         init=init,
         compress=compress,
         decompress=decompress,

@@ -9,12 +9,13 @@ from jaxcomp.coding.packing import complete, pack, pack_signs, unpack, unpack_si
 from jaxcomp.coding.payloads import Signs
 from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 
 __all__ = ["mean_magnitude", "sign"]
 
 
-def sign(scaled: bool = True) -> Compressor:
+@method()
+def sign(name: str, scaled: bool = True) -> Compressor:
     """Send the signs, eight to a byte, and the mean magnitude.
 
     C(x) = (|x|_1 / n) sgn(x), with sgn(0) = 1. Then
@@ -41,8 +42,6 @@ def sign(scaled: bool = True) -> Compressor:
       arXiv:1802.04434, 2018. Karimireddy et al., Error Feedback Fixes SignSGD and other
       Gradient Compression Schemes, arXiv:1901.09847, 2019.
     """
-    if not isinstance(scaled, bool):
-        raise ValueError(f"scaled is True or False, not {scaled!r}")
     if scaled:
         alphabet, pack_own, unpack_own = 2, _pack_bits, _unpack_bits
     else:
@@ -62,7 +61,7 @@ def sign(scaled: bool = True) -> Compressor:
         return values.reshape(spec.shape).astype(spec.dtype)
 
     return compressor(
-        canonical(sign, scaled=scaled),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=lambda spec: math.prod(spec.shape) * math.log2(alphabet) + 32,

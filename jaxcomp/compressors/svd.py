@@ -7,11 +7,13 @@ from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors import _matrices
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._matrices import Factors
+from jaxcomp.specs import Count, method
 
 __all__ = ["svd"]
 
 
-def svd(rank: int = 4) -> Compressor:
+@method("rank")
+def svd(name: str, rank: Count = 4) -> Compressor:
     """Send the `rank` largest singular triples of the tensor as a matrix.
 
     C(A) = A V V^T with the first r right singular vectors in V: of all matrices of rank
@@ -44,7 +46,6 @@ def svd(rank: int = 4) -> Compressor:
       Stronger and Faster Approximate Singular Value Decomposition, arXiv:1504.05477,
       2015.
     """
-    _matrices.check_rank(rank)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
         if not _matrices.pays(x.shape, rank):
@@ -58,7 +59,7 @@ def svd(rank: int = 4) -> Compressor:
         return rank / _matrices.short_side(spec.shape) if pays else 1.0
 
     return compressor(
-        f"svd(rank={rank})",
+        name,
         compress=compress,
         decompress=functools.partial(_matrices.decompress, bounded=True),
         ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),

@@ -10,12 +10,15 @@ from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.coding.payloads import Quantized
 from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Clip, Count, method
 
 __all__ = ["terngrad"]
 
 
-def terngrad(clip: float | None = None, bucket: int | None = None) -> Compressor:
+@method()
+def terngrad(
+    name: str, clip: Clip | None = None, bucket: Count | None = None
+) -> Compressor:
     """Send m sgn(x_i) with chance |x_i| / m, else zero; m is the largest magnitude.
 
     E[C(x)] = x up to 2^-24 m + 2^-22 |x_i| in an element, and E|x - C(x)|^2 =
@@ -40,10 +43,6 @@ def terngrad(clip: float | None = None, bucket: int | None = None) -> Compressor
       Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed
       Deep Learning, arXiv:1705.07878, 2017.
     """
-    is_number = isinstance(clip, int | float) and not isinstance(clip, bool)
-    if clip is not None and not (is_number and 0 < clip < math.inf):
-        raise ValueError(f"clip is a positive number or None, not {clip!r}")
-    _buckets.check_bucket(bucket)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
@@ -74,7 +73,7 @@ def terngrad(clip: float | None = None, bucket: int | None = None) -> Compressor
         return delta if clip is None and delta > 0 else None
 
     return compressor(
-        canonical(terngrad, clip=clip, bucket=bucket),
+        name,
         compress=compress,
         decompress=decompress,
         ideal_bits=ideal_bits,

@@ -1,23 +1,28 @@
 """Fixed threshold: every element of at least a given magnitude."""
 
 import math
-import numbers
 from typing import Any
 
 import jax.numpy as jnp
 
 from jaxcomp import selection
 from jaxcomp.base import Array, Compressor, State
+from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
-from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._capped import Cap, Capped, Overflow
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Positive, method
 
 __all__ = ["threshold"]
 
 
+@method("v", "cap")
 def threshold(
-    v: float = 0.001, cap: float = 0.05, index: str = "auto", overflow: str = "largest"
+    name: str,
+    v: Positive = 0.001,
+    cap: Cap = 0.05,
+    index: Code = "auto",
+    overflow: Overflow = "largest",
 ) -> Compressor:
     """Keep the elements of magnitude >= v, at most round(cap * n) of them.
 
@@ -48,10 +53,6 @@ def threshold(
       Analysis and Practical Implementations of Compressed Communication,
       arXiv:1911.08250, 2020.
     """
-    if not isinstance(v, numbers.Real) or not 0 < v < math.inf:
-        raise ValueError(f"v is a number above 0, not {v!s}")
-    _capped.check_cap(cap, index, overflow)
-    arguments = {"v": v, "cap": cap, "index": index, "overflow": overflow}
 
     def room(size: int) -> int:
         return _sparse.kept(size, cap)
@@ -63,7 +64,7 @@ def threshold(
         return _capped.send(flat, chosen, index, overflow), state
 
     return compressor(
-        canonical(threshold, ["v", "cap"], **arguments),
+        name,
         compress=compress,
         decompress=_sparse.decompress,
         accumulate=_sparse.accumulate,

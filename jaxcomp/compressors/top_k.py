@@ -4,16 +4,18 @@ import math
 
 from jaxcomp import selection
 from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.indices import check_code
+from jaxcomp.coding.indices import Code
 from jaxcomp.coding.payloads import Sparse
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import canonical
+from jaxcomp.compressors._sparse import Keep
+from jaxcomp.specs import method
 
 __all__ = ["top_k"]
 
 
-def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
+@method("keep")
+def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
     """Keep the k = round(keep * n) elements of largest magnitude, at least one.
 
     C(x)_i = x_i where |x_i| is among the k largest, else 0. Of all k-sparse vectors it
@@ -38,8 +40,6 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
       arXiv:1704.05021, 2017. Stich et al., Sparsified SGD with Memory,
       arXiv:1809.07599, 2018.
     """
-    _sparse.check_keep(keep)
-    check_code(index)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)
@@ -50,7 +50,7 @@ def top_k(keep: float = 0.01, index: str = "auto") -> Compressor:
         return _sparse.kept(math.prod(spec.shape), keep)
 
     return compressor(
-        canonical(top_k, ["keep"], keep=keep, index=index),
+        name,
         compress=compress,
         decompress=_sparse.decompress,
         accumulate=_sparse.accumulate,

@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxcomp.errors import UserError
+
 __all__ = ["REGISTRY", "Average", "final", "linear", "mean", "quadratic"]
 
 # (average before, x_t, t) -> average after. t counts from 0, and what stands before
@@ -96,4 +98,4 @@ def _running(share: Callable[[jax.Array], jax.Array]) -> Average:
 def _check(tau: float) -> None:
     number = isinstance(tau, int | float) and not isinstance(tau, bool)
     if not number or not 0 < tau < math.inf:
-        raise ValueError(f"tau is a number above 0, not {tau!r}")
+        raise UserError(f"tau is a number above 0, not {tau!r}")

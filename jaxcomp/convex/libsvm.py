@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from jaxcomp.convex.problem import Features, Rows
+from jaxcomp.errors import UserError
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]
 
@@ -30,7 +31,7 @@ _LARGEST_VALUE = float(np.finfo(np.float32).max)
 _CHARACTERS = b"0123456789+-.eE: \t\r\n\v\f"
 
 
-class LibsvmError(ValueError):
+class LibsvmError(UserError):
     """A file that is not LIBSVM text; says the line and what stands there."""
 
 
@@ -74,7 +75,7 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
 
     limit = _LARGEST_INDEX if n_features is None else n_features
     if not isinstance(limit, int) or limit < 1:
-        raise ValueError(f"n_features is 1 or more, not {n_features!r}")
+        raise UserError(f"n_features is 1 or more, not {n_features!r}")
     with _Lines(_opened(path), path, limit) as lines:
         try:
             load: Any = load_svmlight_file

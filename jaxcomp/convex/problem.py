@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jaxcomp.errors import UserError
+
 __all__ = [
     "Features",
     "Objective",
@@ -90,21 +92,21 @@ def make(
     if not isinstance(features, Rows):
         features = np.ascontiguousarray(features, np.float32)
         if features.ndim != 2 or 0 in features.shape:
-            raise ValueError(f"features are [examples, features], not {features.shape}")
+            raise UserError(f"features are [examples, features], not {features.shape}")
     signs = np.asarray(labels, np.float32)
     values = features.values if isinstance(features, Rows) else features
     if signs.shape != values.shape[:1]:
-        raise ValueError(f"{len(values)} examples have labels of shape {signs.shape}")
+        raise UserError(f"{len(values)} examples have labels of shape {signs.shape}")
     wrong = signs[np.abs(signs) != 1]
     if wrong.size:
-        raise ValueError(f"labels are -1 or +1, not {float(wrong[0])}")
+        raise UserError(f"labels are -1 or +1, not {float(wrong[0])}")
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
-        raise ValueError(f"{name}: example {row} is not finite")
+        raise UserError(f"{name}: example {row} is not finite")
     lam = 1 / len(signs) if regulariser is None else regulariser
     number = isinstance(lam, int | float) and not isinstance(lam, bool)
     if not number or not 0 <= lam < np.inf:
-        raise ValueError(f"regulariser is a number from 0, not {lam!r}")
+        raise UserError(f"regulariser is a number from 0, not {lam!r}")
     return Problem(name, features, signs, float(lam))
 
 

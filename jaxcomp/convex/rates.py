@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxcomp.errors import UserError
+
 __all__ = ["REGISTRY", "Facts", "Rate", "bottou", "constant", "decay", "epoch_decay"]
 
 Rate = Callable[[ArrayLike], jax.Array]  # step, from 0 -> float32
@@ -45,9 +47,9 @@ def epoch_decay(facts: Facts, rate: float, factor: float = 0.9) -> Rate:
     """
     _positive("rate", rate)
     if _positive("factor", factor) > 1:
-        raise ValueError(f"factor is at most 1, not {factor!r}")
+        raise UserError(f"factor is at most 1, not {factor!r}")
     if facts.steps_per_epoch < 1:
-        raise ValueError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
+        raise UserError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
 
     def rule(step: ArrayLike) -> jax.Array:
         epoch = jnp.asarray(step) // facts.steps_per_epoch
@@ -106,13 +108,13 @@ REGISTRY: dict[str, Callable[..., Rate]] = {
 def _positive(name: str, value: float) -> float:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     if not number or not 0 < value < math.inf:
-        raise ValueError(f"{name} is a number above 0, not {value!r}")
+        raise UserError(f"{name} is a number above 0, not {value!r}")
     return value
 
 
 def _strong(facts: Facts) -> float:
     if not facts.regulariser > 0:
-        raise ValueError(
+        raise UserError(
             f"this rate divides by the regulariser, which is {facts.regulariser}: "
             "take constant or epoch_decay, or a regulariser above 0"
         )

@@ -20,6 +20,7 @@ from jaxcomp.convex.record import (
 )
 from jaxcomp.convex.setting import Setting, Traffic, build, partition_of
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
+from jaxcomp.errors import RunFailed
 from jaxcomp.training.interrupt import Interrupted, catch_signals
 from jaxcomp.training.progress import Display, bytes_text, display
 from jaxcomp.training.run_folder import open_run
@@ -31,7 +32,7 @@ _STATE, _TABLE = "state.npz", "metrics.csv"
 _LOST = 1e3
 
 
-class Diverged(ArithmeticError):
+class Diverged(RunFailed, ArithmeticError):
     """The workers left the optimum for good."""
 
 
@@ -63,7 +64,7 @@ def run(config: Any, workdir: str | Path) -> Result:
       All evaluations.
 
     Raises:
-      ValueError: a name or value in the config; the message lists the valid ones.
+      UserError: a name or value in the config; the message lists the valid ones.
       NotConverged: the problem has no optimum that can be computed.
       Diverged: says at which step, and what to lower.
       Interrupted: SIGTERM or Ctrl-C, after saving.

@@ -20,6 +20,7 @@ from jaxcomp.convex import (
     testbeds,
 )
 from jaxcomp.data.shards import PARTITIONS, Partition
+from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
 from jaxcomp.specs import Call, SpecError, error_at, parse
@@ -75,21 +76,21 @@ def build(config: Any) -> Setting:
     """Look up and check everything that a config names, before any work is done."""
     for key in ("problem", "partition", "learning_rate", "average", "compressor"):
         if not config[key].strip():
-            raise ValueError(f"{key} is empty; configs/convex/base.py shows a value")
+            raise UserError(f"{key} is empty; configs/convex/base.py shows a value")
     problem = _problem(config)
     workers, batch = config.workers, config.batch_size
     if workers < 1:
-        raise ValueError(f"workers are 1 or more, not {workers}")
+        raise UserError(f"workers are 1 or more, not {workers}")
     if batch < 1 or batch % workers:
         message = f"a batch of {batch} does not divide over {workers} workers"
-        raise ValueError(f"{message}: take a multiple, such as {workers}")
+        raise UserError(f"{message}: take a multiple, such as {workers}")
     if config.seeds < 1:
-        raise ValueError(f"seeds are 1 or more repetitions, not {config.seeds}")
+        raise UserError(f"seeds are 1 or more repetitions, not {config.seeds}")
     if config.seed < 0:
-        raise ValueError(f"a seed is a whole number from 0, not {config.seed}")
+        raise UserError(f"a seed is a whole number from 0, not {config.seed}")
     horizon = Horizon(problem.examples // batch, batch)
     if horizon.steps_per_epoch < 1:
-        raise ValueError(f"a batch of {batch} is more than {problem.examples} examples")
+        raise UserError(f"a batch of {batch} is more than {problem.examples} examples")
     partition_of(config, problem.labels, config.seed)
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)
@@ -98,7 +99,7 @@ def build(config: Any) -> Setting:
     total = steps_of(config.train_for, horizon)
     every = steps_of(config.eval_every, horizon)
     if not total or not every:
-        raise ValueError("train_for and eval_every are durations such as '10 epochs'")
+        raise UserError("train_for and eval_every are durations such as '10 epochs'")
     return Setting(
         problem=problem,
         optimum=solve(problem),
@@ -140,7 +141,7 @@ def _problem(config: Any) -> Problem:
         missing = isinstance(error, FileNotFoundError)
         hint = f" Sets to fetch: {_SETS}" if missing else ""
         message = f"{config.problem}: {error.strerror or error}.{hint}"
-        raise ValueError(message) from error
+        raise UserError(message) from error
 
 
 def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
@@ -148,7 +149,7 @@ def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
     graph = make_graph(config)
     compressor = compressor_for(config.exchange, config.compressor)
     if not config.mixer and not config.exchange:
-        raise ValueError("set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'")
+        raise UserError("set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'")
     if not config.mixer:
         return make_exchange(config.exchange, compressor, config.memory, dense=plain)
     call = parse(config.mixer)

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.convex.problem import Objective, Problem, objective
+from jaxcomp.errors import RunFailed, UserError
 
 __all__ = ["NotConverged", "Optimum", "solve"]
 
@@ -12,7 +13,7 @@ __all__ = ["NotConverged", "Optimum", "solve"]
 _DENSE = 500
 
 
-class NotConverged(ArithmeticError):
+class NotConverged(RunFailed, ArithmeticError):
     """The optimum was not reached, and what was reached would be a wrong f*."""
 
 
@@ -57,9 +58,9 @@ def solve(
       Nocedal and Wright, Numerical Optimization, chapter 7, 2006.
     """
     if not 0 < tolerance < 1:
-        raise ValueError(f"tolerance is between 0 and 1, not {tolerance!r}")
+        raise UserError(f"tolerance is between 0 and 1, not {tolerance!r}")
     if max_iterations < 1:
-        raise ValueError(f"max_iterations is 1 or more, not {max_iterations!r}")
+        raise UserError(f"max_iterations is 1 or more, not {max_iterations!r}")
     f = objective(problem)
     x = np.zeros(problem.dimension)
     value, slope = f.value(x), f.gradient(x)

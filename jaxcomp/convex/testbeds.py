@@ -2,17 +2,21 @@
 
 import os
 from collections.abc import Callable
+from typing import Annotated
 
 import numpy as np
 
 from jaxcomp.convex import libsvm
 from jaxcomp.convex.problem import Problem, make
-from jaxcomp.specs import build, canonical
+from jaxcomp.specs import Count, Positive, Range, build, method
 
 __all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthetic"]
 
 
-def digits(regulariser: float | None = None, pairs: bool = False) -> Problem:
+@method()
+def digits(
+    name: str, regulariser: Positive | None = None, pairs: bool = False
+) -> Problem:
     """Even against odd handwritten digits: 1797 examples, 64 pixels and a bias.
 
     With pairs there are 1817 features: pixels, products of two pixels, squares among
@@ -33,8 +37,6 @@ def digits(regulariser: float | None = None, pairs: bool = False) -> Problem:
       Alpaydin and Kaynak, Optical Recognition of Handwritten Digits,
       https://archive.ics.uci.edu/dataset/80, 1998.
     """
-    if not isinstance(pairs, bool):
-        raise ValueError(f"pairs is True or False, not {pairs!r}")
     from sklearn.datasets import load_digits
 
     pixels, labels = load_digits(return_X_y=True)
@@ -48,11 +50,11 @@ def digits(regulariser: float | None = None, pairs: bool = False) -> Problem:
     features = np.concatenate([features, np.ones((len(features), 1))], axis=1)
     if pairs:
         features /= np.sqrt(np.square(features).sum(axis=1).mean())
-    name = canonical(digits, regulariser=regulariser, pairs=pairs)
     return make(name, features, np.where(labels % 2 == 0, 1, -1), regulariser)
 
 
-def breast_cancer(regulariser: float | None = None) -> Problem:
+@method()
+def breast_cancer(name: str, regulariser: Positive | None = None) -> Problem:
     """Malignant (-1) against benign: 569 examples, 30 standardised features.
 
     Args:
@@ -70,16 +72,17 @@ def breast_cancer(regulariser: float | None = None) -> Problem:
 
     measures, labels = load_breast_cancer(return_X_y=True)
     features = (measures - measures.mean(axis=0)) / measures.std(axis=0)
-    name = canonical(breast_cancer, regulariser=regulariser)
     return make(name, features, np.where(labels == 1, 1, -1), regulariser)
 
 
+@method("examples", "features")
 def synthetic(
-    examples: int = 1000,
-    features: int = 2000,
+    name: str,
+    examples: Count = 1000,
+    features: Count = 2000,
     seed: int = 0,
-    noise: float = 0.1,
-    regulariser: float | None = None,
+    noise: Annotated[float, Range(least=0, below=1)] = 0.1,
+    regulariser: Positive | None = None,
 ) -> Problem:
     """Gaussian rows of about length 1, signs of a hidden direction, some of them wrong.
 
@@ -97,11 +100,6 @@ def synthetic(
         >>> synthetic(examples=5, features=3).features.shape
         (5, 3)
     """
-    for what, size in (("examples", examples), ("features", features)):
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{what} are 1 or more, not {size!r}")
-    if not 0 <= noise < 1:
-        raise ValueError(f"noise is a part from 0 to below 1, not {noise!r}")
     generator = np.random.Generator(np.random.Philox(seed))
     scales = 1 / np.sqrt(np.arange(1, features + 1))
     scales /= np.linalg.norm(scales)
@@ -109,9 +107,6 @@ def synthetic(
     rows *= scales.astype(np.float32)
     signs = np.where(rows @ generator.standard_normal(features) >= 0, 1, -1)
     turned = np.where(generator.random(examples) < noise, -1, 1)
-    arguments = {"seed": seed, "noise": noise, "regulariser": regulariser}
-    sizes = {"examples": examples, "features": features}
-    name = canonical(synthetic, sizes, **sizes, **arguments)
     return make(name, rows, signs * turned, regulariser)
 
 

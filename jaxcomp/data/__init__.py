@@ -57,7 +57,7 @@ def load(
       The data set, images as uint8.
 
     Raises:
-      ValueError: there is no such data set.
+      UserError: there is no such data set.
       DataError: it is not prepared yet; the message gives the command.
 
     Example:

@@ -10,6 +10,8 @@ from typing import Literal
 import jax
 import jax.numpy as jnp
 
+from jaxcomp.errors import UserError
+
 __all__ = ["augment", "normalize", "pad_crop_flip"]
 
 PadMode = Literal["reflect", "constant"]
@@ -63,7 +65,7 @@ def pad_crop_flip(
       Images of the same shape and dtype.
 
     Raises:
-      ValueError: pad is negative or mode is unknown.
+      UserError: pad is negative or mode is unknown.
 
     Example:
       >>> images = jnp.ones((2, 5, 5, 1), jnp.uint8)
@@ -75,9 +77,9 @@ def pad_crop_flip(
       section 4.2, https://arxiv.org/abs/1512.03385, 2015.
     """
     if pad < 0:
-        raise ValueError(f"pad={pad}: give 0 or more pixels")
+        raise UserError(f"pad={pad}: give 0 or more pixels")
     if mode not in PAD_MODES:
-        raise ValueError(f"unknown mode {mode!r}; valid: {', '.join(PAD_MODES)}")
+        raise UserError(f"unknown mode {mode!r}; valid: {', '.join(PAD_MODES)}")
     count, height, width, _ = images.shape
     key_crop, key_flip = jax.random.split(key)
     corner = jax.random.randint(key_crop, (count, 2), 0, 2 * pad + 1)

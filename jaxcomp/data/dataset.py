@@ -5,11 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxcomp.errors import UserError
 from jaxcomp.specs import suggest
 
 
-class DataError(Exception):
+class DataError(UserError):
     """Data that is missing, damaged or not what it claims to be."""
+
+    exit_code = 1
 
 
 class Dataset(NamedTuple):
@@ -34,7 +37,7 @@ class Splits(NamedTuple):
     test_labels: np.ndarray  # int32 [M]
 
 
-def unknown_name(name: str, valid: Collection[str]) -> ValueError:
+def unknown_name(name: str, valid: Collection[str]) -> UserError:
     """The error for a data set that does not exist, with the nearest that does.
 
     Args:
@@ -48,4 +51,4 @@ def unknown_name(name: str, valid: Collection[str]) -> ValueError:
       >>> print(unknown_name("cifar", ["cifar10", "mnist"]))
       unknown data set 'cifar'. Did you mean 'cifar10'? Valid: cifar10, mnist
     """
-    return ValueError(f"unknown data set {name!r}. {suggest(name, valid)}")
+    return UserError(f"unknown data set {name!r}. {suggest(name, valid)}")

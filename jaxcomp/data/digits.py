@@ -5,6 +5,8 @@ import os
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 from .dataset import Dataset
 
 __all__ = ["load"]
@@ -28,7 +30,7 @@ def load(*, data_dir: str | os.PathLike[str] | None = None, size: int = 16) -> D
       The data set with images [N, size, size, 1].
 
     Raises:
-      ValueError: size is below 1.
+      UserError: size is below 1.
 
     Example:
       >>> load(size=8).train_images.shape
@@ -40,7 +42,7 @@ def load(*, data_dir: str | os.PathLike[str] | None = None, size: int = 16) -> D
     """
     del data_dir
     if size < 1:
-        raise ValueError(f"digits: size={size} is not an image size, give 1 or more")
+        raise UserError(f"digits: size={size} is not an image size, give 1 or more")
     levels, labels = _originals()
     images = _resize(levels * (255.0 / 16.0), size)
     test = _stratified(labels, TEST_EXAMPLES)

@@ -7,6 +7,8 @@ label, say) replaces `batches` and nothing else, since steps see only the result
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 __all__ = ["batches", "epoch_order", "eval_batches"]
 
 
@@ -49,7 +51,7 @@ def batches(order: np.ndarray, *, global_batch: int, workers: int) -> np.ndarray
       int [steps, workers, global_batch // workers].
 
     Raises:
-      ValueError: the workers do not divide the batch, or the batch is larger than
+      UserError: the workers do not divide the batch, or the batch is larger than
         the set.
 
     Example:
@@ -59,7 +61,7 @@ def batches(order: np.ndarray, *, global_batch: int, workers: int) -> np.ndarray
     share = _share(global_batch, workers)
     steps = len(order) // global_batch
     if steps == 0:
-        raise ValueError(
+        raise UserError(
             f"global batch {global_batch} is larger than the training set of "
             f"{len(order)} examples: give at most {len(order) // workers * workers} "
             f"for {workers} workers"
@@ -82,7 +84,7 @@ def eval_batches(
       Every index has weight 1 exactly once; padding repeats index 0 with weight 0.
 
     Raises:
-      ValueError: the workers do not divide the batch, or the set is empty.
+      UserError: the workers do not divide the batch, or the set is empty.
 
     Example:
       >>> indices, weights = eval_batches(3, batch=2, workers=2)
@@ -91,7 +93,7 @@ def eval_batches(
     """
     share = _share(batch, workers)
     if num_examples < 1:
-        raise ValueError(f"nothing to evaluate: the set has {num_examples} examples")
+        raise UserError(f"nothing to evaluate: the set has {num_examples} examples")
     steps = -(-num_examples // batch)
     position = np.arange(steps * batch).reshape(steps, workers, share)
     real = position < num_examples
@@ -101,12 +103,12 @@ def eval_batches(
 def _share(batch: int, workers: int) -> int:
     """Examples per worker, or an error that names the nearest valid batches."""
     if workers < 1:
-        raise ValueError(f"{workers} workers: give 1 or more")
+        raise UserError(f"{workers} workers: give 1 or more")
     if batch >= 1 and batch % workers == 0:
         return batch // workers
     below = max(batch, 0) // workers * workers
     nearest = [str(size) for size in (below, below + workers) if size > 0]
-    raise ValueError(
+    raise UserError(
         f"a global batch of {batch} cannot be divided between {workers} workers; "
         f"nearest valid: {' or '.join(nearest)}"
     )

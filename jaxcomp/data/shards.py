@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxcomp.errors import UserError
 from jaxcomp.specs import suggest
 
 from .partition import batches
@@ -55,7 +56,7 @@ def random(
       reshuffle: deal new shares each epoch; the examples left over differ then too.
     """
     if not isinstance(reshuffle, bool):
-        raise ValueError(f"reshuffle is True or False, not {reshuffle!r}")
+        raise UserError(f"reshuffle is True or False, not {reshuffle!r}")
 
     def shares(epoch: int) -> np.ndarray:
         generator = _generator(_SHARES, seed, epoch if reshuffle else 0)
@@ -104,7 +105,7 @@ def dirichlet(
     """
     number = isinstance(alpha, int | float) and not isinstance(alpha, bool)
     if not number or not 0 < alpha < math.inf:
-        raise ValueError(f"alpha is a number above 0 such as 0.1, not {alpha!r}")
+        raise UserError(f"alpha is a number above 0 such as 0.1, not {alpha!r}")
     generator = _generator(_SHARES, seed, 0)
     owned: list[list[np.ndarray]] = [[] for _ in range(workers)]
     labels = np.unique(labels, return_inverse=True)[1]
@@ -144,7 +145,7 @@ def make_partition(
       **options: of the way, such as alpha of dirichlet.
 
     Raises:
-      ValueError: an unknown name or option, a bad value, fewer examples than workers.
+      UserError: an unknown name or option, a bad value, fewer examples than workers.
 
     Example:
       >>> labels = np.array([1, 0, 1, 0])
@@ -152,23 +153,23 @@ def make_partition(
       [[1, 3], [0, 2]]
     """
     if name not in PARTITIONS:
-        raise ValueError(f"unknown partition {name!r}. {suggest(name, PARTITIONS)}")
+        raise UserError(f"unknown partition {name!r}. {suggest(name, PARTITIONS)}")
     factory = PARTITIONS[name]
     known = list(inspect.signature(factory).parameters)[3:]
     for option in options:
         if option not in known:
             hint = suggest(option, known)
-            raise ValueError(f"partition {name!r} has no option {option!r}. {hint}")
+            raise UserError(f"partition {name!r} has no option {option!r}. {hint}")
     labels = np.asarray(labels)
     if labels.ndim != 1:
-        raise ValueError(f"labels are one for each example, not {labels.shape}")
+        raise UserError(f"labels are one for each example, not {labels.shape}")
     if not isinstance(workers, int) or not 1 <= workers <= len(labels):
-        raise ValueError(
+        raise UserError(
             f"{workers!r} workers cannot share {len(labels)} examples: "
             f"give 1 to {len(labels)}"
         )
     if not isinstance(seed, int) or seed < 0:
-        raise ValueError(f"a seed is a whole number from 0, not {seed!r}")
+        raise UserError(f"a seed is a whole number from 0, not {seed!r}")
     return factory(labels, workers, seed, **options)
 
 
@@ -194,7 +195,7 @@ def worker_batches(divided: Partition, *, epoch: int, global_batch: int) -> np.n
       (2, 2, 2)
     """
     if epoch < 0:
-        raise ValueError(f"epochs count from 0, not {epoch}")
+        raise UserError(f"epochs count from 0, not {epoch}")
     order, workers = np.arange(divided.examples), divided.workers
     result = batches(order, global_batch=global_batch, workers=workers).copy()
     steps, _, each = result.shape

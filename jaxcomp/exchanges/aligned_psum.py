@@ -8,6 +8,7 @@ from jaxcomp.bounds import leaf_choices, leaf_contractions
 from jaxcomp.coding.payloads import map_values
 from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import SpecError
 from jaxcomp.trees import spec_of
 
 __all__ = ["aligned_psum"]
@@ -34,7 +35,7 @@ def aligned_psum(plan: Plan, axis: Axis) -> Exchange:
             f"needs a compressor whose places follow from the key alone, and "
             f"{codec.name!r} is not one. Valid: {', '.join(valid)}"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
     def init(tree: Tree) -> State:
         # The same on all workers: it decides on places.

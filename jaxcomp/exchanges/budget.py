@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -30,7 +30,7 @@ from jaxcomp.exchanges._common import with_method
 from jaxcomp.infos import measure
 from jaxcomp.scope import Group, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.specs import Call, Pipe, canonical
+from jaxcomp.specs import Call, Count, Pipe, Shown, SpecError, method
 from jaxcomp.trees import norm, spec_of, vary_like
 
 __all__ = ["BudgetState", "budget"]
@@ -63,12 +63,17 @@ class _Layout(NamedTuple):
     size: int  # words of the message
 
 
+@method("bits_per_step", given=2)
 def budget(
+    name: str,
     plan: Plan,
     axis: Axis,
-    bits_per_step: int,
-    ladder: Sequence[str | Call | Pipe] = LADDER,
-    every: int = 100,
+    bits_per_step: Count,
+    ladder: Annotated[
+        Sequence[str | Call | Pipe],
+        Shown(lambda ladder, _: repr(tuple(c.name for c in _options(ladder)))),
+    ] = LADDER,
+    every: Count = 100,
 ) -> Exchange:
     """Divide a number of bits among the tensors by what each option of a ladder errs.
 
@@ -108,9 +113,6 @@ def budget(
       buffers have to be, and a greedy choice runs in the step.
     """
     options = _options(ladder)
-    for name, value in (("bits_per_step", bits_per_step), ("every", every)):
-        if type(value) is not int or value < 1:
-            raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
 
     def layout_of(tree: Tree) -> _Layout:
         return _lay_out(plan, options, bits_per_step, spec_of(tree))
@@ -188,10 +190,7 @@ def budget(
         new = BudgetState(ticked(state.clock), due, choices)
         return Averaged(mean, own, new, info)
 
-    names = tuple(c.name for c in options)
-    given = {"bits_per_step": bits_per_step, "ladder": names, "every": every}
     scope = plan.title.rpartition(": ")[0]  # its compressor is not used
-    name = canonical(budget, ["bits_per_step"], **given)
     return Exchange(
         with_method(name, scope) if scope else name,
         init=init,
@@ -225,7 +224,7 @@ def _chooses(options: list[Compressor], compressor: Compressor, spec: Spec) -> b
 
 def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
     if isinstance(ladder, str | Call | Pipe | Compressor) or not len(ladder):
-        raise ValueError(f"ladder is a list such as {list(LADDER)}, not {ladder!r}")
+        raise SpecError(f"ladder is a list such as {list(LADDER)}, not {ladder!r}")
     options = [make(spec) for spec in ladder]
     probe = jax.ShapeDtypeStruct((64, 64), jnp.float32)
     for option in options:
@@ -234,7 +233,7 @@ def _options(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
                 f"budget changes compressors on the way, so it takes those without "
                 f"state, and {option.name!r} has one"
             )
-            raise ValueError(message)
+            raise SpecError(message)
     return options
 
 
@@ -250,7 +249,7 @@ def _lay_out(
             f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
             f"to choose: name a compressor that loses something, such as 'sign'"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
     def sent(option: Compressor, group: Group) -> Spec:
         key = jax.eval_shape(lambda: jax.random.key(0))
@@ -269,7 +268,7 @@ def _lay_out(
             f"{least} bits, of which {32 * words.size} are the table of errors and "
             f"{32 * (head_words - words.size)} tensors that are sent dense"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     size = min(bits_per_step // 32, head_words + int(words.max(axis=1).sum()))
     return _Layout(dense, chosen, payloads, head, head_words, words, size)
 

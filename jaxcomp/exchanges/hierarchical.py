@@ -1,7 +1,8 @@
 """Hierarchical: dense inside a host, compressed between hosts."""
 
 import functools
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,12 @@ from jaxcomp.exchanges._rows import own_row, to_rows
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.specs import Call, canonical
+from jaxcomp.specs import Call, Count, Shown, SpecError, method
 from jaxcomp.trees import cast_like, spec_of, wide_spec
 
 __all__ = ["hierarchical"]
+
+_PROBE = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
 
 
 class HierarchicalState(NamedTuple):
@@ -28,12 +31,19 @@ class HierarchicalState(NamedTuple):
     outer: State
 
 
+def _outer_name(outer: str | Call | Exchange, arguments: Mapping[str, Any]) -> str:
+    probe = _between(arguments["plan"], outer, "workers", _PROBE)
+    return probe.name.replace("'", "")
+
+
+@method("outer", given=2)
 def hierarchical(
+    name: str,
     plan: Plan,
     axis: Axis,
-    inner: str | Call = "exact",
-    outer: str | Call = "gather",
-    per_host: int | None = None,
+    inner: Annotated[str | Call, Shown(lambda inner, _: str(inner))] = "exact",
+    outer: Annotated[str | Call | Exchange, Shown(_outer_name)] = "gather",
+    per_host: Count | None = None,
 ) -> Exchange:
     """Average inside each host by one exchange, then between hosts by another.
 
@@ -55,8 +65,6 @@ def hierarchical(
     """
     from jaxcomp import exchanges  # its registry holds this function too
 
-    if per_host is not None and (type(per_host) is not int or per_host < 1):
-        raise ValueError(f"per_host is a whole number of at least 1, not {per_host!r}")
     share = per_host or jax.local_device_count()
     if isinstance(axis, tuple):
         across, inside = axis
@@ -71,16 +79,10 @@ def hierarchical(
             f"the inner exchange of hierarchical has to send everything as it is, and "
             f"{within.name!r} does not: take 'exact'"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
-    def between(tree: Tree) -> Exchange:
-        """The outer exchange, of a tuple with a part of each vector."""
-        parts = vectors_plan(groups_of(plan, tree), plan.title)
-        exchange = exchanges.make(outer, scope=parts, axis=across)
-        _check("outer", exchange)
-        return exchange
-
-    probe = between({"w": jax.ShapeDtypeStruct((64, 64), "float32")})
+    between = functools.partial(_between, plan, outer, across)
+    probe = between(_PROBE)
 
     def init(tree: Tree) -> State:
         # Of other workers' parts there are other states, even where counterparts agree.
@@ -90,7 +92,7 @@ def hierarchical(
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         if collectives.size(inside) != share:
             message = f"the axis has {collectives.size(inside)} workers, not {share}"
-            raise ValueError(f"{message}: give per_host")
+            raise SpecError(f"{message}: give per_host")
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
         groups = groups_of(plan, tree)
         inner_key, outer_key = jax.random.split(key)
@@ -132,9 +134,8 @@ def hierarchical(
         chosen = between(spec).chooses(parts_of(spec))
         return by_leaf(groups_of(plan, spec), chosen, spec, nothing=False)
 
-    arguments = {"inner": str(inner), "outer": probe.name, "per_host": per_host}
     return Exchange(
-        canonical(hierarchical, ["outer"], **arguments).replace("'", ""),
+        name,
         init=init,
         average=average,
         axis=axis,
@@ -143,6 +144,18 @@ def hierarchical(
         chooses=chooses,
         ignores_compressor=probe.ignores_compressor,
     )
+
+
+def _between(
+    plan: Plan, outer: str | Call | Exchange, across: Axis, tree: Tree
+) -> Exchange:
+    """The outer exchange, of a tuple with a part of each vector."""
+    from jaxcomp import exchanges
+
+    parts = vectors_plan(groups_of(plan, tree), plan.title)
+    exchange = exchanges.make(outer, scope=parts, axis=across)
+    _check("outer", exchange)
+    return exchange
 
 
 def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
@@ -172,4 +185,4 @@ def _check(which: str, exchange: Exchange) -> None:
             f"the {which} exchange of hierarchical has to be lawful and hold nothing "
             f"back, and {exchange.name!r} is not like that"
         )
-        raise ValueError(message)
+        raise SpecError(message)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tre
 from jaxcomp.compressors import _matrices
 from jaxcomp.infos import report
 from jaxcomp.scope import Plan
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, Range, method
 from jaxcomp.trees import cast_like, norm, spec_of, wide_spec
 
 __all__ = ["orthonormal", "power_sgd"]
@@ -24,8 +24,14 @@ class PowerState(NamedTuple):
     right: tuple[Array, ...]  # [columns, rank] of each large tensor: where to start
 
 
+@method("rank", given=2)
 def power_sgd(
-    plan: Plan, axis: Axis, rank: int = 2, min_rate: float = 2.0, seed: int = 0
+    name: str,
+    plan: Plan,
+    axis: Axis,
+    rank: Count = 2,
+    min_rate: Annotated[float, Range(least=1)] = 2.0,
+    seed: int = 0,
 ) -> Exchange:
     """Send every matrix M as P Q^T of low rank; P and Q are summed, never gathered.
 
@@ -46,9 +52,6 @@ def power_sgd(
       Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for Distributed
       Optimization, arXiv:1905.13727, 2019.
     """
-    _matrices.check_rank(rank)
-    if not isinstance(min_rate, int | float) or min_rate < 1:
-        raise ValueError(f"min_rate is a number of at least 1, not {min_rate!r}")
 
     def is_large(leaf: jax.ShapeDtypeStruct) -> bool:
         axes = [length for length in leaf.shape if length > 1]
@@ -94,9 +97,8 @@ def power_sgd(
         # P P^T is a projection: what it loses is part of what it was given.
         return [0.0 if is_large(leaf) else 1.0 for leaf in jax.tree.leaves(spec)]
 
-    arguments = {"rank": rank, "min_rate": min_rate, "seed": seed}
     return Exchange(
-        canonical(power_sgd, ["rank"], **arguments),
+        name,
         init=init,
         average=average,
         axis=axis,

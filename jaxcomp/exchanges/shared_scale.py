@@ -1,5 +1,7 @@
 """Shared scale: workers agree on a scale, so that levels add up inside packed words."""
 
+from typing import Annotated
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,18 +13,20 @@ from jaxcomp.compressors import _buckets
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
 from jaxcomp.selection import magnitude_bits
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Clip, Count, Range, SpecError, method
 from jaxcomp.trees import spec_of
 
 __all__ = ["shared_scale"]
 
 
+@method(given=2)
 def shared_scale(
+    name: str,
     plan: Plan,
     axis: Axis,
-    levels: int = 1,
-    clip: float | None = None,
-    bucket: int | None = None,
+    levels: Annotated[int, Range(1, 127)] = 1,
+    clip: Clip | None = None,
+    bucket: Count | None = None,
 ) -> Exchange:
     """Round to multiples of a unit that is the same on all workers, and add these.
 
@@ -46,11 +50,6 @@ def shared_scale(
       Accelerating Distributed Deep Learning Using Tensor Homomorphic Compression,
       arXiv:2302.08545, 2024.
     """
-    if type(levels) is not int or not 1 <= levels <= 127:
-        raise ValueError(f"levels is a whole number from 1 to 127, not {levels!r}")
-    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
-        raise ValueError(f"clip is a positive number or None, not {clip!r}")
-    _buckets.check_bucket(bucket)
 
     def scales_of(vector: Array) -> Array:
         """Of this worker alone; [buckets]."""
@@ -75,7 +74,7 @@ def shared_scale(
                 f"{levels} levels of {count} workers need {bits} bits each, half of "
                 "what they replace; take fewer levels, or two_phase"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         # As integers: a maximum of floats may forget a NaN.
         own = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
         highest = jnp.max(collectives.gather(own, axis), axis=0)
@@ -112,9 +111,8 @@ def shared_scale(
         sent = decoded([s.astype(jnp.uint32) for s in symbols], 1)
         return Averaged(mean, sent, state, measure(tree, sent))
 
-    arguments = {"levels": levels, "clip": clip, "bucket": bucket}
     return Exchange(
-        canonical(shared_scale, **arguments),
+        name,
         init=lambda tree: (),
         average=average,
         axis=axis,

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ from jaxcomp.exchanges._rows import halves, own_row, reduce_rows
 from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Group, Leaf, Plan, groups_of, lift, to_tree, to_vectors
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.specs import Call, canonical
+from jaxcomp.specs import Call, Pipe, Range, Shown, SpecError, method
 from jaxcomp.trees import cast_like, spec_of, wide_spec
 
 __all__ = ["sparse_reduce"]
@@ -36,8 +37,16 @@ _GOLDEN = 2654435769  # of 2^32, the golden ratio: its multiples fill a circle e
 _TINY = 1e-45  # the smallest float32: all but zeros reach it
 
 
+@method(given=2)
 def sparse_reduce(
-    plan: Plan, axis: Axis, slack: float = 1.25, values: str | Call = "none"
+    name: str,
+    plan: Plan,
+    axis: Axis,
+    slack: Annotated[float, Range(least=1)] = 1.25,
+    values: Annotated[
+        str | Call | Pipe | Compressor,
+        Shown(lambda values, _: repr(compressors.make(values).name)),
+    ] = "none",
 ) -> Exchange:
     """All-reduce of chosen elements; a worker's traffic does not grow with the workers.
 
@@ -60,8 +69,6 @@ def sparse_reduce(
       Learning, arXiv:1802.08021, 2019. Li and Hoefler, Near-Optimal Sparse Allreduce
       for Distributed Deep Learning, arXiv:2201.07598, 2022.
     """
-    if not isinstance(slack, int | float) or not 1 <= slack < math.inf:
-        raise ValueError(f"slack is a number of at least 1, not {slack!r}")
     sparse = _without_dense(plan)
     codec = lift(sparse)
     coder = compressors.make(values)
@@ -75,13 +82,13 @@ def sparse_reduce(
                 f"every tensor is sent dense by {codec.name!r}, so that sparse_reduce "
                 "has nothing to choose; use exact"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         if codec.support(spec) > elements / 2:
             message = (
                 f"sparse_reduce moves chosen elements, and {codec.name!r} chooses more "
                 f"than half of these {elements}; use two_phase"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         return PerWorker(codec.init(spec))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
@@ -134,9 +141,8 @@ def sparse_reduce(
 
         return leaf_contractions(plan, spec, of=of_group)
 
-    shown = canonical(sparse_reduce, slack=slack, values=coder.name)
     return Exchange(
-        with_method(shown, codec.name),
+        with_method(name, codec.name),
         init=init,
         average=average,
         axis=axis,

@@ -23,7 +23,7 @@ from jaxcomp.exchanges._common import with_method
 from jaxcomp.exchanges._rows import halves, own_row, reduce_rows, to_rows, widths
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
-from jaxcomp.specs import canonical
+from jaxcomp.specs import SpecError, method
 from jaxcomp.trees import cast_like, spec_of, wide_spec, zeros_like_spec
 
 __all__ = ["two_phase"]
@@ -35,7 +35,10 @@ class ServerState(NamedTuple):
     held: PerWorker  # a tree; zero but in the part that this worker owns
 
 
-def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange:
+@method(given=2)
+def two_phase(
+    name: str, plan: Plan, axis: Axis, server_feedback: bool = False
+) -> Exchange:
     """Every worker averages the part of each vector that it owns: compressed twice.
 
     Vectors are cut into N parts. Part j of every worker goes to worker j (all-to-all),
@@ -57,9 +60,6 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
       Error-Compensated Compression, arXiv:1905.05957, 2019. Tang et al., 1-bit Adam,
       arXiv:2102.02888, 2021.
     """
-    if not isinstance(server_feedback, bool):
-        raise ValueError(f"server_feedback is True or False, not {server_feedback!r}")
-
     contraction = functools.partial(leaf_contractions, plan, of=_of_any_row)
 
     def init(tree: Tree) -> State:
@@ -68,7 +68,7 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
                 f"two_phase cuts vectors into as many parts as there are workers, so "
                 f"it takes compressors without state, and {plan.title!r} has one"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         if not server_feedback:
             return ()
         # Of what is answered: the sums, which have the sizes of the parts.
@@ -102,7 +102,6 @@ def two_phase(plan: Plan, axis: Axis, server_feedback: bool = False) -> Exchange
         info = measure(tree, sent)
         return Averaged(mean, cast_like(sent, spec), state, info, first)
 
-    name = canonical(two_phase, server_feedback=server_feedback)
     return Exchange(
         with_method(name, plan.title),
         init=init,

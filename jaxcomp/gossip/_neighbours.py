@@ -13,6 +13,7 @@ from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip.topology import Round, Topology
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan
+from jaxcomp.specs import SpecError
 from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_spec
 
 __all__ = [
@@ -143,10 +144,10 @@ def symmetric_round(graph: Topology, method: str) -> Round:
         found = "is not symmetric"
     else:
         return first
-    raise ValueError(f"{method} {reason}, and {graph.name!r} {found}. d_psgd takes it")
+    raise SpecError(f"{method} {reason}, and {graph.name!r} {found}. d_psgd takes it")
 
 
 def _check_workers(graph: Round, axis: str) -> None:
     workers, nodes = collectives.size(axis), len(graph.matrix)
     if workers != nodes:
-        raise ValueError(f"the graph has {nodes} nodes and the axis {workers} workers")
+        raise SpecError(f"the graph has {nodes} nodes and the axis {workers} workers")

@@ -6,7 +6,7 @@ are. Too far, and the models drift apart; too little, and they agree late.
 
 import functools
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +15,12 @@ import numpy as np
 from jaxcomp.base import Array, Compressor, Spec
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import Range, SpecError
 
-__all__ = ["Gamma", "check_number", "consensus_errors", "step_sizer", "theory", "tuned"]
+__all__ = ["Gamma", "StepSize", "consensus_errors", "step_sizer", "theory", "tuned"]
 
-Gamma: TypeAlias = float | str
+StepSize = Annotated[float, Range(above=0, most=1)]
+Gamma = StepSize | Literal["theory", "tuned"]
 
 ROUNDS = 150  # of gossip in tuning
 LARGEST = 2048  # elements of the vectors that tuning agrees on
@@ -32,9 +34,6 @@ def step_sizer(gamma: Gamma, plan: Plan, graph: Topology) -> Callable[[Spec], fl
       gamma: a number in (0, 1], "theory" or "tuned".
       plan: of the compressor.
       graph: symmetric.
-
-    Raises:
-      ValueError: what is none of these.
     """
     codec = lift(plan)
     if gamma == "theory":
@@ -44,16 +43,8 @@ def step_sizer(gamma: Gamma, plan: Plan, graph: Topology) -> Callable[[Spec], fl
         return lambda spec: best(
             min(max(x.size for x in jax.tree.leaves(spec)), LARGEST)
         )
-    number = check_number(gamma)
+    number = float(gamma)
     return lambda spec: number
-
-
-def check_number(gamma: Gamma) -> float:
-    """The step size, if it is one."""
-    if isinstance(gamma, bool | str) or not 0 < gamma <= 1:
-        message = f"gamma is a number in (0, 1], 'theory' or 'tuned', not {gamma!r}"
-        raise ValueError(message)
-    return float(gamma)
 
 
 def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:
@@ -76,7 +67,7 @@ def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:
             f"gamma='theory' needs a compressor with a contraction, and {codec.name!r} "
             "declares none. Give a number, or 'tuned'"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     d = graph.spectral_gap
     b = float(np.linalg.norm(np.eye(graph.size) - graph.matrix, 2))
     return d**2 * w / (16 * d + d**2 + 4 * b**2 + 2 * d * b**2 - 8 * d * w)
@@ -91,7 +82,7 @@ def tuned(codec: Compressor, graph: Topology, size: int) -> float:
       size: of the vectors.
 
     Raises:
-      ValueError: with none of them the vectors come any closer.
+      SpecError: with none of them the vectors come any closer.
     """
     # The result is a constant of programs, also of those that are traced right now.
     with jax.ensure_compile_time_eval():
@@ -104,7 +95,7 @@ def tuned(codec: Compressor, graph: Topology, size: int) -> float:
             f"every step size from {GRID[0]} to {GRID[-1]}: it adds more error than it "
             "sends. Take more levels, or smaller buckets"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     return GRID[best]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from jaxcomp.specs import suggest
+from jaxcomp.specs import SpecError, suggest
 
 __all__ = ["check_mixing", "fill_own", "is_connected", "mixing_matrix", "spectral_gap"]
 
@@ -34,7 +34,7 @@ def mixing_matrix(
       Journal of Parallel and Distributed Computing 67, 2007.
     """
     if weights not in _RULES:
-        raise ValueError(f"unknown weights {weights!r}. {suggest(weights, _RULES)}")
+        raise SpecError(f"unknown weights {weights!r}. {suggest(weights, _RULES)}")
     hears = np.zeros((size, size), bool)
     for source, destination in edges:
         hears[destination, source] = source != destination
@@ -80,19 +80,19 @@ def check_mixing(matrices: list[np.ndarray]) -> None:
         >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])
         Traceback (most recent call last):
         ...
-        ValueError: the weights worker 0 gives away (column 0) sum to 0.75, not to 1
+        SpecError: the weights worker 0 gives away (column 0) sum to 0.75, not to 1
     """
     for matrix in matrices:
         _check_stochastic(matrix)
     reached = _reached(matrices)
     if not reached.all():
         lost = int(np.argmin(reached))
-        raise ValueError(
+        raise SpecError(
             f"the graph is not connected: worker {lost} cannot be reached from "
             f"worker 0 ({reached.sum()} of {len(reached)} workers can)"
         )
     if spectral_gap(matrices) < TOLERANCE:
-        raise ValueError(
+        raise SpecError(
             "spectral gap 0: some differences between workers are passed on and never "
             "shrink. Leave each worker a weight of its own"
         )
@@ -124,12 +124,12 @@ def _check_stochastic(matrix: np.ndarray) -> None:
     for (i, j), weight in np.ndenumerate(matrix):
         if not np.isfinite(weight) or weight < (-TOLERANCE if i == j else 0):
             which = "keeps of its own value" if i == j else f"gives to worker {j}"
-            raise ValueError(f"the weight that worker {i} {which} is {weight:.6g}")
+            raise SpecError(f"the weight that worker {i} {which} is {weight:.6g}")
     for axis, what in ((1, "gives to what it hears (row"), (0, "gives away (column")):
         sums = matrix.sum(axis=axis)
         worst = int(np.argmax(np.abs(sums - 1)))
         if abs(sums[worst] - 1) > TOLERANCE:
-            raise ValueError(
+            raise SpecError(
                 f"the weights worker {worst} {what} {worst}) sum to "
                 f"{sums[worst]:.6g}, not to 1"
             )

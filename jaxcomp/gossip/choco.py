@@ -8,9 +8,8 @@ from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
-from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["ChocoState", "choco"]
@@ -24,7 +23,9 @@ class ChocoState(NamedTuple):
     codec: State
 
 
+@method("gamma", given=3)
 def choco(
+    name: str,
     plan: Plan,
     graph: Topology,
     axis: Axis,
@@ -59,7 +60,6 @@ def choco(
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019 (algorithm 2).
     """
     talks = symmetric_round(graph, "choco")
-    check_flag("allow", allow)
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> ChocoState:
@@ -81,9 +81,8 @@ def choco(
         new = ChocoState(public, pull, heard.state)
         return Mixed(plus(widen(updates), pull, step_size(spec)), new, info)
 
-    title = canonical(choco, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
-        f"{title} on {graph.name}, {codec.name}",
+        f"{name} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

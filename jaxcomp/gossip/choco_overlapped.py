@@ -12,9 +12,8 @@ from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names, measure
-from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["OverlappedState", "choco_overlapped"]
@@ -29,7 +28,9 @@ class OverlappedState(NamedTuple):
     codec: State
 
 
+@method("gamma", given=3)
 def choco_overlapped(
+    name: str,
     plan: Plan,
     graph: Topology,
     axis: Axis,
@@ -57,7 +58,6 @@ def choco_overlapped(
       Communication Compression, arXiv:1907.09356, 2020.
     """
     talks = symmetric_round(graph, "choco_overlapped")
-    check_flag("allow", allow)
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> OverlappedState:
@@ -91,9 +91,8 @@ def choco_overlapped(
         new = OverlappedState(public, pull, fuse(payload), codec_state)
         return Mixed(change, new, info)
 
-    title = canonical(choco_overlapped, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
-        f"{title} on {graph.name}, {codec.name}",
+        f"{name} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -4,6 +4,7 @@ from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
 from jaxcomp.gossip._neighbours import plus, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import SpecError
 from jaxcomp.trees import spec_of, widen
 
 __all__ = ["d_psgd"]
@@ -30,7 +31,7 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
             f"sends whole models, and the compressor is {plan.title!r}. Set it to "
             "'none', or take choco"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     codec = lift(plan)
 
     def mix(

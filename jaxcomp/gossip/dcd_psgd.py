@@ -7,9 +7,8 @@ from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round,
 from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
-from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["DcdState", "dcd_psgd"]
@@ -22,7 +21,10 @@ class DcdState(NamedTuple):
     codec: State
 
 
-def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mixer:
+@method(given=3)
+def dcd_psgd(
+    name: str, plan: Plan, graph: Topology, axis: Axis, allow: bool = False
+) -> Mixer:
     """Compress the difference between two models in succession.
 
     q  = C(p + u)       the way to the neighbours' mean model, and the own update
@@ -44,7 +46,6 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
       arXiv:1803.06443, 2018 (algorithm 1).
     """
     talks = symmetric_round(graph, "dcd_psgd")
-    check_flag("allow", allow)
     codec = lift(plan)
 
     def init(params: Tree) -> DcdState:
@@ -62,7 +63,7 @@ def dcd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
         return Mixed(heard.own, new, heard.info)
 
     return Mixer(
-        f"{canonical(dcd_psgd, allow=allow)} on {graph.name}, {codec.name}",
+        f"{name} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -4,12 +4,11 @@ from typing import NamedTuple
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
 from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
-from jaxcomp.gossip._step_size import check_number
+from jaxcomp.gossip._step_size import StepSize
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
-from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
 
 __all__ = ["SqueezeState", "deep_squeeze"]
@@ -22,11 +21,13 @@ class SqueezeState(NamedTuple):
     codec: State
 
 
+@method("gamma", given=3)
 def deep_squeeze(
+    name: str,
     plan: Plan,
     graph: Topology,
     axis: Axis,
-    gamma: float = 0.1,
+    gamma: StepSize = 0.1,
     allow: bool = False,
 ) -> Mixer:
     """Send the compressed model, and add what it lost to the next one.
@@ -50,8 +51,6 @@ def deep_squeeze(
       arXiv:1907.07346, 2019.
     """
     talks = symmetric_round(graph, "deep_squeeze")
-    check_flag("allow", allow)
-    check_number(gamma)
     codec = lift(plan)
 
     def init(params: Tree) -> SqueezeState:
@@ -71,9 +70,8 @@ def deep_squeeze(
         info = heard.info._replace(residual_norm=heard.info.unsent_norm)
         return Mixed(plus(widen(updates), heard.pull, gamma), new, info)
 
-    title = canonical(deep_squeeze, ["gamma"], gamma=gamma, allow=allow)
     return Mixer(
-        f"{title} on {graph.name}, {codec.name}",
+        f"{name} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -12,6 +12,7 @@ from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, lift
+from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, widen
 
@@ -45,7 +46,7 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
             "delayed_sgd has one server for all workers: set the topology to "
             f"'complete', not {graph.name!r}"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     codec = lift(plan)
 
     def init(params: Tree) -> DelayedState:

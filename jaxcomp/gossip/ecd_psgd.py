@@ -8,9 +8,8 @@ from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
 from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
-from jaxcomp.memory._common import check_flag
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["EcdState", "ecd_psgd"]
@@ -24,7 +23,10 @@ class EcdState(NamedTuple):
     codec: State
 
 
-def ecd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mixer:
+@method(given=3)
+def ecd_psgd(
+    name: str, plan: Plan, graph: Topology, axis: Axis, allow: bool = False
+) -> Mixer:
     """Neighbours estimate a model from messages that overshoot it.
 
     x' = s + u
@@ -46,7 +48,6 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
       arXiv:1803.06443, 2018 (algorithm 2).
     """
     talks = symmetric_round(graph, "ecd_psgd")
-    check_flag("allow", allow)
     codec = lift(plan)
 
     def init(params: Tree) -> EcdState:
@@ -67,7 +68,7 @@ def ecd_psgd(plan: Plan, graph: Topology, axis: Axis, allow: bool = False) -> Mi
         return Mixed(change, new, heard.info)
 
     return Mixer(
-        f"{canonical(ecd_psgd, allow=allow)} on {graph.name}, {codec.name}",
+        f"{name} on {graph.name}, {codec.name}",
         init=init,
         mix=mix,
         axis=axis,

@@ -3,16 +3,17 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from jaxcomp.gossip._weights import mixing_matrix
-from jaxcomp.specs import canonical
+from jaxcomp.specs import SpecError, method
 
-__all__ = ["NAMED", "Graph", "both_ways", "torus_sides"]
+__all__ = ["NAMED", "Graph", "Weights", "both_ways", "torus_sides"]
 
 Edges = set[tuple[int, int]]
+Weights = Literal["metropolis", "uniform"]
 
 
 class Graph(NamedTuple):
@@ -42,7 +43,8 @@ def ring_antipode(workers: int) -> Graph:
     return _shifted("ring_antipode", workers, (1, -1, half, -half))
 
 
-def torus(workers: int, rows: int | None = None) -> Graph:
+@method(given=1)
+def torus(name: str, workers: int, rows: int | None = None) -> Graph:
     """A grid closed in both directions, as square as possible.
 
     A side of 2 has one edge where a longer one has two, a side of 1 has none.
@@ -56,9 +58,7 @@ def torus(workers: int, rows: int | None = None) -> Graph:
     for y, x in itertools.product(range(height), range(width)):
         below, beside = (y + 1) % height * width + x, y * width + (x + 1) % width
         edges |= {(y * width + x, below), (y * width + x, beside)}
-    return Graph(
-        canonical(torus, rows=rows), (mixing_matrix(both_ways(edges), workers),)
-    )
+    return Graph(name, (mixing_matrix(both_ways(edges), workers),))
 
 
 def torus_sides(workers: int, rows: int | None = None) -> tuple[int, int]:
@@ -70,10 +70,10 @@ def torus_sides(workers: int, rows: int | None = None) -> tuple[int, int]:
     """
     if rows is not None:
         if not isinstance(rows, int) or rows < 1 or workers % rows:
-            raise ValueError(f"rows divide the {workers} workers, {rows!r} does not")
+            raise SpecError(f"rows divide the {workers} workers, {rows!r} does not")
         return rows, workers // rows
     if workers > 3 and _is_prime(workers):
-        raise ValueError(
+        raise SpecError(
             f"{workers} is prime, its torus would be a ring: give "
             f"{_nearest(workers, lambda n: not _is_prime(n))} workers, or rows=1"
         )
@@ -81,7 +81,8 @@ def torus_sides(workers: int, rows: int | None = None) -> tuple[int, int]:
     return height, workers // height
 
 
-def expander(workers: int, weights: str = "metropolis") -> Graph:
+@method(given=1)
+def expander(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
     """A ring where i hears its inverse modulo a prime too.
 
     0, 1 and -1 have no chord, and a chord may lie on the ring; Metropolis weights make
@@ -97,13 +98,14 @@ def expander(workers: int, weights: str = "metropolis") -> Graph:
     """
     if workers > 1 and not _is_prime(workers):
         sizes = _nearest(workers, _is_prime)
-        raise ValueError(f"inverses need a prime: {sizes} workers, not {workers}")
+        raise SpecError(f"inverses need a prime: {sizes} workers, not {workers}")
     edges = {(i, (i + 1) % workers) for i in range(workers)}
     edges |= {(i, pow(i, -1, workers)) for i in range(1, workers)}
-    return _weighted(expander, edges, workers, weights)
+    return _weighted(name, edges, workers, weights)
 
 
-def margulis(workers: int, weights: str = "metropolis") -> Graph:
+@method(given=1)
+def margulis(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
     """At most 8 neighbours on a square of m x m, modulo m.
 
     The gap does not vanish as m grows. (x, y) is joined with (x + 2y, y),
@@ -120,12 +122,12 @@ def margulis(workers: int, weights: str = "metropolis") -> Graph:
     side = math.isqrt(workers)
     if side**2 != workers:
         sizes = _nearest(workers, lambda n: math.isqrt(n) ** 2 == n)
-        raise ValueError(f"needs a perfect square: {sizes} workers, not {workers}")
+        raise SpecError(f"needs a perfect square: {sizes} workers, not {workers}")
     edges = set()
     for x, y, odd in itertools.product(range(side), range(side), (0, 1)):
         right, up = (x + 2 * y + odd) % side, (y + 2 * x + odd) % side
         edges |= {(x * side + y, right * side + y), (x * side + y, x * side + up)}
-    return _weighted(margulis, edges, workers, weights)
+    return _weighted(name, edges, workers, weights)
 
 
 # Which of the events 1 to 14 each of the 18 women attended.
@@ -136,7 +138,8 @@ _ATTENDED = (
 )
 
 
-def social(workers: int, weights: str = "metropolis") -> Graph:
+@method(given=1)
+def social(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
     """18 women (workers 0 to 17) and 14 events they attended (18 to 31).
 
     Args:
@@ -147,10 +150,10 @@ def social(workers: int, weights: str = "metropolis") -> Graph:
       Davis, Gardner, Gardner, Deep South, University of Chicago Press, 1941.
     """
     if workers != 32:
-        raise ValueError(f"has 18 women and 14 events: 32 workers, not {workers}")
+        raise SpecError(f"has 18 women and 14 events: 32 workers, not {workers}")
     women = enumerate(_ATTENDED.split(" | "))
     edges = {(i, 17 + int(event)) for i, events in women for event in events.split()}
-    return _weighted(social, edges, workers, weights)
+    return _weighted(name, edges, workers, weights)
 
 
 def star(workers: int) -> Graph:
@@ -159,7 +162,8 @@ def star(workers: int) -> Graph:
     return Graph("star", (mixing_matrix(edges, workers),))
 
 
-def hypercube(workers: int, one_peer: bool = False) -> Graph:
+@method(given=1)
+def hypercube(name: str, workers: int, one_peer: bool = False) -> Graph:
     """Workers whose numbers differ in one bit hear each other.
 
     Args:
@@ -168,13 +172,14 @@ def hypercube(workers: int, one_peer: bool = False) -> Graph:
     """
     if workers & (workers - 1):
         sizes = _nearest(workers, lambda n: n & (n - 1) == 0)
-        raise ValueError(f"needs a power of two: {sizes} workers, not {workers}")
+        raise SpecError(f"needs a power of two: {sizes} workers, not {workers}")
     powers = [2**k for k in range((workers - 1).bit_length())]
     rounds = [{(i, i ^ bit) for i in range(workers)} for bit in powers]
-    return _in_turn(hypercube, rounds, workers, one_peer)
+    return _in_turn(name, rounds, workers, one_peer)
 
 
-def exponential(workers: int, one_peer: bool = False) -> Graph:
+@method(given=1)
+def exponential(name: str, workers: int, one_peer: bool = False) -> Graph:
     """i hears i - 1, i - 2, i - 4, ...; edges have a direction.
 
     Args:
@@ -187,7 +192,7 @@ def exponential(workers: int, one_peer: bool = False) -> Graph:
     """
     powers = [2**k for k in range((workers - 1).bit_length())]
     rounds = [_circulant(workers, [shift]) for shift in powers]
-    return _in_turn(exponential, rounds, workers, one_peer)
+    return _in_turn(name, rounds, workers, one_peer)
 
 
 NAMED: dict[str, Callable[..., Graph]] = {
@@ -222,23 +227,15 @@ def _shifted(name: str, workers: int, shifts: Iterable[int]) -> Graph:
     return Graph(name, (mixing_matrix(_circulant(workers, shifts), workers),))
 
 
-def _weighted(
-    factory: Callable[..., Graph], edges: Edges, workers: int, weights: object
-) -> Graph:
-    rule = str(weights)  # uniform without quotes is a spec, and as clear
-    matrix = mixing_matrix(both_ways(edges), workers, rule)
-    return Graph(canonical(factory, weights=rule), (matrix,))
+def _weighted(name: str, edges: Edges, workers: int, weights: Weights) -> Graph:
+    return Graph(name, (mixing_matrix(both_ways(edges), workers, weights),))
 
 
-def _in_turn(
-    factory: Callable[..., Graph], rounds: list[Edges], workers: int, one_peer: bool
-) -> Graph:
+def _in_turn(name: str, rounds: list[Edges], workers: int, one_peer: bool) -> Graph:
     """All edges at once, or one set of them a round."""
-    if not isinstance(one_peer, bool):
-        raise ValueError(f"one_peer is True or False, not {one_peer!r}")
     steps = rounds if one_peer and rounds else [set().union(*rounds)]
     matrices = tuple(mixing_matrix(edges, workers) for edges in steps)
-    return Graph(canonical(factory, one_peer=one_peer), matrices)
+    return Graph(name, matrices)
 
 
 def _is_prime(number: int) -> bool:

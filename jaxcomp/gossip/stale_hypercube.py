@@ -11,6 +11,7 @@ from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan
+from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, wide_spec, widen, zeros_like_spec
 
@@ -41,13 +42,13 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     """
     if any(compressor.name != "none" for compressor in plan.compressors):
         message = f"sends what it heard as it is, and the compressor is {plan.title!r}"
-        raise ValueError(f"{message}. Set it to 'none'")
+        raise SpecError(f"{message}. Set it to 'none'")
     if not graph.name.startswith("hypercube") or graph.degree > 1:
         message = (
             "stale_hypercube has one peer a step: set the topology to "
             f"'hypercube(one_peer=True)', not {graph.name!r}"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
     def init(params: Tree) -> CubeState:
         def rows(spec: jax.ShapeDtypeStruct) -> Array:

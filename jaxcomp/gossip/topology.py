@@ -14,8 +14,8 @@ from jaxcomp.gossip._weights import (
     mixing_matrix,
     spectral_gap,
 )
-from jaxcomp.gossip.graphs import NAMED, Graph
-from jaxcomp.specs import Call, build, canonical, error_at, parse
+from jaxcomp.gossip.graphs import NAMED, Graph, Weights
+from jaxcomp.specs import Call, SpecError, build, error_at, method, parse
 
 __all__ = ["REGISTRY", "Round", "Slot", "Topology", "topology"]
 
@@ -110,7 +110,7 @@ def topology(spec: str | Call, n: int) -> Topology:
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019.
     """
     if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise ValueError(f"a topology needs a whole number of workers above 0, not {n}")
+        raise SpecError(f"a topology needs a whole number of workers above 0, not {n}")
     call = cast(Call, parse(spec) if isinstance(spec, str) else spec)
     graph: Graph = build(call, REGISTRY, "topology", n)
     try:
@@ -121,10 +121,12 @@ def topology(spec: str | Call, n: int) -> Topology:
     return Topology(graph.name, n, rounds)
 
 
+@method(given=1)
 def edges(
+    name: str,
     workers: int,
     list: tuple[tuple[float, ...], ...],
-    weights: str = "metropolis",
+    weights: Weights = "metropolis",
     directed: bool = False,
 ) -> Graph:
     """Edges in the spec itself, such as edges(list=[[0, 1], [1, 2]]).
@@ -137,15 +139,18 @@ def edges(
       directed: whether (i, j) says only that j hears i, and not i hears j as well.
     """
     if not isinstance(list, tuple):
-        raise ValueError(f"list holds edges such as [0, 1], not {list!r}")
+        raise SpecError(f"list holds edges such as [0, 1], not {list!r}")
     entries = ((f"edge {k}, {_shown(e)}", e) for k, e in enumerate(list, 1))
-    rule = str(weights)
-    name = canonical(edges, list=list, weights=rule, directed=directed)
-    return Graph(name, (_matrix_of(entries, workers, rule, directed),))
+    return Graph(name, (_matrix_of(entries, workers, weights, directed),))
 
 
+@method(given=1)
 def file(
-    workers: int, path: str, weights: str = "metropolis", directed: bool = False
+    name: str,
+    workers: int,
+    path: str,
+    weights: Weights = "metropolis",
+    directed: bool = False,
 ) -> Graph:
     """Edges in a text file: `i j` or `i j weight` a line, # starts a comment.
 
@@ -155,21 +160,17 @@ def file(
       weights: as those of `edges`.
       directed: as that of `edges`.
     """
-    if not isinstance(path, str):
-        raise ValueError(f"path is a string in quotes, not {path}")
     try:
         lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
-        raise ValueError(f"cannot read {path}: {reason}") from error
+        raise SpecError(f"cannot read {path}: {reason}") from error
     entries = (
         (f"line {k} of {path}, {line.strip()!r}", tuple(map(_number, words)))
         for k, line in enumerate(lines, 1)
         if (words := line.partition("#")[0].split())
     )
-    rule = str(weights)
-    name = canonical(file, path=path, weights=rule, directed=directed)
-    return Graph(name, (_matrix_of(entries, workers, rule, directed),))
+    return Graph(name, (_matrix_of(entries, workers, weights, directed),))
 
 
 REGISTRY: dict[str, Callable[..., Graph]] = NAMED | {"edges": edges, "file": file}
@@ -186,12 +187,12 @@ def _matrix_of(
             i, j, weight = _checked(entry, workers)
             weighted = weight is not None if weighted is None else weighted
             if weighted != (weight is not None):
-                raise ValueError("either all edges have a weight or none has")
+                raise SpecError("either all edges have a weight or none has")
             for pair in [(i, j)] if directed else [(i, j), (j, i)]:
                 if found.setdefault(pair, weight) != weight:
-                    raise ValueError(f"the same edge has weight {found[pair]} before")
+                    raise SpecError(f"the same edge has weight {found[pair]} before")
         except ValueError as error:
-            raise ValueError(f"{place}: {error}") from None
+            raise SpecError(f"{place}: {error}") from None
     if not weighted:
         return mixing_matrix(found, workers, weights)
     matrix = np.zeros((workers, workers))
@@ -205,19 +206,19 @@ def _matrix_of(
 
 def _checked(entry: Any, workers: int) -> tuple[int, int, float | None]:
     if not isinstance(entry, tuple) or len(entry) not in (2, 3):
-        raise ValueError("an edge is two workers and, if it has one, its weight")
+        raise SpecError("an edge is two workers and, if it has one, its weight")
     for worker in entry[:2]:
         if not isinstance(worker, int) or isinstance(worker, bool):
-            raise ValueError(f"{_shown(worker)} is not the number of a worker")
+            raise SpecError(f"{_shown(worker)} is not the number of a worker")
         if not 0 <= worker < workers:
-            raise ValueError(f"there is no worker {worker}, only 0 to {workers - 1}")
+            raise SpecError(f"there is no worker {worker}, only 0 to {workers - 1}")
     if len(entry) == 2:
         if entry[0] == entry[1]:
-            raise ValueError("an edge joins two different workers")
+            raise SpecError("an edge joins two different workers")
         return entry[0], entry[1], None
     weight = entry[2]
     if not isinstance(weight, int | float) or not math.isfinite(weight) or weight < 0:
-        raise ValueError(f"{_shown(weight)} is not a weight of 0 or more")
+        raise SpecError(f"{_shown(weight)} is not a weight of 0 or more")
     return entry[0], entry[1], float(weight)
 
 

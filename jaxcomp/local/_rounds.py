@@ -8,10 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array, Exchange, Info, Mixed, Mixer, State, Tree, ticked
+from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, widen
 
-__all__ = ["Outer", "RoundState", "check_rate", "nesterov", "plain", "rounds"]
+__all__ = ["Outer", "RoundState", "nesterov", "plain", "rounds"]
 
 Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]  # (mean, state) -> (step, state)
 
@@ -48,11 +49,9 @@ def rounds(
       title: name of the method.
       has_momentum: whether `outer` has a state like the model.
     """
-    _check_count("h", h)
-    _check_count("fragments", fragments)
     if fragments > h:
         message = f"{fragments} fragments need as many steps, and a round has h={h}"
-        raise ValueError(message)
+        raise SpecError(message)
     schedule = [0] * h
     for i in range(fragments):
         schedule[(i + 1) * h // fragments - 1] = i + 1
@@ -116,18 +115,6 @@ def nesterov(rate: float, momentum: float) -> Outer:
         return step, buffer
 
     return outer
-
-
-def check_rate(rate: float) -> None:
-    """Refuse what is no rate of an outer step."""
-    is_number = isinstance(rate, int | float) and not isinstance(rate, bool)
-    if not is_number or not 0 < rate < float("inf"):
-        raise ValueError(f"rate is a number above 0, not {rate!r}")
-
-
-def _check_count(name: str, value: int) -> None:
-    if type(value) is not int or value < 1:
-        raise ValueError(f"{name} is a whole number of at least 1, not {value!r}")
 
 
 def _silence(exchange: Exchange) -> Info:

@@ -1,19 +1,21 @@
 """DiLoCo: long rounds of local training and an outer step with Nesterov momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import check_rate, nesterov, rounds
-from jaxcomp.memory._common import check_factor, check_momentum
-from jaxcomp.specs import canonical
+from jaxcomp.local._rounds import nesterov, rounds
+from jaxcomp.memory._common import BelowOne, check_momentum
+from jaxcomp.specs import Count, Positive, method
 
 __all__ = ["diloco"]
 
 
+@method("h", given=1)
 def diloco(
+    name: str,
     exchange: Exchange,
-    h: int = 16,
-    rate: float = 0.7,
-    momentum: float = 0.9,
-    fragments: int = 1,
+    h: Count = 16,
+    rate: Positive = 0.7,
+    momentum: BelowOne = 0.9,
+    fragments: Count = 1,
 ) -> Mixer:
     """Take what all workers have learnt in h steps as a gradient of the common model.
 
@@ -41,11 +43,7 @@ def diloco(
       Douillard et al., DiLoCo, arXiv:2311.08105, 2023. Douillard et al., Streaming
       DiLoCo, arXiv:2501.18512, 2025.
     """
-    check_rate(rate)
-    check_factor("momentum", momentum, below_one=True)
     if momentum:
         check_momentum(exchange)
-    arguments = {"rate": rate, "momentum": momentum, "fragments": fragments}
-    title = canonical(diloco, ["h"], h=h, **arguments)
     outer = nesterov(rate, momentum)
-    return rounds(exchange, outer, h, fragments, title=title, has_momentum=True)
+    return rounds(exchange, outer, h, fragments, title=name, has_momentum=True)

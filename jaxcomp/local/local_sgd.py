@@ -2,12 +2,15 @@
 
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.local._rounds import plain, rounds
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, method
 
 __all__ = ["local_sgd"]
 
 
-def local_sgd(exchange: Exchange, h: int = 8, fragments: int = 1) -> Mixer:
+@method("h", given=1)
+def local_sgd(
+    name: str, exchange: Exchange, h: Count = 8, fragments: Count = 1
+) -> Mixer:
     """Average the models every h steps: x_i <- anchor - mean of (anchor - x_j).
 
     The exchange averages what the workers have learnt since they last agreed, so a
@@ -26,5 +29,4 @@ def local_sgd(exchange: Exchange, h: int = 8, fragments: int = 1) -> Mixer:
     References:
       Stich, Local SGD Converges Fast and Communicates Little, arXiv:1805.09767, 2019.
     """
-    title = canonical(local_sgd, ["h"], h=h, fragments=fragments)
-    return rounds(exchange, plain(1.0), h, fragments, title=title)
+    return rounds(exchange, plain(1.0), h, fragments, title=name)

@@ -1,19 +1,22 @@
 """SparseLoCo: few elements of what was learnt, with error feedback for momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import check_rate, plain, rounds
+from jaxcomp.local._rounds import plain, rounds
+from jaxcomp.memory._common import Factor
 from jaxcomp.memory.error_feedback import error_feedback
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Count, Positive, SpecError, method
 
 __all__ = ["sparse_loco"]
 
 
+@method("h", given=1)
 def sparse_loco(
+    name: str,
     exchange: Exchange,
-    h: int = 16,
-    rate: float = 1.0,
-    decay: float = 0.95,
-    fragments: int = 1,
+    h: Count = 16,
+    rate: Positive = 1.0,
+    decay: Factor = 0.95,
+    fragments: Count = 1,
     allow: bool = False,
 ) -> Mixer:
     """Send the largest elements of what was learnt, and keep the rest for later.
@@ -41,14 +44,11 @@ def sparse_loco(
       Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo,
       arXiv:2508.15706, 2025.
     """
-    check_rate(rate)
     if exchange.held:
         message = (
             f"sparse_loco has error feedback of its own, and {exchange.name!r} keeps "
             "something too: set memory to 'none'"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     with_feedback = error_feedback(exchange, decay, allow)
-    arguments = {"rate": rate, "decay": decay, "fragments": fragments, "allow": allow}
-    title = canonical(sparse_loco, ["h"], h=h, **arguments)
-    return rounds(with_feedback, plain(rate), h, fragments, title=title)
+    return rounds(with_feedback, plain(rate), h, fragments, title=name)

@@ -5,23 +5,28 @@ what is not sent must not be more than what was given.
 """
 
 from collections.abc import Callable
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Exchange, PerWorker, State, Tree
 from jaxcomp.bounds import refuse_growth
+from jaxcomp.specs import Range, SpecError
 from jaxcomp.trees import spec_of, wide_spec, zeros_like_spec
 
 __all__ = [
+    "BelowOne",
+    "Factor",
     "check_contraction",
-    "check_factor",
-    "check_flag",
     "check_keeps",
     "check_momentum",
     "held_with",
     "kept_zeros",
 ]
+
+Factor = Annotated[float, Range(least=0, most=1, says="a factor in [0, 1]")]
+BelowOne = Annotated[float, Range(least=0, below=1, says="a factor in [0, 1)")]
 
 
 def kept_zeros(tree: Tree) -> PerWorker:
@@ -39,19 +44,19 @@ def check_keeps(exchange: Exchange) -> None:
             f"needs an exchange whose mean equals the mean of what is sent, which "
             f"{exchange.name!r} does not promise. Use memory 'none' or 'local_momentum'"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     if exchange.keeper:
         message = (
             f"keeps what is not sent, and so does {exchange.keeper!r} behind it: it "
             "would all be sent twice. Take one of the two"
         )
-        raise ValueError(message)
+        raise SpecError(message)
     if exchange.momentum:
         message = (
             f"keeps what is not sent of what it is given, and {exchange.momentum!r} "
             "behind it sends something else, a momentum. Write that one first"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
 
 def check_momentum(exchange: Exchange) -> None:
@@ -61,7 +66,7 @@ def check_momentum(exchange: Exchange) -> None:
             f"gives a momentum to what is sent, and so does {exchange.momentum!r} "
             "behind it. Take one of the two"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
 
 def check_contraction(exchange: Exchange, tree: Tree, keeper: str) -> None:
@@ -81,20 +86,6 @@ def check_contraction(exchange: Exchange, tree: Tree, keeper: str) -> None:
         way_out="memory 'none', if this one is unbiased; or say allow=True in the "
         "memory, to try it all the same",
     )
-
-
-def check_flag(name: str, value: bool) -> None:
-    """Refuse what is neither True nor False."""
-    if not isinstance(value, bool):
-        raise ValueError(f"{name} is True or False, not {value!r}")
-
-
-def check_factor(name: str, value: float, below_one: bool = False) -> None:
-    """Refuse what is no factor in [0, 1], or [0, 1)."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not 0 <= value <= 1 or (below_one and value == 1):
-        closing = ")" if below_one else "]"
-        raise ValueError(f"{name} is a factor in [0, 1{closing}, not {value!r}")
 
 
 def held_with(

@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import (
+    BelowOne,
     check_contraction,
-    check_factor,
-    check_flag,
     check_keeps,
     check_momentum,
     held_with,
     kept_zeros,
 )
-from jaxcomp.specs import canonical
+from jaxcomp.specs import Clip, method
 from jaxcomp.trees import cast_like, clipped, spec_of, widen
 
 __all__ = ["DgcState", "dgc"]
@@ -31,12 +30,14 @@ class DgcState(NamedTuple):
     exchange: State
 
 
+@method(given=1)
 def dgc(
+    name: str,
     exchange: Exchange,
-    momentum: float = 0.9,
+    momentum: BelowOne = 0.9,
     nesterov: bool = False,
     masking: bool = True,
-    clip: float | None = None,
+    clip: Clip | None = None,
     clip_each: bool = False,
     allow: bool = False,
 ) -> Exchange:
@@ -65,14 +66,8 @@ def dgc(
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
-    check_factor("momentum", momentum, below_one=True)
     check_keeps(exchange)
     check_momentum(exchange)
-    flags = {"nesterov": nesterov, "masking": masking, "allow": allow}
-    for flag, value in flags.items():
-        check_flag(flag, value)
-    if clip is not None and not (isinstance(clip, int | float) and clip > 0):
-        raise ValueError(f"clip is a positive number or None, not {clip!r}")
 
     def init(tree: Tree) -> DgcState:
         zeros = kept_zeros(tree)
@@ -103,15 +98,6 @@ def dgc(
         mean = cast_like(step.mean, spec_of(tree))
         return step._replace(mean=mean, state=new, info=info)
 
-    arguments = {
-        "momentum": momentum,
-        "nesterov": nesterov,
-        "masking": masking,
-        "clip": clip,
-        "clip_each": clip_each,
-        "allow": allow,
-    }
-    name = canonical(dgc, **arguments)
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
 from jaxcomp.memory._common import (
+    Factor,
     check_contraction,
-    check_factor,
-    check_flag,
     check_keeps,
     kept_zeros,
 )
 from jaxcomp.memory.local_momentum import local_momentum
-from jaxcomp.specs import canonical
+from jaxcomp.specs import SpecError, method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["Ef21State", "ef21", "ef21_momentum"]
@@ -28,7 +27,8 @@ class Ef21State(NamedTuple):
     exchange: State
 
 
-def ef21(exchange: Exchange, allow: bool = False) -> Exchange:
+@method(given=1)
+def ef21(name: str, exchange: Exchange, allow: bool = False) -> Exchange:
     """Send c_i = C(g_i - h_i), h_i <- h_i + c_i; the result is the mean of all h_i.
 
     Nothing piles up: what is not sent is not owed. If g_i stands still, h_i goes to it
@@ -44,18 +44,17 @@ def ef21(exchange: Exchange, allow: bool = False) -> Exchange:
       Richtarik et al., EF21: A New, Simpler, Theoretically Better, and Practically
       Faster Error Feedback, arXiv:2106.05203, 2021.
     """
-    return _follow(exchange, canonical(ef21, allow=allow), allow)
+    return _follow(exchange, name, allow)
 
 
 def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
     """`ef21` under a name."""
-    check_flag("allow", allow)
     check_keeps(exchange)
     if exchange.held is not None:
         message = (
             f"{exchange.name!r} keeps an error of its own, which ef21 must not have"
         )
-        raise ValueError(message)
+        raise SpecError(message)
 
     def init(tree: Tree) -> Ef21State:
         zeros = kept_zeros(tree)
@@ -83,8 +82,9 @@ def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
     )
 
 
+@method(given=1)
 def ef21_momentum(
-    exchange: Exchange, eta: float = 0.1, allow: bool = False
+    name: str, exchange: Exchange, eta: Factor = 0.1, allow: bool = False
 ) -> Exchange:
     """EF21 of a running mean of gradients: v_i <- (1 - eta) v_i + eta g_i.
 
@@ -101,8 +101,6 @@ def ef21_momentum(
       Fatkhullin et al., Momentum Provably Improves Error Feedback!, arXiv:2305.15155,
       2023.
     """
-    check_factor("eta", eta)
-    name = canonical(ef21_momentum, eta=eta, allow=allow)
     averaged = local_momentum(_follow(exchange, name, allow), beta=1 - eta)
     return averaged._replace(
         name=f"{name}: {exchange.name}",

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import (
+    Factor,
     check_contraction,
-    check_factor,
-    check_flag,
     check_keeps,
     held_with,
     kept_zeros,
 )
-from jaxcomp.specs import canonical
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["FeedbackState", "error_feedback"]
@@ -27,8 +26,9 @@ class FeedbackState(NamedTuple):
     exchange: State
 
 
+@method(given=1)
 def error_feedback(
-    exchange: Exchange, decay: float = 1.0, allow: bool = False
+    name: str, exchange: Exchange, decay: Factor = 1.0, allow: bool = False
 ) -> Exchange:
     """Keep e = p - sent, where p = g + decay * e is what the exchange is given.
 
@@ -51,8 +51,6 @@ def error_feedback(
       Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014. Karimireddy et
       al., Error Feedback Fixes SignSGD, arXiv:1901.09847, 2019.
     """
-    check_factor("decay", decay)
-    check_flag("allow", allow)
     check_keeps(exchange)
 
     def init(tree: Tree) -> FeedbackState:
@@ -73,7 +71,6 @@ def error_feedback(
         mean = cast_like(step.mean, spec_of(tree))
         return step._replace(mean=mean, state=new, info=info)
 
-    name = canonical(error_feedback, decay=decay, allow=allow)
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,

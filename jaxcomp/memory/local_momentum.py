@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
-from jaxcomp.memory._common import check_factor, check_momentum, held_with, kept_zeros
-from jaxcomp.specs import canonical
+from jaxcomp.memory._common import Factor, check_momentum, held_with, kept_zeros
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["MomentumState", "local_momentum"]
@@ -19,8 +19,9 @@ class MomentumState(NamedTuple):
     exchange: State
 
 
+@method("beta", given=1)
 def local_momentum(
-    exchange: Exchange, beta: float = 0.9, blend: float | None = None
+    name: str, exchange: Exchange, beta: Factor = 0.9, blend: Factor | None = None
 ) -> Exchange:
     """Send from m <- beta m + (1 - beta) g instead of from g.
 
@@ -39,9 +40,6 @@ def local_momentum(
       Communication Efficient Distributed Training with Distributed Lion,
       arXiv:2404.00438, 2024.
     """
-    check_factor("beta", beta)
-    if blend is not None:
-        check_factor("blend", blend)
     check_momentum(exchange)
 
     def mixed(momentum: Tree, gradient: Tree, weight: float) -> Tree:
@@ -61,7 +59,6 @@ def local_momentum(
         new = MomentumState(PerWorker(momentum), step.state)
         return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
 
-    name = canonical(local_momentum, ["beta"], beta=beta, blend=blend)
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,

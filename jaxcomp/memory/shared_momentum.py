@@ -5,8 +5,8 @@ from typing import NamedTuple
 import jax
 
 from jaxcomp.base import Array, Averaged, Exchange, State, Tree, no_bound
-from jaxcomp.memory._common import check_factor, check_momentum, held_with, kept_zeros
-from jaxcomp.specs import canonical
+from jaxcomp.memory._common import Factor, check_momentum, held_with, kept_zeros
+from jaxcomp.specs import method
 from jaxcomp.trees import cast_like, spec_of, wide_spec, widen
 
 __all__ = ["SharedState", "shared_momentum"]
@@ -19,7 +19,8 @@ class SharedState(NamedTuple):
     exchange: State
 
 
-def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
+@method("beta", given=1)
+def shared_momentum(name: str, exchange: Exchange, beta: Factor = 0.9) -> Exchange:
     """Send beta m + (1 - beta) g_i; the mean of what arrives is the next m.
 
     The first moment of Adam, compressed: `shared_momentum | error_feedback` before the
@@ -34,7 +35,6 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
       Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
       Convergence Speed, arXiv:2102.02888, 2021.
     """
-    check_factor("beta", beta)
     check_momentum(exchange)
 
     def init(tree: Tree) -> SharedState:
@@ -49,7 +49,6 @@ def shared_momentum(exchange: Exchange, beta: float = 0.9) -> Exchange:
         new = SharedState(cast_like(step.mean, wide_spec(spec_of(tree))), step.state)
         return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
 
-    name = canonical(shared_momentum, ["beta"], beta=beta)
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,

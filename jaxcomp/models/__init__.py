@@ -12,6 +12,7 @@ from typing import Any
 
 from flax import linen as nn
 
+from jaxcomp.errors import UserError
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
 from jaxcomp.models.tiny import Tiny
@@ -49,21 +50,20 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
       **kw: further fields of the model, such as `width` or `bn_axis`.
 
     Raises:
-      ValueError: if the name or the value of a field is not valid.
-      TypeError: if the model has no such field.
+      UserError: if a name, a field or the value of a field is not valid.
 
     >>> make("resnet20", shortcut="B").shortcut
     'B'
     >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    TypeError: resnet9 has no keyword 'widht'. Did you mean 'width'? Valid: ...
+    jaxcomp.errors.UserError: resnet9 has no keyword 'widht'. Did you mean 'width'? ...
     """
     if name not in REGISTRY:
-        raise ValueError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")
+        raise UserError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")
     factory = REGISTRY[name]
     valid = _keywords(factory)
     for key in kw:
         if key not in valid:
-            raise TypeError(f"{name} has no keyword {key!r}. {suggest(key, valid)}")
+            raise UserError(f"{name} has no keyword {key!r}. {suggest(key, valid)}")
     return factory(num_classes=num_classes, **kw)

@@ -5,6 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.errors import UserError
+
 
 def conv(
     features: int,
@@ -99,12 +101,12 @@ def check_images(images: jax.Array, min_size: int = 1) -> None:
       min_size: smallest height and width that the model can process.
     """
     if images.ndim != 4 or min(images.shape[1:3]) < min_size:
-        raise ValueError(
+        raise UserError(
             f"images have shape {images.shape}; valid is [batch, height, width, "
             f"channels] with height and width of at least {min_size}"
         )
     if not jnp.issubdtype(images.dtype, jnp.floating):
-        raise ValueError(
+        raise UserError(
             f"images have dtype {images.dtype}; valid is a floating type such as "
             "float32"
         )
@@ -119,11 +121,11 @@ def check_positive(**values: int) -> None:
     >>> check_positive(width=0)
     Traceback (most recent call last):
         ...
-    ValueError: width=0 is not valid; it must be at least 1
+    jaxcomp.errors.UserError: width=0 is not valid; it must be at least 1
     """
     for name, value in values.items():
         if value < 1:
-            raise ValueError(f"{name}={value} is not valid; it must be at least 1")
+            raise UserError(f"{name}={value} is not valid; it must be at least 1")
 
 
 def blocks_per_stage(depth: int, offset: int) -> int:
@@ -134,20 +136,20 @@ def blocks_per_stage(depth: int, offset: int) -> int:
       offset: layers outside the blocks.
 
     Raises:
-      ValueError: if no n of at least 1 gives this depth.
+      UserError: if no n of at least 1 gives this depth.
 
     >>> blocks_per_stage(20, offset=2)
     3
-    >>> blocks_per_stage(27, offset=4)
+    >>> blocks_per_stage(27, offset=4)  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    ValueError: depth=27 is not 6n+4 with n >= 1; nearest valid depths: 22, 28
+    jaxcomp.errors.UserError: depth=27 is not 6n+4 with n >= 1; nearest valid ...
     """
     blocks, rest = divmod(depth - offset, 6)
     if rest == 0 and blocks >= 1:
         return blocks
     nearest = sorted({6 * max(n, 1) + offset for n in (blocks, blocks + 1)})
-    raise ValueError(
+    raise UserError(
         f"depth={depth} is not 6n+{offset} with n >= 1; "
         f"nearest valid depths: {', '.join(map(str, nearest))}"
     )

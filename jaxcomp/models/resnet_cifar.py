@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.errors import UserError
 from jaxcomp.models._layers import (
     batch_norm,
     blocks_per_stage,
@@ -106,7 +107,7 @@ class ResNetCifar(nn.Module):
         check_positive(num_classes=self.num_classes)
         blocks_per_stage(self.depth, offset=2)
         if self.shortcut not in SHORTCUTS:
-            raise ValueError(
+            raise UserError(
                 f"shortcut={self.shortcut!r} is not valid; valid: {SHORTCUTS}"
             )
 

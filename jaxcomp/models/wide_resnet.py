@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.errors import UserError
 from jaxcomp.models._layers import (
     batch_norm,
     blocks_per_stage,
@@ -87,7 +88,7 @@ class WideResNet(nn.Module):
         check_positive(num_classes=self.num_classes, width=self.width)
         blocks_per_stage(self.depth, offset=4)
         if not 0.0 <= self.dropout < 1.0:
-            raise ValueError(
+            raise UserError(
                 f"dropout={self.dropout} is not valid; it must be in [0, 1)"
             )
 

@@ -7,6 +7,8 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxcomp.errors import UserError
+
 __all__ = ["AXIS", "MAPPERS", "Workers", "setup"]
 
 AXIS = "workers"
@@ -58,13 +60,13 @@ def setup(
         16
     """
     if mapper not in MAPPERS:
-        raise ValueError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")
+        raise UserError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")
     if workers is not None and workers < 1:
-        raise ValueError(f"workers is at least 1, not {workers}")
+        raise UserError(f"workers is at least 1, not {workers}")
     processes = _start_distributed(coordinator, processes, process, mapper)
     if workers is not None and workers % processes:
         message = f"{workers} workers do not divide over {processes} processes"
-        raise ValueError(message)
+        raise UserError(message)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
     if workers is not None:
@@ -77,7 +79,7 @@ def setup(
             f"Use mapper='vmap' to simulate them on one device, or call "
             "jaxcomp.parallel.setup before anything else touches jax"
         )
-        raise ValueError(message)
+        raise UserError(message)
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
 
 
@@ -99,11 +101,11 @@ def _start_distributed(
             "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
             "JAXCOMP_PROCESS"
         )
-        raise ValueError(message) from None
+        raise UserError(message) from None
     if mapper == "vmap":
-        raise ValueError("mapper 'vmap' simulates workers in one process; use 'pmap'")
+        raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
     if not 0 <= process < processes:
-        raise ValueError(f"process {process} is not one of 0 to {processes - 1}")
+        raise UserError(f"process {process} is not one of 0 to {processes - 1}")
     if not jax.distributed.is_initialized():
         jax.distributed.initialize(coordinator, processes, process)
     return processes

@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 Table = dict[str, np.ndarray]
 
 METRIC_COLUMNS = (
@@ -48,7 +50,7 @@ STEP_COLUMNS = (
 )
 
 
-class ReportError(Exception):
+class ReportError(UserError):
     """A run folder that no report can be made of; the message says why."""
 
 

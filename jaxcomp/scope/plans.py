@@ -7,13 +7,13 @@ import fnmatch
 import operator
 import re
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 
 from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
-from jaxcomp.specs import Call, build, suggest
+from jaxcomp.specs import Call, Count, Range, Shown, SpecError, build, method, suggest
 from jaxcomp.trees import joint_dtype
 
 __all__ = [
@@ -72,15 +72,14 @@ def whole_tree(compressor: Compressor) -> Plan:
     return Plan(f"whole_tree: {compressor.name}", groups, (compressor,))
 
 
-def bucketed(compressor: Compressor, bytes: int = 25_000_000) -> Plan:
+@method("bytes", given=1)
+def bucketed(name: str, compressor: Compressor, bytes: Count = 25_000_000) -> Plan:
     """Join neighbouring tensors into vectors of at most `bytes`; a tensor is not cut.
 
     Args:
       compressor: applied to every bucket.
       bytes: upper limit of a bucket; a larger tensor has a bucket of its own.
     """
-    if not isinstance(bytes, int) or bytes < 1:
-        raise ValueError(f"bytes is a whole number of at least 1, not {bytes}")
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         buckets: list[Group] = []
@@ -92,12 +91,15 @@ def bucketed(compressor: Compressor, bytes: int = 25_000_000) -> Plan:
                 buckets[-1] = joined
         return buckets
 
-    title = f"bucketed(bytes={bytes}): {compressor.name}"
-    return Plan(title, groups, (compressor,))
+    return Plan(f"{name}: {compressor.name}", groups, (compressor,))
 
 
+@method("min_size", "scope", given=1)
 def only_large(
-    compressor: Compressor, min_size: int = 1024, scope: str | Call = "per_leaf"
+    name: str,
+    compressor: Compressor,
+    min_size: Annotated[int, Range(least=0)] = 1024,
+    scope: Annotated[str | Call, Shown(lambda scope, _: str(scope))] = "per_leaf",
 ) -> Plan:
     """Send tensors of fewer than `min_size` elements dense, in the same message.
 
@@ -108,8 +110,6 @@ def only_large(
       min_size: elements from which on a tensor is large.
       scope: the scope of the large tensors.
     """
-    if not isinstance(min_size, int) or min_size < 0:
-        raise ValueError(f"min_size is a whole number of at least 0, not {min_size}")
     inner = build(scope, REGISTRY, "scope", compressor)
     dense = make("none")
 
@@ -118,11 +118,31 @@ def only_large(
         small = [leaf for leaf in leaves if leaf.spec.size < min_size]
         return inner.groups(large) + [Group((leaf,), dense) for leaf in small]
 
-    title = f"only_large(min_size={min_size}, scope={scope}): {compressor.name}"
+    title = f"{name}: {compressor.name}"
     return Plan(title, groups, (*inner.compressors, dense))
 
 
-def policy(compressor: Compressor, rules: Sequence[tuple[str, str]] = ()) -> Plan:
+def _methods_of(
+    rules: Sequence[tuple[str, str]],
+) -> list[tuple[str, Callable[[Leaf], bool], Compressor]]:
+    """Pattern, what fits it, and the method, of each rule of `policy`."""
+    for rule in rules:
+        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
+            message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
+            raise SpecError(message)
+    return [(pattern, _predicate(pattern), make(spec)) for pattern, spec in rules]
+
+
+def _shown_rules(rules: Sequence[tuple[str, str]], _: object) -> str:
+    return repr(tuple((pattern, c.name) for pattern, _, c in _methods_of(rules)))
+
+
+@method("rules", given=1)
+def policy(
+    name: str,
+    compressor: Compressor,
+    rules: Annotated[Sequence[tuple[str, str]], Shown(_shown_rules)] = (),
+) -> Plan:
     """Choose for each tensor by its path, size and rank; the first rule that fits.
 
     What no rule fits goes dense if it has fewer than two axes, as biases and norms
@@ -140,26 +160,20 @@ def policy(compressor: Compressor, rules: Sequence[tuple[str, str]] = ()) -> Pla
         >>> plan.groups([leaf])[0].compressor.name
         'qsgd(levels=7, bucket=512)'
     """
-    for rule in rules:
-        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
-            message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
-            raise ValueError(message)
-    chosen = [(pattern, _predicate(pattern), make(spec)) for pattern, spec in rules]
+    chosen = _methods_of(rules)
     dense = make("none")
 
     def method_for(leaf: Leaf) -> Compressor:
-        for _, fits, method in chosen:
+        for _, fits, own in chosen:
             if fits(leaf):
-                return method
+                return own
         return compressor if len(leaf.spec.shape) > 1 else dense
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         return [Group((leaf,), method_for(leaf)) for leaf in leaves]
 
-    shown = tuple((pattern, method.name) for pattern, _, method in chosen)
-    methods = tuple(method for _, _, method in chosen)
-    title = f"policy(rules={shown!r}): {compressor.name}"
-    return Plan(title, groups, (compressor, dense, *methods))
+    methods = tuple(own for _, _, own in chosen)
+    return Plan(f"{name}: {compressor.name}", groups, (compressor, dense, *methods))
 
 
 REGISTRY: dict[str, Callable[..., Plan]] = {
@@ -205,7 +219,7 @@ def _test(part: str) -> Callable[[Leaf], bool]:
             message = (
                 f"not a pattern: {part!r}. Write '*/bias', 'size<1000' or 'ndim>=2'"
             )
-            raise ValueError(message)
+            raise SpecError(message)
         return lambda leaf: fnmatch.fnmatchcase(leaf.path, part)
     name, sign, number = comparison.groups()
     figures: dict[str, Callable[[Leaf], int]] = {
@@ -213,7 +227,7 @@ def _test(part: str) -> Callable[[Leaf], bool]:
         "size": lambda leaf: leaf.spec.size,
     }
     if name not in figures:
-        raise ValueError(
+        raise SpecError(
             f"unknown figure {name!r} in {part!r}. {suggest(name, figures)}"
         )
     figure, compare, limit = figures[name], _COMPARISONS[sign], int(number)

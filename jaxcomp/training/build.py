@@ -10,6 +10,7 @@ import numpy as np
 
 from jaxcomp import data, models, parallel
 from jaxcomp.base import Array, Exchange, Mixer, Tree
+from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.specs import Call, SpecError, parse, suggest
 from jaxcomp.training import optimizers, schedules
@@ -53,7 +54,7 @@ def build(config: Any) -> Pieces:
             f"a batch of {config.batch_size} does not divide over {config.workers} "
             f"workers and accumulate={accumulate} parts each"
         )
-        raise ValueError(message)
+        raise UserError(message)
     workers = parallel.setup(config.workers, config.mapper)
     dataset = _dataset(config)
     count = len(dataset.train_labels)
@@ -176,4 +177,4 @@ def _call(spec: str, kind: str) -> Call:
 
 def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:
     if value not in valid:
-        raise ValueError(f"unknown {key} {value!r}. {suggest(value, valid)}")
+        raise UserError(f"unknown {key} {value!r}. {suggest(value, valid)}")

@@ -16,6 +16,7 @@ import jax
 from jaxcomp import checkpoint, files
 from jaxcomp.base import Tree
 from jaxcomp.checkpoint import CheckpointError
+from jaxcomp.errors import UserError
 
 __all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
 
@@ -83,7 +84,7 @@ def _candidates(folder: Path, which: str) -> list[Path]:
         marker = folder / "best"
         return [folder / marker.read_text().strip()] if marker.exists() else []
     if which != "latest":
-        raise ValueError(f"which is 'latest' or 'best', not {which!r}")
+        raise UserError(f"which is 'latest' or 'best', not {which!r}")
     return sorted((p for p in folder.glob("step_*") if p.is_dir()), reverse=True)
 
 

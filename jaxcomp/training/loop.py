@@ -10,6 +10,7 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
+from jaxcomp.errors import UserError
 from jaxcomp.training.build import Pieces, build, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.evaluation import (
@@ -78,7 +79,7 @@ def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
       Final state and figures.
 
     Raises:
-      ValueError: a name or value in the config; the message lists the valid ones.
+      UserError: a name or value in the config; the message lists the valid ones.
       NonFinite: a NaN or infinity, where config.nonfinite is "stop".
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
@@ -111,7 +112,7 @@ def evaluate(config: Any, workdir: str | Path, which: str = "best") -> dict[str,
     checkpoints = open_checkpoints(Path(workdir) / "checkpoints")
     restored = checkpoints.restore(parallel.abstract(state), which)
     if restored is None:
-        raise ValueError(f"{workdir} holds no {which} checkpoint; train first")
+        raise UserError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(pieces, state)(restored.state).shown
     loss, accuracy = make_evaluator(pieces, state, config.batch_size)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from jaxcomp import parallel
+from jaxcomp.errors import RunFailed
 from jaxcomp.training.step import StepMetrics
 
 __all__ = [
@@ -20,7 +21,7 @@ __all__ = [
 ]
 
 
-class NonFinite(FloatingPointError):
+class NonFinite(RunFailed, FloatingPointError):
     """A step produced a non-finite number; it was not applied."""
 
 

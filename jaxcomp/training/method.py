@@ -4,6 +4,7 @@ from typing import Any
 
 from jaxcomp import gossip, local
 from jaxcomp.base import Exchange, Mixer
+from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.specs import Call, parse
 from jaxcomp.training.stages import Stage
@@ -20,7 +21,7 @@ def make_graph(config: Any) -> gossip.Topology | None:
             f"topology {config.topology!r} is of no use to an exchange of gradients: "
             "set mixer, for example to 'choco(gamma=0.5)', or topology to ''"
         )
-        raise ValueError(message)
+        raise UserError(message)
     return gossip.topology(config.topology, config.workers)
 
 
@@ -51,7 +52,7 @@ def make_method(
             "batch_norm 'sync' sends statistics at every step, to everybody, which "
             f"{config.mixer!r} is meant to avoid: set it to 'local'"
         )
-        raise ValueError(message)
+        raise UserError(message)
     call = parse(config.mixer)
     if isinstance(call, Call) and call.name in local.REGISTRY:
         return make_mixer(
@@ -75,5 +76,5 @@ def make_method(
             f"{config.mixer!r} sends to neighbours: there is no use for {settings}. "
             f"Set them to nothing: {empty}"
         )
-        raise ValueError(message)
+        raise UserError(message)
     return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)

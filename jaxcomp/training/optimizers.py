@@ -7,6 +7,7 @@ import optax
 
 from jaxcomp import memory, optimizers
 from jaxcomp.base import Exchange, Mixer
+from jaxcomp.errors import UserError
 from jaxcomp.specs import Call, argument, build, parse
 from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
@@ -62,12 +63,14 @@ def one_bit_adam(
     """Adam after memory `shared_momentum`, which learns its variance while dense."""
     assert setting.given is not None  # `check_one_momentum` saw to it
     beta = argument(setting.given, memory.shared_momentum, "beta", given=1)
+    if beta == 1:
+        raise UserError("divides by 1 - beta, and the memory has beta=1")
     if not setting.dense_steps:
         message = (
             "learns its variance in dense first steps. Set dense_for, for example to "
             "'1 epoch'"
         )
-        raise ValueError(message)
+        raise UserError(message)
     return optax.chain(
         optimizers.scale_by_one_bit_adam(setting.dense_steps, beta, b2, eps),
         optax.add_decayed_weights(setting.weight_decay),

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp._version import __version__
+from jaxcomp.errors import UserError
 from jaxcomp.files import write_atomically
 from jaxcomp.report.run_folder import METRIC_COLUMNS, STEP_COLUMNS
 
@@ -58,7 +59,7 @@ def open_run(
       facts: what else environment.json says, such as the method in full.
 
     Raises:
-      ValueError: the folder holds a run with another config; says what differs.
+      UserError: the folder holds a run with another config; says what differs.
     """
     path = folder / "config.json"
     if path.exists():
@@ -137,7 +138,7 @@ def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
             + "\n"
             "Use another --workdir, or the same config to go on with that run."
         )
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

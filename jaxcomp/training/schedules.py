@@ -12,6 +12,7 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 
+from jaxcomp.errors import UserError
 from jaxcomp.specs import build, suggest
 
 __all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
@@ -47,18 +48,16 @@ def steps_of(duration: str, horizon: Horizon) -> int:
     parts = duration.split()
     hint = "Write for example '500 steps', '1.5 epochs' or '50_000 examples'"
     if len(parts) != 2:
-        raise ValueError(f"not a duration: {duration!r}. {hint}")
+        raise UserError(f"not a duration: {duration!r}. {hint}")
     unit = parts[1].rstrip("s")
     if unit not in units:
-        raise ValueError(
-            f"unknown unit in {duration!r}. {suggest(unit, units)}. {hint}"
-        )
+        raise UserError(f"unknown unit in {duration!r}. {suggest(unit, units)}. {hint}")
     try:
         amount = float(parts[0])
     except ValueError:
-        raise ValueError(f"not a number in {duration!r}. {hint}") from None
+        raise UserError(f"not a number in {duration!r}. {hint}") from None
     if not amount > 0 or math.isinf(amount):
-        raise ValueError(f"a duration is positive, not {duration!r}. {hint}")
+        raise UserError(f"a duration is positive, not {duration!r}. {hint}")
     return max(1, math.ceil(amount * units[unit] - 1e-9))
 
 
@@ -104,7 +103,7 @@ def piecewise_linear(
     """
     if len(epochs) != len(values) or list(epochs) != sorted(set(epochs)):
         message = f"epochs {epochs} must rise and be as many as values {values}"
-        raise ValueError(message)
+        raise UserError(message)
     steps = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
     heights = jnp.asarray(values, jnp.float32)
 
@@ -153,9 +152,9 @@ def learning_rate(
       degree: neighbours of a worker; None where there is no graph.
     """
     if scaling not in _SCALINGS:
-        raise ValueError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
+        raise UserError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
     if scaling == "degree" and degree is None:
-        raise ValueError("lr_scaling 'degree' is that of a graph: set topology")
+        raise UserError("lr_scaling 'degree' is that of a graph: set topology")
     factor = build(schedule, REGISTRY, "schedule", horizon, total)
     peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
 

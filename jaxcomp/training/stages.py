@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from jaxcomp import compressors
+from jaxcomp.errors import UserError
 from jaxcomp.specs import Pipe, argument, build, calls, parse
 from jaxcomp.training.schedules import Horizon, steps_of
 
@@ -51,10 +52,10 @@ def exponential(
         [0.3162, 0.1, 0.0316, 0.01, 0.0032]
     """
     if type(epochs) is not int or epochs < 1:
-        raise ValueError(f"epochs is a whole number of at least 1, not {epochs!r}")
+        raise UserError(f"epochs is a whole number of at least 1, not {epochs!r}")
     factor = keep ** (1 / (epochs + 1)) if coefficient is None else coefficient
     if not 0 < factor < 1:
-        raise ValueError(f"coefficient is a number between 0 and 1, not {factor!r}")
+        raise UserError(f"coefficient is a number between 0 and 1, not {factor!r}")
     return [max(factor ** (e + 1), keep) for e in range(epochs)]
 
 
@@ -77,11 +78,11 @@ def listed(
         [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
     """
     if not all(isinstance(k, int | float) and 0 < k <= 1 for k in keeps):
-        raise ValueError(f"keeps are fractions kept, in (0, 1], not {keeps!r}")
+        raise UserError(f"keeps are fractions kept, in (0, 1], not {keeps!r}")
     used = [k for k in keeps if k >= keep]
     count = len(used) if epochs is None else epochs
     if type(count) is not int or count < len(used):
-        raise ValueError(f"epochs is at least one for each of {used}, not {epochs!r}")
+        raise UserError(f"epochs is at least one for each of {used}, not {epochs!r}")
     return [used[e * len(used) // count] for e in range(count if used else 0)]
 
 
@@ -138,7 +139,7 @@ def _keep_of(spec: str) -> float:
             f"keep_warmup changes the `keep` of a compressor, and {call.name!r} has "
             "none. Set keep_warmup to ''"
         )
-        raise ValueError(message) from None
+        raise UserError(message) from None
 
 
 def _with_keep(spec: str, keep: float) -> str:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp import nbits
+from jaxcomp import make_compressor, nbits
 from jaxcomp.coding import indices
 from jaxcomp.coding.indices import EliasFano
 from jaxcomp.compressors._sparse import subset_bits
@@ -105,13 +105,13 @@ def test_vmap() -> None:
     np.testing.assert_array_equal(jax.vmap(decoded)(jnp.asarray(places)), places)
 
 
-def test_an_unknown_code_is_refused() -> None:
-    with pytest.raises(ValueError, match="auto, elias_fano, plain, not 'golomb'"):
-        indices.check_code("golomb")
-
-
 def test_two_bits_and_the_logarithm() -> None:
     """The rule of thumb in the docs: k (2 + log2(n / k)) bits at most."""
     for count in (100, 1000, 33_333, 500_000):
         bits = indices.coded_bits(1_000_000, count, "elias_fano")
         assert bits <= count * (2 + math.log2(1_000_000 / count)) + 96
+
+
+def test_an_unknown_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="auto, elias_fano, plain, not 'golomb'"):
+        make_compressor("top_k(index=golomb)")

@@ -63,7 +63,7 @@ def test_a_quantiser_cannot_be_on_the_left() -> None:
 BAD_ARGUMENTS = [
     ("top_k(keep=0)", "in (0, 1], not 0"),
     ("top_k(keep=1.5)", "in (0, 1], not 1.5"),
-    ("top_k(keep='much')", "in (0, 1], not much"),
+    ("top_k(keep='much')", "in (0, 1], not 'much'"),
     ("top_k(keep=nan)", "in (0, 1], not nan"),
     ("random_k(keep=-0.1)", "in (0, 1], not -0.1"),
     ("random_k(unbiased='no')", "unbiased is True or False, not 'no'"),

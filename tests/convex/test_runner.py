@@ -139,7 +139,7 @@ def test_rows_that_are_gone_start_the_run_again(finished, tmp_path, capsys):
 
 def test_a_folder_belongs_to_one_config(finished, capsys):
     before = (finished / "metrics.csv").read_bytes()
-    assert train.run(small(seeds=2, batch_size=8), str(finished)) == 1
+    assert train.run(small(seeds=2, batch_size=8), str(finished)) == 2
     shown = capsys.readouterr().err
     assert "batch_size: the folder has 4, you ask for 8" in shown
     assert "Use another --workdir" in shown
@@ -147,5 +147,5 @@ def test_a_folder_belongs_to_one_config(finished, capsys):
 
 
 def test_a_convex_run_has_nothing_to_evaluate_later(tmp_path, capsys):
-    assert train.run(small(), str(tmp_path), evaluate="best") == 1
+    assert train.run(small(), str(tmp_path), evaluate="best") == 2
     assert "metrics.csv" in capsys.readouterr().err

@@ -45,7 +45,7 @@ from tests.convex.small import CENTRALISED, small
     ids=lambda value: "" if isinstance(value, str) else str(value),
 )
 def test_mistakes_are_one_message(changes, message, tmp_path, capsys):
-    assert train.run(small(**changes), str(tmp_path / "run")) == 1
+    assert train.run(small(**changes), str(tmp_path / "run")) == 2
     shown = capsys.readouterr().err
     assert message in shown
     assert "Traceback" not in shown

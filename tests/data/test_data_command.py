@@ -42,16 +42,16 @@ def test_prepare_then_list(
     assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist/3.0.1"]
 
 
-def test_errors_are_one_message_and_exit_code_1(
+def test_errors_are_one_message_and_an_exit_code(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b nothing")
-    for words, message in (
-        (("prepare", "cifar10", "--archive", str(broken)), "broken.tar.gz"),
-        (("prepare", "cifar11"), "Did you mean 'cifar10'"),
+    for words, message, code in (
+        (("prepare", "cifar10", "--archive", str(broken)), "broken.tar.gz", 1),
+        (("prepare", "cifar11"), "Did you mean 'cifar10'", 2),
     ):
-        assert call(*words, "--data-dir", str(tmp_path / "data")) == 1
+        assert call(*words, "--data-dir", str(tmp_path / "data")) == code
         captured = capsys.readouterr()
         assert message in captured.err
         assert "Traceback" not in captured.err

@@ -90,7 +90,7 @@ def test_draws_png(tmp_path: Path):
 def test_errors_are_one_message(
     capsys: pytest.CaptureFixture[str], words: list, reason: str
 ):
-    assert run_command(*words) == 1
+    assert run_command(*words) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("jaxcomp topology: ")

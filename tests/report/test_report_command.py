@@ -37,7 +37,7 @@ def test_png_writes_every_plot(make_run: MakeRun, tmp_path: Path) -> None:
 
 
 def test_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run_command(tmp_path) == 1
+    assert run_command(tmp_path) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"jaxcomp report: no metrics.csv in {tmp_path}")

@@ -205,7 +205,7 @@ def test_a_mistake_is_one_message(tmp_path):
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Did you mean 'top_k'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir()), "nothing is left behind"
@@ -220,7 +220,7 @@ def test_an_unknown_key_names_those_that_exist(tmp_path):
         text=True,
         timeout=120,
     )
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "Did you mean 'compressor'" in done.stderr
     assert "batch_size" in done.stderr
     assert "Traceback" not in done.stderr

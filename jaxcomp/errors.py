@@ -1,0 +1,30 @@
+"""What a person can mend, apart from what only a programmer can."""
+
+__all__ = ["RunFailed", "UserError"]
+
+
+class UserError(ValueError):
+    """A name, a value, a file, a configuration or data that is not as it has to be.
+
+    Its message says what was found and what would be right, so that commands show it
+    alone. Any other error is a fault of the program and keeps its traceback.
+
+    Attributes:
+      exit_code: of a command that ends with it: 2 for a wrong input.
+
+    Example:
+        >>> from jaxcomp import make_compressor
+        >>> try:
+        ...     make_compressor("top_k(keep=5)")
+        ... except UserError as error:
+        ...     print(str(error).splitlines()[0])
+        top_k: keep is the fraction kept, in (0, 1], not 5
+    """
+
+    exit_code = 2
+
+
+class RunFailed(UserError):
+    """A run that began as it should and cannot go on, such as one that diverged."""
+
+    exit_code = 1

@@ -1,0 +1,36 @@
+"""Spec strings: the one short name of a method in configs, tables and plot legends.
+
+`grammar` reads them, `arguments` says what an argument may be, and `factories` calls
+what a spec names and writes the name of what was called.
+"""
+
+from jaxcomp.specs.arguments import Clip, Count, Positive, Range, Shown, check
+from jaxcomp.specs.factories import argument, build, method
+from jaxcomp.specs.grammar import (
+    Call,
+    Pipe,
+    SpecError,
+    calls,
+    error_at,
+    parse,
+    suggest,
+)
+
+__all__ = [
+    "Call",
+    "Clip",
+    "Count",
+    "Pipe",
+    "Positive",
+    "Range",
+    "Shown",
+    "SpecError",
+    "argument",
+    "build",
+    "calls",
+    "check",
+    "error_at",
+    "method",
+    "parse",
+    "suggest",
+]
