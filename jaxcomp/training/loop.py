@@ -37,7 +37,6 @@ from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, programs
-from jaxcomp.transform import find_state
 
 __all__ = ["Result", "evaluate", "headline", "train_and_evaluate"]
 
@@ -134,9 +133,9 @@ def _run(
     checkpoints = open_checkpoints(folder / "checkpoints")
     fresh = parallel.spread(pieces.fresh(), workers)
     show.say(headline(config, pieces))
-    state, position, start = resume(checkpoints, fresh)
-    figures = tuple(find_state(fresh.opt_state).info.value.extra)
-    tables = open_tables(folder, start, figures, writes=jax.process_index() == 0)
+    state, position, start = resume(checkpoints, fresh, total)
+    writes = jax.process_index() == 0
+    tables = open_tables(folder, start, pieces.figures, writes=writes)
     if start:
         show.say(f"going on from step {start} of {total} in {folder}")
 
@@ -146,7 +145,7 @@ def _run(
     score = make_evaluator(pieces, state, config.batch_size)
     score_own = make_own_evaluator(pieces, state, config.batch_size)
     _, traffic = program(min(start, total - 1), state)
-    feed = train_feed(pieces.dataset, pieces.deal, local=workers.local, start=start)
+    feed = train_feed(pieces.task, local=workers.local, start=start)
 
     # --- Steps -------------------------------------------------------------------
     pending: list[tuple[int, StepMetrics, Timing]] = []
@@ -288,9 +287,9 @@ def headline(config: Any, pieces: Pieces) -> str:
     if pieces.stages.at(0).compressor is None and config.compressor != "none":
         unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
     return (
-        f"{config.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
+        f"{pieces.task.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
         f"parameters) on "
-        f"{config.dataset}: {workers.size} workers ({devices})\n"
+        f"{pieces.task.data}: {workers.size} workers ({devices})\n"
         f"method: {pieces.method.name}{simulated}{unused}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"
     )

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcomp.specs import build, suggest
+from jaxcomp.imported import importable
+from jaxcomp.specs import SpecError, build, suggest
 
 __all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
 
@@ -160,7 +161,11 @@ def learning_rate(
         raise ValueError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
     if scaling == "degree" and degree is None:
         raise ValueError("lr_scaling 'degree' is that of a graph: set topology")
-    factor = build(schedule, REGISTRY, "schedule", horizon, total)
+    spec, known = importable(schedule, REGISTRY, "schedule")
+    factor = build(spec, known, "schedule", horizon, total)
+    if not callable(factor):
+        made = type(factor).__name__
+        raise SpecError(f"schedule {schedule!r} makes a {made}, no function of a step")
     peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
 
     def rate(step: ArrayLike) -> Array:
