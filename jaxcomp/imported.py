@@ -57,12 +57,13 @@ def check_kind(value: Any, wanted: Any, spec: str, kind: str) -> Any:
         >>> check_kind({}, list, "my.data:load", "dataset")
         Traceback (most recent call last):
             ...
-        jaxcomp.specs.SpecError: dataset 'my.data:load' makes a dict, not a list
+        jaxcomp.specs.SpecError: dataset 'my.data:load' makes a value of type dict, \
+not a list
     """
     if isinstance(value, wanted):
         return value
     made, right = type(value).__name__, wanted.__name__
-    raise SpecError(f"{kind} {spec!r} makes a {made}, not a {right}")
+    raise SpecError(f"{kind} {spec!r} makes a value of type {made}, not a {right}")
 
 
 def _attribute(module: str, name: str, what: str) -> Callable[..., Any]:
@@ -80,7 +81,7 @@ def _attribute(module: str, name: str, what: str) -> Callable[..., Any]:
     if callable(value):
         return value
     if value is not None:
-        message = f"is a {type(value).__name__}, not a function or class that makes one"
+        message = f"is of type {type(value).__name__}, not a function or class"
         raise SpecError(f"{what}: {name!r} of module {module!r} {message}")
     public = [n for n, x in vars(found).items() if callable(x) and n[0] != "_"]
     hint = suggest(name, public)

@@ -24,7 +24,7 @@ REGISTRY: dict[str, Callable[..., Task]] = {"classification": classification}
 
 
 def make(spec: str, config: Any, workers: Any) -> Task:
-    """The task that a spec names, or one of your own: "my_package.tasks:text(length=9)".
+    """The task that a spec names, or one of your own: "my.tasks:text(length=9)".
 
     Args:
       spec: of a config.

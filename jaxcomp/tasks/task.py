@@ -69,4 +69,6 @@ class Task(NamedTuple):
     # (examples of a batch) -> the carry with which a run, or an evaluation, begins
     carry: Callable[[int], Tree] = _nothing
     figures: tuple[str, ...] = ()  # names of `Learnt.figures`: columns of steps.csv
-    shared_stats: bool = False  # the same on all workers, as of a synchronised BatchNorm
+    shared_stats: bool = (
+        False  # the same on all workers, as of a synchronised BatchNorm
+    )

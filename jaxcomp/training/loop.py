@@ -286,9 +286,9 @@ def headline(config: Any, pieces: Pieces) -> str:
     unused = ""
     if pieces.stages.at(0).compressor is None and config.compressor != "none":
         unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
+    parameters = parameter_count(jax.eval_shape(pieces.fresh).params)
     return (
-        f"{pieces.task.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
-        f"parameters) on "
+        f"{pieces.task.model} ({parameters:,} parameters) on "
         f"{pieces.task.data}: {workers.size} workers ({devices})\n"
         f"method: {pieces.method.name}{simulated}{unused}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"

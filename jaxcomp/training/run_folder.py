@@ -37,7 +37,7 @@ CHANGEABLE = {
     "keep_every": "what is kept changes no number of a run",
     "log_every": "what is logged changes no number of a run",
     "nonfinite": "a run that has stopped may go on and leave such steps out",
-    "train_for": "a run that has ended may go on; its schedule is the longer one's then",
+    "train_for": "a run that has ended may go on, with the schedule of a longer one",
 }
 # Settings that came later, and what runs did before: a folder without them has these.
 ADDED = {"task": "classification"}

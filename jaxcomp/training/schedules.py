@@ -165,12 +165,13 @@ def learning_rate(
     factor = build(spec, known, "schedule", horizon, total)
     if not callable(factor):
         made = type(factor).__name__
-        raise SpecError(f"schedule {schedule!r} makes a {made}, no function of a step")
+        message = f"schedule {schedule!r} makes a value of type {made}, no function"
+        raise SpecError(message)
     peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
 
     def rate(step: ArrayLike) -> Array:
         ramp = (_real(step) + 1) / max(warmup, 1)
-        return peak * factor(step) * jnp.minimum(ramp, 1.0)
+        return peak * jnp.asarray(factor(step)) * jnp.minimum(ramp, 1.0)
 
     return rate
 

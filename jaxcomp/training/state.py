@@ -22,7 +22,7 @@ class TrainState(NamedTuple):
 
     @property
     def step(self) -> Array:
-        """Int32, steps done, of the link where workers talk: the run has no other count.
+        """Int32, steps done: the count of the link where workers talk.
 
         Of the shape [] within a step; outside, [workers] where each has its own model.
         """

@@ -76,7 +76,9 @@ def make_train_step(
             (loss, new), gradient = differentiated(params, stats, carry, batch, key)
             if new.figures.keys() != set(task.figures):
                 names = sorted(new.figures)
-                message = f"the task names the figures {task.figures}, and gives {names}"
+                message = (
+                    f"the task names the figures {task.figures}, and gives {names}"
+                )
                 raise ValueError(message)
             averaged = (loss, new.accuracy, dict(new.figures), gradient)
             return new.stats, new.carry, averaged

@@ -40,15 +40,14 @@ def small_config(**changes: Any) -> ConfigDict:
 
 
 def assert_same_state(a: Any, b: Any) -> None:
-    """Two train states are equal to the bit; what they report is no part of them."""
-    jax.tree.map(np.testing.assert_array_equal, *(unreported(x) for x in (a, b)))
+    """Two train states are equal to the bit."""
+    hosts = (unreported(parallel.to_host(state)) for state in (a, b))
+    jax.tree.map(np.testing.assert_array_equal, *hosts)
 
 
 def unreported(state: Any) -> Any:
-    """A state on the host, with None for what is reported."""
-    return jax.tree.map(
-        lambda x: None if is_report(x) else x, parallel.to_host(state), is_leaf=is_report
-    )
+    """A state with None for what a step reports, which is no part of it."""
+    return jax.tree.map(lambda x: None if is_report(x) else x, state, is_leaf=is_report)
 
 
 def rows(path: Path) -> list[dict[str, str]]:

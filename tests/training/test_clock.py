@@ -191,7 +191,7 @@ def test_every_exchange_with_a_clock_takes_part():
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_clock_is_the_step(case):
-    """The link's, which is the run's, and the rate's, and a budget's; skipped or not."""
+    """The link's, which is the run's, the rate's, and a budget's; skipped or not."""
     for number, state in enumerate(states(**CASES[case])):
         clocks = [np.asarray(clock.step) for clock in found(state, is_clock)]
         assert len(clocks) >= 2 + ("budget" in case)
