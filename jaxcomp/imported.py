@@ -28,11 +28,12 @@ def importable(
     Example:
         >>> importable("fractions:Fraction(3)", {}, "number")
         ('Fraction(3)', {'Fraction': <class 'fractions.Fraction'>})
-        >>> importable("fractions:Fractoin", {}, "number")
-        Traceback (most recent call last):
-            ...
-        jaxcomp.specs.SpecError: number 'fractions:Fractoin': module 'fractions' \
-has no 'Fractoin'. Did you mean 'Fraction'? Valid: Decimal, Fraction
+        >>> try:
+        ...     importable("fractions:Fractoin", {}, "number")
+        ... except SpecError as error:
+        ...     print(str(error).partition(": ")[2])
+        module 'fractions' has no 'Fractoin'. Did you mean 'Fraction'? Valid: Decimal, \
+Fraction
     """
     match = _PATH.fullmatch(spec) if isinstance(spec, str) else None
     if match is None:
@@ -54,11 +55,11 @@ def check_kind(value: Any, wanted: Any, spec: str, kind: str) -> Any:
       kind: of the config, for the message.
 
     Example:
-        >>> check_kind({}, list, "my.data:load", "dataset")
-        Traceback (most recent call last):
-            ...
-        jaxcomp.specs.SpecError: dataset 'my.data:load' makes a value of type dict, \
-not a list
+        >>> try:
+        ...     check_kind({}, list, "my.data:load", "dataset")
+        ... except SpecError as error:
+        ...     print(error)
+        dataset 'my.data:load' makes a value of type dict, not a list
     """
     if isinstance(value, wanted):
         return value

@@ -133,7 +133,13 @@ def _run(
     checkpoints = open_checkpoints(folder / "checkpoints")
     fresh = parallel.spread(pieces.fresh(), workers)
     show.say(headline(config, pieces))
-    state, position, start = resume(checkpoints, fresh, total)
+    state, position, start = resume(checkpoints, fresh)
+    if start > total:
+        message = (
+            f"{folder} is at step {start}, and train_for={config.train_for!r} ends at "
+            f"step {total}: ask for more, or take another --workdir"
+        )
+        raise ValueError(message)
     writes = jax.process_index() == 0
     tables = open_tables(folder, start, pieces.figures, writes=writes)
     if start:

@@ -34,24 +34,12 @@ class Position(NamedTuple):
 
 
 def resume(
-    checkpoints: Checkpoints, fresh: TrainState, total: int
+    checkpoints: Checkpoints, fresh: TrainState
 ) -> tuple[TrainState, Position, int]:
-    """State, position and step of the newest whole checkpoint, or the fresh ones.
-
-    Args:
-      checkpoints: of the run.
-      fresh: spread over the workers.
-      total: steps of the whole run.
-    """
+    """State, position and step of the newest whole checkpoint, or the fresh ones."""
     restored = checkpoints.restore(parallel.abstract(fresh), "latest")
     if restored is None:
         return fresh, Position(), 0
-    if restored.step > total:
-        message = (
-            f"the run is at step {restored.step} already, and train_for ends it at "
-            f"step {total}: make it longer, or take another --workdir"
-        )
-        raise ValueError(message)
     saved = restored.position
     position = Position(
         totals=Totals(**saved["totals"]),
