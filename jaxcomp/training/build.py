@@ -52,7 +52,8 @@ def build(config: Any) -> Pieces:
     task = tasks.make(config.get("task", "classification"), config, workers)
     count = len(task.train[0])
     horizon = Horizon(count // config.batch_size, config.batch_size)
-    task.deal(0)
+    share = config.batch_size // workers.size
+    _check_deal(task.deal(0).shape, (horizon.steps_per_epoch, workers.size, share))
     total = steps_of(config.train_for, horizon)
     graph = make_graph(config)
     rate = schedules.learning_rate(
@@ -72,6 +73,10 @@ def build(config: Any) -> Pieces:
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
     usual = method_at(sent)
+    twice = sorted({*usual.figures} & {*task.figures})
+    if twice:
+        message = f"the task and {usual.name!r} both report {twice}: rename the task's"
+        raise ValueError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
     stages = make_stages(config, sent, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
@@ -87,7 +92,7 @@ def build(config: Any) -> Pieces:
         task,
         tx,
         seed=config.seed,
-        examples=config.batch_size // workers.size,
+        examples=share,
         own_models=isinstance(usual, Mixer),
     )
     params = jax.eval_shape(fresh).params
@@ -109,13 +114,23 @@ def build(config: Any) -> Pieces:
             accumulate=config.accumulate,
         ),
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
-        figures=tuple(sorted({*usual.figures, *task.figures})),
+        figures=tuple(sorted((*usual.figures, *task.figures))),
     )
 
 
 def parameter_count(tree: Tree) -> int:
     """Number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _check_deal(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted or not all(wanted):
+        message = (
+            f"the task deals {list(found)} [steps, workers, examples of a step] in an "
+            f"epoch, and its data, batch_size and workers make that {list(wanted)}, of "
+            "which none may be 0"
+        )
+        raise ValueError(message)
 
 
 def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:

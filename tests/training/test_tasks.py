@@ -299,6 +299,25 @@ def test_a_module_s_own_faults_keep_their_traceback(tmp_path, monkeypatch):
         build(small_config(model="broken_nets:tiny"))
 
 
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"deal": lambda epoch: np.zeros((3, 2, 4), int)}, r"deals \[3, 2, 4\]"),
+        ({"train": (np.zeros((7, 5)),)}, r"that \[0, 2, 4\], of which none may be 0"),
+        ({"figures": ("overflow",)}, r"both report \['overflow'\]"),
+    ],
+)
+def test_a_task_that_does_not_fit_is_refused(part, message, monkeypatch):
+    make = text
+    monkeypatch.setitem(
+        globals(),
+        "text",
+        lambda config, workers: make(config, workers)._replace(**part),
+    )
+    with pytest.raises(ValueError, match=message):
+        build(text_config(task=f"{HERE}:text", compressor="threshold(v=1.0)"))
+
+
 def test_figures_are_those_that_a_task_names():
     pieces = build(text_config())
     task = pieces.task._replace(figures=("tokens",))
