@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 
@@ -101,7 +100,7 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
       config: it was built from.
       wanted: number of the step, from 1 -> name of the moment.
     """
-    model, fresh = pieces.model, pieces.fresh()
+    fresh = pieces.fresh()
     tx = optax.chain(
         optax.add_decayed_weights(config.weight_decay),
         optax.sgd(pieces.rate, momentum=0.9, nesterov=True),
@@ -111,21 +110,11 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
     @jax.jit
     def step(carry: Any, images: Any, labels: Any, number: Any) -> Any:
         params, stats, opt_state = carry
-        inputs = pieces.augment(images, jax.random.fold_in(base_key, number))
-
-        def loss_of(params: Any) -> Any:
-            logits, new = model.apply(
-                {"params": params, "batch_stats": stats},
-                inputs,
-                train=True,
-                mutable=["batch_stats"],
-            )
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            return jnp.mean(losses), new["batch_stats"]
-
-        (loss, stats), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        key = jax.random.fold_in(base_key, number)
+        differentiated = jax.value_and_grad(pieces.task.loss, has_aux=True)
+        (loss, new), grads = differentiated(params, stats, {}, (images, labels), key)
         updates, opt_state = tx.update(grads, opt_state, params)
-        carry = (optax.apply_updates(params, updates), stats, opt_state)
+        carry = (optax.apply_updates(params, updates), new.stats, opt_state)
         return carry, loss, grads
 
     found = Gradients(
@@ -134,8 +123,8 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
         names=pieces.leaf_names,
         shapes=[leaf.shape for leaf in jax.tree.leaves(fresh.params)],
     )
-    feed = train_feed(pieces.dataset, pieces.deal, local=slice(0, 1), start=0)
-    carry = (fresh.params, fresh.batch_stats.value, tx.init(fresh.params))
+    feed = train_feed(pieces.task, local=slice(0, 1), start=0)
+    carry = (fresh.params, fresh.stats.value, tx.init(fresh.params))
     began, last = time.perf_counter(), max(wanted)
     for number in range(1, last + 1):
         images, labels = next(feed)

@@ -15,7 +15,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import optax
 from ml_collections import ConfigDict
@@ -76,37 +75,25 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
 
 def theirs(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """pmap + optax as most people write it, state replicated with a leading axis."""
-    model, size = pieces.model, pieces.workers.size
+    loss_of, size = pieces.task.loss, pieces.workers.size
     tx = optax.chain(
         optax.add_decayed_weights(5e-4),
         optax.sgd(pieces.rate, momentum=0.9, nesterov=True),
     )
     fresh = pieces.fresh()
-    stats = fresh.batch_stats.value
+    stats = fresh.stats.value
 
     def step(
         params: Any, stats: Any, opt_state: Any, key: Any, images: Any, labels: Any
     ) -> Any:
         key, use = jax.random.split(key)
-        inputs = pieces.augment(images, use)
-
-        def loss_of(params: Any) -> Any:
-            logits, new = model.apply(
-                {"params": params, "batch_stats": stats},
-                inputs,
-                train=True,
-                mutable=["batch_stats"],
-            )
-            losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
-            return jnp.mean(losses), (logits, new["batch_stats"])
-
-        (loss, (logits, new)), grads = jax.value_and_grad(loss_of, has_aux=True)(params)
+        differentiated = jax.value_and_grad(loss_of, has_aux=True)
+        (loss, new), grads = differentiated(params, stats, {}, (images, labels), use)
         grads = jax.lax.pmean(grads, "batch")
         updates, opt_state = tx.update(grads, opt_state, params)
         params = optax.apply_updates(params, updates)
-        accuracy = jnp.mean((jnp.argmax(logits, -1) == labels).astype(jnp.float32))
-        metrics = jax.lax.pmean({"loss": loss, "accuracy": accuracy}, "batch")
-        return params, new, opt_state, key, metrics
+        metrics = jax.lax.pmean({"loss": loss, "accuracy": new.accuracy}, "batch")
+        return params, new.stats, opt_state, key, metrics
 
     mapped = jax.pmap(step, axis_name="batch", donate_argnums=(0, 1, 2))
 
@@ -144,8 +131,8 @@ def _config(args: argparse.Namespace) -> ConfigDict:
 
 def _batch(pieces: Pieces, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.arange(args.batch).reshape(args.workers, -1)
-    data = pieces.dataset
-    return data.train_images[chosen], data.train_labels[chosen]
+    images, labels = pieces.task.train
+    return images[chosen], labels[chosen]
 
 
 if __name__ == "__main__":

@@ -14,6 +14,9 @@ def get_config() -> ConfigDict:
     config = ConfigDict()
 
     # --- What is learned --------------------------------------------------------
+    # Of your own, by import path: "my_package.nets:mlp(width=9)", for all four of task,
+    # dataset, model and schedule.
+    config.task = "classification"  # see jaxcomp.tasks.REGISTRY
     config.dataset = "digits"  # digits | cifar10 | cifar100 | mnist | fashion_mnist
     config.data_dir = ""  # prepared data sets; "" for $JAXCOMP_DATA_DIR or the cache
     config.model = "resnet8"  # see jaxcomp.models.REGISTRY, with arguments if any

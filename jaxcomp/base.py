@@ -28,6 +28,7 @@ __all__ = [
     "PerWorker",
     "is_clock",
     "is_per_worker",
+    "is_report",
     "no_bound",
     "no_choice",
     "ticked",
@@ -82,7 +83,10 @@ class Compressor(NamedTuple):
 
 
 class Info(NamedTuple):
-    """What one exchange reports. Scalars of this worker; nothing reads them back."""
+    """What one exchange reports. Scalars of this worker; nothing reads them back.
+
+    No checkpoint holds it, so that one more figure makes no state another.
+    """
 
     gradient_error: Array  # |given - sent|^2 / |given|^2
     unsent_norm: Array  # |given - sent|
@@ -92,6 +96,11 @@ class Info(NamedTuple):
     extra: Mapping[str, Array] = {}
     # Whether anything was sent; where nothing was, there is no error to tell.
     sends: Array | np.bool_ = np.True_
+
+
+def is_report(node: Any) -> bool:
+    """True for an `Info` node; the `is_leaf` of tree functions."""
+    return isinstance(node, Info)
 
 
 class Averaged(NamedTuple):

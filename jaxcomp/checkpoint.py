@@ -7,7 +7,7 @@ one.
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ __all__ = [
 _ARRAYS = ("arrays", "arrays_2")
 _UNFINISHED = ".orbax-checkpoint-tmp"  # what orbax adds to a name until all is there
 _BEGUN = f".{files.MANIFEST}.begun"  # a file that is there while one is written
+# 1: holds what a step reports too; states of the trainer have a clock of their own, and
+# their `stats` are called `batch_stats`.
+FORMAT = 2
 
 
 class NoCheckpoint(CheckpointError, FileNotFoundError):
@@ -84,7 +87,7 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
 
 
 def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
-    """The state of the checkpoint in a folder, to the bit.
+    """The state of the checkpoint in a folder, to the bit; what is reported is 0.
 
     Args:
       folder: as in `save`.
@@ -157,28 +160,46 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
             return
         for name, text in (texts or {}).items():
             files.write_atomically(folder / name, text)
-        files.write_manifest(folder, [arrays, *(texts or {})])
+        files.write_manifest(folder, [arrays, *(texts or {})], FORMAT)
         _tidy(folder)
 
     on_all_processes(finish)
 
 
-def read(folder: Path, like: Tree) -> Tree:
+def read(
+    folder: Path,
+    like: Tree,
+    renamed: Callable[[str], str | None] = lambda name: name,
+) -> Tree:
     """The state of a whole checkpoint.
 
     Args:
       folder: absolute, without `damage`.
       like: as in `restore`.
+      renamed: from a name in the first format to that of today; None: it is left out.
     """
     ocp, wanted = _orbax(), leaves.by_name(like)
-    found = files.listed(folder) & set(_ARRAYS)
+    version, found = files.format_of(folder) or 1, files.listed(folder) & set(_ARRAYS)
+    if version > FORMAT:
+        message = (
+            f"{folder} was written by a later jaxcomp, in format {version}; this one "
+            f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
+        )
+        raise CheckpointError(message)
     if len(found) != 1:
         raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
+    reported = leaves.reports(like)
+
+    def today(name: str) -> str | None:
+        if version == FORMAT:
+            return name
+        return None if name.startswith(reported) else renamed(name)
+
     arrays = folder / found.pop()
     with ocp.StandardCheckpointer() as reader:
         metadata = reader.metadata(arrays)
         tree = getattr(metadata, "item_metadata", metadata)
-        stored = {
+        there = {
             name: leaves.Stored(
                 tuple(leaf.shape),
                 jnp.dtype(leaf.dtype).name,
@@ -186,14 +207,20 @@ def read(folder: Path, like: Tree) -> Tree:
             )
             for name, leaf in dict(getattr(tree, "tree", tree)).items()
         }
+        names = {new: old for old in there if (new := today(old)) is not None}
+        stored = {new: there[old] for new, old in names.items()}
         leaves.check_fit(wanted, stored, folder)
-        targets = {n: leaves.target(leaf, stored[n]) for n, leaf in wanted.items()}
-        got = reader.restore(arrays, targets)
-    restored = [
-        leaves.restored(name, leaf, stored[name], got[name])
+        # Orbax reads all or nothing; what is left out goes to the host.
+        asked = {
+            old: leaves.target(wanted.get(today(old) or ""), x)
+            for old, x in there.items()
+        }
+        got = reader.restore(arrays, asked)
+    values = [
+        leaves.restored(name, leaf, stored[name], got[names[name]])
         for name, leaf in wanted.items()
     ]
-    return jax.tree.unflatten(jax.tree.structure(like), restored)
+    return leaves.with_reports(like, values)
 
 
 def damage(folder: Path) -> str | None:

@@ -1,7 +1,7 @@
 """Small files that are written whole or not at all, and folders with a manifest.
 
-A manifest holds the SHA-256 of the files of a folder. It is written last, so that a
-folder without one is not finished.
+A manifest holds the format of a folder and the SHA-256 of its files. It is written
+last, so that a folder without one is not finished.
 """
 
 import hashlib
@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxcomp.errors import RunFailed
 
@@ -16,6 +17,7 @@ __all__ = [
     "MANIFEST",
     "CheckpointError",
     "damage",
+    "format_of",
     "listed",
     "sync_folder",
     "write_atomically",
@@ -27,6 +29,11 @@ MANIFEST = "manifest.json"
 
 class CheckpointError(RunFailed, RuntimeError):
     """A checkpoint that cannot be written or used."""
+
+
+class _Manifest(NamedTuple):
+    format: int
+    digests: dict[str, str]
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -48,35 +55,44 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def write_manifest(folder: Path, names: Iterable[str]) -> None:
+def write_manifest(folder: Path, names: Iterable[str], version: int) -> None:
     """Say of what a folder consists, in place of what its manifest said before.
 
     Args:
       folder: that holds all of the files.
       names: of the files, below it, and of folders with all of their files.
+      version: number of the format in which they are written.
     """
     found = [p for name in names for p in [folder / name, *(folder / name).rglob("*")]]
     files = sorted(str(p.relative_to(folder)) for p in found if p.is_file())
     digests = {name: _digest(folder / name) for name in files}
     sync_folder(folder)
-    write_atomically(folder / MANIFEST, json.dumps(digests, indent=1))
+    content = {"format": version, "files": digests}
+    write_atomically(folder / MANIFEST, json.dumps(content, indent=1))
     sync_folder(folder)
 
 
 def listed(folder: Path) -> set[str]:
     """The files and folders of which a folder consists; none without a manifest."""
-    digests = _read(folder)
-    return {Path(name).parts[0] for name in digests if name} if digests else set()
+    manifest = _read(folder)
+    names = manifest.digests if manifest else ()
+    return {Path(name).parts[0] for name in names if name}
+
+
+def format_of(folder: Path) -> int | None:
+    """Number of the format in which a folder is written; None without a manifest."""
+    manifest = _read(folder)
+    return manifest and manifest.format
 
 
 def damage(folder: Path) -> str | None:
     """Why a folder is not what its manifest says, or None."""
     if not (folder / MANIFEST).is_file():
         return f"it was not finished (no {MANIFEST})"
-    digests = _read(folder)
-    if digests is None:
+    manifest = _read(folder)
+    if manifest is None:
         return f"{MANIFEST} is cut off, or not one of jaxcomp's"
-    for name, digest in digests.items():
+    for name, digest in manifest.digests.items():
         if not (folder / name).is_file():
             return f"{name} is missing"
         if _digest(folder / name) != digest:
@@ -84,15 +100,19 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def _read(folder: Path) -> dict[str, str] | None:
+def _read(folder: Path) -> _Manifest | None:
     try:
-        digests = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+    if not isinstance(content, dict):
+        return None
+    # The first format had the digests alone.
+    version, digests = content.get("format", 1), content.get("files", content)
     is_ours = isinstance(digests, dict) and all(
         isinstance(digest, str) and len(digest) == 64 for digest in digests.values()
     )
-    return digests if is_ours else None
+    return _Manifest(version, digests) if is_ours and type(version) is int else None
 
 
 def _digest(path: Path) -> str:

@@ -2,16 +2,18 @@
 
 A leaf is known by its path: there is no pickled structure, and a person can read it.
 Two kinds are told by their names too: arrays without elements, which nobody has to
-write, and typed keys, which are written as the numbers that they are made of.
+write, and typed keys, which are written as the numbers that they are made of. What a
+step reports is not written, and is 0 again.
 """
 
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Tree
+from jaxcomp.base import Tree, is_report
 from jaxcomp.files import CheckpointError
 from jaxcomp.keys import as_keys, is_key, numbers_of, numbers_spec
 from jaxcomp.processes import (
@@ -27,8 +29,10 @@ __all__ = [
     "Stored",
     "by_name",
     "check_fit",
+    "reports",
     "restored",
     "target",
+    "with_reports",
     "written",
 ]
 
@@ -49,7 +53,9 @@ def by_name(state: Tree) -> dict[str, Any]:
         ['key: key<fry>', 'w.0', 'w.1']
     """
     named: dict[str, Any] = {}
-    for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
+    for path, leaf in jax.tree_util.tree_flatten_with_path(state, is_report)[0]:
+        if is_report(leaf):
+            continue
         name = name_of(path, separator=".")
         if not _is_number(leaf) and not _is_array(leaf):
             raise _strange(name, leaf)
@@ -65,6 +71,39 @@ def by_name(state: Tree) -> dict[str, Any]:
             raise CheckpointError(message)
         named[name] = leaf
     return named
+
+
+def reports(state: Tree) -> tuple[str, ...]:
+    """How the names of what is reported begin; the first format held it too.
+
+    Example:
+        >>> from jaxcomp.base import Info
+        >>> reports({"kept": 1, "info": Info(1, 2, 3)})
+        ('info.',)
+    """
+    nodes, _ = jax.tree_util.tree_flatten_with_path(state, is_report)
+    return tuple(name_of(p, separator=".") + "." for p, x in nodes if is_report(x))
+
+
+def with_reports(like: Tree, values: Iterable[Any]) -> Tree:
+    """A state of its leaves, those that are `by_name`, with nothing reported yet.
+
+    Args:
+      like: a state of the same structure.
+      values: in the order of `by_name`.
+    """
+    following = iter(values)
+
+    def zero(leaf: Any) -> Any:
+        data = None if _is_number(leaf) else numbers_spec(leaf)
+        got = np.zeros(data.shape, data.dtype) if data is not None else np.zeros(())
+        return restored("", leaf, Stored(got.shape, got.dtype.name), got)
+
+    return jax.tree.map(
+        lambda x: jax.tree.map(zero, x) if is_report(x) else next(following),
+        like,
+        is_leaf=is_report,
+    )
 
 
 def written(state: Tree) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """`save` and `restore` in anybody's loop: every worker's part, to the bit."""
 
 import functools
+import json
 import shutil
 import subprocess
 import sys
@@ -23,8 +24,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import files, parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.base import Info, PerWorker
 from jaxcomp.files import CheckpointError
+from tests.training.small import assert_same_state, unreported
 from tests.training.test_processes import free_port
 
 WORKERS = 4
@@ -151,7 +153,7 @@ def test_a_run_goes_on_as_if_nothing_had_happened(style, tmp_path):
     state = loop.step(loop.step(loop.fresh()))
     jaxcomp.save(tmp_path / "run", state)
     again = jaxcomp.restore(tmp_path / "run", loop.fresh())
-    jax.tree.map(np.testing.assert_array_equal, state, again)
+    assert_same_state(state, again)
     assert [x.sharding for x in jax.tree.leaves(again)] == [
         x.sharding for x in jax.tree.leaves(loop.fresh())
     ]
@@ -170,7 +172,7 @@ def test_what_would_lose_a_residual_is_refused(style, tmp_path):
         jaxcomp.save(tmp_path, one)
     assert not list(tmp_path.iterdir())
     jaxcomp.save(tmp_path, one, allow=True)
-    same(jaxcomp.restore(tmp_path, one), one)
+    same(*map(unreported, (jaxcomp.restore(tmp_path, one), one)))
 
 
 # --- Leaves ---------------------------------------------------------------------------
@@ -339,9 +341,46 @@ def test_nnx_states_and_optimisers(tmp_path):
     )
     jaxcomp.save(tmp_path, (nnx.state(model), states[0]))
     state, kept = jaxcomp.restore(tmp_path, (nnx.state(other), states[1]))
-    same((state, kept), (nnx.state(model), states[0]))
+    same(state, nnx.state(model))
+    same(*map(unreported, (kept, states[0])))
     nnx.update(other, state)
     same(nnx.state(other), nnx.state(model))
+
+
+# --- What is reported, and formats ----------------------------------------------------
+
+
+def reporting(value, **figures):
+    """A state with a report in it."""
+    x = jnp.full(2, value, jnp.float32)
+    report = Info(x, x, x, figures, np.bool_(value))
+    return {"kept": jnp.arange(3.0) * value, "info": PerWorker(report)}
+
+
+@pytest.mark.parametrize("first_format", [False, True])
+def test_a_new_figure_makes_no_state_another(first_format, tmp_path):
+    """What is reported is 0 again, whether a checkpoint holds it or not."""
+    saved = reporting(2, overflow=3.0)
+    if first_format:  # the names are those that it had
+        saved["info"] = {"value": saved["info"].value._asdict()}
+    jaxcomp.save(tmp_path, saved)
+    manifest = json.loads((tmp_path / files.MANIFEST).read_text())
+    if first_format:
+        (tmp_path / files.MANIFEST).write_text(json.dumps(manifest["files"]))
+    like = reporting(1, late=jnp.ones((2, 3)), again=7, other=np.float32(1))
+    got = jaxcomp.restore(tmp_path, like)
+    np.testing.assert_array_equal(got["kept"], [0, 2, 4])
+    zero = reporting(0, late=jnp.zeros((2, 3)), again=0, other=np.float32(0))
+    same(got["info"], zero["info"])
+
+
+def test_a_later_format_is_refused(tmp_path):
+    jaxcomp.save(tmp_path, of(1))
+    manifest = json.loads((tmp_path / files.MANIFEST).read_text())
+    manifest["format"] += 1
+    (tmp_path / files.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"format 3; .* up to 2. Update jaxcomp"):
+        jaxcomp.restore(tmp_path, of(0))
 
 
 # --- Whole, or not at all -------------------------------------------------------------
@@ -540,6 +579,12 @@ def fresh():
     return {"run": parallel.spread(state, crew), "epoch": 0, "count": jnp.int32(0)}
 
 
+def kept(state):
+    # Without what a step reports, which no checkpoint holds.
+    is_report, host = jaxcomp.base.is_report, parallel.to_host(state)
+    return jax.tree.map(lambda x: None if is_report(x) else x, host, is_leaf=is_report)
+
+
 def refused(use, *args):
     try:
         use(*args)
@@ -556,7 +601,7 @@ after["count"] = jnp.int32(3)
 for _ in range(2):
     jaxcomp.save(folder, after)
 got = jaxcomp.restore(folder, fresh())
-jax.tree.map(np.testing.assert_array_equal, *map(parallel.to_host, (got, after)))
+jax.tree.map(np.testing.assert_array_equal, *map(kept, (got, after)))
 assert got["epoch"] == 7 and not got["count"].committed
 assert got["run"][0]["w"].sharding == after["run"][0]["w"].sharding
 
@@ -572,7 +617,8 @@ like["once"] = own["once"] * 0
 got = jaxcomp.restore(folder.parent / "stacked", like)
 assert jax.tree.all(jax.tree.map(lambda a, b: a.sharding == b.sharding, got, like))
 keys = [jax.random.key_data(x.pop("key")) for x in (got, own)]
-jax.tree.map(np.testing.assert_array_equal, (got, keys[0]), (own, keys[1]))
+jax.tree.map(np.testing.assert_array_equal, *map(kept, (got, own)))
+np.testing.assert_array_equal(*keys)
 
 said = refused(jaxcomp.save, folder, {**after, "mine": np.ones(2) * process})
 assert "mine differs between processes" in said, said

@@ -5,16 +5,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 
-from jaxcomp import data, models, parallel
-from jaxcomp.base import Array, Exchange, Mixer, Tree
+from jaxcomp import parallel, tasks
+from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
-from jaxcomp.specs import Call, SpecError, parse, suggest
+from jaxcomp.specs import suggest
 from jaxcomp.training import optimizers, schedules
-from jaxcomp.training.feed import Deal
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.stages import Stage, Stages, make_stages
@@ -28,20 +25,17 @@ __all__ = ["Pieces", "build", "parameter_count"]
 class Pieces(NamedTuple):
     """Everything a run is made of."""
 
-    dataset: data.Dataset
-    deal: Deal  # the batches of an epoch
+    task: tasks.Task
     workers: parallel.Workers
-    model: Any
     stages: Stages
     method: Exchange | Mixer  # of the last stage
     rate: schedules.Schedule
-    augment: Callable[[Array, Array], Array]
-    normalize: Callable[[Array], Array]
     horizon: Horizon
     total_steps: int
     fresh: Callable[[], TrainState]  # of one worker
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
+    figures: tuple[str, ...]  # further columns of steps.csv
 
 
 def build(config: Any) -> Pieces:
@@ -56,11 +50,11 @@ def build(config: Any) -> Pieces:
         )
         raise UserError(message)
     workers = parallel.setup(config.workers, config.mapper)
-    dataset = _dataset(config)
-    count = len(dataset.train_labels)
+    task = tasks.make(config.get("task", "classification"), config, workers)
+    count = len(task.train[0])
     horizon = Horizon(count // config.batch_size, config.batch_size)
-    deal = _deal(config, dataset, workers.size)
-    deal(0)
+    share = config.batch_size // workers.size
+    _check_deal(task.deal(0).shape, (horizon.steps_per_epoch, workers.size, share))
     total = steps_of(config.train_for, horizon)
     graph = make_graph(config)
     rate = schedules.learning_rate(
@@ -80,6 +74,10 @@ def build(config: Any) -> Pieces:
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
     usual = method_at(sent)
+    twice = sorted({*usual.figures} & {*task.figures})
+    if twice:
+        message = f"the task and {usual.name!r} both report {twice}: rename the task's"
+        raise ValueError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
     stages = make_stages(config, sent, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
@@ -90,45 +88,34 @@ def build(config: Any) -> Pieces:
 
     last = stages.at(total - 1)
     tx = chain(last)
-    model = _model(config, dataset, workers.axis)
-    colours = {"mean": dataset.mean, "std": dataset.std}
-    augment = functools.partial(
-        data.augment, **colours, pad=config.pad, flip=config.flip
-    )
-    shape = (config.batch_size // workers.size, *dataset.train_images.shape[1:])
     fresh = functools.partial(
         init_state,
-        model,
+        task,
         tx,
-        jax.ShapeDtypeStruct(shape, jnp.float32),
         seed=config.seed,
-        local_stats=config.batch_norm == "local",
+        examples=share,
         own_models=isinstance(usual, Mixer),
     )
     params = jax.eval_shape(fresh).params
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Pieces(
-        dataset=dataset,
-        deal=deal,
+        task=task,
         workers=workers,
-        model=model,
         stages=stages,
         method=method_at(last),
         rate=rate,
-        augment=augment,
-        normalize=functools.partial(data.normalize, **colours),
         horizon=horizon,
         total_steps=total,
         fresh=fresh,
         step=lambda stage: make_train_step(
-            model,
+            task,
             chain(stage),
-            augment,
             seed=config.seed,
             axis=workers.axis,
             accumulate=config.accumulate,
         ),
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
+        figures=tuple(sorted((*usual.figures, *task.figures))),
     )
 
 
@@ -137,42 +124,14 @@ def parameter_count(tree: Tree) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def _dataset(config: Any) -> data.Dataset:
-    call = _call(config.dataset, "dataset")
-    return data.load(call.name, data_dir=config.data_dir or None, **call.kwargs)
-
-
-def _deal(config: Any, dataset: data.Dataset, workers: int) -> Deal:
-    """Who sees what in an epoch, [steps, workers, examples of a step]."""
-    labels, batch = dataset.train_labels, config.batch_size
-    call = _call(config.partition, "partition")
-    if call.name == "dealt" and not call.kwargs:
-
-        def dealt(epoch: int) -> np.ndarray:
-            order = data.epoch_order(len(labels), seed=config.seed, epoch=epoch)
-            return data.batches(order, global_batch=batch, workers=workers)
-
-        return dealt
-    if call.name not in data.PARTITIONS:
-        hint = suggest(call.name, ["dealt", *data.PARTITIONS])
-        raise SpecError(f"unknown partition {call.name!r}. {hint}")
-    divided = data.make_partition(
-        call.name, labels, workers=workers, seed=config.seed, **call.kwargs
-    )
-    return lambda epoch: data.worker_batches(divided, epoch=epoch, global_batch=batch)
-
-
-def _model(config: Any, dataset: data.Dataset, axis: str) -> Any:
-    call = _call(config.model, "model")
-    sync = axis if config.batch_norm == "sync" else None
-    return models.make(call.name, dataset.num_classes, bn_axis=sync, **call.kwargs)
-
-
-def _call(spec: str, kind: str) -> Call:
-    call = parse(spec)
-    if not isinstance(call, Call) or call.args:
-        raise SpecError(f"a {kind} is a name with named arguments, not {spec!r}")
-    return call
+def _check_deal(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+    if found != wanted or not all(wanted):
+        message = (
+            f"the task deals {list(found)} [steps, workers, examples of a step] in an "
+            f"epoch, and its data, batch_size and workers make that {list(wanted)}, of "
+            "which none may be 0"
+        )
+        raise ValueError(message)
 
 
 def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:

@@ -5,6 +5,7 @@ knows in `position.json`. Where one is damaged, the one before it is used.
 """
 
 import json
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -71,11 +72,23 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
                 continue
             position = json.loads((candidate / "position.json").read_text())
-            state = checkpoint.read(candidate, like)
+            state = checkpoint.read(candidate, like, _renamed)
             return Restored(state, position, int(candidate.name.removeprefix("step_")))
         return None
 
     return Checkpoints(save, restore)
+
+
+def _renamed(name: str) -> str | None:
+    """What the state of a run in the first format is called today.
+
+    Example:
+        >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
+        ('stats.value.mean', None)
+    """
+    if name == "clock.step":
+        return None  # the same as that of the link where workers talk
+    return re.sub(r"^batch_stats\.", "stats.", name)
 
 
 def _candidates(folder: Path, which: str) -> list[Path]:

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.base import is_per_worker
+from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.tasks import Batch, Sums, Task, Variables
 from jaxcomp.training.build import Pieces
 from jaxcomp.training.feed import eval_feed
-from jaxcomp.training.state import TrainState
-from jaxcomp.training.step import Average, Sums, make_average, make_eval_step
+from jaxcomp.training.state import TrainState, own
+from jaxcomp.training.step import Average, make_average
 
 __all__ = [
     "OwnScores",
@@ -48,7 +49,7 @@ class View(NamedTuple):
 def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], View]:
     """A function that averages what workers have of their own.
 
-    Local BatchNorm statistics of one common model are averaged for good. Models of the
+    Local statistics of one common model are averaged for good. Models of the
     workers' own stay as they are; their mean, with the mean of the statistics, is
     shown.
 
@@ -57,20 +58,20 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
-    if not own_models and not is_per_worker(state.batch_stats):
+    if not own_models and not is_per_worker(state.stats):
         return lambda state: View(state, state, None)
     axes = parallel.axes(state)
     mapped = parallel.map_step(
         make_average(pieces.workers.axis),
         pieces.workers,
         in_axes=(axes,),
-        out_axes=(axes.params, axes.batch_stats, None),
+        out_axes=(axes.params, axes.stats, None),
     )
     compiled = mapped.lower(state).compile()
 
     def view(state: TrainState) -> View:
         mean = Average(*compiled(state))
-        shown = state._replace(params=mean.params, batch_stats=mean.batch_stats)
+        shown = state._replace(params=mean.params, stats=mean.stats)
         if own_models:
             return View(state, shown, float(parallel.to_host(mean.distance)))
         return View(shown, shown, None)
@@ -89,11 +90,12 @@ def make_evaluator(
       batch_size: over all workers.
     """
     workers = pieces.workers
-    count = _counter(pieces, state, batch_axis=0)
+    share = batch_size // workers.size
+    count = _counter(pieces, state, share, batch_axis=0)
 
     def evaluate(state: TrainState) -> Scores:
         feed = eval_feed(
-            pieces.dataset,
+            pieces.task,
             batch_size=batch_size,
             workers=workers.size,
             local=workers.local,
@@ -116,14 +118,15 @@ def make_own_evaluator(
       batch_size: of each worker.
     """
     workers = pieces.workers
-    count = _counter(pieces, state, batch_axis=None)
+    count = _counter(pieces, state, batch_size, batch_axis=None)
 
     def evaluate(state: TrainState) -> OwnScores:
         feed = eval_feed(
-            pieces.dataset, batch_size=batch_size, workers=1, local=slice(0, 1)
+            pieces.task, batch_size=batch_size, workers=1, local=slice(0, 1)
         )
         totals = np.zeros((workers.size, 3))
-        totals[workers.local] = count(state, (tuple(x[0] for x in b) for b in feed))
+        whole = (jax.tree.map(lambda x: x[0], batch) for batch in feed)
+        totals[workers.local] = count(state, whole)
         _, correct, examples = parallel.sum_over_processes(totals).T
         accuracy = correct / examples
         return OwnScores(float(accuracy.mean()), float(accuracy.min()))
@@ -132,33 +135,51 @@ def make_own_evaluator(
 
 
 def _counter(
-    pieces: Pieces, state: TrainState, batch_axis: int | None
+    pieces: Pieces, state: TrainState, examples: int, batch_axis: int | None
 ) -> Callable[[TrainState, Iterable[Any]], np.ndarray]:
     """Sums over batches for each worker of this process, [workers, 3].
 
     Args:
       pieces: of the run.
       state: only its shapes are used.
+      examples: of a batch, as each worker sees it.
       batch_axis: 0 where each worker has its part of a batch, None where all see it.
     """
-    workers = pieces.workers
+    workers, task = pieces.workers, pieces.task
+    fresh = parallel.spread(PerWorker(task.carry(examples)), workers)
+    carried = parallel.axes(fresh)
     mapped = parallel.map_step(
-        make_eval_step(pieces.model, pieces.normalize),
+        _make_eval_step(task),
         workers,
-        in_axes=(parallel.axes(state), *[batch_axis] * 3),
-        out_axes=0,
+        in_axes=(parallel.axes(state), carried, batch_axis, batch_axis),
+        out_axes=(0, carried),
     )
     compiled: list[Any] = []
 
     def count(state: TrainState, batches: Iterable[Any]) -> np.ndarray:
         local = workers.local.stop - workers.local.start
         totals = np.zeros((local, 3))
+        carry = fresh
         for batch in batches:
-            placed = parallel.place(tuple(batch), workers, batch_axis)
+            placed = parallel.place(batch, workers, batch_axis)
             if not compiled:
-                compiled.append(mapped.lower(state, *placed).compile())
-            sums: Sums = parallel.to_host(compiled[0](state, *placed))
+                compiled.append(mapped.lower(state, carry, *placed).compile())
+            on_device, carry = compiled[0](state, carry, *placed)
+            sums: Sums = parallel.to_host(on_device)
             totals += np.stack(jax.tree.leaves(sums), axis=-1)
         return totals
 
     return count
+
+
+def _make_eval_step(task: Task) -> Callable[..., tuple[Sums, Tree]]:
+    """Totals over a batch in which padding examples weigh 0, and the next carry."""
+
+    def step(
+        state: TrainState, carry: Tree, batch: Batch, weights: Array
+    ) -> tuple[Sums, Tree]:
+        variables = Variables(own(state.params), own(state.stats))
+        sums, carry = task.score(variables, own(carry), batch, weights)
+        return sums, PerWorker(carry)
+
+    return step

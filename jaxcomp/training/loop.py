@@ -38,7 +38,6 @@ from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, programs
-from jaxcomp.transform import find_state
 
 __all__ = ["Result", "evaluate", "headline", "train_and_evaluate"]
 
@@ -136,8 +135,14 @@ def _run(
     fresh = parallel.spread(pieces.fresh(), workers)
     show.say(headline(config, pieces))
     state, position, start = resume(checkpoints, fresh)
-    figures = tuple(find_state(fresh.opt_state).info.value.extra)
-    tables = open_tables(folder, start, figures, writes=jax.process_index() == 0)
+    if start > total:
+        message = (
+            f"{folder} is at step {start}, and train_for={config.train_for!r} ends at "
+            f"step {total}: ask for more, or take another --workdir"
+        )
+        raise ValueError(message)
+    writes = jax.process_index() == 0
+    tables = open_tables(folder, start, pieces.figures, writes=writes)
     if start:
         show.say(f"going on from step {start} of {total} in {folder}")
 
@@ -147,7 +152,7 @@ def _run(
     score = make_evaluator(pieces, state, config.batch_size)
     score_own = make_own_evaluator(pieces, state, config.batch_size)
     _, traffic = program(min(start, total - 1), state)
-    feed = train_feed(pieces.dataset, pieces.deal, local=workers.local, start=start)
+    feed = train_feed(pieces.task, local=workers.local, start=start)
 
     # --- Steps -------------------------------------------------------------------
     pending: list[tuple[int, StepMetrics, Timing]] = []
@@ -288,10 +293,10 @@ def headline(config: Any, pieces: Pieces) -> str:
     unused = ""
     if pieces.stages.at(0).compressor is None and config.compressor != "none":
         unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
+    parameters = parameter_count(jax.eval_shape(pieces.fresh).params)
     return (
-        f"{config.model} ({parameter_count(jax.eval_shape(pieces.fresh).params):,} "
-        f"parameters) on "
-        f"{config.dataset}: {workers.size} workers ({devices})\n"
+        f"{pieces.task.model} ({parameters:,} parameters) on "
+        f"{pieces.task.data}: {workers.size} workers ({devices})\n"
         f"method: {pieces.method.name}{simulated}{unused}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"
     )

@@ -31,8 +31,17 @@ __all__ = [
     "open_tables",
 ]
 
-# Settings that change what is watched or kept, never a number of the run.
-_CHANGEABLE = ("checkpoint_every", "data_dir", "keep_every", "log_every", "nonfinite")
+# What may differ where a run goes on, and why.
+CHANGEABLE = {
+    "checkpoint_every": "when it is saved changes no number of a run",
+    "data_dir": "the same data may lie in another place",
+    "keep_every": "what is kept changes no number of a run",
+    "log_every": "what is logged changes no number of a run",
+    "nonfinite": "a run that has stopped may go on and leave such steps out",
+    "train_for": "a run that has ended may go on, with the schedule of a longer one",
+}
+# Settings that came later, and what runs did before: a folder without them has these.
+ADDED = {"task": "classification"}
 
 
 class Table(NamedTuple):
@@ -126,9 +135,10 @@ def _format(value: Any) -> str:
 def _check_same(old: dict[str, Any], new: dict[str, Any], folder: Path) -> None:
     """Refuse to continue a run under another config."""
     missing = object()
+    old, new = {**ADDED, **old}, {**ADDED, **new}
     differences = [
         f"  {key}: the folder has {_shown(old, key)}, you ask for {_shown(new, key)}"
-        for key in sorted((old.keys() | new.keys()) - set(_CHANGEABLE))
+        for key in sorted((old.keys() | new.keys()) - CHANGEABLE.keys())
         if old.get(key, missing) != new.get(key, missing)
     ]
     if differences:

@@ -13,7 +13,8 @@ from jax import Array
 from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
-from jaxcomp.specs import build, suggest
+from jaxcomp.imported import importable
+from jaxcomp.specs import SpecError, build, suggest
 
 __all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
 
@@ -155,12 +156,17 @@ def learning_rate(
         raise UserError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
     if scaling == "degree" and degree is None:
         raise UserError("lr_scaling 'degree' is that of a graph: set topology")
-    factor = build(schedule, REGISTRY, "schedule", horizon, total)
+    spec, known = importable(schedule, REGISTRY, "schedule")
+    factor = build(spec, known, "schedule", horizon, total)
+    if not callable(factor):
+        made = type(factor).__name__
+        message = f"schedule {schedule!r} makes a value of type {made}, no function"
+        raise SpecError(message)
     peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
 
     def rate(step: ArrayLike) -> Array:
         ramp = (_real(step) + 1) / max(warmup, 1)
-        return peak * factor(step) * jnp.minimum(ramp, 1.0)
+        return peak * jnp.asarray(factor(step)) * jnp.minimum(ramp, 1.0)
 
     return rate
 

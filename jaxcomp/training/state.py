@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Clock, PerWorker, Tree, is_per_worker
+from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.tasks import Task
+from jaxcomp.transform import find_state
 
 __all__ = ["TrainState", "init_state", "like", "own"]
 
@@ -14,46 +15,43 @@ __all__ = ["TrainState", "init_state", "like", "own"]
 class TrainState(NamedTuple):
     """State of one step. Data order and random keys follow from `step` and the seed."""
 
-    clock: Clock
     params: Tree  # `PerWorker` where each worker has a model of its own
-    batch_stats: Tree  # `PerWorker` where statistics are local
+    stats: Tree  # running statistics; `PerWorker` where they are local
+    carry: Tree  # what the next batch is given; each worker's own
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
 
     @property
     def step(self) -> Array:
-        """[] int32, steps done."""
-        return self.clock.step
+        """Int32, steps done: the count of the link where workers talk.
+
+        Of the shape [] within a step; outside, [workers] where each has its own model.
+        """
+        return find_state(self.opt_state).step
 
 
 def init_state(
-    model: Any,
+    task: Task,
     tx: optax.GradientTransformation,
-    images: Any,
     *,
     seed: int,
-    local_stats: bool,
+    examples: int,
     own_models: bool = False,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
     Args:
-      model: flax module.
+      task: gives the model.
       tx: the optax chain.
-      images: an example batch or its spec, float32.
       seed: of the parameters.
-      local_stats: whether each worker keeps its own BatchNorm statistics.
+      examples: of a worker's batch.
       own_models: whether each worker keeps its own model and optimiser.
     """
-    key = jax.random.fold_in(jax.random.key(seed), 0)
-    images = jnp.zeros(images.shape, images.dtype)
-    variables = jax.jit(lambda k: model.init(k, images, train=False))(key)
-    params = variables["params"]
-    stats = variables.get("batch_stats", {})
+    params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
     opt_state = tx.init(params)
     return TrainState(
-        clock=Clock(jnp.int32(0)),
         params=PerWorker(params) if own_models else params,
-        batch_stats=PerWorker(stats) if local_stats else stats,
+        stats=stats if task.shared_stats else PerWorker(stats),
+        carry=PerWorker(task.carry(examples)),
         opt_state=PerWorker(opt_state) if own_models else opt_state,
     )
 

@@ -80,15 +80,13 @@ def _compile_step(
     mapped = parallel.map_step(
         own_step,
         workers,
-        in_axes=(axes, 0, 0),
+        in_axes=(axes, *(0 for _ in pieces.task.train)),
         out_axes=(axes, 0),
         donate_argnums=(0,),
     )
-    images = pieces.dataset.train_images
-    labels = pieces.dataset.train_labels
     share = pieces.horizon.batch_size // workers.size
     local = workers.local.stop - workers.local.start
-    example = (images[:share], labels[:share])
+    example = tuple(array[:share] for array in pieces.task.train)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
     fresh = jax.eval_shape(pieces.fresh)

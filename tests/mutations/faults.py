@@ -284,6 +284,20 @@ FAULTS = [
         "tests/test_checkpoint.py",
     ),
     Fault(
+        "a checkpoint of a later format is taken for one of today",
+        "jaxcomp/checkpoint.py",
+        "if version > FORMAT:",
+        "if version < 0:",
+        "tests/test_checkpoint.py::test_a_later_format_is_refused",
+    ),
+    Fault(
+        "a batch is not given what the last one has left",
+        "jaxcomp/training/step.py",
+        "carry=like(state.carry, carry)",
+        "carry=state.carry",
+        "tests/training/test_tasks.py::test_each_worker_hands_on_its_own_state",
+    ),
+    Fault(
         "counters are pinned to a device by a restore",
         "jaxcomp/leaves.py",
         'is_free = not getattr(like, "committed", True)',

@@ -117,7 +117,7 @@ def test_evaluate_counts_every_example_once(finished):
     digits = data.load("digits", size=8)
     model = models.make("tiny", 10, width=2)
     state = parallel.to_host(finished.state)
-    stats = jax.tree.map(lambda x: x[0], state.batch_stats.value)
+    stats = jax.tree.map(lambda x: x[0], state.stats.value)
     images = data.normalize(jnp.asarray(digits.test_images), digits.mean, digits.std)
     logits = model.apply(
         {"params": state.params, "batch_stats": stats}, images, train=False

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import data, parallel, training
+from jaxcomp import data, models, parallel, training
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
 from tests.tiers import tiers
@@ -62,18 +62,18 @@ def test_it_learns_and_reports_how_far_apart_models_are(finished):
 
 def test_the_mean_model_is_evaluated_and_each_worker_s_own_at_the_end(finished):
     """Against forward passes over the whole test set, model by model."""
-    pieces = build(gossip_config())
-    images = pieces.normalize(jnp.asarray(pieces.dataset.test_images))
+    digits, model = data.load("digits", size=8), models.make("tiny", 10, width=2)
+    images = data.normalize(jnp.asarray(digits.test_images), digits.mean, digits.std)
 
     def accuracy(params, stats):
         variables = {"params": params, "batch_stats": stats}
-        logits = pieces.model.apply(variables, images, train=False)
-        hits = np.argmax(np.asarray(logits), -1) == pieces.dataset.test_labels
+        logits = model.apply(variables, images, train=False)
+        hits = np.argmax(np.asarray(logits), -1) == digits.test_labels
         return float(hits.mean())
 
     params, stats = (
         parallel.to_host(part).value
-        for part in (finished.state.params, finished.state.batch_stats)
+        for part in (finished.state.params, finished.state.stats)
     )
     mean = jax.tree.map(lambda x: x.mean(axis=0), (params, stats))
     assert finished.test_accuracy == pytest.approx(accuracy(*mean), abs=0.003)
@@ -184,8 +184,8 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
 
 
 def test_each_worker_sees_its_own_share():
-    deal = build(gossip_config(partition="sorted")).deal
-    labels = build(gossip_config()).dataset.train_labels
+    task = build(gossip_config(partition="sorted")).task
+    deal, labels = task.deal, task.train[1]
     seen = [set(labels[deal(0)[:, worker].ravel()].tolist()) for worker in range(4)]
     assert all(len(classes) <= 4 for classes in seen)
     assert set.union(*seen) == set(range(10))

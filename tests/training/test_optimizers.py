@@ -184,17 +184,16 @@ def test_accumulated_gradients_are_their_mean():
     x = jnp.arange(24.0).reshape(12, 2)
     y = jnp.arange(12)
 
-    def of_part(stats, part):
-        images, labels, _ = part
-        return stats + 1, (
-            jnp.mean(images, axis=0),
-            jnp.mean(labels.astype(jnp.float32)),
-        )
+    def of_part(stats, carry, part, key):
+        images, labels = part
+        means = jnp.mean(images, axis=0), jnp.mean(labels.astype(jnp.float32))
+        return stats + 1, carry + labels, means
 
-    stats, (images, labels) = _over_micro_batches(
-        of_part, jnp.int32(0), (x, y), jax.random.key(0), 4
+    stats, carry, (images, labels) = _over_micro_batches(
+        of_part, jnp.int32(0), 2 * y, (x, y), jax.random.key(0), 4
     )
     assert int(stats) == 4
+    np.testing.assert_array_equal(carry, 3 * y)
     np.testing.assert_allclose(images, x.mean(axis=0))
     assert float(labels) == 5.5
 

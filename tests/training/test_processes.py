@@ -163,7 +163,7 @@ def test_two_processes_are_one_with_as_many_devices(unbroken, tmp_path):
     assert_same_state(ours.opt_state, theirs.opt_state)
     # Statistics are averaged by an all-reduce, which adds in another order elsewhere.
     close = functools.partial(np.testing.assert_allclose, rtol=1e-5)
-    jax.tree.map(close, *map(parallel.to_host, (ours.batch_stats, theirs.batch_stats)))
+    jax.tree.map(close, *map(parallel.to_host, (ours.stats, theirs.stats)))
     tables = [rows(folder / "metrics.csv") for folder in (tmp_path, unbroken)]
     for a, b in zip(*tables, strict=True):
         assert a["test_accuracy"] == b["test_accuracy"]

@@ -6,7 +6,7 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp.base import Clock
+from jaxcomp.tasks.classification import classifier
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import make_train_step
 
@@ -24,8 +24,11 @@ def test_a_huge_gradient_is_a_number_like_any_other():
         optax.sgd(1e-20),
     )
     params = {"w": jnp.zeros(2)}
-    state = TrainState(Clock(jnp.int32(0)), params, {}, tx.init(params))
-    step = make_train_step(Steep(), tx, lambda x, key: x, seed=0, axis="workers")
+    state = TrainState(params, {}, {}, tx.init(params))
+    none = (np.zeros((0, 2)), np.zeros(0))
+    as_it_is = {"augment": lambda x, key: x, "normalize": lambda x: x}
+    task = classifier(Steep(), none, none, lambda epoch: np.zeros(0), **as_it_is)
+    step = make_train_step(task, tx, seed=0, axis="workers")
     images, labels = jnp.ones((2, 4, 2)), jnp.zeros((2, 4), jnp.int32)
     mapped = jax.jit(jax.vmap(step, in_axes=(None, 0, 0), axis_name="workers"))
     new, metrics = mapped(state, images, labels)

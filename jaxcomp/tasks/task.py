@@ -1,0 +1,74 @@
+"""What is learned: all that the trainer asks of data and model."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jaxcomp.base import Array, Tree
+
+__all__ = ["Batch", "Deal", "Learnt", "Sums", "Task", "Variables"]
+
+# Arrays whose first axis counts the examples.
+Batch: TypeAlias = tuple[Any, ...]
+# epoch -> indices [steps, workers, examples of a step]; depends on the epoch alone
+Deal: TypeAlias = Callable[[int], np.ndarray]
+
+
+class Variables(NamedTuple):
+    """What a model consists of."""
+
+    params: Tree
+    # Running statistics, such as those of BatchNorm; {} for none. Workers go on with
+    # their own during an epoch, and the mean over workers is evaluated.
+    stats: Tree
+
+
+class Learnt(NamedTuple):
+    """What a batch gives beside its loss."""
+
+    stats: Tree
+    carry: Tree
+    accuracy: Array  # []; the larger, the better
+    figures: Mapping[str, Array] = {}  # each []; those that the task names
+
+
+class Sums(NamedTuple):
+    """Totals over a batch of an evaluation; both means are taken over `examples`."""
+
+    loss: Array
+    correct: Array
+    examples: Array  # what is counted: images, or tokens
+
+
+def _nothing(examples: int) -> Tree:
+    return {}
+
+
+class Task(NamedTuple):
+    """Data, a model and a loss. All functions are those of one worker, and pure.
+
+    The carry is what a batch hands on to the next one, such as the state of a recurrent
+    network. Each worker has its own, which is never averaged. The first axis of each of
+    its arrays counts the examples of a batch.
+    """
+
+    model: str  # what the console calls it
+    data: str  # likewise
+    train: tuple[np.ndarray, ...]  # the first axis of each counts the examples
+    # In order, `config.batch_size` at a time: the carry of an example goes to the one
+    # that comes so many later.
+    test: tuple[np.ndarray, ...]
+    deal: Deal  # who sees which examples of `train`, and when
+    init: Callable[[Array], Variables]  # (key), the same on every worker
+    # (params, stats, carry, batch, key) -> (mean loss, what else); augments too
+    loss: Callable[[Tree, Tree, Tree, Batch, Array], tuple[Array, Learnt]]
+    # (variables, carry, batch, weights) -> (totals, carry). Weights are one for each
+    # example, and 0 for those that only fill up the last batch.
+    score: Callable[[Variables, Tree, Batch, Array], tuple[Sums, Tree]]
+    # (examples of a batch) -> the carry with which a run, or an evaluation, begins
+    carry: Callable[[int], Tree] = _nothing
+    figures: tuple[str, ...] = ()  # names of `Learnt.figures`: columns of steps.csv
+    shared_stats: bool = (
+        False  # the same on all workers, as of a synchronised BatchNorm
+    )
