@@ -191,13 +191,21 @@ def test_one_bit_adam_in_a_loop_whose_types_are_checked():
         (lambda: optimizers.dgc_sgd(RATE, SIGNS, momentum=1.0), r"momentum.*not 1\.0"),
         (
             lambda: optimizers.ef_signsgd(RATE, jaxcomp.make_exchange("gather")),
-            "error_feedback.*behind it.*one of the two",
+            "ef_signsgd.*own memory.*'error_feedback.*memory='none'",
         ),
+        (lambda: optimizers.signum(-0.1, VOTE), "rate.*not -0.1"),
+        (lambda: optimizers.lion(float("nan"), VOTE), "rate.*not nan"),
     ],
 )
 def test_what_does_not_go_together_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_spec_string_is_no_exchange():
+    message = "signum takes an Exchange from make_exchange, not 'majority_vote'"
+    with pytest.raises(TypeError, match=message):
+        optimizers.signum(RATE, "majority_vote")  # pyright: ignore
 
 
 def test_compressors_without_a_contraction_are_refused():
