@@ -113,7 +113,8 @@ def test_the_library_needs_only_jax_and_optax():
     program = """
 import sys
 import jaxcomp
-heavy = {"flax", "orbax", "ml_collections", "tensorflow_datasets", "matplotlib", "rich"}
+heavy = {"flax", "orbax", "ml_collections", "tensorflow_datasets", "matplotlib", "rich",
+         "jinja2", "sklearn"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 assert jaxcomp.models.make("tiny", num_classes=3) is not None
 assert "flax" in sys.modules

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from jaxcomp import data
 from jaxcomp.data import paths, sources, tfds_source
-from jaxcomp.data.dataset import unknown_name
 from jaxcomp.errors import UserError
+from jaxcomp.specs import suggest
 
 if TYPE_CHECKING:
     from jaxcomp.data.builders import Progress
@@ -114,7 +114,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _prepare(args: argparse.Namespace) -> int:
     if args.name not in data.REGISTRY:
-        raise unknown_name(args.name, data.REGISTRY)
+        hint = suggest(args.name, data.REGISTRY)
+        raise UserError(f"unknown data set {args.name!r}. {hint}")
     source = sources.SOURCES.get(args.name)
     if source is None:
         print(f"{args.name} is built in and needs no preparation")

@@ -10,9 +10,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from jaxcomp.specs import suggest
+
 from . import digits, sources, tfds_source
 from .augment import augment, normalize, pad_crop_flip
-from .dataset import DataError, Dataset, unknown_name
+from .dataset import DataError, Dataset
 from .partition import batches, epoch_order, eval_batches
 from .shards import PARTITIONS, Partition, make_partition, worker_batches
 
@@ -65,5 +67,5 @@ def load(
       (360, 8, 8, 1)
     """
     if name not in REGISTRY:
-        raise unknown_name(name, REGISTRY)
+        raise UserError(f"unknown data set {name!r}. {suggest(name, REGISTRY)}")
     return REGISTRY[name](data_dir=data_dir, **kw)

@@ -1,12 +1,10 @@
 """What a loaded data set is, and the error for data that cannot be used."""
 
-from collections.abc import Collection
 from typing import NamedTuple
 
 import numpy as np
 
 from jaxcomp.errors import UserError
-from jaxcomp.specs import suggest
 
 
 class DataError(UserError):
@@ -35,20 +33,3 @@ class Splits(NamedTuple):
     train_labels: np.ndarray  # int32 [N]
     test_images: np.ndarray  # uint8 [M, H, W, C]
     test_labels: np.ndarray  # int32 [M]
-
-
-def unknown_name(name: str, valid: Collection[str]) -> UserError:
-    """The error for a data set that does not exist, with the nearest that does.
-
-    Args:
-      name: what was asked for.
-      valid: the names that exist.
-
-    Returns:
-      An exception to raise.
-
-    Example:
-      >>> print(unknown_name("cifar", ["cifar10", "mnist"]))
-      unknown data set 'cifar'. Did you mean 'cifar10'? Valid: cifar10, mnist
-    """
-    return UserError(f"unknown data set {name!r}. {suggest(name, valid)}")

@@ -8,7 +8,7 @@ mean is taken outside the chain, by `jaxcomp.pmean`, `add_decayed_momentum` and
 `scale_by_one_bit_adam` are what stands in the chain after it.
 """
 
-from jaxcomp.optimizers._rate import scale_by_rate
+from jaxcomp.optimizers._common import scale_by_rate
 from jaxcomp.optimizers.dgc_sgd import add_decayed_momentum, dgc_sgd
 from jaxcomp.optimizers.ef_signsgd import ef_signsgd
 from jaxcomp.optimizers.lion import lion

@@ -8,7 +8,7 @@ import optax
 
 from jaxcomp.base import Exchange, Tree
 from jaxcomp.memory import dgc
-from jaxcomp.optimizers._rate import Rate, scale_by_rate
+from jaxcomp.optimizers._common import Rate, check_bare, scale_by_rate
 from jaxcomp.transform import distributed
 
 __all__ = ["add_decayed_momentum", "dgc_sgd"]
@@ -56,6 +56,7 @@ def dgc_sgd(
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
+    check_bare(exchange, "dgc_sgd")
     local = dgc(exchange, momentum, nesterov, masking, clip)
     decay = add_decayed_momentum(weight_decay, momentum, nesterov)
     return optax.chain(

@@ -4,7 +4,7 @@ import optax
 
 from jaxcomp.base import Exchange
 from jaxcomp.memory import error_feedback
-from jaxcomp.optimizers._rate import Rate, step_along
+from jaxcomp.optimizers._common import Rate, check_bare, step_along
 
 __all__ = ["ef_signsgd"]
 
@@ -42,4 +42,5 @@ def ef_signsgd(
       Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression
       Schemes, arXiv:1901.09847, 2019.
     """
+    check_bare(exchange, "ef_signsgd")
     return step_along(error_feedback(exchange), learning_rate, weight_decay, seed)

@@ -4,7 +4,7 @@ import optax
 
 from jaxcomp.base import Exchange
 from jaxcomp.memory import local_momentum
-from jaxcomp.optimizers._rate import Rate, step_along
+from jaxcomp.optimizers._common import Rate, check_bare, step_along
 
 __all__ = ["lion"]
 
@@ -48,5 +48,6 @@ def lion(
       arXiv:2404.00438, 2024. Chen et al., Symbolic Discovery of Optimization
       Algorithms, arXiv:2302.06675, 2023.
     """
+    check_bare(exchange, "lion")
     momentum = local_momentum(exchange, beta=b2, blend=b1)
     return step_along(momentum, learning_rate, weight_decay, seed)

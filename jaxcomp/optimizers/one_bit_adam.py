@@ -9,7 +9,7 @@ import optax
 from jaxcomp.base import Array, Clock, Exchange, Tree, ticked
 from jaxcomp.exchanges import dense_step
 from jaxcomp.memory import error_feedback, shared_momentum
-from jaxcomp.optimizers._rate import Rate, decay_by, scale_by_rate
+from jaxcomp.optimizers._common import Rate, check_bare, decay_by, scale_by_rate
 from jaxcomp.transform import DistributedState, distributed
 
 __all__ = ["OneBitAdamState", "one_bit_adam", "scale_by_one_bit_adam"]
@@ -60,6 +60,7 @@ def one_bit_adam(
       Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
       Convergence Speed, arXiv:2102.02888, 2021.
     """
+    check_bare(exchange, "one_bit_adam")
 
     def with_memory(inner: Exchange) -> Exchange:
         return shared_momentum(error_feedback(inner), b1)

@@ -4,7 +4,7 @@ import optax
 
 from jaxcomp.base import Exchange
 from jaxcomp.memory import local_momentum
-from jaxcomp.optimizers._rate import Rate, step_along
+from jaxcomp.optimizers._common import Rate, check_bare, step_along
 
 __all__ = ["signum"]
 
@@ -45,4 +45,5 @@ def signum(
       Bernstein et al., signSGD: Compressed Optimisation for Non-Convex Problems,
       arXiv:1802.04434, 2018.
     """
+    check_bare(exchange, "signum")
     return step_along(local_momentum(exchange, beta), learning_rate, weight_decay, seed)

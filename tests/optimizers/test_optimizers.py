@@ -137,8 +137,8 @@ def test_lion_of_one_worker_is_lion():
     state, their_state = tx.init(START), theirs.init(START)
     step = jax.vmap(tx.update, in_axes=(0, None, None), axis_name="workers")
     with jax.numpy_dtype_promotion("standard"):
-        update, _ = step(GRADS[0][:1], state, START)
-        expected, _ = theirs.update(GRADS[0][0], their_state, jnp.asarray(START))
+        update, _ = jax.jit(step)(GRADS[0][:1], state, START)
+        expected, _ = jax.jit(theirs.update)(GRADS[0][0], their_state, START)
     np.testing.assert_allclose(update[0], expected, rtol=1e-6)
 
 
@@ -146,7 +146,7 @@ def test_the_rate_may_be_a_schedule():
     """A function of the number of the step."""
     tx = optimizers.signum(optax.exponential_decay(1.0, 1, 0.5), VOTE, seed=0)
     state = jax.vmap(lambda _: tx.init(START))(jnp.arange(WORKERS))
-    step = jax.vmap(tx.update, axis_name="workers")
+    step = jax.jit(jax.vmap(tx.update, axis_name="workers"))
     update: Any
     lengths = []
     for _ in range(3):
@@ -191,13 +191,21 @@ def test_one_bit_adam_in_a_loop_whose_types_are_checked():
         (lambda: optimizers.dgc_sgd(RATE, SIGNS, momentum=1.0), r"momentum.*not 1\.0"),
         (
             lambda: optimizers.ef_signsgd(RATE, jaxcomp.make_exchange("gather")),
-            "error_feedback.*behind it.*one of the two",
+            "ef_signsgd.*own memory.*'error_feedback.*memory='none'",
         ),
+        (lambda: optimizers.signum(-0.1, VOTE), "rate.*not -0.1"),
+        (lambda: optimizers.lion(float("nan"), VOTE), "rate.*not nan"),
     ],
 )
 def test_what_does_not_go_together_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+def test_a_spec_string_is_no_exchange():
+    message = "signum takes an Exchange from make_exchange, not 'majority_vote'"
+    with pytest.raises(TypeError, match=message):
+        optimizers.signum(RATE, "majority_vote")  # pyright: ignore
 
 
 def test_compressors_without_a_contraction_are_refused():

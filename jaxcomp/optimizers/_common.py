@@ -1,4 +1,4 @@
-"""How long a step is: the last link of every optimiser here."""
+"""What every optimiser here needs: a bare exchange, and a link that makes the step."""
 
 from typing import Any
 
@@ -9,9 +9,27 @@ import optax
 from jaxcomp.base import Clock, Exchange, Tree, ticked
 from jaxcomp.transform import distributed
 
-__all__ = ["decay_by", "scale_by_rate", "step_along"]
+__all__ = ["Rate", "check_bare", "decay_by", "scale_by_rate", "step_along"]
 
 Rate = float | optax.Schedule
+
+
+def check_bare(exchange: Exchange, name: str) -> None:
+    """Refuse an exchange that brings a memory: the optimiser has its own.
+
+    Args:
+      exchange: from `make_exchange`.
+      name: of the optimiser.
+    """
+    if not isinstance(exchange, Exchange):
+        message = f"{name} takes an Exchange from make_exchange, not {exchange!r}"
+        raise TypeError(message)
+    if exchange.keeper or exchange.momentum:
+        message = (
+            f"{name} puts its own memory around the exchange, and {exchange.name!r} "
+            "has one: make_exchange(..., memory='none')"
+        )
+        raise ValueError(message)
 
 
 def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
@@ -29,6 +47,8 @@ def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
         >>> float(update), int(clock.step)
         (-1.5, 2)
     """
+    if isinstance(rate, int | float) and not rate >= 0:
+        raise ValueError(f"a rate is a number from 0 or a schedule, not {rate!r}")
 
     def init(params: Tree) -> Clock:
         return Clock(jnp.int32(0))
