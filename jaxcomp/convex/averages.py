@@ -8,14 +8,13 @@ which neither stores iterates nor adds up large sums. w_t / W_t has a closed for
 each weighting, so that the average itself is all of the state.
 """
 
-import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxcomp.errors import UserError
+from jaxcomp.specs import Positive
 
 __all__ = ["REGISTRY", "Average", "final", "linear", "mean", "quadratic"]
 
@@ -41,7 +40,7 @@ def mean() -> Average:
     return _running(lambda t: 1 / (t + 1))
 
 
-def linear(tau: float = 1.0) -> Average:
+def linear(tau: Positive = 1.0) -> Average:
     """w_t = t + tau, so W_t = (t + 1) (t / 2 + tau).
 
     Args:
@@ -52,11 +51,10 @@ def linear(tau: float = 1.0) -> Average:
       Convergence Rate for the Projected Stochastic Subgradient Method,
       arXiv:1212.2002, 2012.
     """
-    _check(tau)
     return _running(lambda t: (t + tau) / (t + 1) / (t / 2 + tau))
 
 
-def quadratic(tau: float = 1.0) -> Average:
+def quadratic(tau: Positive = 1.0) -> Average:
     """w_t = (t + tau)^2, so W_t = (t + 1) (tau^2 + tau t + t (2 t + 1) / 6).
 
     Args:
@@ -65,7 +63,6 @@ def quadratic(tau: float = 1.0) -> Average:
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
     """
-    _check(tau)
 
     def share(t: jax.Array) -> jax.Array:
         # Divided by (t + tau)^2 beforehand: a square of a large tau may overflow.
@@ -93,9 +90,3 @@ def _running(share: Callable[[jax.Array], jax.Array]) -> Average:
         return jnp.where(step > 0, average + part * (x - average), x)
 
     return update
-
-
-def _check(tau: float) -> None:
-    number = isinstance(tau, int | float) and not isinstance(tau, bool)
-    if not number or not 0 < tau < math.inf:
-        raise UserError(f"tau is a number above 0, not {tau!r}")

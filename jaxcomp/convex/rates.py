@@ -4,7 +4,6 @@ A rule is a factory: the problem's facts, then its own arguments. It gives a fun
 from the step, which may be traced, to the rate.
 """
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -13,6 +12,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.specs import Positive
 
 __all__ = ["REGISTRY", "Facts", "Rate", "bottou", "constant", "decay", "epoch_decay"]
 
@@ -26,18 +26,17 @@ class Facts(NamedTuple):
     steps_per_epoch: int
 
 
-def constant(facts: Facts, rate: float) -> Rate:
+def constant(facts: Facts, rate: Positive) -> Rate:
     """The same rate at each step.
 
     Example:
         >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
         0.5
     """
-    _positive("rate", rate)
     return lambda step: jnp.float32(rate)
 
 
-def epoch_decay(facts: Facts, rate: float, factor: float = 0.9) -> Rate:
+def epoch_decay(facts: Facts, rate: Positive, factor: Positive = 0.9) -> Rate:
     """rate * factor^epoch, constant within each epoch.
 
     Example:
@@ -45,8 +44,7 @@ def epoch_decay(facts: Facts, rate: float, factor: float = 0.9) -> Rate:
         >>> float(rule(9)), float(rule(10)), float(rule(25))
         (1.0, 0.5, 0.25)
     """
-    _positive("rate", rate)
-    if _positive("factor", factor) > 1:
+    if factor > 1:
         raise UserError(f"factor is at most 1, not {factor!r}")
     if facts.steps_per_epoch < 1:
         raise UserError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
@@ -58,7 +56,7 @@ def epoch_decay(facts: Facts, rate: float, factor: float = 0.9) -> Rate:
     return rule
 
 
-def decay(facts: Facts, a: float = 1.0, tau: float = 1.0) -> Rate:
+def decay(facts: Facts, a: Positive = 1.0, tau: Positive = 1.0) -> Rate:
     """a / (lam (t + tau)).
 
     Args:
@@ -75,13 +73,11 @@ def decay(facts: Facts, a: float = 1.0, tau: float = 1.0) -> Rate:
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
     """
-    _positive("a", a)
-    _positive("tau", tau)
     scale = a / _strong(facts)
     return lambda step: scale / (_real(step) + tau)
 
 
-def bottou(facts: Facts, rate: float) -> Rate:
+def bottou(facts: Facts, rate: Positive) -> Rate:
     """rate / (1 + rate lam t).
 
     Example:
@@ -92,7 +88,6 @@ def bottou(facts: Facts, rate: float) -> Rate:
       Bottou, Stochastic Gradient Descent Tricks, Neural Networks: Tricks of the Trade,
       2012.
     """
-    _positive("rate", rate)
     slowing = rate * _strong(facts)
     return lambda step: rate / (1 + slowing * _real(step))
 
@@ -103,13 +98,6 @@ REGISTRY: dict[str, Callable[..., Rate]] = {
     "decay": decay,
     "epoch_decay": epoch_decay,
 }
-
-
-def _positive(name: str, value: float) -> float:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not 0 < value < math.inf:
-        raise UserError(f"{name} is a number above 0, not {value!r}")
-    return value
 
 
 def _strong(facts: Facts) -> float:

@@ -8,14 +8,16 @@ import numpy as np
 
 from jaxcomp.convex import libsvm
 from jaxcomp.convex.problem import Problem, make
-from jaxcomp.specs import Count, Positive, Range, build, method
+from jaxcomp.specs import Count, Range, build, method
 
 __all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthetic"]
+
+FromZero = Annotated[float, Range(least=0)]
 
 
 @method()
 def digits(
-    name: str, regulariser: Positive | None = None, pairs: bool = False
+    name: str, regulariser: FromZero | None = None, pairs: bool = False
 ) -> Problem:
     """Even against odd handwritten digits: 1797 examples, 64 pixels and a bias.
 
@@ -54,7 +56,7 @@ def digits(
 
 
 @method()
-def breast_cancer(name: str, regulariser: Positive | None = None) -> Problem:
+def breast_cancer(name: str, regulariser: FromZero | None = None) -> Problem:
     """Malignant (-1) against benign: 569 examples, 30 standardised features.
 
     Args:
@@ -82,7 +84,7 @@ def synthetic(
     features: Count = 2000,
     seed: int = 0,
     noise: Annotated[float, Range(least=0, below=1)] = 0.1,
-    regulariser: Positive | None = None,
+    regulariser: FromZero | None = None,
 ) -> Problem:
     """Gaussian rows of about length 1, signs of a hidden direction, some of them wrong.
 

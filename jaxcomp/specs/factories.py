@@ -14,6 +14,7 @@ from typing import (
     get_origin,
 )
 
+from jaxcomp.errors import UserError
 from jaxcomp.specs.arguments import Shown, check, kinds_of
 from jaxcomp.specs.grammar import Call, Pipe, SpecError, error_at, parse, show, suggest
 
@@ -85,8 +86,8 @@ def build(
     """Call the factory that a spec names, with the spec's arguments.
 
     Where an argument takes strings and no specs, a string that is a name needs no
-    quotes: cast(float16). What the factory raises is a person's mistake if it is a
-    `SpecError`; every other error is a fault of the factory, and passes.
+    quotes: cast(float16). A `UserError` of the factory is shown with its place in the
+    spec; every other error is a fault of the factory, and passes.
 
     Args:
       spec: spec string or parsed `Call`.
@@ -116,8 +117,9 @@ def build(
     try:
         _check_values(parameters, call)
         return factory(*given, *call.args, **call.kwargs)
-    except SpecError as error:
-        if error.placed:
+    except UserError as error:
+        is_placed = isinstance(error, SpecError) and error.placed
+        if is_placed or error.exit_code != SpecError.exit_code:
             raise
         raise error_at(call, f"{call.name}: {error}") from error
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
-from jaxcomp.specs import Pipe, argument, build, calls, parse
+from jaxcomp.specs import Count, Pipe, argument, build, calls, parse
 from jaxcomp.training.schedules import Horizon, steps_of
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
@@ -37,7 +37,7 @@ class Stages(NamedTuple):
 
 
 def exponential(
-    keep: float, epochs: int = 5, coefficient: float | None = None
+    keep: float, epochs: Count = 5, coefficient: float | None = None
 ) -> list[float]:
     """keep(e) = max(coefficient^(e + 1), keep) for the first epochs.
 
@@ -51,8 +51,6 @@ def exponential(
         >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
         [0.3162, 0.1, 0.0316, 0.01, 0.0032]
     """
-    if type(epochs) is not int or epochs < 1:
-        raise UserError(f"epochs is a whole number of at least 1, not {epochs!r}")
     factor = keep ** (1 / (epochs + 1)) if coefficient is None else coefficient
     if not 0 < factor < 1:
         raise UserError(f"coefficient is a number between 0 and 1, not {factor!r}")

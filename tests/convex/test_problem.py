@@ -197,11 +197,17 @@ def test_names_are_all_known():
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("synthetic(examples=0)", "examples are 1 or more, not 0"),
-        ("synthetic(features=2.5)", "features are 1 or more, not 2.5"),
-        ("synthetic(noise=1)", "noise is a part from 0 to below 1, not 1"),
-        ("digits(regulariser=-1)", "regulariser is a number from 0, not -1"),
-        ("digits(regulariser='x')", "regulariser is a number from 0, not 'x'"),
+        ("synthetic(examples=0)", "examples is a whole number of at least 1, not 0"),
+        (
+            "synthetic(features=2.5)",
+            "features is a whole number of at least 1",
+        ),
+        ("synthetic(noise=1)", r"noise is a number in \[0, 1\), not 1"),
+        (
+            "digits(regulariser=-1)",
+            "regulariser is a number of at least 0 or None",
+        ),
+        ("digits(regulariser='x')", "a number of at least 0 or None, not 'x'"),
     ],
 )
 def test_bad_arguments_are_shown(spec, message):
