@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
+from jaxcomp.errors import UserError
 from jaxcomp.specs import suggest
 
 from . import digits, sources, tfds_source
