@@ -29,13 +29,19 @@ ROWS = [
     {"wire"},
     {"models"},
     {"data"},
+    {"runs"},
     {"report"},
     {"training"},
     {"convex"},
     {"cli"},
     {"__init__", "__main__"},
 ]
-CLOSED = {"models", "data", "report"}  # import nothing else of jaxcomp
+# Parts that import nothing else of jaxcomp, or only what is named here.
+CLOSED: dict[str, set[str]] = {
+    "models": set(),
+    "data": set(),
+    "report": {"files", "runs"},
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -75,7 +81,8 @@ def test_imports_point_upwards(path):
     for name in used & known:
         assert row(name) <= row(part), f"{part} may not import {name}"
     if part in CLOSED:
-        assert not used & known, f"{part} imports nothing else of jaxcomp"
+        foreign = used & known - CLOSED[part]
+        assert not foreign, f"{part} may not import {foreign}"
 
 
 def _names(tree: ast.AST) -> list[str]:

@@ -55,13 +55,13 @@ def run(args: argparse.Namespace) -> int:
         The exit code: 0, or 1 if there is no report.
     """
     # Other commands of the command line start faster without the report package.
-    from jaxcomp.report import ReportError, write_report
+    from jaxcomp.report import RunError, write_report
 
     try:
         print(write_report(*args.folders))
         if args.png:
             _write_pngs(args.folders, args.png)
-    except (ReportError, OSError) as error:
+    except (RunError, OSError) as error:
         print(f"jaxcomp report: {error}", file=sys.stderr)
         return 1
     return 0

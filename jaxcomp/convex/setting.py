@@ -38,8 +38,8 @@ class Traffic(NamedTuple):
 
     Example:
         >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
-        >>> traffic.sent(3), traffic.ratio(4)
-        (10, 4.0)
+        >>> traffic.sent(3), traffic.dense(4)
+        (10, 80)
     """
 
     wire: tuple[int, ...]
@@ -49,9 +49,9 @@ class Traffic(NamedTuple):
         """Bytes of the first steps of a run."""
         return _total(self.wire, steps)
 
-    def ratio(self, steps: int) -> float:
-        """How many times more the method would have sent without compression."""
-        return _total(self.plain, steps) / max(_total(self.wire, steps), 1)
+    def dense(self, steps: int) -> int:
+        """Bytes of the same steps without compression."""
+        return _total(self.plain, steps)
 
 
 class Setting(NamedTuple):

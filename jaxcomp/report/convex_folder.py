@@ -6,18 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.run_folder import ReportError, Table, read_json, read_table
-
-CONVEX_COLUMNS = (
-    "seed",
-    "step",
-    "epoch",
-    "bytes_sent",
-    "suboptimality",
-    "worst_suboptimality",
-    "consensus_distance",
-    "learning_rate",
-)
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import read_json
+from jaxcomp.runs.metrics import EVALUATIONS
+from jaxcomp.runs.table import Table, read_table
 
 
 class ConvexRun(NamedTuple):
@@ -27,7 +19,7 @@ class ConvexRun(NamedTuple):
         name: Name of the folder.
         config: Content of `config.json`, empty if the file is missing or cut off.
         environment: Content of `environment.json`, empty likewise.
-        metrics: One array per name of `CONVEX_COLUMNS`, one entry per evaluation of
+        metrics: One array per column of `EVALUATIONS`, one entry per evaluation of
             each seed.
     """
 
@@ -62,7 +54,7 @@ def read_convex(folder: str | os.PathLike[str]) -> ConvexRun:
         The run, also of a folder whose run was killed while it wrote.
 
     Raises:
-        ReportError: If there is no complete evaluation in `metrics.csv`.
+        RunError: If there is no complete evaluation in `metrics.csv`.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -73,9 +65,9 @@ def read_convex(folder: str | os.PathLike[str]) -> ConvexRun:
     array([0.25 , 0.125])
     """
     path = Path(folder)
-    metrics = read_table(path / "metrics.csv", CONVEX_COLUMNS, ("seed", "step"))
+    metrics = read_table(path / "metrics.csv", EVALUATIONS)
     if not metrics["step"].size:
-        raise ReportError(
+        raise RunError(
             f"no complete row in {path / 'metrics.csv'}: expected one row per "
             f"evaluation, so the run has to reach its first one"
         )
@@ -97,7 +89,7 @@ def evaluations(run: ConvexRun) -> Evaluations:
         The evaluations, in the order of their steps. A run that was killed has fewer
         seeds at its later steps.
 
-    >>> columns = dict.fromkeys(CONVEX_COLUMNS, np.zeros(3))
+    >>> columns = dict.fromkeys(EVALUATIONS.columns, np.zeros(3))
     >>> columns |= {"step": np.array([5.0, 5.0, 9.0])}
     >>> columns |= {"suboptimality": np.array([0.1, 0.3, 0.05])}
     >>> found = evaluations(ConvexRun("run", {}, {}, columns))

@@ -23,6 +23,7 @@ class Position(NamedTuple):
     own: OwnScores | None = None  # likewise
     sent: float = 0.0  # bytes of the whole run
     growth: Growth = Growth()  # of the residual
+    skipped: float = 0.0  # steps of the epochs that have ended
 
     def with_bytes(self, traffic: Traffic) -> "Position":
         """With the bytes of one more step."""
@@ -49,6 +50,7 @@ def resume(
         own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
         growth=Growth(**saved["growth"]),
+        skipped=saved["skipped"],
     )
     return restored.state, position, restored.step
 
