@@ -35,7 +35,7 @@ CLUSTER = {
 
 
 def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)  # orbax tells every file it touches
+    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     for variable, flag in CLUSTER.items():
