@@ -92,6 +92,8 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         return _list(args) if args.action == "list" else _prepare(args)
+    except BrokenPipeError:
+        raise  # `quietly` knows what to do
     except (data.DataError, ValueError, OSError) as error:
         print(f"jaxcomp data: {error}", file=sys.stderr)
         return 1

@@ -91,6 +91,8 @@ def run(args: argparse.Namespace) -> int:
         if args.draw:
             _draw(graph, args.spec, args.draw)
             print(f"\n{args.draw}")
+    except BrokenPipeError:
+        raise  # `quietly` knows what to do
     except (ValueError, OSError) as error:
         print(f"jaxcomp topology: {error}", file=sys.stderr)
         return 1

@@ -237,14 +237,14 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
 # --- Numbers that are not finite ----------------------------------------------------
 
 
-def poison(monkeypatch, step):
-    """One worker's inputs of one step are NaN: black images, made NaN on the device."""
+def poison(monkeypatch, *steps):
+    """One worker's inputs of some steps are NaN: black images, NaN on the device."""
     original_feed, original_augment = loop.train_feed, data.augment
 
     def feed(*args, **kwargs):
         number = kwargs["start"]
         for images, labels in original_feed(*args, **kwargs):
-            if number == step:
+            if number in steps:
                 images[1] = 0
             yield images, labels
             number += 1
