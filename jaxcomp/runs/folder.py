@@ -31,6 +31,8 @@ CHANGEABLE = {
     "log_every": "decides what is written down, not what is computed",
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
+# Keys that came later, with what runs did before; others that came later were empty.
+ADDED = {"task": "classification"}
 # What a run leaves, beside config.json and environment.json.
 RESULTS = ("checkpoints", "metrics.csv", "state.npz", "steps.csv")
 _OTHERS = ("environment.json", "report.html")
@@ -114,6 +116,7 @@ def check_config(
     if not old:
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
+    old, config = {**ADDED, **old}, {**ADDED, **config}
     differences = [
         f"  {key}: the folder has {_shown(old, key)}, you ask for {_shown(config, key)}"
         for key in sorted((old.keys() | config.keys()) - set(changeable))

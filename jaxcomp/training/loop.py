@@ -124,12 +124,7 @@ def _run(config: Any, pieces: Pieces, frame: Frame) -> Result:
     # State: fresh, or as the newest whole checkpoint left it.
     checkpoints = open_checkpoints(frame.folder / "checkpoints")
     fresh = parallel.spread(pieces.fresh(), pieces.workers)
-    state, position, start = resume(checkpoints, fresh)
-    if start > total:
-        raise RunError(
-            f"{frame.folder} is at step {start}, and train_for={config.train_for!r} "
-            f"ends at step {total}: ask for more, or take another --workdir"
-        )
+    state, position, start = resume(checkpoints, fresh, total)
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     figures = tuple(find_state(fresh.opt_state).info.value.extra)

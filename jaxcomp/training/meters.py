@@ -16,6 +16,7 @@ __all__ = [
     "Totals",
     "check_applied",
     "check_some_applied",
+    "read_totals",
     "step_figures",
 ]
 
@@ -80,6 +81,22 @@ class Totals(NamedTuple):
             else total / (self.counts[name] if kinds[name] == "mean" else 1)
             for name, total in self.sums.items()
         }
+
+
+def read_totals(saved: dict[str, Any]) -> Totals:
+    """The sums in a checkpoint, also in one that names each of them in its own way."""
+    if "sums" in saved:
+        return Totals(**saved)
+    steps, kept = saved["steps"], {"wire": saved["wire"], "traced": saved["traced"]}
+    if not steps:
+        return Totals(**kept)
+    names = {"train_loss": "loss", "train_accuracy": "accuracy"}
+    names |= {name: name for name in ("residual_norm", "gradient_error")}
+    sums = {name: saved[old] for name, old in names.items()} | {"skipped_steps": 0.0}
+    counts = dict.fromkeys(sums, float(steps)) | {"gradient_error": saved["reports"]}
+    if saved["overflow"]:
+        sums["overflow"], counts["overflow"] = saved["overflow"], float(steps)
+    return Totals(steps, **kept, sums=sums, counts=counts)
 
 
 def step_figures(metrics: StepMetrics) -> dict[str, float]:

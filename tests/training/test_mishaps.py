@@ -8,7 +8,7 @@ import pytest
 
 from jaxcomp import report, training
 from jaxcomp.cli import train
-from jaxcomp.runs.errors import RunError
+from jaxcomp.training.meters import read_totals
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 from tests.training.test_loop import poison
 
@@ -67,7 +67,9 @@ def test_what_somebody_left_beside_the_checkpoints_stays(copied, finished):
 
 
 def test_a_longer_run_goes_on_and_a_shorter_one_is_refused(copied):
-    with pytest.raises(RunError, match=r"is at step 22, and train_for='11 steps' ends"):
+    with pytest.raises(
+        ValueError, match=r"at step 22 already, and train_for ends it at"
+    ):
         training.train_and_evaluate(small_config(train_for="11 steps"), copied)
     training.train_and_evaluate(small_config(train_for="23 steps"), copied)
     assert [row["step"] for row in rows(copied / "metrics.csv")] == ["11", "22", "23"]
@@ -156,3 +158,18 @@ def test_a_run_that_skips_every_step_has_failed(tmp_path, monkeypatch, capsys):
     for _ in range(2):  # it has not learned anything by asking again
         assert train.run(small_config(nonfinite="skip"), str(tmp_path)) == 1
         assert "not one of 22 steps was finite" in capsys.readouterr().err
+
+
+def test_the_sums_of_an_older_checkpoint_are_read():
+    older = {"loss": 6.0, "accuracy": 1.5, "gradient_error": 2.0, "residual_norm": 0.5}
+    older |= {"steps": 3, "reports": 2, "wire": 30.0, "traced": 0.0, "overflow": 0.0}
+    totals = read_totals(older)
+    assert totals.figures() == {
+        "train_loss": 2.0,
+        "train_accuracy": 0.5,
+        "gradient_error": 1.0,
+        "residual_norm": 0.5,
+        "skipped_steps": 0.0,
+    }
+    assert totals.bytes_per_step() == 10
+    assert read_totals(totals._asdict()) == totals
