@@ -22,6 +22,7 @@ from jaxcomp.convex import (
 from jaxcomp.data.shards import PARTITIONS, Partition
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
+from jaxcomp.runs.checks import check_sizes, whole_batches
 from jaxcomp.specs import Call, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph
 from jaxcomp.training.schedules import Horizon, steps_of
@@ -78,18 +79,10 @@ def build(config: Any) -> Setting:
             raise ValueError(f"{key} is empty; configs/convex/base.py shows a value")
     problem = _problem(config)
     workers, batch = config.workers, config.batch_size
-    if workers < 1:
-        raise ValueError(f"workers are 1 or more, not {workers}")
-    if batch < 1 or batch % workers:
-        message = f"a batch of {batch} does not divide over {workers} workers"
-        raise ValueError(f"{message}: take a multiple, such as {workers}")
     if config.seeds < 1:
         raise ValueError(f"seeds are 1 or more repetitions, not {config.seeds}")
-    if config.seed < 0:
-        raise ValueError(f"a seed is a whole number from 0, not {config.seed}")
-    horizon = Horizon(problem.examples // batch, batch)
-    if horizon.steps_per_epoch < 1:
-        raise ValueError(f"a batch of {batch} is more than {problem.examples} examples")
+    check_sizes(workers, batch, config.seed)
+    horizon = Horizon(whole_batches(problem.examples, batch), batch)
     partition_of(config, problem.labels, config.seed)
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)

@@ -11,6 +11,7 @@ import numpy as np
 from jaxcomp import data, models, parallel
 from jaxcomp.base import Array, Exchange, Mixer, Tree
 from jaxcomp.make import compressor_for
+from jaxcomp.runs.checks import check_sizes, whole_batches
 from jaxcomp.specs import Call, SpecError, parse, suggest
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.feed import Deal
@@ -47,17 +48,12 @@ def build(config: Any) -> Pieces:
     """Look up and check everything that a config names, before any work is done."""
     _check_choice("batch_norm", config.batch_norm, ("local", "sync"))
     _check_choice("nonfinite", config.nonfinite, ("stop", "skip"))
-    accumulate = config.accumulate
-    if accumulate < 1 or config.batch_size % (accumulate * config.workers):
-        message = (
-            f"a batch of {config.batch_size} does not divide over {config.workers} "
-            f"workers and accumulate={accumulate} parts each"
-        )
-        raise ValueError(message)
+    batch = config.batch_size
+    check_sizes(config.workers, batch, config.seed, config.accumulate)
     workers = parallel.setup(config.workers, config.mapper)
     dataset = _dataset(config)
     count = len(dataset.train_labels)
-    horizon = Horizon(count // config.batch_size, config.batch_size)
+    horizon = Horizon(whole_batches(count, batch), batch)
     deal = _deal(config, dataset, workers.size)
     deal(0)
     total = steps_of(config.train_for, horizon)
