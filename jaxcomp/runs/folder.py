@@ -127,8 +127,9 @@ def check_config(
     ]
     if differences:
         raise RunError(
-            f"{folder} holds a run with another config:\n" + "\n".join(differences) +
-            "\nUse another --workdir, or the same config to go on with that run."
+            f"{folder} holds a run with another config:\n"
+            + "\n".join(differences)
+            + "\nUse another --workdir, or the same config to go on with that run."
         )
 
 

@@ -1,21 +1,25 @@
-"""Numbers as short text with the unit a reader thinks in."""
+"""Numbers as short text with the unit a reader thinks in; a dash for NaN."""
 
 import math
+
+__all__ = [
+    "MISSING",
+    "bytes_text",
+    "number_text",
+    "percent_text",
+    "seconds_text",
+    "times_text",
+]
 
 MISSING = "–"
 
 
 def bytes_text(count: float) -> str:
-    """Writes a number of bytes in decimal units with three digits.
+    """A number of bytes in decimal units with three digits.
 
-    Args:
-        count: Number of bytes, NaN if unknown.
-
-    Returns:
-        For example `"4.29 MB"`, a dash for NaN.
-
-    >>> bytes_text(4_287_654), bytes_text(999_960), bytes_text(12)
-    ('4.29 MB', '1 MB', '12 B')
+    Example:
+        >>> bytes_text(4_287_654), bytes_text(999_960), bytes_text(12)
+        ('4.29 MB', '1 MB', '12 B')
     """
     if not math.isfinite(count):
         return MISSING
@@ -27,16 +31,13 @@ def bytes_text(count: float) -> str:
 
 
 def seconds_text(seconds: float) -> str:
-    """Writes a duration with its two leading units.
+    """A duration with its two leading units.
 
-    Args:
-        seconds: Duration, NaN if unknown.
-
-    Returns:
-        For example `"1 h 02 min"`, a dash for NaN.
-
-    >>> seconds_text(3725), seconds_text(192), seconds_text(8.26), seconds_text(0.0042)
-    ('1 h 02 min', '3 min 12 s', '8.26 s', '4.2 ms')
+    Example:
+        >>> seconds_text(3725), seconds_text(192), seconds_text(8.26)
+        ('1 h 02 min', '3 min 12 s', '8.26 s')
+        >>> seconds_text(0.0042)
+        '4.2 ms'
     """
     if not math.isfinite(seconds):
         return MISSING
@@ -52,48 +53,33 @@ def seconds_text(seconds: float) -> str:
 
 
 def percent_text(fraction: float) -> str:
-    """Writes a fraction as a percentage with two decimals.
+    """A fraction as a percentage with two decimals.
 
-    Args:
-        fraction: Fraction in 0..1, NaN if unknown.
-
-    Returns:
-        For example `"91.25 %"`, a dash for NaN.
-
-    >>> percent_text(0.9125), percent_text(float("nan"))
-    ('91.25 %', '–')
+    Example:
+        >>> percent_text(0.9125), percent_text(float("nan"))
+        ('91.25 %', '–')
     """
     return f"{100 * fraction:.2f} %" if math.isfinite(fraction) else MISSING
 
 
 def times_text(factor: float) -> str:
-    """Writes a factor with three digits.
+    """A factor with three digits.
 
-    Args:
-        factor: The factor, NaN if unknown.
-
-    Returns:
-        For example `"49.9×"`, a dash for NaN.
-
-    >>> times_text(49.93), times_text(1.0)
-    ('49.9×', '1×')
+    Example:
+        >>> times_text(49.93), times_text(1.0)
+        ('49.9×', '1×')
     """
     return f"{_three_digits(factor)}×" if math.isfinite(factor) else MISSING
 
 
 def number_text(value: float) -> str:
-    """Writes a number with four digits, or all digits of a moderate whole part.
+    """A number with four digits, or all digits of a moderate whole part.
 
-    Args:
-        value: The number, NaN if unknown.
-
-    Returns:
-        For example `"0.3127"` or `"50,000"`, a dash for NaN.
-
-    >>> number_text(0.312653), number_text(50000.0), number_text(4003.2)
-    ('0.3127', '50,000', '4,003')
-    >>> number_text(2.5e30), number_text(float("inf"))
-    ('2.5e+30', 'inf')
+    Example:
+        >>> number_text(0.312653), number_text(50000.0), number_text(4003.2)
+        ('0.3127', '50,000', '4,003')
+        >>> number_text(2.5e30), number_text(float("inf"))
+        ('2.5e+30', 'inf')
     """
     if math.isnan(value):
         return MISSING
