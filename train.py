@@ -14,6 +14,7 @@ import sys
 from absl import app, flags, logging
 from ml_collections import config_flags
 
+from jaxcomp.cli.pipes import quietly
 from jaxcomp.cli.train import parse_flags, run
 
 CONFIG = config_flags.DEFINE_config_file(
@@ -34,13 +35,13 @@ CLUSTER = {
 
 
 def main(argv: list[str]) -> None:
-    logging.set_verbosity(logging.WARNING)  # orbax tells every file it touches
+    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
     if len(argv) > 1:
         raise app.UsageError(f"unknown arguments: {' '.join(argv[1:])}")
     for variable, flag in CLUSTER.items():
         if flag.value is not None:
             os.environ[variable] = str(flag.value)
-    sys.exit(run(CONFIG.value, WORKDIR.value, EVALUATE.value))
+    sys.exit(quietly(lambda: run(CONFIG.value, WORKDIR.value, EVALUATE.value)))
 
 
 if __name__ == "__main__":

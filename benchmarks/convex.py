@@ -18,10 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.convex import runner
-from jaxcomp.convex.record import Row
 from jaxcomp.report import style
 from jaxcomp.report.convex_plot import Block, Curve, plot_suboptimality
-from jaxcomp.report.units import bytes_text
+from jaxcomp.runs.frame import closing_lines
+from jaxcomp.runs.metrics import Evaluation
+from jaxcomp.runs.units import bytes_text
 
 __all__ = ["LEVELS", "LINES", "Line", "main", "reached"]
 
@@ -137,14 +138,17 @@ def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Sum
         result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
     except (ValueError, runner.Diverged) as error:
         raise SystemExit(f"{error}") from None
-    print(f"{line.config}, {partition}\n{runner.closing_lines(result)}", flush=True)
+    lines = closing_lines(runner.summary(result), result.folder)
+    print(f"{line.config}, {partition}\n{lines}", flush=True)
     steps = sorted({row.step for row in result.rows})
     method = f"{config.mixer or config.exchange}, {config.compressor}"
     of_step = {step: [r for r in result.rows if r.step == step] for step in steps}
     return [_joined(partition, line.config, method, of_step[step]) for step in steps]
 
 
-def _joined(partition: str, config: str, method: str, rows: list[Row]) -> Summary:
+def _joined(
+    partition: str, config: str, method: str, rows: list[Evaluation]
+) -> Summary:
     values = [row.suboptimality for row in rows]
     return Summary(
         partition=partition,

@@ -26,7 +26,7 @@ from benchmarks.convex import BASELINE, PARTITIONS, SORTED
 from jaxcomp.convex import Facts, make_average, make_rate, objective
 from jaxcomp.convex.setting import Setting, build, partition_of
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation
-from jaxcomp.report.units import bytes_text
+from jaxcomp.runs.units import bytes_text
 
 __all__ = ["LEVELS", "Grid", "Method", "Run", "crossing", "main", "measure"]
 

@@ -36,14 +36,18 @@ class _Manifest(NamedTuple):
     digests: dict[str, str]
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write `text` to `path` so that a kill leaves the old file or the new one."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a file so that a kill or a full disk leaves the old one or the new one."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    whole = content.encode() if isinstance(content, str) else content
+    try:
+        with open(temporary, "wb") as file:
+            file.write(whole)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

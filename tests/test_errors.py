@@ -9,11 +9,11 @@ from jaxcomp.cli import train
 from jaxcomp.convex import NotConverged
 from jaxcomp.convex.runner import Diverged
 from jaxcomp.data import DataError
-from jaxcomp.report.run_folder import ReportError
+from jaxcomp.runs.errors import RunError
 from jaxcomp.specs import Call, Range, build, check
 from tests.training.small import small_config
 
-WRONG = [UserError, SpecError, ReportError]
+WRONG = [UserError, SpecError, RunError]
 FAILED = [DataError, CheckpointError, training.NonFinite, NotConverged, Diverged]
 
 

@@ -30,6 +30,7 @@ ROWS = [
     {"wire"},
     {"models"},
     {"data"},
+    {"runs"},
     {"report"},
     {"tasks"},
     {"training"},
@@ -41,7 +42,7 @@ ROWS = [
 CLOSED: dict[str, set[str]] = {
     "models": {"specs", "errors"},
     "data": {"specs", "errors"},
-    "report": {"errors"},
+    "report": {"errors", "files", "runs"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 

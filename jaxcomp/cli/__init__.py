@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 from jaxcomp._version import __version__
 from jaxcomp.cli import data, report, topology
+from jaxcomp.cli.pipes import quietly
 
 __all__ = ["COMMANDS", "main"]
 
@@ -24,4 +25,4 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in COMMANDS:
         command.add_parser(subparsers)
     args = parser.parse_args(argv)
-    return args.run(args)
+    return quietly(lambda: args.run(args))

@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
     """
     try:
         return _list(args) if args.action == "list" else _prepare(args)
+    except BrokenPipeError:
+        raise  # `quietly` knows what to do
     except (UserError, OSError) as error:
         print(f"jaxcomp data: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

@@ -63,6 +63,8 @@ def run(args: argparse.Namespace) -> int:
         print(write_report(*args.folders))
         if args.png:
             _write_pngs(args.folders, args.png)
+    except BrokenPipeError:
+        raise  # `quietly` knows what to do
     except (UserError, OSError) as error:
         print(f"jaxcomp report: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

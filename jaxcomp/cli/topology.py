@@ -93,6 +93,8 @@ def run(args: argparse.Namespace) -> int:
         if args.draw:
             _draw(graph, args.spec, args.draw)
             print(f"\n{args.draw}")
+    except BrokenPipeError:
+        raise  # `quietly` knows what to do
     except (UserError, OSError) as error:
         print(f"jaxcomp topology: {error}", file=sys.stderr)
         return getattr(error, "exit_code", 1)

@@ -2,18 +2,21 @@
 
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from absl import app, flags
 
 from jaxcomp import report, training
 from jaxcomp.errors import UserError
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.frame import closing_lines
+from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.specs import suggest
-from jaxcomp.training.progress import bytes_text
 
-__all__ = ["closing_lines", "parse_flags", "run"]
+__all__ = ["parse_flags", "run"]
 
 
 def parse_flags(argv: list[str]) -> list[str]:
@@ -51,69 +54,65 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
       workdir: run folder.
       evaluate: None trains; "best" or "latest" evaluates that checkpoint.
     """
-    if "problem" in config:
-        return _run_convex(config, workdir, evaluate)
+    kind = _convex() if "problem" in config else _training()
     try:
         if evaluate:
-            scores = training.evaluate(config, workdir, evaluate)
-            print(
-                f"{evaluate} checkpoint, step {scores['step']}: test loss "
-                f"{scores['test_loss']:.4f}, accuracy {scores['test_accuracy']:.2%}"
-            )
+            line = kind.evaluate(config, workdir, evaluate)
+            if jax.process_index() == 0:
+                print(f"{evaluate} checkpoint, {line}")
             return 0
-        result = training.train_and_evaluate(config, workdir)
-    except training.Interrupted as interruption:
-        print(f"{interruption}\nGo on with the same command.", file=sys.stderr)
+        result = kind.run(config, workdir)
+        if jax.process_index() == 0:
+            page = report.write_report(workdir)
+            print(closing_lines(kind.summary(result), Path(workdir), page))
+    except Interrupted as interruption:
+        lines = [str(interruption), *_report_so_far(workdir)]
+        print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
     except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
         return error.exit_code
-    if jax.process_index() == 0:
-        print(closing_lines(result, report.write_report(workdir)))
     return 0
 
 
-def _run_convex(config: Any, workdir: str, evaluate: str | None) -> int:
-    """Solve a problem of the convex testbed; returns the exit code."""
+class _Kind(NamedTuple):
+    """What runs of one kind are made of."""
+
+    run: Callable[[Any, str], Any]
+    evaluate: Callable[[Any, str, str], str]
+    summary: Callable[[Any], dict[str, str]]
+
+
+def _training() -> _Kind:
+    def evaluate(config: Any, workdir: str, which: str) -> str:
+        scores = training.evaluate(config, workdir, which)
+        return (
+            f"step {scores['step']}: test loss {scores['test_loss']:.4f}, "
+            f"accuracy {scores['test_accuracy']:.2%}"
+        )
+
+    run = training.train_and_evaluate
+    return _Kind(run, evaluate, training.summary)
+
+
+def _convex() -> _Kind:
     from jaxcomp.convex import runner
 
+    def evaluate(config: Any, workdir: str, which: str) -> str:
+        row = runner.evaluate(config, workdir, which)
+        return (
+            f"seed {row.seed}, step {row.step}: suboptimality "
+            f"{row.suboptimality:.3g}, worst {row.worst_suboptimality:.3g}"
+        )
+
+    return _Kind(runner.run, evaluate, runner.summary)
+
+
+def _report_so_far(workdir: str) -> list[str]:
+    """Write the report of an interrupted run, if an epoch has ended."""
+    if jax.process_index() != 0:
+        return []
     try:
-        if evaluate:
-            message = (
-                "a convex run evaluates as it goes, into metrics.csv: no --evaluate"
-            )
-            raise UserError(message)
-        result = runner.run(config, workdir)
-    except training.Interrupted as interruption:
-        print(f"{interruption}\nGo on with the same command.", file=sys.stderr)
-        return 128 + interruption.signum
-    except UserError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return error.exit_code
-    print(runner.closing_lines(result))
-    print(f"report         {report.write_report(workdir)}")
-    return 0
-
-
-def closing_lines(result: training.Result, page: Path) -> str:
-    """The end of a run in four lines."""
-    traffic, steps, own = result.traffic, result.steps, result.own
-    last, best = result.test_accuracy, result.best_accuracy
-    verb = "would have sent" if traffic.simulated else "sent"
-    return "\n".join(
-        [
-            f"test accuracy  {last:.2%} (best {best:.2%})"
-            f"{' of the mean model' if own else ''}",
-            *(
-                [f"own models     {own.mean:.2%} on average, {own.worst:.2%} the worst"]
-                if own
-                else []
-            ),
-            f"each worker    {verb} {bytes_text(traffic.wire * steps)} instead of "
-            f"{bytes_text(traffic.dense * steps)} ({traffic.ratio:.3g}x less"
-            f"{', as traced' if traffic.unread else ''}) in "
-            f"{steps} steps, {result.seconds:.1f} s",
-            f"run folder     {result.folder}",
-            f"report         {page}",
-        ]
-    )
+        return [f"report so far: {report.write_report(workdir)}"]
+    except RunError:
+        return []

@@ -1,12 +1,9 @@
 """What a convex run leaves in its folder: metrics.csv, and a state to go on from."""
 
-import csv
 import hashlib
 import io
-import os
 import warnings
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,30 +12,11 @@ import numpy as np
 
 from jaxcomp.convex.simulation import Crew
 from jaxcomp.files import write_atomically
+from jaxcomp.runs.metrics import EVALUATIONS, Evaluation
+from jaxcomp.runs.table import read_table
 from jaxcomp.trees import name_of
 
-__all__ = [
-    "Row",
-    "State",
-    "append_row",
-    "load_state",
-    "read_rows",
-    "save_state",
-    "write_rows",
-]
-
-
-class Row(NamedTuple):
-    """An evaluation: a line of metrics.csv."""
-
-    seed: int
-    step: int
-    epoch: float
-    bytes_sent: int  # by one worker since the start
-    suboptimality: float  # f(mean of the workers' averages) - f*
-    worst_suboptimality: float  # of one worker's average
-    consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
-    learning_rate: float  # of the last step
+__all__ = ["State", "load_state", "read_rows", "save_state"]
 
 
 class State(NamedTuple):
@@ -50,45 +28,26 @@ class State(NamedTuple):
     rows: int  # of metrics.csv
 
 
-def read_rows(path: Path) -> list[Row]:
-    """The rows of a metrics.csv before the first that a kill has cut off.
+def read_rows(path: Path) -> list[Evaluation]:
+    """The evaluations in a metrics.csv, in the order in which a run comes to them.
 
     Example:
         >>> import tempfile
-        >>> row = Row(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
+        >>> from jaxcomp.runs.table import open_table
+        >>> row = Evaluation(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     path = Path(folder) / "metrics.csv"
-        ...     write_rows(path, [row])
-        ...     append_row(path, row._replace(step=20))
-        ...     [row.step for row in read_rows(path)]
-        [10, 20]
+        ...     append = open_table(path, EVALUATIONS, lambda row: True)
+        ...     append(row._asdict())
+        ...     read_rows(path) == [row]
+        True
     """
-    if not path.exists():
-        return []
-    rows, kinds = [], Row.__annotations__
-    with open(path, newline="", encoding="utf-8") as file:
-        for found in csv.DictReader(file):
-            try:
-                row = Row(**{name: kinds[name](found[name]) for name in Row._fields})
-            except (KeyError, TypeError, ValueError):  # no field, or part of a number
-                break
-            rows.append(row)
-    return rows
-
-
-def write_rows(path: Path, rows: Sequence[Row]) -> None:
-    """A metrics.csv with these rows and no others."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
-    writer.writerow(Row._fields)
-    writer.writerows(map(_shown, rows))
-    write_atomically(path, text.getvalue())
-
-
-def append_row(path: Path, row: Row) -> None:
-    """One more row of a metrics.csv."""
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerow(_shown(row))
+    table = read_table(path, EVALUATIONS)
+    kinds = Evaluation.__annotations__.values()
+    return [
+        Evaluation(*(kind(value) for kind, value in zip(kinds, row, strict=True)))
+        for row in zip(*table.values(), strict=True)
+    ]
 
 
 def save_state(path: Path, state: State) -> None:
@@ -96,12 +55,7 @@ def save_state(path: Path, state: State) -> None:
     arrays = {name: np.asarray(leaf) for name, leaf in _named(state).items()}
     whole = io.BytesIO()
     np.savez(whole, allow_pickle=False, sha256=_digest(arrays), **arrays)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(whole.getvalue())
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    write_atomically(path, whole.getvalue())
 
 
 def load_state(path: Path, like: Crew) -> State | None:
@@ -151,7 +105,3 @@ def _digest(arrays: dict[str, np.ndarray]) -> str:
         total.update(name.encode())
         total.update(np.ascontiguousarray(arrays[name]).tobytes())
     return total.hexdigest()
-
-
-def _shown(row: Row) -> list[str]:
-    return [f"{v:.10g}" if isinstance(v, float) else str(v) for v in row]

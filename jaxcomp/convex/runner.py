@@ -2,30 +2,27 @@
 
 import json
 import math
-from collections.abc import Callable
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxcomp.convex import objective
-from jaxcomp.convex.record import (
-    Row,
-    State,
-    append_row,
-    load_state,
-    read_rows,
-    save_state,
-    write_rows,
-)
+from jaxcomp.convex.record import State, load_state, read_rows, save_state
 from jaxcomp.convex.setting import Setting, Traffic, build, partition_of
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.errors import RunFailed
-from jaxcomp.training.interrupt import Interrupted, catch_signals
-from jaxcomp.training.progress import Display, bytes_text, display
-from jaxcomp.training.run_folder import open_run
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import check_config
+from jaxcomp.runs.frame import Frame, framed, traffic_line
+from jaxcomp.runs.interrupt import Interrupted
+from jaxcomp.runs.metrics import EVALUATIONS, Evaluation
+from jaxcomp.runs.progress import Display
+from jaxcomp.runs.table import open_table
+from jaxcomp.runs.units import bytes_text
 
-__all__ = ["Diverged", "Result", "closing_lines", "run"]
+__all__ = ["Diverged", "Result", "evaluate", "run", "summary"]
 
 _STATE, _TABLE = "state.npz", "metrics.csv"
 # f(0) - f* grown by this much will not come back in any run worth waiting for.
@@ -39,7 +36,7 @@ class Diverged(RunFailed, ArithmeticError):
 class Result(NamedTuple):
     """What a run ends with."""
 
-    rows: list[Row]  # of all seeds
+    rows: list[Evaluation]  # of all seeds
     optimum: float  # f*
     start: float  # f(0) - f*
     steps: int
@@ -47,12 +44,12 @@ class Result(NamedTuple):
     folder: Path
 
     @property
-    def finals(self) -> list[Row]:
+    def finals(self) -> list[Evaluation]:
         """The last evaluation of each seed."""
         return [row for row in self.rows if row.step == self.steps]
 
 
-def run(config: Any, workdir: str | Path) -> Result:
+def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """Solve a convex problem as a config says, from where the folder's run stands.
 
     Args:
@@ -69,7 +66,7 @@ def run(config: Any, workdir: str | Path) -> Result:
       Diverged: says at which step, and what to lower.
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    folder, setting = Path(workdir), build(config)
+    setting = build(config)
     start = objective(setting.problem).value(np.zeros(setting.problem.dimension))
     facts = {
         "problem": setting.problem.name,
@@ -81,53 +78,71 @@ def run(config: Any, workdir: str | Path) -> Result:
         "plain_bytes_per_step": list(setting.traffic.plain),
         "simulated": True,
     }
-    open_run(folder, json.loads(config.to_json()), facts)
     above = start - setting.optimum.value
-    with (
-        catch_signals() as caught,
-        display(setting.total_steps * config.seeds) as show,
-    ):
-        show.say(_headline(setting))
-        rows = _run(config, folder, setting, above, show, caught)
-    return Result(
-        rows=rows,
-        optimum=setting.optimum.value,
-        start=above,
-        steps=setting.total_steps,
-        traffic=setting.traffic,
-        folder=folder,
-    )
+    total = setting.total_steps * config.seeds
+    with framed(workdir, json.loads(config.to_json()), facts, total) as frame:
+        frame.show.say(_headline(setting))
+        rows = _run(config, setting, above, frame)
+        return Result(
+            rows=rows,
+            optimum=setting.optimum.value,
+            start=above,
+            steps=setting.total_steps,
+            traffic=setting.traffic,
+            folder=frame.folder,
+        )
 
 
-def closing_lines(result: Result) -> str:
-    """The end of a run in three lines."""
+def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
+    """The evaluation of the state that a run has saved.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      which: "latest"; a convex run keeps no other state.
+
+    Example:
+        >>> evaluate(None, "runs/convex", "best")
+        Traceback (most recent call last):
+        jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
+    """
+    if which != "latest":
+        raise RunError(
+            "a convex run saves its latest state alone: --evaluate=latest. All of its "
+            f"evaluations are in metrics.csv of {workdir}"
+        )
+    folder = Path(workdir)
+    check_config(folder, json.loads(config.to_json()))
+    setting = build(config)
+    state = load_state(folder / _STATE, make_simulation(setting).start())
+    if state is None:
+        raise RunError(f"{workdir} holds no saved state; let it run first")
+    return _evaluate(setting, state, config.seed + state.repetition)
+
+
+def summary(result: Result) -> dict[str, str]:
+    """What a run ends with, for people."""
     ends = [row.suboptimality for row in result.finals]
-    sent = bytes_text(result.traffic.sent(result.steps))
-    less = f"{result.traffic.ratio(result.steps):.3g}x less than without compression"
     seeds = f"seed {result.finals[0].seed}"
     if len(ends) > 1:
         seeds = f"{len(ends)} seeds, {min(ends):.3g} to {max(ends):.3g}"
-    return "\n".join(
-        [
-            f"suboptimality  {np.median(ends):.3g} ({seeds}), from {result.start:.3g}",
-            f"each worker    would have sent {sent} ({less}) in {result.steps} steps",
-            f"run folder     {result.folder}",
-        ]
-    )
+    steps = result.steps
+    sent, dense = result.traffic.sent(steps), result.traffic.dense(steps)
+    return {
+        "suboptimality": f"{np.median(ends):.3g} ({seeds}), from {result.start:.3g}",
+        "each worker": traffic_line(sent, dense, steps, moved=False),
+    }
 
 
-def _run(
-    config: Any,
-    folder: Path,
-    setting: Setting,
-    above: float,
-    show: Display,
-    caught: Callable[[], int | None],
-) -> list[Row]:
+def _run(config: Any, setting: Setting, above: float, frame: Frame) -> list[Evaluation]:
     """All repetitions, an evaluation at a time."""
+    folder, show = frame.folder, frame.show
     simulation, total = make_simulation(setting), setting.total_steps
     state, rows = _resume(config, folder, setting, simulation.start(), show)
-    write_rows(folder / _TABLE, rows)
+    known = {(row.seed, row.step) for row in rows}
+    append = open_table(
+        folder / _TABLE, EVALUATIONS, lambda row: (row["seed"], row["step"]) in known
+    )
     while True:
         seed = config.seed + state.repetition
         divided = partition_of(config, setting.problem.labels, seed)
@@ -137,11 +152,11 @@ def _run(
             crew = simulation.advance(state.crew, batches, seed)
             state = State(crew, state.repetition, last, state.rows + 1)
             rows.append(_evaluate(setting, state, seed))
-            append_row(folder / _TABLE, rows[-1])
+            append(rows[-1]._asdict())
             _report(rows[-1], setting, state, show)
             _check(rows[-1], above, config)
             due = last // setting.save_steps > first // setting.save_steps
-            signum = caught()
+            signum = frame.caught()
             if due or signum or last == total:
                 save_state(folder / _STATE, state)
             if signum:
@@ -154,7 +169,7 @@ def _run(
 
 def _resume(
     config: Any, folder: Path, setting: Setting, fresh: Crew, show: Display
-) -> tuple[State, list[Row]]:
+) -> tuple[State, list[Evaluation]]:
     """Where the folder's run stands, and its rows up to there; or a new run."""
     state, rows = load_state(folder / _STATE, fresh), read_rows(folder / _TABLE)
     if state is None:
@@ -168,9 +183,9 @@ def _resume(
     return state, rows[: state.rows]
 
 
-def _evaluate(setting: Setting, state: State, seed: int) -> Row:
+def _evaluate(setting: Setting, state: State, seed: int) -> Evaluation:
     found = score(setting, state.crew)
-    return Row(
+    return Evaluation(
         seed=seed,
         step=state.step,
         epoch=state.step / setting.horizon.steps_per_epoch,
@@ -180,7 +195,7 @@ def _evaluate(setting: Setting, state: State, seed: int) -> Row:
     )
 
 
-def _report(row: Row, setting: Setting, state: State, show: Display) -> None:
+def _report(row: Evaluation, setting: Setting, state: State, show: Display) -> None:
     """The bar moves at every evaluation; a line stays about ten times a seed."""
     total = setting.total_steps
     done = state.repetition * total + row.step
@@ -195,7 +210,7 @@ def _report(row: Row, setting: Setting, state: State, show: Display) -> None:
         )
 
 
-def _check(row: Row, above: float, config: Any) -> None:
+def _check(row: Evaluation, above: float, config: Any) -> None:
     """End a run that is lost, with what might save the next one."""
     if math.isfinite(row.suboptimality) and row.suboptimality <= _LOST * above:
         return

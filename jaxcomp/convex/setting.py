@@ -23,6 +23,7 @@ from jaxcomp.data.shards import PARTITIONS, Partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
+from jaxcomp.runs.checks import check_sizes, whole_batches
 from jaxcomp.specs import Call, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph
 from jaxcomp.training.schedules import Horizon, steps_of
@@ -39,8 +40,8 @@ class Traffic(NamedTuple):
 
     Example:
         >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
-        >>> traffic.sent(3), traffic.ratio(4)
-        (10, 4.0)
+        >>> traffic.sent(3), traffic.dense(4)
+        (10, 80)
     """
 
     wire: tuple[int, ...]
@@ -50,9 +51,9 @@ class Traffic(NamedTuple):
         """Bytes of the first steps of a run."""
         return _total(self.wire, steps)
 
-    def ratio(self, steps: int) -> float:
-        """How many times more the method would have sent without compression."""
-        return _total(self.plain, steps) / max(_total(self.wire, steps), 1)
+    def dense(self, steps: int) -> int:
+        """Bytes of the same steps without compression."""
+        return _total(self.plain, steps)
 
 
 class Setting(NamedTuple):
@@ -79,18 +80,10 @@ def build(config: Any) -> Setting:
             raise UserError(f"{key} is empty; configs/convex/base.py shows a value")
     problem = _problem(config)
     workers, batch = config.workers, config.batch_size
-    if workers < 1:
-        raise UserError(f"workers are 1 or more, not {workers}")
-    if batch < 1 or batch % workers:
-        message = f"a batch of {batch} does not divide over {workers} workers"
-        raise UserError(f"{message}: take a multiple, such as {workers}")
     if config.seeds < 1:
         raise UserError(f"seeds are 1 or more repetitions, not {config.seeds}")
-    if config.seed < 0:
-        raise UserError(f"a seed is a whole number from 0, not {config.seed}")
-    horizon = Horizon(problem.examples // batch, batch)
-    if horizon.steps_per_epoch < 1:
-        raise UserError(f"a batch of {batch} is more than {problem.examples} examples")
+    check_sizes(workers, batch, config.seed)
+    horizon = Horizon(whole_batches(problem.examples, batch), batch)
     partition_of(config, problem.labels, config.seed)
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)

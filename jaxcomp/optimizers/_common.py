@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Clock, Exchange, Tree, ticked
+from jaxcomp.errors import UserError
 from jaxcomp.transform import distributed
 
 __all__ = ["Rate", "check_bare", "decay_by", "scale_by_rate", "step_along"]
@@ -29,7 +30,7 @@ def check_bare(exchange: Exchange, name: str) -> None:
             f"{name} puts its own memory around the exchange, and {exchange.name!r} "
             "has one: make_exchange(..., memory='none')"
         )
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
@@ -48,7 +49,7 @@ def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
         (-1.5, 2)
     """
     if isinstance(rate, int | float) and not rate >= 0:
-        raise ValueError(f"a rate is a number from 0 or a schedule, not {rate!r}")
+        raise UserError(f"a rate is a number from 0 or a schedule, not {rate!r}")
 
     def init(params: Tree) -> Clock:
         return Clock(jnp.int32(0))

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, Clock, Exchange, Tree, ticked
+from jaxcomp.errors import UserError
 from jaxcomp.exchanges import dense_step
 from jaxcomp.memory import error_feedback, shared_momentum
 from jaxcomp.optimizers._common import Rate, check_bare, decay_by, scale_by_rate
@@ -120,13 +121,13 @@ def scale_by_one_bit_adam(
     """
     for name, factor in (("b1", b1), ("b2", b2)):
         if not 0 <= factor < 1:
-            raise ValueError(f"{name} is a factor in [0, 1), not {factor!r}")
+            raise UserError(f"{name} is a factor in [0, 1), not {factor!r}")
     if dense_steps < 1:
         message = (
             "learns its variance in dense first steps: dense_steps is at least 1, not "
             f"{dense_steps!r}"
         )
-        raise ValueError(message)
+        raise UserError(message)
 
     def init(params: Tree) -> OneBitAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)

@@ -6,12 +6,13 @@ written on any machine that has the folder, without JAX devices and without the 
 
 from jaxcomp.report.convex_folder import ConvexRun, read_convex
 from jaxcomp.report.html import all_convex, write_report
-from jaxcomp.report.run_folder import ReportError, Run, read_run
+from jaxcomp.report.run_folder import Run, read_run
+from jaxcomp.runs.errors import RunError
 
 __all__ = [
     "ConvexRun",
-    "ReportError",
     "Run",
+    "RunError",
     "all_convex",
     "read_convex",
     "read_run",

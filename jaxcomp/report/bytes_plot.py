@@ -8,10 +8,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from jaxcomp.report import style
-from jaxcomp.report.run_folder import Run, Table
+from jaxcomp.report.run_folder import Run
 from jaxcomp.report.summary import bytes_sent
 from jaxcomp.report.titles import mixer_title
-from jaxcomp.report.units import bytes_text, number_text, percent_text, times_text
+from jaxcomp.runs.table import Table
+from jaxcomp.runs.units import bytes_text, number_text, percent_text, times_text
 
 # Below this ratio of the largest to the smallest position a linear axis shows more.
 LOG_RATIO = 8.0

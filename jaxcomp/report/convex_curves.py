@@ -10,8 +10,8 @@ from matplotlib.figure import Figure
 from jaxcomp.report import style
 from jaxcomp.report.convex_folder import ConvexRun, evaluations
 from jaxcomp.report.convex_plot import Block, Curve, plot_suboptimality
-from jaxcomp.report.run_folder import ReportError
 from jaxcomp.report.titles import convex_problem, method_names
+from jaxcomp.runs.errors import RunError
 
 COLOURS = (
     style.BLUE,
@@ -37,17 +37,17 @@ def draw_runs(runs: Sequence[ConvexRun]) -> Figure:
         The figure.
 
     Raises:
-        ReportError: If there are more runs than colours, or nothing to draw.
+        RunError: If there are more runs than colours, or nothing to draw.
     """
     drawable = [run for run in runs if _seen(run).any()]
     if not drawable:
-        raise ReportError(
+        raise RunError(
             f"no suboptimality above 0 in {runs[0].name}: there is nothing to draw"
         )
     names = _labels(drawable)
     unique = list(dict.fromkeys(names))
     if len(unique) > len(COLOURS):
-        raise ReportError(
+        raise RunError(
             f"got {len(unique)} convex runs, expected {len(COLOURS)} at most: their "
             f"curves could not be told apart"
         )

@@ -6,35 +6,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.run_folder import ReportError, Table, read_json, read_table
-
-CONVEX_COLUMNS = (
-    "seed",
-    "step",
-    "epoch",
-    "bytes_sent",
-    "suboptimality",
-    "worst_suboptimality",
-    "consensus_distance",
-    "learning_rate",
-)
+from jaxcomp.report.run_folder import read_metrics
+from jaxcomp.runs.folder import read_json
+from jaxcomp.runs.metrics import EVALUATIONS
+from jaxcomp.runs.table import Table
 
 
 class ConvexRun(NamedTuple):
-    """What a run folder of the convex testbed holds.
-
-    Attributes:
-        name: Name of the folder.
-        config: Content of `config.json`, empty if the file is missing or cut off.
-        environment: Content of `environment.json`, empty likewise.
-        metrics: One array per name of `CONVEX_COLUMNS`, one entry per evaluation of
-            each seed.
-    """
+    """What the folder of a convex run holds; like `Run`."""
 
     name: str
     config: dict[str, Any]
     environment: dict[str, Any]
-    metrics: Table
+    metrics: Table  # the columns of `EVALUATIONS`, an entry per evaluation of each seed
 
 
 class Evaluations(NamedTuple):
@@ -53,37 +37,29 @@ class Evaluations(NamedTuple):
 
 
 def read_convex(folder: str | os.PathLike[str]) -> ConvexRun:
-    r"""Reads a run folder of the convex testbed.
+    r"""The convex run in a folder, also one that was killed while it wrote.
 
     Args:
-        folder: Folder that a convex run wrote.
-
-    Returns:
-        The run, also of a folder whose run was killed while it wrote.
+      folder: of a convex run.
 
     Raises:
-        ReportError: If there is no complete evaluation in `metrics.csv`.
+      RunError: there is no complete evaluation in metrics.csv.
 
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     table = "seed,step,suboptimality\n0,10,0.25\n0,20,0.125\n0,30,0."
-    ...     _ = Path(folder, "metrics.csv").write_text(table)
-    ...     run = read_convex(folder)
-    >>> run.metrics["suboptimality"]
-    array([0.25 , 0.125])
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     table = "seed,step,suboptimality\n0,10,0.25\n0,20,0.125\n0,30,0."
+        ...     _ = Path(folder, "metrics.csv").write_text(table)
+        ...     run = read_convex(folder)
+        >>> run.metrics["suboptimality"]
+        array([0.25 , 0.125])
     """
     path = Path(folder)
-    metrics = read_table(path / "metrics.csv", CONVEX_COLUMNS, ("seed", "step"))
-    if not metrics["step"].size:
-        raise ReportError(
-            f"no complete row in {path / 'metrics.csv'}: expected one row per "
-            f"evaluation, so the run has to reach its first one"
-        )
     return ConvexRun(
         name=path.resolve().name,
         config=read_json(path / "config.json"),
         environment=read_json(path / "environment.json"),
-        metrics=metrics,
+        metrics=read_metrics(path, EVALUATIONS, "evaluation"),
     )
 
 
@@ -97,7 +73,7 @@ def evaluations(run: ConvexRun) -> Evaluations:
         The evaluations, in the order of their steps. A run that was killed has fewer
         seeds at its later steps.
 
-    >>> columns = dict.fromkeys(CONVEX_COLUMNS, np.zeros(3))
+    >>> columns = dict.fromkeys(EVALUATIONS.columns, np.zeros(3))
     >>> columns |= {"step": np.array([5.0, 5.0, 9.0])}
     >>> columns |= {"suboptimality": np.array([0.1, 0.3, 0.05])}
     >>> found = evaluations(ConvexRun("run", {}, {}, columns))

@@ -11,7 +11,7 @@ from jaxcomp.report.convex_folder import (
 )
 from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
 from jaxcomp.report.titles import convex_problem, convex_title, method_names
-from jaxcomp.report.units import bytes_text, number_text, times_text
+from jaxcomp.runs.units import bytes_text, number_text, times_text
 
 CAPTION = (
     "Suboptimality f(x) − f* of the mean over workers of their averaged models: left "
@@ -56,7 +56,7 @@ def render_convex_page(runs: Sequence[ConvexRun]) -> str:
         The page as text; the same runs give the same text.
 
     Raises:
-        ReportError: If the runs do not fit into one plot.
+        RunError: If the runs do not fit into one plot.
     """
     # Matplotlib takes most of a second to import; only whoever draws pays for it.
     from jaxcomp.report.convex_curves import draw_runs

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from jaxcomp.report import style
-from jaxcomp.report.units import bytes_text, number_text
+from jaxcomp.runs.units import bytes_text, number_text
 
 _WIDTH, _ROW = 9.6, 3.3  # inches
 _LEFT, _RIGHT, _BETWEEN = 0.85, 1.85, 0.35

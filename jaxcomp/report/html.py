@@ -4,14 +4,16 @@ import math
 import os
 from pathlib import Path
 
+from jaxcomp.files import write_atomically
 from jaxcomp.report.convex_folder import read_convex
 from jaxcomp.report.convex_page import render_convex_page
 from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
-from jaxcomp.report.run_folder import ReportError, Run, is_convex, read_run
+from jaxcomp.report.run_folder import Run, is_convex, read_run
 from jaxcomp.report.summary import Summary, summarize
 from jaxcomp.report.tables import metrics_table
 from jaxcomp.report.titles import method_title, mixer_title
-from jaxcomp.report.units import (
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.units import (
     bytes_text,
     number_text,
     percent_text,
@@ -30,6 +32,10 @@ _ALARMS = {
         "bytes are those of the traced step: the compiled program could not be read. "
         "The run's console says which line of it."
     ),
+    "skipped_steps": (
+        "steps were left out, because a loss or a gradient in them was not finite. "
+        "The table of epochs says how many."
+    ),
 }
 
 
@@ -45,7 +51,7 @@ def write_report(*folders: str | os.PathLike[str]) -> Path:
         it meanwhile sees the old page or the new one.
 
     Raises:
-        ReportError: If a folder holds no run with a finished epoch or evaluation, or
+        RunError: If a folder holds no run with a finished epoch or evaluation, or
             if the runs do not fit on one page.
     """
     if all_convex(*folders):
@@ -53,12 +59,7 @@ def write_report(*folders: str | os.PathLike[str]) -> Path:
     else:
         page = render_page(read_run(folders[0]))
     path = Path(folders[0]) / "report.html"
-    draft = path.with_name(f".report.html.{os.getpid()}")
-    try:
-        draft.write_text(page, encoding="utf-8")
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
+    write_atomically(path, page)
     return path
 
 
@@ -72,17 +73,17 @@ def all_convex(*folders: str | os.PathLike[str]) -> bool:
         Whether they are of the convex testbed; else it is one training run.
 
     Raises:
-        ReportError: If they do not fit on one page.
+        RunError: If they do not fit on one page.
     """
     kinds = [is_convex(folder) for folder in folders]
     if any(kinds) and not all(kinds):
         convex, other = folders[kinds.index(True)], folders[kinds.index(False)]
-        raise ReportError(
+        raise RunError(
             f"{convex} holds a convex run and {other} does not: a report shows either "
             f"convex runs or a training run"
         )
     if not any(kinds) and len(folders) != 1:
-        raise ReportError(
+        raise RunError(
             f"got {len(folders)} training runs, expected one: only convex runs share "
             f"a report"
         )
@@ -115,7 +116,7 @@ def render_page(run: Run) -> str:
 def _alarms(run: Run) -> list[str]:
     alarms = []
     for column, text in _ALARMS.items():
-        epochs = run.metrics["epoch"][run.metrics[column] == 1]
+        epochs = run.metrics["epoch"][run.metrics[column] > 0]
         if epochs.size:
             alarms.append(f"From epoch {number_text(epochs[0])} on, {text}")
     return alarms
@@ -153,7 +154,8 @@ def _cards(summary: Summary, mixer: str) -> list[Card]:
         Card(
             "training time",
             seconds_text(summary.seconds),
-            f"epochs: {summary.epochs:,}, steps: {number_text(summary.steps)}",
+            f"without compiling; epochs: {summary.epochs:,}, "
+            f"steps: {number_text(summary.steps)}",
         ),
         Card(
             "images per second",

@@ -11,7 +11,7 @@ from jaxcomp.report.bytes_plot import plot_bytes
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.time_plot import plot_step_time
 from jaxcomp.report.titles import mixer_title
-from jaxcomp.report.units import number_text, percent_text
+from jaxcomp.runs.units import number_text, percent_text
 
 # Own and worst: of the workers' models, of which there is no loss.
 CURVES = (

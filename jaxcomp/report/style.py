@@ -170,7 +170,7 @@ def ticks_with(text: Callable[[float], str]) -> FuncFormatter:
     Returns:
         The formatter for the axis.
 
-    >>> from jaxcomp.report.units import bytes_text
+    >>> from jaxcomp.runs.units import bytes_text
     >>> ticks_with(bytes_text)(2e6), ticks_with(bytes_text)(0)
     ('2 MB', '0')
     """

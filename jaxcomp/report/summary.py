@@ -8,58 +8,29 @@ from jaxcomp.report.run_folder import Run
 
 
 class Summary(NamedTuple):
-    """Headline numbers of a run, NaN where nothing was recorded.
+    """Headline numbers of a run, NaN where nothing was recorded."""
 
-    Attributes:
-        final_accuracy: Test accuracy of the last epoch that was evaluated.
-        final_epoch: That epoch.
-        best_accuracy: Highest test accuracy.
-        best_epoch: First epoch that reached it.
-        own_accuracy: Mean over the workers' own models of their test accuracy, of the
-            last epoch that has it.
-        worst_accuracy: The lowest of them.
-        own_epoch: That epoch.
-        consensus_distance: Distance of the workers' models from their mean, at the
-            end.
-        wire_bytes_per_step: Bytes one worker sent per step, mean of the run.
-        dense_bytes_per_step: The same for the uncompressed gradient.
-        ratio: Dense bytes per byte sent.
-        wire_bytes: Bytes one worker sent during the run.
-        dense_bytes: The same for the uncompressed gradient.
-        steps: Number of steps.
-        epochs: Number of epochs.
-        seconds: Training time.
-        images_per_second: Median over the logged steps, else mean of the run.
-    """
-
-    final_accuracy: float
+    final_accuracy: float  # on the test set, of the last epoch that was evaluated
     final_epoch: float
     best_accuracy: float
-    best_epoch: float
-    own_accuracy: float
-    worst_accuracy: float
+    best_epoch: float  # the first that reached it
+    own_accuracy: float  # mean of the workers' own models, of the last epoch with one
+    worst_accuracy: float  # the lowest of them
     own_epoch: float
-    consensus_distance: float
-    wire_bytes_per_step: float
-    dense_bytes_per_step: float
+    consensus_distance: float  # of the workers' models from their mean, at the end
+    wire_bytes_per_step: float  # of one worker, mean of the run
+    dense_bytes_per_step: float  # the same for the uncompressed gradient
     ratio: float
-    wire_bytes: float
+    wire_bytes: float  # of one worker during the run
     dense_bytes: float
     steps: float
     epochs: int
-    seconds: float
-    images_per_second: float
+    seconds: float  # of training steps, without compiling
+    images_per_second: float  # median over the logged steps, else mean of the run
 
 
 def summarize(run: Run) -> Summary:
-    """Computes the headline numbers of a run.
-
-    Args:
-        run: The run.
-
-    Returns:
-        Its numbers.
-    """
+    """The headline numbers of a run."""
     metrics = run.metrics
     accuracy, epoch = metrics["test_accuracy"], metrics["epoch"]
     seen = np.flatnonzero(np.isfinite(accuracy))

@@ -1,53 +1,15 @@
 """The tables of a report as text."""
 
 import json
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from jaxcomp.report.run_folder import Table
-from jaxcomp.report.units import (
-    MISSING,
-    bytes_text,
-    number_text,
-    percent_text,
-    seconds_text,
-    times_text,
-)
+from jaxcomp.runs.metrics import METRICS
+from jaxcomp.runs.table import Table
+from jaxcomp.runs.units import MISSING
 
-
-class Column(NamedTuple):
-    """A column of the table of epochs.
-
-    Attributes:
-        name: Name in `metrics.csv`.
-        head: What the table calls it.
-        text: Writes one value.
-    """
-
-    name: str
-    head: str
-    text: Callable[[float], str]
-
-
-COLUMNS = (
-    Column("epoch", "epoch", number_text),
-    Column("step", "step", number_text),
-    Column("seconds", "time", seconds_text),
-    Column("learning_rate", "learning rate", number_text),
-    Column("train_loss", "train loss", number_text),
-    Column("train_accuracy", "train accuracy", percent_text),
-    Column("test_loss", "test loss", number_text),
-    Column("test_accuracy", "test accuracy", percent_text),
-    Column("own_accuracy", "own accuracy", percent_text),
-    Column("worst_accuracy", "worst own accuracy", percent_text),
-    Column("wire_bytes_per_step", "sent / step", bytes_text),
-    Column("compression_ratio", "ratio", times_text),
-    Column("residual_norm", "residual norm", number_text),
-    Column("gradient_error", "gradient error", number_text),
-    Column("consensus_distance", "consensus distance", number_text),
-)
+COLUMNS = [metric for metric in METRICS if metric.heading]
 MEAN_MODEL = ("test_loss", "test_accuracy")
 
 
@@ -66,7 +28,9 @@ def metrics_table(
     """
     columns = [c for c in COLUMNS if not np.all(np.isnan(metrics[c.name]))]
     heads = [
-        f"{c.head} of the mean model" if mixed and c.name in MEAN_MODEL else c.head
+        f"{c.heading} of the mean model"
+        if mixed and c.name in MEAN_MODEL
+        else c.heading
         for c in columns
     ]
     rows = range(len(metrics["epoch"]))

@@ -9,7 +9,7 @@ from matplotlib.ticker import MaxNLocator
 
 from jaxcomp.report import style
 from jaxcomp.report.run_folder import Run
-from jaxcomp.report.units import number_text, seconds_text
+from jaxcomp.runs.units import number_text, seconds_text
 
 PARTS = (
     ("step", "step_seconds", style.BLUE),

@@ -1,8 +1,8 @@
 """The trainer: from a config and a folder to a trained model and its figures."""
 
+from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
-from jaxcomp.training.interrupt import Interrupted
-from jaxcomp.training.loop import Result, evaluate, train_and_evaluate
+from jaxcomp.training.loop import Result, evaluate, summary, train_and_evaluate
 from jaxcomp.training.meters import NonFinite
 
 __all__ = [
@@ -11,5 +11,6 @@ __all__ = [
     "NonFinite",
     "Result",
     "evaluate",
+    "summary",
     "train_and_evaluate",
 ]

@@ -10,6 +10,7 @@ from jaxcomp import parallel, tasks
 from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
+from jaxcomp.runs.checks import check_sizes, whole_batches
 from jaxcomp.specs import suggest
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.method import make_graph, make_method
@@ -42,18 +43,13 @@ def build(config: Any) -> Pieces:
     """Look up and check everything that a config names, before any work is done."""
     _check_choice("batch_norm", config.batch_norm, ("local", "sync"))
     _check_choice("nonfinite", config.nonfinite, ("stop", "skip"))
-    accumulate = config.accumulate
-    if accumulate < 1 or config.batch_size % (accumulate * config.workers):
-        message = (
-            f"a batch of {config.batch_size} does not divide over {config.workers} "
-            f"workers and accumulate={accumulate} parts each"
-        )
-        raise UserError(message)
+    batch = config.batch_size
+    check_sizes(config.workers, batch, config.seed, config.accumulate)
     workers = parallel.setup(config.workers, config.mapper)
     task = tasks.make(config.get("task", "classification"), config, workers)
     count = len(task.train[0])
-    horizon = Horizon(count // config.batch_size, config.batch_size)
-    share = config.batch_size // workers.size
+    horizon = Horizon(whole_batches(count, batch), batch)
+    share = batch // workers.size
     _check_deal(task.deal(0).shape, (horizon.steps_per_epoch, workers.size, share))
     total = steps_of(config.train_for, horizon)
     graph = make_graph(config)
@@ -77,7 +73,7 @@ def build(config: Any) -> Pieces:
     twice = sorted({*usual.figures} & {*task.figures})
     if twice:
         message = f"the task and {usual.name!r} both report {twice}: rename the task's"
-        raise ValueError(message)
+        raise UserError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
     stages = make_stages(config, sent, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
@@ -131,7 +127,7 @@ def _check_deal(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
             f"epoch, and its data, batch_size and workers make that {list(wanted)}, of "
             "which none may be 0"
         )
-        raise ValueError(message)
+        raise UserError(message)
 
 
 def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:

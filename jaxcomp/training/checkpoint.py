@@ -74,6 +74,7 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
             position = json.loads((candidate / "position.json").read_text())
             state = checkpoint.read(candidate, like, _renamed)
             return Restored(state, position, int(candidate.name.removeprefix("step_")))
+        _check_none_was_whole(folder, which)
         return None
 
     return Checkpoints(save, restore)
@@ -98,14 +99,27 @@ def _candidates(folder: Path, which: str) -> list[Path]:
         return [folder / marker.read_text().strip()] if marker.exists() else []
     if which != "latest":
         raise UserError(f"which is 'latest' or 'best', not {which!r}")
-    return sorted((p for p in folder.glob("step_*") if p.is_dir()), reverse=True)
+    # Others' folders, such as step_3.bak, are none of ours.
+    found = [p for p in folder.glob("step_*") if p.name[5:].isdigit() and p.is_dir()]
+    return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+
+
+def _check_none_was_whole(folder: Path, which: str) -> None:
+    """Refuse to begin again where damage, and no kill in the first save, is why."""
+    found = _candidates(folder, which)
+    if len(found) > 1 or any(map(_is_finished, found)):
+        names = ", ".join(path.name for path in found)
+        raise CheckpointError(
+            f"no {which} checkpoint in {folder} is whole ({names}); nothing was "
+            f"changed. Put a copy back, or remove {folder} to start over"
+        )
 
 
 def _prune(folder: Path, newest: int) -> None:
     """Remove what is neither recent, nor best, nor kept for ever."""
     best = _candidates(folder, "best")
     finished = [p for p in _candidates(folder, "latest") if _is_finished(p)]
-    unfinished = [p for p in folder.glob("step_*") if not _is_finished(p)]
+    unfinished = [p for p in _candidates(folder, "latest") if not _is_finished(p)]
     for old in finished[newest:] + unfinished:
         if old not in best and not (old / "keep").exists():
             shutil.rmtree(old, ignore_errors=True)

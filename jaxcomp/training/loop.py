@@ -1,8 +1,9 @@
 """The run: from a config and a folder to a trained model, through any interruption."""
 
 import json
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,36 +11,35 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
-from jaxcomp.errors import UserError
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import CHANGEABLE, check_config
+from jaxcomp.runs.frame import Frame, framed, traffic_line
+from jaxcomp.runs.interrupt import Interrupted
+from jaxcomp.training.account import Tables, Taken, account, open_tables, status
 from jaxcomp.training.build import Pieces, build, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.evaluation import (
     OwnScores,
+    Scores,
     make_evaluator,
     make_own_evaluator,
     make_viewer,
 )
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.growth import growth_line
-from jaxcomp.training.interrupt import Interrupted, catch_signals
-from jaxcomp.training.meters import (
-    Timing,
-    Totals,
-    check_applied,
-    gradient_norm,
-    residual_norm,
-    step_row,
-)
+from jaxcomp.training.meters import Timing, Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
-from jaxcomp.training.progress import Display, display, epoch_line
-from jaxcomp.training.rows import epoch_row, score_columns
-from jaxcomp.training.run_folder import Table, open_run, open_tables
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.rows import epoch_line, epoch_row, score_columns
 from jaxcomp.training.state import TrainState
-from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Traffic, programs
 
-__all__ = ["Result", "evaluate", "headline", "train_and_evaluate"]
+__all__ = ["Result", "evaluate", "headline", "summary", "train_and_evaluate"]
+
+_CHANGEABLE = {
+    **CHANGEABLE,
+    "train_for": "steps that are done stay; a schedule that knows the end, such as "
+    "cosine, follows the new one from there",
+}
 
 
 class Result(NamedTuple):
@@ -47,26 +47,25 @@ class Result(NamedTuple):
 
     state: TrainState
     steps: int
+    skipped: float  # of them
     test_loss: float
     test_accuracy: float  # of the mean model, where workers have their own
     best_accuracy: float
     own: OwnScores | None  # of the workers' own models
     traffic: Traffic
-    seconds: float  # of training steps
+    seconds: float  # of training steps; compiling is not in it
     folder: Path
 
 
-class Intervals(NamedTuple):
-    """When things are due, in steps; 0 is never."""
+class Epoch(NamedTuple):
+    """What `end_of_epoch` returns."""
 
-    evaluate: int  # whole epochs
-    evaluate_own: int  # likewise; 0: at the end alone
-    checkpoint: int
-    keep: int
-    log: int
+    state: TrainState
+    position: Position
+    is_best: bool
 
 
-def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
+def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """Train as a config says, from where the folder's run stands.
 
     Args:
@@ -79,26 +78,23 @@ def train_and_evaluate(config: Any, workdir: str | Path) -> Result:
 
     Raises:
       UserError: a name or value in the config; the message lists the valid ones.
+      RunError: a folder that cannot be used; the message says what to do.
       NonFinite: a NaN or infinity, where config.nonfinite is "stop".
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    folder = Path(workdir)
     pieces = build(config)
-    first = jax.process_index() == 0
-    if first:
-        method = {
-            "method": pieces.method.name,
-            "simulated": pieces.method.simulated or pieces.workers.mapper == "vmap",
-        }
-        open_run(folder, json.loads(config.to_json()), method)
-    with (
-        catch_signals() as caught,
-        display(pieces.total_steps, quiet=not first) as show,
-    ):
-        return _run(config, folder, pieces, show, caught)
+    facts = {
+        "method": pieces.method.name,
+        "simulated": pieces.method.simulated or pieces.workers.mapper == "vmap",
+    }
+    plainly = json.loads(config.to_json())
+    with framed(workdir, plainly, facts, pieces.total_steps, _CHANGEABLE) as frame:
+        return _run(config, pieces, frame)
 
 
-def evaluate(config: Any, workdir: str | Path, which: str = "best") -> dict[str, float]:
+def evaluate(
+    config: Any, workdir: str | os.PathLike[str], which: str = "best"
+) -> dict[str, float]:
     """Test loss and accuracy of a checkpoint of a run.
 
     Args:
@@ -106,181 +102,157 @@ def evaluate(config: Any, workdir: str | Path, which: str = "best") -> dict[str,
       workdir: its folder.
       which: "best" or "latest".
     """
+    folder = Path(workdir)
+    check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
     pieces = build(config)
     state = parallel.spread(pieces.fresh(), pieces.workers)
-    checkpoints = open_checkpoints(Path(workdir) / "checkpoints")
+    checkpoints = open_checkpoints(folder / "checkpoints")
     restored = checkpoints.restore(parallel.abstract(state), which)
     if restored is None:
-        raise UserError(f"{workdir} holds no {which} checkpoint; train first")
+        raise RunError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(pieces, state)(restored.state).shown
     loss, accuracy = make_evaluator(pieces, state, config.batch_size)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
-def _run(
-    config: Any,
-    folder: Path,
-    pieces: Pieces,
-    show: Display,
-    caught: Callable[[], int | None],
-) -> Result:
-    horizon, total, workers = pieces.horizon, pieces.total_steps, pieces.workers
+def _run(config: Any, pieces: Pieces, frame: Frame) -> Result:
+    horizon, total, show = pieces.horizon, pieces.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
-    every = _intervals(config, horizon)
-    # Steps of virtual CPU devices must not queue up; parallel.py says why.
-    throttle = jax.default_backend() == "cpu"
-
-    # --- State: fresh, or as the newest whole checkpoint left it -----------------
-    checkpoints = open_checkpoints(folder / "checkpoints")
-    fresh = parallel.spread(pieces.fresh(), workers)
     show.say(headline(config, pieces))
-    state, position, start = resume(checkpoints, fresh)
-    if start > total:
-        message = (
-            f"{folder} is at step {start}, and train_for={config.train_for!r} ends at "
-            f"step {total}: ask for more, or take another --workdir"
-        )
-        raise ValueError(message)
-    writes = jax.process_index() == 0
-    tables = open_tables(folder, start, pieces.figures, writes=writes)
+
+    # State: fresh, or as the newest whole checkpoint left it.
+    checkpoints = open_checkpoints(frame.folder / "checkpoints")
+    fresh = parallel.spread(pieces.fresh(), pieces.workers)
+    state, position, start = resume(checkpoints, fresh, total)
     if start:
-        show.say(f"going on from step {start} of {total} in {folder}")
+        show.say(f"going on from step {start} of {total} in {frame.folder}")
+    tables = open_tables(frame, start, pieces.figures)
 
-    # --- Programs ----------------------------------------------------------------
     program = programs(pieces, show.say)
-    view = make_viewer(pieces, state)
+    due_at = timetable(config, horizon, total)
     score = make_evaluator(pieces, state, config.batch_size)
-    score_own = make_own_evaluator(pieces, state, config.batch_size)
+    end_of_epoch = _make_end_of_epoch(config, pieces, state, score, tables, frame)
     _, traffic = program(min(start, total - 1), state)
-    feed = train_feed(pieces.task, local=workers.local, start=start)
+    local = pieces.workers.local
+    feed = train_feed(pieces.task, local=local, start=start)
 
-    # --- Steps -------------------------------------------------------------------
-    pending: list[tuple[int, StepMetrics, Timing]] = []
+    pending: list[Taken] = []
     for number in range(start, total):
+        done, due, is_best = number + 1, due_at(number + 1), False
         step, traffic = program(number, state)
-        began = time.perf_counter()
-        batch = parallel.place(next(feed), workers, 0)
-        loaded = time.perf_counter()
-        state, metrics = step(state, *batch)
-        issued = time.perf_counter()
-        if throttle:
-            jax.block_until_ready((state, metrics))
-        ready = time.perf_counter()
-        timing = Timing(loaded - began, issued - loaded, ready - issued)
-        pending.append((number, metrics, timing))
+        state, taken = _take_step(step, state, feed, number, pieces)
+        pending.append(taken)
         position = position.with_bytes(traffic)
-
-        done = number + 1
-        epoch = -(-done // horizon.steps_per_epoch)
-        ends_epoch = done % horizon.steps_per_epoch == 0 or done == total
-        keep = _due(done, every.keep)
-        saves = keep or done == total or _due(done, every.checkpoint)
-        looks = ends_epoch or saves or _due(done, every.log)
         # Several processes must agree on a signal, which costs a message, so they ask
         # only where they look at the figures anyway.
-        signum = caught() if looks or jax.process_count() == 1 else None
-        if looks or signum:
-            grew = position.growth.grows
-            position = _account(
-                pending,
-                position,
-                pieces,
-                tables.steps,
-                log_every=every.log,
-                stops=config.nonfinite == "stop",
-            )
+        signum = frame.caught() if due.looks or jax.process_count() == 1 else None
+        if due.looks or signum:
+            position = account(pending, position, pieces, config, tables, frame)
             pending = []
-            show.step(done, _status(position, epoch, epochs, timing, horizon))
-            if position.growth.grows and not grew:
-                show.say(growth_line(done, position.growth))
-
-        is_best = False
-        if ends_epoch or saves or signum:
+            speed = horizon.batch_size / taken.timing.total
+            show.step(done, status(position, due.epoch, epochs, speed))
+        if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
-        if ends_epoch:
-            seen = view(state)
-            state = seen.kept
-            scores = own = None
-            if epoch % every.evaluate == 0 or done == total:
-                scores = score(seen.shown)
-                is_best = position.best is None or scores.accuracy > position.best
-                best = scores.accuracy if is_best else position.best
-                position = position._replace(scores=scores, best=best)
-            if is_per_worker(state.params) and (
-                done == total or _due(epoch, every.evaluate_own)
-            ):
-                own = score_own(state)
-                position = position._replace(own=own)
-            row = epoch_row(done, position, pieces, traffic, seen.distance)
-            row |= score_columns(scores, own)
-            tables.epochs.append(row)
-            show.say(epoch_line(row, epochs))
-            position = position._replace(totals=Totals())
-
-        # --- Save ----------------------------------------------------------------
-        if saves or is_best or signum:
-            checkpoints.save(state, plain(position), done, keep, is_best)
+        if due.ends_epoch:
+            ended = end_of_epoch(done, due, state, position, traffic)
+            state, position, is_best = ended
+        if due.saves or is_best or signum:
+            checkpoints.save(state, plain(position), done, due.keeps, is_best)
         if signum and done < total:
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
 
-    scores = position.scores or score(view(state).shown)
+    check_some_applied(position.skipped, total)
+    scores = position.scores or score(make_viewer(pieces, state)(state).shown)
     return Result(
         state=state,
         steps=total,
+        skipped=position.skipped,
         test_loss=scores.loss,
         test_accuracy=scores.accuracy,
         best_accuracy=max(scores.accuracy, position.best or 0.0),
         own=position.own,
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
-        folder=folder,
+        folder=frame.folder,
     )
 
 
-def _intervals(config: Any, horizon: Horizon) -> Intervals:
-    evaluate, own = (
-        round(steps_of(every, horizon) / horizon.steps_per_epoch)
-        for every in (config.eval_every, config.eval_workers_every)
-    )
-    return Intervals(
-        evaluate=max(1, evaluate),
-        evaluate_own=max(1, own) if config.eval_workers_every else 0,
-        checkpoint=steps_of(config.checkpoint_every, horizon),
-        keep=steps_of(config.keep_every, horizon),
-        log=max(1, config.log_every),
-    )
-
-
-def _due(done: int, interval: int) -> bool:
-    return interval > 0 and done % interval == 0
-
-
-def _account(
-    pending: list[tuple[int, StepMetrics, Timing]],
-    position: Position,
+def _take_step(
+    step: Callable[..., Any],
+    state: TrainState,
+    feed: Iterator[Any],
+    number: int,
     pieces: Pieces,
-    table: Table,
-    *,
-    log_every: int,
-    stops: bool,
-) -> Position:
-    """Add steps to the sums, log those that are due, and stop at a failed one."""
-    totals, seconds, growth = position.totals, position.seconds, position.growth
-    for number, on_device, timing in pending:
-        metrics = parallel.to_host(on_device)
-        seconds += timing.total
-        if stops:
-            check_applied(number, metrics, pieces.leaf_names)
-        totals = totals.add(metrics)
-        norms = gradient_norm(metrics), residual_norm(metrics)
-        growth = growth.after(number + 1, *norms)
-        if _due(number + 1, log_every):
-            row = step_row(number, metrics, timing, pieces.horizon.batch_size)
-            row["epoch"] = number // pieces.horizon.steps_per_epoch + 1
-            row["learning_rate"] = float(pieces.rate(number))
-            table.append(row)
-    return position._replace(totals=totals, seconds=seconds, growth=growth)
+) -> tuple[TrainState, Taken]:
+    """Give the devices one step, and measure where its time goes."""
+    began = time.perf_counter()
+    batch = parallel.place(next(feed), pieces.workers, 0)
+    loaded = time.perf_counter()
+    state, metrics = step(state, *batch)
+    issued = time.perf_counter()
+    if jax.default_backend() == "cpu":
+        # Steps of virtual devices must not queue up; parallel/workers.py says why.
+        jax.block_until_ready((state, metrics))
+    ready = time.perf_counter()
+    timing = Timing(loaded - began, issued - loaded, ready - issued)
+    return state, Taken(number, metrics, timing)
+
+
+def _make_end_of_epoch(
+    config: Any,
+    pieces: Pieces,
+    state: TrainState,
+    score: Callable[[TrainState], Scores],
+    tables: Tables,
+    frame: Frame,
+) -> Callable[[int, Due, TrainState, Position, Traffic], Epoch]:
+    """A function that evaluates what is due, and writes the row of an epoch."""
+    view = make_viewer(pieces, state)
+    score_own = make_own_evaluator(pieces, state, config.batch_size)
+    epochs = -(-pieces.total_steps // pieces.horizon.steps_per_epoch)
+
+    def end_of_epoch(
+        done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
+    ) -> Epoch:
+        seen = view(state)
+        scores = own = None
+        is_best = False
+        if due.evaluates:
+            scores = score(seen.shown)
+            is_best = position.best is None or scores.accuracy > position.best
+            best = scores.accuracy if is_best else position.best
+            position = position._replace(scores=scores, best=best)
+        if due.evaluates_own and is_per_worker(state.params):
+            own = score_own(seen.kept)
+            position = position._replace(own=own)
+        row = epoch_row(done, position, pieces, traffic, seen.distance)
+        row |= score_columns(scores, own)
+        tables.epochs(row)
+        frame.show.say(epoch_line(row, epochs))
+        skipped = position.skipped + row["skipped_steps"]
+        position = position._replace(totals=Totals(), skipped=skipped)
+        return Epoch(seen.kept, position, is_best)
+
+    return end_of_epoch
+
+
+def summary(result: Result) -> dict[str, str]:
+    """What a run ends with, for people."""
+    traffic, steps, own = result.traffic, result.steps, result.own
+    last, best = result.test_accuracy, result.best_accuracy
+    traced = ", as traced" if traffic.unread else ""
+    sent, dense = traffic.wire * steps, traffic.dense * steps
+    moved = traffic_line(sent, dense, steps, moved=not traffic.simulated, notes=traced)
+    of_mean = " of the mean model" if own else ""
+    lines = {"test accuracy": f"{last:.2%} (best {best:.2%}){of_mean}"}
+    if own:
+        lines["own models"] = f"{own.mean:.2%} on average, {own.worst:.2%} the worst"
+    lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
+    if result.skipped:
+        count = f"{result.skipped:,.4g} of {steps} steps"
+        lines["skipped"] = f"{count}, which were not finite"
+    return lines
 
 
 def headline(config: Any, pieces: Pieces) -> str:
@@ -299,15 +271,4 @@ def headline(config: Any, pieces: Pieces) -> str:
         f"{pieces.task.data}: {workers.size} workers ({devices})\n"
         f"method: {pieces.method.name}{simulated}{unused}\n"
         f"{pieces.total_steps} steps of {config.batch_size} examples"
-    )
-
-
-def _status(
-    position: Position, epoch: int, epochs: int, timing: Timing, horizon: Horizon
-) -> str:
-    means = position.totals.means()
-    return (
-        f"epoch {epoch}/{epochs}  loss {means['train_loss']:.4f}  "
-        f"accuracy {means['train_accuracy']:.2%}  "
-        f"{horizon.batch_size / timing.total:,.0f} images/s"
     )

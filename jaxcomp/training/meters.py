@@ -8,6 +8,7 @@ import numpy as np
 
 from jaxcomp import parallel
 from jaxcomp.errors import RunFailed
+from jaxcomp.runs.metrics import METRICS
 from jaxcomp.training.step import StepMetrics
 
 __all__ = [
@@ -15,9 +16,9 @@ __all__ = [
     "Timing",
     "Totals",
     "check_applied",
-    "gradient_norm",
-    "residual_norm",
-    "step_row",
+    "check_some_applied",
+    "read_totals",
+    "step_figures",
 ]
 
 
@@ -38,31 +39,27 @@ class Timing(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """Sums over the steps of an epoch so far, and the last residual."""
+    """Sums over the steps of an epoch so far, of the figures in `METRICS`."""
 
     steps: int = 0
-    loss: float = 0.0
-    accuracy: float = 0.0
-    gradient_error: float = 0.0
-    reports: int = 0  # steps at which something was sent
-    residual_norm: float = 0.0
     wire: float = 0.0  # bytes that a worker sent
     traced: float = 0.0  # steps whose program could not be read, only its trace
-    overflow: float = 0.0  # elements that found no room in a message
+    sums: dict[str, float] = {}  # by metric; never changed in place
+    counts: dict[str, float] = {}  # the steps that have the figure
 
-    def add(self, metrics: StepMetrics) -> "Totals":
-        """With one more step, averaged over the workers that this process sees."""
-        error = _error_of(metrics)
-        silent = math.isnan(error)
-        return self._replace(
-            steps=self.steps + 1,
-            loss=self.loss + _mean(metrics.loss),
-            accuracy=self.accuracy + _mean(metrics.accuracy),
-            gradient_error=self.gradient_error + (0 if silent else error),
-            reports=self.reports + (not silent),
-            residual_norm=residual_norm(metrics),
-            overflow=self.overflow + _mean(metrics.figures.get("overflow", 0)),
-        )
+    def add(self, figures: dict[str, float]) -> "Totals":
+        """With one more step; a figure that is not finite is one that it lacks."""
+        sums, counts = dict(self.sums), dict(self.counts)
+        for metric in METRICS:
+            if metric.of_step not in figures:
+                continue
+            value = figures[metric.of_step]
+            known = math.isfinite(value)
+            goes_on = metric.over_steps != "last"
+            before = sums.get(metric.name, 0.0) if goes_on or not known else 0.0
+            sums[metric.name] = before + (value if known else 0.0)
+            counts[metric.name] = counts.get(metric.name, 0.0) + known
+        return self._replace(steps=self.steps + 1, sums=sums, counts=counts)
 
     def bytes_per_step(self) -> float:
         """Mean bytes that a worker sent in a step; whole where it is a whole number."""
@@ -71,50 +68,54 @@ class Totals(NamedTuple):
 
     def over_processes(self) -> "Totals":
         """The mean over all processes; each sees its own workers only."""
-        sums = parallel.sum_over_processes(np.asarray(self, np.float64))
-        means = Totals(*(sums / jax.process_count()).tolist())
-        return means._replace(steps=round(means.steps), reports=round(means.reports))
+        leaves, structure = jax.tree.flatten(self)
+        sums = parallel.sum_over_processes(np.asarray(leaves, np.float64))
+        means = (sums / jax.process_count()).tolist()
+        return jax.tree.unflatten(structure, means)._replace(steps=self.steps)
 
-    def means(self) -> dict[str, float]:
-        """Figures of the epoch."""
-        steps = max(self.steps, 1)
+    def figures(self) -> dict[str, float | None]:
+        """Figures of the epoch, None where no step had one."""
+        kinds = {metric.name: metric.over_steps for metric in METRICS}
         return {
-            "train_loss": self.loss / steps,
-            "train_accuracy": self.accuracy / steps,
-            "gradient_error": self.gradient_error / max(self.reports, 1),
-            "residual_norm": self.residual_norm,
-            "overflow": self.overflow / steps,
+            name: None
+            if not self.counts[name]
+            else total / (self.counts[name] if kinds[name] == "mean" else 1)
+            for name, total in self.sums.items()
         }
 
 
-def step_row(
-    number: int, metrics: StepMetrics, timing: Timing, batch_size: int
-) -> dict[str, Any]:
-    """One row of steps.csv; the loop adds epoch and learning rate."""
+def read_totals(saved: dict[str, Any]) -> Totals:
+    """The sums in a checkpoint, also in one that names each of them in its own way."""
+    if "sums" in saved:
+        return Totals(**saved)
+    steps, kept = saved["steps"], {"wire": saved["wire"], "traced": saved["traced"]}
+    if not steps:
+        return Totals(**kept)
+    names = {"train_loss": "loss", "train_accuracy": "accuracy"}
+    names |= {name: name for name in ("residual_norm", "gradient_error")}
+    sums = {name: saved[old] for name, old in names.items()} | {"skipped_steps": 0.0}
+    counts = dict.fromkeys(sums, float(steps)) | {"gradient_error": saved["reports"]}
+    if saved["overflow"]:
+        sums["overflow"], counts["overflow"] = saved["overflow"], float(steps)
+    return Totals(steps, **kept, sums=sums, counts=counts)
+
+
+def step_figures(metrics: StepMetrics) -> dict[str, float]:
+    """The figures of a step, means over the workers that this process sees.
+
+    NaN where there is none: the error of a step at which nothing was sent.
+    """
+    norms = np.asarray(metrics.gradient_norms, np.float64)
+    silent = not np.all(metrics.sends)
     return {
-        "step": number + 1,
         "loss": _mean(metrics.loss),
         "accuracy": _mean(metrics.accuracy),
-        "data_seconds": timing.data,
-        "step_seconds": timing.step,
-        "wait_seconds": timing.wait,
-        "images_per_second": batch_size / timing.total,
-        "gradient_norm": gradient_norm(metrics),
-        "residual_norm": residual_norm(metrics),
-        "gradient_error": _error_of(metrics),
+        "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
+        "residual_norm": _mean(metrics.residual_norm),
+        "gradient_error": math.nan if silent else _mean(metrics.gradient_error),
+        "skipped": 1.0 - _mean(metrics.applied),
         **{name: _mean(value) for name, value in metrics.figures.items()},
     }
-
-
-def gradient_norm(metrics: StepMetrics) -> float:
-    """Norm of the local gradient, mean over the workers."""
-    norms = np.asarray(metrics.gradient_norms, np.float64)
-    return float(np.mean(np.sqrt(np.sum(norms**2, axis=-1))))
-
-
-def residual_norm(metrics: StepMetrics) -> float:
-    """Norm of what was kept and not sent, mean over the workers."""
-    return _mean(metrics.residual_norm)
 
 
 def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
@@ -145,9 +146,14 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
     raise NonFinite("\n".join(message))
 
 
-def _error_of(metrics: StepMetrics) -> float:
-    """The mean error; NaN where nothing was sent, and there is none."""
-    return _mean(metrics.gradient_error) if np.all(metrics.sends) else math.nan
+def check_some_applied(skipped: float, steps: int) -> None:
+    """Raise `NonFinite` if no step of a run was applied: nothing was learned."""
+    if steps and skipped >= steps:
+        raise NonFinite(
+            f"not one of {steps} steps was finite, so that nothing was learned. Lower "
+            "the learning rate, clip (--config.clip_norm=1), or see which step fails "
+            "with --config.nonfinite=stop."
+        )
 
 
 def _mean(per_worker: Any) -> float:

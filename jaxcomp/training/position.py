@@ -3,10 +3,11 @@
 from typing import Any, NamedTuple
 
 from jaxcomp import parallel
+from jaxcomp.errors import UserError
 from jaxcomp.training.checkpoint import Checkpoints
 from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.growth import Growth
-from jaxcomp.training.meters import Totals
+from jaxcomp.training.meters import Totals, read_totals
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.traffic import Traffic
 
@@ -23,6 +24,7 @@ class Position(NamedTuple):
     own: OwnScores | None = None  # likewise
     sent: float = 0.0  # bytes of the whole run
     growth: Growth = Growth()  # of the residual
+    skipped: float = 0.0  # steps of the epochs that have ended
 
     def with_bytes(self, traffic: Traffic) -> "Position":
         """With the bytes of one more step."""
@@ -34,21 +36,34 @@ class Position(NamedTuple):
 
 
 def resume(
-    checkpoints: Checkpoints, fresh: TrainState
+    checkpoints: Checkpoints, fresh: TrainState, total: int
 ) -> tuple[TrainState, Position, int]:
-    """State, position and step of the newest whole checkpoint, or the fresh ones."""
+    """State, position and step of the newest whole checkpoint, or the fresh ones.
+
+    Args:
+      checkpoints: of the run.
+      fresh: spread over the workers.
+      total: steps of the whole run.
+    """
     restored = checkpoints.restore(parallel.abstract(fresh), "latest")
     if restored is None:
         return fresh, Position(), 0
+    if restored.step > total:
+        message = (
+            f"the run is at step {restored.step} already, and train_for ends it at "
+            f"step {total}: make it longer, or take another --workdir"
+        )
+        raise UserError(message)
     saved = restored.position
     position = Position(
-        totals=Totals(**saved["totals"]),
+        totals=read_totals(saved["totals"]),
         seconds=saved["seconds"],
         best=saved["best"],
         scores=Scores(*saved["scores"]) if saved["scores"] else None,
         own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
         growth=Growth(**saved["growth"]),
+        skipped=saved.get("skipped", 0.0),
     )
     return restored.state, position, restored.step
 

@@ -1,4 +1,4 @@
-"""Rows of metrics.csv: what is known at the end of an epoch."""
+"""What is known at the end of an epoch: a row of metrics.csv, a line to read."""
 
 from typing import Any
 
@@ -7,7 +7,9 @@ from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.position import Position
 from jaxcomp.training.traffic import Traffic
 
-__all__ = ["epoch_row", "score_columns"]
+__all__ = ["epoch_line", "epoch_row", "score_columns"]
+
+_TRAINED = (("loss", ".4f"), ("accuracy", "7.2%"))
 
 
 def epoch_row(
@@ -40,7 +42,7 @@ def epoch_row(
         "traced": int(position.totals.traced > 0),
         "consensus_distance": distance,
         "residual_grows": int(position.growth.grows),
-        **position.totals.means(),
+        **position.totals.figures(),
     }
 
 
@@ -59,3 +61,21 @@ def score_columns(
         "own_accuracy": own and own.mean,
         "worst_accuracy": own and own.worst,
     }
+
+
+def epoch_line(row: dict[str, Any], epochs: int) -> str:
+    """One line of the console for an epoch."""
+    loss, accuracy = (_text(row.get(f"train_{n}"), f) for n, f in _TRAINED)
+    test = row["test_accuracy"]
+    tested = "" if test is None else f"  test {row['test_loss']:.4f} {test:7.2%}"
+    left_out, skipped = row.get("overflow"), row.get("skipped_steps")
+    room = f"  overflow {left_out:,.0f} a step" if left_out else ""
+    bad = f"  {skipped:,.4g} steps skipped" if skipped else ""
+    return (
+        f"epoch {row['epoch']:>3}/{epochs}  train {loss} {accuracy}{tested}  "
+        f"lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"
+    )
+
+
+def _text(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -83,9 +83,7 @@ def multistep(
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
     if len(set(epochs)) < len(epochs):
-        raise ValueError(
-            f"epochs {epochs} name one twice: write factor**2 once instead"
-        )
+        raise UserError(f"epochs {epochs} name one twice: write factor**2 once instead")
     borders: Any = {e * horizon.steps_per_epoch: factor for e in epochs}
     of_step = optax.piecewise_constant_schedule(1.0, borders)
     return lambda step: jnp.asarray(of_step(_real(step)))

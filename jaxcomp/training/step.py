@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, Tree, is_per_worker
+from jaxcomp.errors import UserError
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.tasks import Task
 from jaxcomp.training.state import TrainState, like, own
@@ -79,7 +80,7 @@ def make_train_step(
                 message = (
                     f"the task names the figures {task.figures}, and gives {names}"
                 )
-                raise ValueError(message)
+                raise UserError(message)
             averaged = (loss, new.accuracy, dict(new.figures), gradient)
             return new.stats, new.carry, averaged
 

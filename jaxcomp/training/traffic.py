@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp import parallel, wire
+from jaxcomp.runs.units import bytes_text
 from jaxcomp.training.build import Pieces
-from jaxcomp.training.progress import bytes_text
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 from benchmarks import convex, convex_grid
 from configs.convex import base
 from jaxcomp.convex import averages, rates, record, runner, setting, testbeds
-from jaxcomp.convex.record import Row
 from jaxcomp.data.shards import PARTITIONS
 from jaxcomp.report.convex_plot import Block, plot_suboptimality
-from jaxcomp.report.units import bytes_text
+from jaxcomp.runs.metrics import Evaluation
+from jaxcomp.runs.units import bytes_text
 from tests.convex.small import small
 
 ROOT = Path(__file__).parents[2]
@@ -53,7 +53,9 @@ def test_a_config_runs(path, tmp_path):
 
 
 def test_the_plot_and_the_levels():
-    rows = [Row(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5) for t in (10, 20, 30)]
+    rows = [
+        Evaluation(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5) for t in (10, 20, 30)
+    ]
     found = [convex._joined("random", "d_psgd", "method", [row]) for row in rows]
     line = next(line for line in convex.LINES if line.config == convex.BASELINE)
     figure = plot_suboptimality(
@@ -152,7 +154,7 @@ def test_the_commands_of_the_document_exist():
         *rates.REGISTRY,
         *averages.REGISTRY,
         *PARTITIONS,
-        *record.Row._fields,
+        *record.Evaluation._fields,
     ],
 )
 def test_every_name_is_in_the_document(name):

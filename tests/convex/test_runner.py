@@ -11,6 +11,7 @@ from jaxcomp.cli import train
 from jaxcomp.convex import record, runner
 from jaxcomp.convex.setting import build
 from jaxcomp.convex.simulation import make_simulation
+from jaxcomp.runs.lock import locked
 from jaxcomp.training import Interrupted
 from tests.convex.small import arrays, assert_same_run, small, stop_at
 
@@ -35,7 +36,7 @@ def test_a_run_end_to_end(finished, capsys):
     rows = record.read_rows(finished / "metrics.csv")
     ends = [row.suboptimality for row in rows if row.step == 30]
     assert f"suboptimality  {np.median(ends):.3g} (2 seeds, " in shown
-    assert "would have sent 1.2 kB (6x less than without compression)" in shown
+    assert "would have sent 1.2 kB instead of 7.2 kB (6x less) in 30 steps" in shown
     steps = [10, 20, 30]
     assert [(r.seed, r.step) for r in rows] == [(s, t) for s in (0, 1) for t in steps]
     for row in rows:
@@ -149,3 +150,23 @@ def test_a_folder_belongs_to_one_config(finished, capsys):
 def test_a_convex_run_has_nothing_to_evaluate_later(tmp_path, capsys):
     assert train.run(small(), str(tmp_path), evaluate="best") == 2
     assert "metrics.csv" in capsys.readouterr().err
+
+
+def test_the_saved_state_of_a_convex_run_is_evaluated(finished, tmp_path, capsys):
+    """As the run did at its end, and without touching it."""
+    before = (finished / "metrics.csv").read_bytes()
+    assert train.run(small(seeds=2), str(finished), evaluate="latest") == 0
+    last = record.read_rows(finished / "metrics.csv")[-1]
+    shown = f"seed 1, step 30: suboptimality {last.suboptimality:.3g}, worst "
+    assert f"latest checkpoint, {shown}" in capsys.readouterr().out
+    assert (finished / "metrics.csv").read_bytes() == before
+    assert train.run(small(), str(tmp_path), evaluate="latest") == 1
+    assert "holds no run" in capsys.readouterr().err
+    assert train.run(small(seeds=3), str(finished), evaluate="latest") == 1
+    assert "seeds: the folder has 2, you ask for 3" in capsys.readouterr().err
+
+
+def test_a_convex_run_is_alone_in_its_folder(tmp_path, capsys):
+    with locked(tmp_path):
+        assert train.run(small(), str(tmp_path)) == 1
+    assert "is held by process" in capsys.readouterr().err

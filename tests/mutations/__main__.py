@@ -13,7 +13,7 @@ from tests.mutations.faults import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
-    ".git", ".venv", ".*_cache", ".hypothesis", "runs", "build", "dist", "*.egg-info"
+    ".git", ".venv", ".*_cache", ".hypothesis", "build", "dist", "*.egg-info"
 )
 PYTEST = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider"]
 
@@ -48,11 +48,17 @@ def _report(fault: Fault) -> str | None:
     return noticed
 
 
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    """What a copy does without: also people's runs, which are no part of a package."""
+    people = {"runs"} if Path(folder) == ROOT else set()
+    return LEFT_OUT(folder, names) | people
+
+
 def first_failure(fault: Fault | None, tests: list[str]) -> str | None:
     """The first test that fails in a copy of the project with a fault, if one does."""
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / "project"
-        shutil.copytree(ROOT, copy, ignore=LEFT_OUT)
+        shutil.copytree(ROOT, copy, ignore=_left_out)
         # Programs that the fault leaves alone are read.
         programs = ROOT / ".pytest_cache"
         programs.mkdir(exist_ok=True)

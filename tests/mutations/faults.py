@@ -205,6 +205,22 @@ FAULTS = [
         "tests/training/test_loop.py::test_an_interrupted_run_ends_the_same",
     ),
     Fault(
+        "a row that a kill has torn counts",
+        "jaxcomp/runs/table.py",
+        'text[: text.rfind("\\n") + 1]',
+        "text",
+        "tests/runs/test_table.py"
+        "::test_a_torn_row_never_counts_and_nothing_is_glued_to_it",
+    ),
+    Fault(
+        "two processes hold one folder",
+        "jaxcomp/runs/lock.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        "tests/runs/test_folder.py"
+        "::test_a_folder_is_held_by_one_and_the_other_is_told_by_whom",
+    ),
+    Fault(
         "what each worker keeps is declared the same on all",
         "jaxcomp/parallel/placing.py",
         "lambda node: PerWorker(0) if is_per_worker(node) else None,",

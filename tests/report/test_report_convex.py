@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcomp.cli import report
-from jaxcomp.report import ReportError, read_convex, read_run, write_report
+from jaxcomp.report import RunError, read_convex, read_run, write_report
 from jaxcomp.report.convex_curves import COLOURS, draw_runs
 from jaxcomp.report.convex_folder import evaluations
 from jaxcomp.report.run_folder import is_convex
@@ -96,7 +96,7 @@ def test_more_runs_than_colours_are_an_error(make_convex: Make) -> None:
     run = read_convex(make_convex())
     count = len(COLOURS) + 1
     message = f"got {count} convex runs, expected {count - 1} at most"
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(RunError, match=message):
         draw_runs([run._replace(name=str(i)) for i in range(count)])
 
 
@@ -111,7 +111,7 @@ def test_mixing_convex_and_other_folders_is_an_error(
     assert not (convex / "report.html").exists()
     assert run_command(other, other) == 1
     assert "got 2 training runs, expected one" in capsys.readouterr().err
-    with pytest.raises(ReportError, match="holds a convex run, expected a training"):
+    with pytest.raises(RunError, match="holds a convex run, expected a training"):
         read_run(convex)
 
 
@@ -153,12 +153,12 @@ def test_short_and_exact_and_lost_runs(
 
 def test_nothing_to_draw_or_to_read_is_an_error(make_convex: Make) -> None:
     folder = make_convex(levels=(0.0,))
-    with pytest.raises(ReportError, match="no suboptimality above 0 in ring"):
+    with pytest.raises(RunError, match="no suboptimality above 0 in ring"):
         write_report(folder)
     header = (folder / "metrics.csv").read_text().splitlines()[0]
     (folder / "metrics.csv").write_text(f"{header}\n")
-    with pytest.raises(ReportError, match="no complete row .* one row per evaluation"):
+    with pytest.raises(RunError, match="no complete row .* one row per evaluation"):
         write_report(folder)
     (folder / "metrics.csv").write_text("step,suboptimality\n1,0.5\n")
-    with pytest.raises(ReportError, match="no column 'seed'"):
+    with pytest.raises(RunError, match="no column 'seed'"):
         write_report(folder)

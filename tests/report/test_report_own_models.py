@@ -9,8 +9,8 @@ import pytest
 from jaxcomp.report import read_run
 from jaxcomp.report.html import render_page
 from jaxcomp.report.plots import plot_accuracy, plot_consensus, plots_of
-from jaxcomp.report.run_folder import METRIC_COLUMNS
 from jaxcomp.report.titles import method_title
+from jaxcomp.runs.metrics import EPOCHS
 from tests.report.test_report_page import Page, headline
 
 MakeRun = Callable[..., Path]
@@ -78,7 +78,7 @@ def test_one_common_model_reads_as_before(
 
 def test_an_old_table_without_the_columns_is_read(make_run: MakeRun) -> None:
     run = read_run(make_run(epochs=1))
-    assert tuple(run.metrics) == METRIC_COLUMNS
+    assert tuple(run.metrics) == EPOCHS.columns
     assert len(plots_of(run)) == 6
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxcomp.report import ReportError, read_run
-from jaxcomp.report.run_folder import METRIC_COLUMNS, STEP_COLUMNS
+from jaxcomp.report import RunError, read_run
+from jaxcomp.runs.metrics import EPOCHS, STEPS
 
 MakeRun = Callable[..., Path]
 
@@ -19,8 +19,8 @@ def test_reads_all_files(make_run: MakeRun) -> None:
     assert run.environment["platform"] == "cpu"
     np.testing.assert_array_equal(run.metrics["step"], [100, 200, 300])
     assert run.steps["step"].size == 30
-    assert tuple(run.metrics) == METRIC_COLUMNS
-    assert tuple(run.steps) == STEP_COLUMNS
+    assert tuple(run.metrics) == EPOCHS.columns
+    assert tuple(run.steps) == STEPS.columns
 
 
 def test_empty_cells_are_nan(make_run: MakeRun) -> None:
@@ -45,7 +45,7 @@ def test_the_last_row_of_a_repeated_epoch_counts(make_run: MakeRun) -> None:
     folder = make_run(epochs=2)
     path = folder / "metrics.csv"
     row = path.read_text().splitlines()[-1].split(",")
-    row[METRIC_COLUMNS.index("train_loss")] = "0.125"
+    row[EPOCHS.columns.index("train_loss")] = "0.125"
     path.write_text(path.read_text() + ",".join(row) + "\n")
     metrics = read_run(folder).metrics
     np.testing.assert_array_equal(metrics["epoch"], [1, 2])
@@ -70,10 +70,10 @@ def test_steps_may_be_missing(make_run: MakeRun, content: str | None) -> None:
 
 
 def test_missing_metrics_are_an_error_that_names_the_folder(tmp_path: Path) -> None:
-    with pytest.raises(ReportError, match=r"no metrics\.csv in .*: expected") as error:
+    with pytest.raises(RunError, match=r"no metrics\.csv in .*: expected") as error:
         read_run(tmp_path)
     assert str(tmp_path) in str(error.value)
-    with pytest.raises(ReportError, match="no run folder at .*nowhere"):
+    with pytest.raises(RunError, match="no run folder at .*nowhere"):
         read_run(tmp_path / "nowhere")
 
 
@@ -91,5 +91,5 @@ def test_missing_metrics_are_an_error_that_names_the_folder(tmp_path: Path) -> N
 )
 def test_a_damaged_table_is_an_error(tmp_path: Path, table: str, message: str) -> None:
     (tmp_path / "metrics.csv").write_text(table)
-    with pytest.raises(ReportError, match=message):
+    with pytest.raises(RunError, match=message):
         read_run(tmp_path)

@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import parallel
 from jaxcomp.base import is_report
-from jaxcomp.training import loop
+from jaxcomp.runs import frame
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -76,4 +76,4 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         def __exit__(self, *_):
             return None
 
-    monkeypatch.setattr(loop, "catch_signals", Signals)
+    monkeypatch.setattr(frame, "catch_signals", Signals)

@@ -183,7 +183,7 @@ def test_a_run_of_the_first_format_goes_on(tmp_path):
 
     shorter = config.copy_and_resolve_references()
     shorter.train_for = "1 epoch"
-    with pytest.raises(ValueError, match="at step 17, .* ends at step 11"):
+    with pytest.raises(ValueError, match="at step 17 already, .*at step 11"):
         train_and_evaluate(shorter, tmp_path)
     result = train_and_evaluate(config, tmp_path)
     assert int(result.state.step) == 33

@@ -10,14 +10,13 @@ import pytest
 
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
-from jaxcomp.cli.train import closing_lines
 from jaxcomp.coding.indices import coded_bits
-from jaxcomp.report.run_folder import METRIC_COLUMNS
+from jaxcomp.runs.metrics import EPOCHS
 from jaxcomp.training import loop
 from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.training.meters import Totals
-from jaxcomp.training.progress import epoch_line
+from jaxcomp.training.meters import Totals, step_figures
+from jaxcomp.training.rows import epoch_line
 from jaxcomp.training.step import StepMetrics
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, rows, small_config, stop_at
@@ -45,7 +44,7 @@ def test_the_run_folder_holds_what_is_promised(finished):
     assert environment["versions"]["jax"] == jax.__version__
     assert {"devices", "git_revision", "command", "started"} <= environment.keys()
     header = (folder / "metrics.csv").read_text().splitlines()[0]
-    assert header == ",".join(METRIC_COLUMNS)
+    assert header == ",".join(EPOCHS.columns)
     steps = rows(folder / "steps.csv")
     assert [int(r["step"]) for r in steps] == [4, 8, 12, 16, 20]
     assert [r["epoch"] for r in steps] == ["1", "1", "2", "2", "2"]
@@ -81,7 +80,7 @@ def test_a_program_that_cannot_be_read_is_told_everywhere(
     [warning] = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
     assert line in warning
     assert "TRACED" in str(result.traffic)
-    assert "as traced" in closing_lines(result, tmp_path)
+    assert "as traced" in training.summary(result)["each worker"]
     for row in rows(tmp_path / "metrics.csv"):
         assert (row["traced"], row["simulated"]) == ("1", "0")
     page = report.write_report(tmp_path).read_text()
@@ -92,7 +91,7 @@ def test_a_run_that_learns_has_no_alarm(finished):
     table = rows(finished.folder / "metrics.csv")
     assert [row["residual_grows"] for row in table] == ["0", "0"]
     assert [row["traced"] for row in table] == ["0", "0"]
-    assert "traced" not in closing_lines(finished, finished.folder)
+    assert "traced" not in training.summary(finished)["each worker"]
     page = report.write_report(finished.folder).read_text()
     assert 'role="alert"' not in page
 
@@ -127,7 +126,7 @@ def test_evaluate_counts_every_example_once(finished):
 
 
 def test_evaluating_nothing_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="holds no best checkpoint"):
+    with pytest.raises(ValueError, match="holds no run: no config.json"):
         training.evaluate(small_config(), tmp_path)
 
 
@@ -197,8 +196,8 @@ def test_a_cap_that_binds_is_seen(tmp_path, capsys):
 def test_the_line_of_an_epoch_ends_with_what_found_no_room(figures, ending):
     usual = dict.fromkeys(StepMetrics._fields, np.ones(2))
     metrics = StepMetrics(**{**usual, "figures": figures})
-    totals = Totals().add(metrics).add(metrics)
-    row = {**dict.fromkeys(METRIC_COLUMNS, 0.0), **totals.means()}
+    totals = Totals().add(step_figures(metrics)).add(step_figures(metrics))
+    row = {**dict.fromkeys(EPOCHS.columns, 0.0), **totals.figures()}
     assert epoch_line(row, 1).endswith(ending)
 
 
@@ -232,14 +231,14 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
 # --- Numbers that are not finite ----------------------------------------------------
 
 
-def poison(monkeypatch, step):
-    """One worker's inputs of one step are NaN: black images, made NaN on the device."""
+def poison(monkeypatch, *steps):
+    """One worker's inputs of some steps are NaN: black images, NaN on the device."""
     original_feed, original_augment = loop.train_feed, data.augment
 
     def feed(*args, **kwargs):
         number = kwargs["start"]
         for images, labels in original_feed(*args, **kwargs):
-            if number == step:
+            if number in steps:
                 images[1] = 0
             yield images, labels
             number += 1

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import (
@@ -13,7 +13,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-__all__ = ["Display", "bytes_text", "display"]
+__all__ = ["Display", "display"]
 
 
 class Display(NamedTuple):
@@ -53,29 +53,3 @@ def display(total: int, *, quiet: bool = False) -> Iterator[Display]:
             console.print(line, markup=False)
 
         yield Display(say, step)
-
-
-def bytes_text(count: float) -> str:
-    """A number of bytes for people.
-
-    Example:
-        >>> bytes_text(999), bytes_text(1_234_000)
-        ('999 B', '1.23 MB')
-    """
-    value, units = float(count), ["B", "kB", "MB", "GB", "TB"]
-    while value >= 1000 and len(units) > 1:
-        value, units = value / 1000, units[1:]
-    return f"{value:.3g} {units[0]}"
-
-
-def epoch_line(row: dict[str, Any], epochs: int) -> str:
-    """One line of the epoch table."""
-    test = row["test_accuracy"]
-    left_out = row["overflow"]
-    room = f"  overflow {left_out:,.0f} a step" if left_out else ""
-    tested = "" if test is None else f"  test {row['test_loss']:.4f} {test:7.2%}"
-    return (
-        f"epoch {row['epoch']:>3}/{epochs}  train {row['train_loss']:.4f} "
-        f"{row['train_accuracy']:7.2%}{tested}  lr {row['learning_rate']:.4f}  "
-        f"{row['seconds']:.1f} s{room}"
-    )

@@ -1,0 +1,9 @@
+"""What a person can mend in the folder of a run."""
+
+from jaxcomp.errors import UserError
+
+__all__ = ["RunError"]
+
+
+class RunError(UserError):
+    """A run folder that cannot be used as asked; the message says what to do."""

@@ -1,0 +1,151 @@
+"""The folder of a run: what was asked, where it ran, what came out.
+
+config.json, environment.json, tables, and whatever the run goes on from. A folder
+belongs to one config.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxcomp.files import write_atomically
+from jaxcomp.runs.environment import describe
+from jaxcomp.runs.errors import RunError
+
+__all__ = [
+    "CHANGEABLE",
+    "RESULTS",
+    "check_config",
+    "check_workdir",
+    "open_folder",
+    "read_json",
+]
+
+# What may differ when a run goes on, and why that leaves it the same run.
+CHANGEABLE = {
+    "checkpoint_every": "decides what is kept, not what is computed",
+    "data_dir": "the same data may lie elsewhere",
+    "keep_every": "decides what is kept, not what is computed",
+    "log_every": "decides what is written down, not what is computed",
+    "nonfinite": "a run that a bad step has stopped may go on without that step",
+}
+# Keys that came later, with what runs did before; others that came later were empty.
+ADDED = {"task": "classification"}
+# What a run leaves, beside config.json and environment.json.
+RESULTS = ("checkpoints", "metrics.csv", "state.npz", "steps.csv")
+_OTHERS = ("environment.json", "report.html")
+# Where people let the output of a run go, before it starts.
+_OUTPUT = (".err", ".log", ".out", ".txt")
+
+
+def check_workdir(workdir: str | os.PathLike[str]) -> Path:
+    """The folder for a run, refused where it is none or holds other things.
+
+    Example:
+        >>> check_workdir("")
+        Traceback (most recent call last):
+        jaxcomp.runs.errors.RunError: --workdir is empty: name a folder, such as ...
+    """
+    if not os.fspath(workdir).strip():
+        raise RunError("--workdir is empty: name a folder, such as runs/first")
+    folder = Path(workdir)
+    for part in (folder, *folder.parents):
+        if part.exists() and not part.is_dir():
+            message = f"{part} is a file, and a run needs a folder: take another name"
+            raise RunError(f"--workdir={folder}: {message}")
+    if not folder.exists() or (folder / "config.json").exists():
+        return folder
+    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    lost = sorted(names & set(RESULTS))
+    if lost:
+        message = (
+            f"{folder} holds {lost[0]} of a run, but not its config.json. Put that "
+            "back, or take another --workdir"
+        )
+        raise RunError(message)
+    others = sorted(n for n in names - {*_OTHERS} if Path(n).suffix not in _OUTPUT)
+    if others:
+        message = (
+            f"{folder} holds other things than a run, such as {others[0]}: take a "
+            "--workdir of its own, such as runs/first"
+        )
+        raise RunError(message)
+    return folder
+
+
+def open_folder(
+    folder: Path,
+    config: dict[str, Any],
+    facts: dict[str, Any],
+    changeable: Mapping[str, str] = CHANGEABLE,
+) -> None:
+    """Fill a new run folder, or check that it belongs to this config.
+
+    Args:
+      folder: that exists, as `check_workdir` returned it.
+      config: plain values.
+      facts: what else environment.json says, such as the method in full.
+      changeable: keys of the config that may differ, with the reason.
+    """
+    path = folder / "config.json"
+    if path.exists():
+        check_config(folder, config, changeable)
+    else:
+        environment = json.dumps({**describe(), **facts}, indent=1)
+        write_atomically(folder / "environment.json", environment)
+    write_atomically(path, json.dumps(config, indent=1))
+
+
+def check_config(
+    folder: Path, config: dict[str, Any], changeable: Mapping[str, str] = CHANGEABLE
+) -> None:
+    """Refuse to take the run in a folder for one of another config.
+
+    A key that the folder does not know, because it was added later, counts as empty.
+
+    Raises:
+      RunError: there is no run in the folder, or one of another config; says what
+        differs.
+    """
+    path = folder / "config.json"
+    if not path.exists():
+        raise RunError(f"{folder} holds no run: no config.json. Train first")
+    old = read_json(path)
+    if not old:
+        message = f"{path} is empty or damaged: put it back, or take another --workdir"
+        raise RunError(message)
+    old, config = {**ADDED, **old}, {**ADDED, **config}
+    differences = [
+        f"  {key}: the folder has {_shown(old, key)}, you ask for {_shown(config, key)}"
+        for key in sorted((old.keys() | config.keys()) - set(changeable))
+        # As text: a NaN is not equal to itself.
+        if old.get(key) != config.get(key)
+        and json.dumps(old.get(key)) != json.dumps(config.get(key))
+        and (key in old or config[key])
+    ]
+    if differences:
+        raise RunError(
+            f"{folder} holds a run with another config:\n"
+            + "\n".join(differences)
+            + "\nUse another --workdir, or the same config to go on with that run."
+        )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Names and values of a JSON file, none where it is missing or damaged.
+
+    Example:
+        >>> read_json(Path("nowhere.json"))
+        {}
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _shown(config: dict[str, Any], key: str) -> str:
+    return repr(config[key]) if key in config else "nothing"

@@ -1,0 +1,120 @@
+"""What stands around every run: its folder, held alone, signals and the display."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxcomp.processes import on_all_processes
+from jaxcomp.runs.environment import check_alone
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import CHANGEABLE, check_workdir, open_folder
+from jaxcomp.runs.interrupt import catch_signals
+from jaxcomp.runs.lock import locked
+from jaxcomp.runs.progress import Display, display
+from jaxcomp.runs.units import bytes_text
+
+__all__ = ["Frame", "closing_lines", "framed", "traffic_line"]
+
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
+
+
+class Frame(NamedTuple):
+    """What a run is given."""
+
+    folder: Path
+    show: Display
+    caught: Callable[[], int | None]  # the signal that came, if any
+    writes: bool  # whether this process writes; the others compute only
+
+
+@contextlib.contextmanager
+def framed(
+    workdir: str | os.PathLike[str],
+    config: Any,
+    facts: dict[str, Any],
+    total: int,
+    changeable: Mapping[str, str] = CHANGEABLE,
+) -> Iterator[Frame]:
+    """Open the folder of a run and hold it until the run ends.
+
+    Args:
+      workdir: empty or absent for a new run; else one that holds a run of this config.
+      config: of the run, plain values.
+      facts: what else environment.json says, such as the method in full.
+      total: steps of the run.
+      changeable: keys of the config that may differ from the folder's.
+
+    Raises:
+      RunError: the folder cannot be used, or is full; what stands in it stays.
+    """
+    check_alone(os.environ)
+    first = jax.process_index() == 0
+    with contextlib.ExitStack() as stack:
+
+        def enter() -> Path:
+            folder = check_workdir(workdir)
+            if first:
+                folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(locked(folder))
+                open_folder(folder, config, facts, changeable)
+            return folder
+
+        try:
+            folder = on_all_processes(enter)
+            caught = stack.enter_context(catch_signals())
+            show = stack.enter_context(display(total, quiet=not first))
+            yield Frame(folder, show, caught, first)
+        except Exception as error:
+            problem = _why_unwritable(error)
+            if not problem:
+                raise
+            message = (
+                f"{workdir} cannot be written: {problem}. Make room, or take another "
+                "--workdir; what is there stays, and the same command goes on from "
+                "the newest whole checkpoint"
+            )
+            raise RunError(message) from error
+
+
+def _why_unwritable(error: Exception) -> str:
+    """What the file system said, if that is what an error is about."""
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE:
+        return f"{error.strerror} ({error.filename or 'while writing'})"
+    full = os.strerror(errno.ENOSPC)  # orbax passes it on as text
+    return full if full in str(error) else ""
+
+
+def traffic_line(
+    sent: float, dense: float, steps: int, *, moved: bool, notes: str = ""
+) -> str:
+    """What each worker sent, for `closing_lines`.
+
+    Example:
+        >>> traffic_line(1e6, 4e7, 100, moved=True)
+        'sent 1 MB instead of 40 MB (40x less) in 100 steps'
+    """
+    less = dense / sent if sent else float("inf")
+    return (
+        f"{'sent' if moved else 'would have sent'} {bytes_text(sent)} instead of "
+        f"{bytes_text(dense)} ({less:.3g}x less{notes}) in {steps} steps"
+    )
+
+
+def closing_lines(
+    lines: Mapping[str, str], folder: Path, page: Path | None = None
+) -> str:
+    """The end of a run of any kind, a line for each figure.
+
+    Example:
+        >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
+        accuracy       98 %
+        run folder     a
+        report         a/report.html
+    """
+    whole = {**lines, "run folder": folder} | ({"report": page} if page else {})
+    return "\n".join(f"{name:14} {text}" for name, text in whole.items())

@@ -1,0 +1,110 @@
+"""What becomes of the figures of steps: sums, rows of steps.csv, a line to watch."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxcomp import parallel
+from jaxcomp.runs.frame import Frame
+from jaxcomp.runs.metrics import EPOCHS, STEPS
+from jaxcomp.runs.table import Append, open_table
+from jaxcomp.training.build import Pieces
+from jaxcomp.training.due import is_due
+from jaxcomp.training.growth import growth_line
+from jaxcomp.training.meters import Timing, check_applied, step_figures
+from jaxcomp.training.position import Position
+from jaxcomp.training.step import StepMetrics
+
+__all__ = ["Tables", "Taken", "account", "open_tables", "status"]
+
+
+class Taken(NamedTuple):
+    """A step that the devices were given."""
+
+    number: int  # from 0
+    metrics: StepMetrics  # on the devices
+    timing: Timing
+
+
+class Tables(NamedTuple):
+    """Of one run; on processes that only compute they take rows and write none."""
+
+    epochs: Append
+    steps: Append
+
+
+def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
+    """metrics.csv and steps.csv without the rows after the step a run goes on from.
+
+    Args:
+      frame: of the run.
+      start: that step.
+      figures: further columns of steps.csv, those that the exchange names.
+    """
+    if not frame.writes:
+        return Tables(lambda row: None, lambda row: None)
+
+    def is_done(row: dict[str, int]) -> bool:
+        return row["step"] <= start
+
+    paths: list[Path] = [frame.folder / name for name in ("metrics.csv", "steps.csv")]
+    for path in paths:
+        if start and not path.exists():
+            frame.show.say(f"WARNING: {path} is lost; it begins again at step {start}")
+    return Tables(
+        open_table(paths[0], EPOCHS, is_done),
+        open_table(paths[1], STEPS, is_done, figures),
+    )
+
+
+def account(
+    taken: list[Taken],
+    position: Position,
+    pieces: Pieces,
+    config: Any,
+    tables: Tables,
+    frame: Frame,
+) -> Position:
+    """Add steps to the sums, log those that are due, and stop at a failed one."""
+    totals, seconds, growth = position.totals, position.seconds, position.growth
+    for number, on_device, timing in taken:
+        metrics = parallel.to_host(on_device)
+        if config.nonfinite == "stop":
+            check_applied(number, metrics, pieces.leaf_names)
+        figures = step_figures(metrics)
+        totals = totals.add(figures)
+        grew = growth.grows
+        growth = growth.after(
+            number + 1, figures["gradient_norm"], figures["residual_norm"]
+        )
+        if growth.grows and not grew:
+            frame.show.say(growth_line(number + 1, growth))
+        if np.any(metrics.applied):  # the time of a skipped step taught nothing
+            seconds += timing.total
+        if is_due(number + 1, max(1, config.log_every)):
+            tables.steps(
+                {
+                    "step": number + 1,
+                    "epoch": number // pieces.horizon.steps_per_epoch + 1,
+                    "learning_rate": float(pieces.rate(number)),
+                    "data_seconds": timing.data,
+                    "step_seconds": timing.step,
+                    "wait_seconds": timing.wait,
+                    "images_per_second": pieces.horizon.batch_size / timing.total,
+                    **figures,
+                }
+            )
+    return position._replace(totals=totals, seconds=seconds, growth=growth)
+
+
+def status(position: Position, epoch: int, epochs: int, speed: float) -> str:
+    """What the live bar says beside its steps."""
+    figures = position.totals.figures()
+    loss, accuracy = figures["train_loss"], figures["train_accuracy"]
+    if loss is None or accuracy is None:
+        return f"epoch {epoch}/{epochs}  every step skipped so far"
+    return (
+        f"epoch {epoch}/{epochs}  loss {loss:.4f}  accuracy {accuracy:.2%}  "
+        f"{speed:,.0f} images/s"
+    )

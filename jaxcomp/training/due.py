@@ -1,0 +1,64 @@
+"""When things are due: at which steps a run looks, evaluates and saves."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from jaxcomp.training.schedules import Horizon, steps_of
+
+__all__ = ["Due", "is_due", "timetable"]
+
+
+class Due(NamedTuple):
+    """What is due after a step."""
+
+    epoch: int  # from 1
+    ends_epoch: bool  # or the run
+    looks: bool  # at the figures, and whether a signal came
+    saves: bool
+    keeps: bool  # that checkpoint for ever
+    evaluates: bool  # the one model, or the mean of the workers' own
+    evaluates_own: bool  # each worker's model, where they have their own
+
+
+def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]:
+    """A function from the number of steps done to what is due then.
+
+    Args:
+      config: of the run.
+      horizon: of the run.
+      total: steps of the run.
+    """
+    epochs = horizon.steps_per_epoch
+    evaluate = max(1, round(steps_of(config.eval_every, horizon) / epochs))
+    own = round(steps_of(config.eval_workers_every, horizon) / epochs)
+    own = max(1, own) if config.eval_workers_every else 0
+    checkpoint = steps_of(config.checkpoint_every, horizon)
+    keep = steps_of(config.keep_every, horizon)
+    log = max(1, config.log_every)
+
+    def due_at(done: int) -> Due:
+        epoch, last = -(-done // epochs), done == total
+        ends_epoch = last or is_due(done, epochs)
+        keeps = is_due(done, keep)
+        saves = keeps or last or is_due(done, checkpoint)
+        return Due(
+            epoch=epoch,
+            ends_epoch=ends_epoch,
+            looks=ends_epoch or saves or is_due(done, log),
+            saves=saves,
+            keeps=keeps,
+            evaluates=ends_epoch and (last or is_due(epoch, evaluate)),
+            evaluates_own=ends_epoch and (last or is_due(epoch, own)),
+        )
+
+    return due_at
+
+
+def is_due(done: int, interval: int) -> bool:
+    """Whether an interval ends here; one of 0 never does.
+
+    Example:
+        >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)
+        (True, False, False)
+    """
+    return interval > 0 and done % interval == 0

@@ -1,0 +1,25 @@
+"""Numbers that do not fit together, in training and in the convex testbed alike."""
+
+import pytest
+
+from jaxcomp.cli import train
+from tests.convex.small import small
+from tests.training.small import small_config
+
+BAD = [
+    ({"workers": 0}, "workers are 1 or more, not 0"),
+    ({"batch_size": 0}, "a batch of 0 does not divide over"),
+    ({"batch_size": 63, "workers": 4}, "63 does not divide over 4 workers: take"),
+    ({"batch_size": 9999}, "a batch of 9999 is more than"),
+    ({"seed": -1}, "a seed is a whole number from 0, not -1"),
+    ({"seed": 2**32}, "a seed is a whole number from 0, not 4294967296, below 2**32"),
+]
+
+
+@pytest.mark.parametrize("kind", [small, small_config])
+@pytest.mark.parametrize(("changes", "message"), BAD)
+def test_both_kinds_of_run_refuse_the_same(kind, changes, message, tmp_path, capsys):
+    config = kind(**{"workers": 1, **changes})
+    assert train.run(config, str(tmp_path / "run")) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,181 @@
+"""The folder of a run: whose it is, what may differ, and what it must not be."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from jaxcomp.runs.environment import check_alone
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import CHANGEABLE, check_config, check_workdir
+from jaxcomp.runs.frame import framed
+from jaxcomp.runs.lock import locked
+
+CONFIG = {"seed": 0, "rate": 0.1, "nothing": ""}
+
+
+def opened(folder, config=CONFIG):
+    """Open and leave a run."""
+    with framed(folder, config, {"method": "x"}, total=1) as frame:
+        return frame.folder
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+# --- Two processes ------------------------------------------------------------------
+
+
+def test_a_folder_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
+    held = rf"is held by process {os.getpid()} on \S+ since 20.*--workdir"
+    with framed(tmp_path, CONFIG, {}, total=1), pytest.raises(RunError, match=held):
+        opened(tmp_path)
+    opened(tmp_path)
+
+
+def test_a_lock_dies_with_its_process(tmp_path):
+    """kill -9 leaves the file, and nobody waits for it."""
+    program = (
+        "import sys, time; from pathlib import Path; from jaxcomp.runs.lock import "
+        "locked\nwith locked(Path(sys.argv[1])): print('held', flush=True); "
+        "time.sleep(100)"
+    )
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RunError, match=f"held by process {other.pid} on "):
+            opened(tmp_path)
+        other.send_signal(signal.SIGKILL)
+    with locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("variables", "message"),
+    [
+        ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS=4 says that 4 processes"),
+        ({"OMPI_COMM_WORLD_SIZE": "2"}, "unset OMPI_COMM_WORLD_SIZE"),
+        ({"WORLD_SIZE": "2"}, "give --coordinator=HOST:PORT, --processes=N"),
+        ({"JAXCOMP_PROCESSES": "2"}, "--processes .* without a coordinator"),
+        ({"JAXCOMP_PROCESS": "0"}, "--process .* without a coordinator"),
+    ],
+)
+def test_processes_started_together_do_not_train_alone(
+    variables, message, tmp_path, monkeypatch
+):
+    with pytest.raises(RunError, match=message):
+        check_alone(variables)
+    check_alone({**variables, "JAXCOMP_COORDINATOR": "localhost:1"})
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match=message):
+        opened(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("count", ["1", "", "many"])
+def test_one_process_is_alone(count):
+    check_alone({"SLURM_NTASKS": count, "WORLD_SIZE": count})
+
+
+# --- What is no folder for a run ----------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", " "])
+def test_an_empty_workdir_is_refused(name):
+    with pytest.raises(RunError, match="--workdir is empty: name a folder"):
+        check_workdir(name)
+
+
+@pytest.mark.parametrize("below", ["", "run", "a/run"])
+def test_a_file_is_no_folder(tmp_path, below):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(RunError, match=r"file is a file, and a run needs a folder"):
+        opened(tmp_path / "file" / below)
+
+
+def test_a_folder_with_other_things_stays_as_it_is(tmp_path):
+    (tmp_path / "methods.md").write_text("mine")
+    with pytest.raises(RunError, match=r"other things than a run, such as methods\.md"):
+        opened(tmp_path)
+    assert contents(tmp_path) == {"methods.md": b"mine"}
+
+
+def test_what_a_run_or_its_shell_leaves_is_no_other_thing(tmp_path):
+    for name in ("train.log", "slurm-12.out", "environment.json", ".hidden"):
+        (tmp_path / name).write_text("")
+    opened(tmp_path)
+
+
+@pytest.mark.parametrize("left", ["metrics.csv", "checkpoints"])
+def test_a_lost_config_is_said_and_the_run_stays(tmp_path, left):
+    (tmp_path / left).mkdir()
+    with pytest.raises(RunError, match=rf"holds {left} of a run, but not its config"):
+        opened(tmp_path)
+
+
+# --- Which config -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\0"])
+def test_a_damaged_config_is_one_message_and_stays(tmp_path, text):
+    opened(tmp_path)
+    (tmp_path / "config.json").write_text(text)
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match=r"config\.json is empty or damaged: put it"):
+        opened(tmp_path)
+    after = contents(tmp_path)
+    assert after["config.json"] == before["config.json"]
+    assert after["environment.json"] == before["environment.json"]
+
+
+def test_a_difference_is_named_and_what_may_change_may(tmp_path):
+    folder = opened(tmp_path, {**CONFIG, "log_every": 10})
+    with pytest.raises(RunError, match="rate: the folder has 0.1, you ask for 0.2"):
+        opened(tmp_path, {**CONFIG, "log_every": 10, "rate": 0.2})
+    opened(tmp_path, {**CONFIG, "log_every": 20})
+    assert json.loads((folder / "config.json").read_text())["log_every"] == 20
+    assert all(CHANGEABLE.values())
+
+
+def test_a_key_added_later_counts_as_empty(tmp_path):
+    opened(tmp_path)
+    check_config(tmp_path, {**CONFIG, "later": ""})
+    with pytest.raises(RunError, match="later: the folder has nothing, you ask for 5"):
+        check_config(tmp_path, {**CONFIG, "later": 5})
+
+
+def test_a_config_with_nan_goes_on(tmp_path):
+    """A NaN is not equal to itself."""
+    strange = {**CONFIG, "rate": float("nan"), "list": [float("nan")]}
+    opened(tmp_path, strange)
+    opened(tmp_path, strange)
+
+
+# --- A disk that is full ------------------------------------------------------------
+
+
+def write_into(folder, target):
+    """A run that writes more than fits."""
+    with framed(folder, CONFIG, {}, total=1), open(target, "w") as file:
+        file.write("more than fits")
+
+
+def test_a_full_disk_is_one_message(tmp_path):
+    opened(tmp_path)
+    before = contents(tmp_path)
+    with pytest.raises(RunError, match="No space left on device .*Make room"):
+        write_into(tmp_path, "/dev/full")
+    after = contents(tmp_path)
+    assert before.keys() == after.keys()
+    assert before["config.json"] == after["config.json"]
+
+
+def test_other_errors_keep_their_traceback(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        write_into(tmp_path, tmp_path / "nowhere" / "file")

@@ -1,0 +1,175 @@
+"""Runs that cannot hurt themselves: what is lost, left, skipped or asked wrongly."""
+
+import json
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from jaxcomp import report, training
+from jaxcomp.cli import train
+from jaxcomp.training.meters import read_totals
+from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.test_loop import poison
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a whole run; copied by who changes it."""
+    folder = tmp_path_factory.mktemp("finished")
+    return training.train_and_evaluate(small_config(), folder)
+
+
+@pytest.fixture
+def copied(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def contents(folder):
+    return {p: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+@pytest.mark.filterwarnings("ignore:skipping damaged checkpoint")
+def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(copied, capsys):
+    for checkpoint in (copied / "checkpoints").glob("step_*"):
+        (checkpoint / "position.json").write_text("{}")
+    kept = contents(copied / "checkpoints")
+    assert train.run(small_config(), str(copied)) == 1
+    message = capsys.readouterr().err
+    assert "no latest checkpoint in" in message
+    assert "step_00000022, step_00000011" in message
+    assert "to start over" in message
+    assert contents(copied / "checkpoints") == kept
+    assert len(rows(copied / "metrics.csv")) == 2
+    shutil.rmtree(copied / "checkpoints")
+    assert train.run(small_config(), str(copied)) == 0
+
+
+@pytest.mark.filterwarnings("ignore:skipping damaged checkpoint")
+@pytest.mark.parametrize("manifest", ["[]", '"step"', "null"])
+def test_a_manifest_that_is_none_is_damage(copied, manifest):
+    last = copied / "checkpoints" / "step_00000022"
+    (last / "manifest.json").write_text(manifest)
+    result = training.train_and_evaluate(small_config(), copied)
+    assert result.steps == 22
+
+
+@pytest.mark.filterwarnings("ignore:skipping damaged checkpoint")
+def test_what_somebody_left_beside_the_checkpoints_stays(copied, finished):
+    left = copied / "checkpoints" / "step_3.bak"
+    left.mkdir()
+    (left / "mine").write_text("")
+    shutil.rmtree(copied / "checkpoints" / "step_00000022" / "arrays")
+    result = training.train_and_evaluate(small_config(), copied)
+    assert_same_state(result.state, finished.state)
+    assert (left / "mine").exists()
+
+
+def test_a_longer_run_goes_on_and_a_shorter_one_is_refused(copied):
+    with pytest.raises(
+        ValueError, match=r"at step 22 already, and train_for ends it at"
+    ):
+        training.train_and_evaluate(small_config(train_for="11 steps"), copied)
+    training.train_and_evaluate(small_config(train_for="23 steps"), copied)
+    assert [row["step"] for row in rows(copied / "metrics.csv")] == ["11", "22", "23"]
+
+
+def test_a_lost_table_is_said_and_the_run_goes_on(copied, finished, capsys):
+    (copied / "steps.csv").unlink()
+    result = training.train_and_evaluate(small_config(), copied)
+    assert_same_state(result.state, finished.state)
+    [line] = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
+    assert "steps.csv is lost; it begins again at step 22" in line
+
+
+def test_a_table_of_another_version_keeps_its_rows(copied):
+    path = copied / "metrics.csv"
+    lines = path.read_text().splitlines()
+    older = [line.rsplit(",", 2)[0] for line in lines]
+    path.write_text("\n".join([older[0] + ",theirs", *(x + ",7" for x in older[1:])]))
+    path.write_text(path.read_text() + "\n")
+    training.train_and_evaluate(small_config(), copied)
+    found = rows(path)
+    assert [row["theirs"] for row in found] == ["7", "7"]
+    assert [row["skipped_steps"] for row in found] == ["", ""]
+    assert 'role="alert"' not in report.write_report(copied).read_text()
+
+
+def test_evaluating_compares_configs(finished, capsys):
+    assert train.run(small_config(seed=7), str(finished.folder), "best") == 2
+    assert "seed: the folder has 0, you ask for 7" in capsys.readouterr().err
+
+
+def test_only_the_first_process_prints_scores(finished, capsys, monkeypatch):
+    assert train.run(small_config(), str(finished.folder), "latest") == 0
+    assert "latest checkpoint, step 22: test loss" in capsys.readouterr().out
+    monkeypatch.setattr(train, "jax", SimpleNamespace(process_index=lambda: 1))
+    assert train.run(small_config(), str(finished.folder), "latest") == 0
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(("step", "has_page"), [(5, False), (17, True)])
+def test_an_interrupted_run_has_a_report(step, has_page, tmp_path, monkeypatch, capsys):
+    stop_at(monkeypatch, step)
+    assert train.run(small_config(), str(tmp_path)) == 128 + 15
+    assert (tmp_path / "report.html").exists() == has_page
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[-1] == "Go on with the same command."
+    assert ("report so far: " in lines[-2]) == has_page
+
+
+def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):
+    poison(monkeypatch, 6)
+    config = small_config(nonfinite="skip", log_every=1)
+    assert train.run(config, str(tmp_path)) == 0
+    shown = capsys.readouterr().out
+    [epoch] = [line for line in shown.splitlines() if line.endswith("1 steps skipped")]
+    assert epoch.startswith("epoch   1/2")
+    assert "skipped        1 of 22 steps, which were not finite" in shown
+    found = rows(tmp_path / "metrics.csv")
+    assert [row["skipped_steps"] for row in found] == ["1", "0"]
+    assert [float(row["train_loss"]) > 0 for row in found] == [True, True]
+    skipped = [
+        row["step"] for row in rows(tmp_path / "steps.csv") if row["skipped"] > "0"
+    ]
+    assert skipped == ["7"]
+    page = (tmp_path / "report.html").read_text()
+    assert 'role="alert">From epoch 1 on, steps were left out' in page
+
+
+def test_the_time_of_a_skipped_step_does_not_count(tmp_path, monkeypatch):
+    poison(monkeypatch, 0)
+    stop_at(monkeypatch, 2)
+    config = small_config(nonfinite="skip", log_every=1)
+    with pytest.raises(training.Interrupted):
+        training.train_and_evaluate(config, tmp_path)
+    saved = tmp_path / "checkpoints" / "step_00000002" / "position.json"
+    lines = (tmp_path / "steps.csv").read_text().splitlines()
+    names = lines[0].split(",")
+    parts = [names.index(f"{part}_seconds") for part in ("data", "step", "wait")]
+    took = [sum(float(line.split(",")[i]) for i in parts) for line in lines[1:]]
+    seconds = json.loads(saved.read_text())["seconds"]
+    assert seconds == pytest.approx(took[1], rel=1e-5)
+
+
+def test_a_run_that_skips_every_step_has_failed(tmp_path, monkeypatch, capsys):
+    poison(monkeypatch, *range(22))
+    for _ in range(2):  # it has not learned anything by asking again
+        assert train.run(small_config(nonfinite="skip"), str(tmp_path)) == 1
+        assert "not one of 22 steps was finite" in capsys.readouterr().err
+
+
+def test_the_sums_of_an_older_checkpoint_are_read():
+    older = {"loss": 6.0, "accuracy": 1.5, "gradient_error": 2.0, "residual_norm": 0.5}
+    older |= {"steps": 3, "reports": 2, "wire": 30.0, "traced": 0.0, "overflow": 0.0}
+    totals = read_totals(older)
+    assert totals.figures() == {
+        "train_loss": 2.0,
+        "train_accuracy": 0.5,
+        "gradient_error": 1.0,
+        "residual_norm": 0.5,
+        "skipped_steps": 0.0,
+    }
+    assert totals.bytes_per_step() == 10
+    assert read_totals(totals._asdict()) == totals
