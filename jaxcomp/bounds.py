@@ -34,6 +34,7 @@ def leaf_contractions(
         by just this compressor as just this vector.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jaxcomp.compressors import make
         >>> from jaxcomp.scope import only_large
         >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
@@ -58,6 +59,7 @@ def leaf_choices(
       of: (compressor, spec of the vector) -> whether, as in `leaf_contractions`.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> from jaxcomp.compressors import make
         >>> from jaxcomp.scope import only_large
         >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}

@@ -22,6 +22,7 @@ def fuse(payload: Payload) -> Array:
     travels as two bytes, which a collective of bf16 would not do on every backend.
 
     Example:
+        >>> from jaxcomp.coding.payloads import Dense
         >>> fuse(Dense(jnp.ones(3, jnp.float16)))
         Array([1006648320,      15360], dtype=uint32)
     """

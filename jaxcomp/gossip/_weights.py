@@ -77,10 +77,10 @@ def check_mixing(matrices: list[np.ndarray]) -> None:
       matrices: [n, n] each, one a round.
 
     Example:
-        >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])
+        >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])  # doctest: +ELLIPSIS
         Traceback (most recent call last):
         ...
-        SpecError: the weights worker 0 gives away (column 0) sum to 0.75, not to 1
+        jaxcomp.specs.grammar.SpecError: the weights worker 0 gives away (column 0) ...
     """
     for matrix in matrices:
         _check_stochastic(matrix)

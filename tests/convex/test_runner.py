@@ -160,13 +160,13 @@ def test_the_saved_state_of_a_convex_run_is_evaluated(finished, tmp_path, capsys
     shown = f"seed 1, step 30: suboptimality {last.suboptimality:.3g}, worst "
     assert f"latest checkpoint, {shown}" in capsys.readouterr().out
     assert (finished / "metrics.csv").read_bytes() == before
-    assert train.run(small(), str(tmp_path), evaluate="latest") == 1
+    assert train.run(small(), str(tmp_path), evaluate="latest") == 2
     assert "holds no run" in capsys.readouterr().err
-    assert train.run(small(seeds=3), str(finished), evaluate="latest") == 1
+    assert train.run(small(seeds=3), str(finished), evaluate="latest") == 2
     assert "seeds: the folder has 2, you ask for 3" in capsys.readouterr().err
 
 
 def test_a_convex_run_is_alone_in_its_folder(tmp_path, capsys):
     with locked(tmp_path):
-        assert train.run(small(), str(tmp_path)) == 1
+        assert train.run(small(), str(tmp_path)) == 2
     assert "is held by process" in capsys.readouterr().err

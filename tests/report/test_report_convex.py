@@ -105,11 +105,11 @@ def test_mixing_convex_and_other_folders_is_an_error(
 ) -> None:
     convex, other = make_convex(), make_run(epochs=1)
     for folders in ((convex, other), (other, convex)):
-        assert run_command(*folders) == 1
+        assert run_command(*folders) == 2
         message = f"{convex} holds a convex run and {other} does not: a report shows "
         assert message in capsys.readouterr().err
     assert not (convex / "report.html").exists()
-    assert run_command(other, other) == 1
+    assert run_command(other, other) == 2
     assert "got 2 training runs, expected one" in capsys.readouterr().err
     with pytest.raises(RunError, match="holds a convex run, expected a training"):
         read_run(convex)
