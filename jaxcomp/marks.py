@@ -69,11 +69,11 @@ def check_state(state: Tree) -> None:
         for inner, leaf in _nodes(node):
             problem = _problem(numbers_of(leaf), is_per_worker(node), is_stacked)
             if problem:
-                wrong.append(f"{_name(*path, *inner)} {problem}")
+                wrong.append(f"{name_of((*path, *inner))} {problem}")
     for path, link in _nodes(state, _is_link):
         # Where marks are not heeded, all of this would be said once more.
         if _is_link(link) and not wrong and _has_run(link):
-            wrong += [f"{_name(*path)} {problem}" for problem in _problems(link)]
+            wrong += [f"{name_of(path)} {problem}" for problem in _problems(link)]
     if wrong:
         raise ValueError("; ".join(wrong))
 
@@ -177,7 +177,3 @@ def _is_one(rows: list[np.ndarray]) -> bool:
 def _nodes(tree: Tree, is_leaf: Any = None) -> list[tuple[Any, Any]]:
     """Pairs of path and node."""
     return jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]
-
-
-def _name(*path: Any) -> str:
-    return name_of(path)

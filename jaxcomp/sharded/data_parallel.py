@@ -21,6 +21,7 @@ from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
 from jaxcomp.sharded.cuts import entry, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
 from jaxcomp.sharded.layout import Layout, in_parts, layouts
+from jaxcomp.sharded.models import own
 from jaxcomp.transform import DistributedState, distributed
 from jaxcomp.trees import label_of
 
@@ -120,12 +121,12 @@ def data_parallel(
         structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
-            own = jax.tree.map(lambda x: x[0], grads)
-            own = instead_of_bad(own, _all_finite(own, plan))
+            shards = own(grads)
+            shards = instead_of_bad(shards, _all_finite(shards, plan))
 
             def update(layout: Layout, state: State, key: Any) -> tuple[Tree, State]:
                 average = functools.partial(link.update, key=key)
-                step = attempt(average, layout.part(own), state)
+                step = attempt(average, layout.part(shards), state)
                 return step.result, step.state
 
             return in_parts(plan, links, seed, structure, update)
