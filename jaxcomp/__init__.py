@@ -29,6 +29,7 @@ from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.errors import UserError
 from jaxcomp.gossip import topology
+from jaxcomp.link_state import DistributedState, find_state, find_states
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
@@ -41,14 +42,7 @@ from jaxcomp.sharded import (
     decentralised,
 )
 from jaxcomp.specs import SpecError
-from jaxcomp.transform import (
-    DistributedState,
-    distributed,
-    find_state,
-    find_states,
-    mixing,
-    pmean,
-)
+from jaxcomp.transform import distributed, mixing, pmean
 
 __all__ = [
     "Averaged",

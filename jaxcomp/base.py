@@ -14,7 +14,28 @@ from typing import Any, NamedTuple, TypeAlias
 import jax
 import numpy as np
 
+from jaxcomp.contracts import (
+    Accumulate,
+    Array,
+    Average,
+    Axis,
+    Compress,
+    Contraction,
+    Decompress,
+    IdealBits,
+    Init,
+    LeafChoices,
+    LeafContractions,
+    Mix,
+    Payload,
+    Spec,
+    State,
+    Support,
+    Tree,
+)
+
 __all__ = [
+    "Array",
     "Averaged",
     "Axis",
     "Clock",
@@ -25,7 +46,11 @@ __all__ = [
     "Memory",
     "Mixed",
     "Mixer",
+    "Payload",
     "PerWorker",
+    "Spec",
+    "State",
+    "Tree",
     "is_clock",
     "is_per_worker",
     "is_report",
@@ -34,67 +59,54 @@ __all__ = [
     "ticked",
 ]
 
-Array: TypeAlias = jax.Array
-Tree: TypeAlias = Any  # a pytree of arrays
-Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the data
-State: TypeAlias = Any  # a pytree; () when there is nothing to remember
-Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
-Axis: TypeAlias = Any  # name of a mapped axis, or a part of one: collectives
-
 
 class Figure(NamedTuple):
-    """Something a method reports of each payload, such as what found no room in it."""
+    """A number that a method reports of each payload, such as what found no room."""
 
     name: str
     of: Callable[[Any, Any], Array]  # (payload, spec) -> number; summed over tensors
 
 
 class Compressor(NamedTuple):
-    """A lossy code for one array: pure functions plus facts that the tests check.
+    """A lossy code for one array: pure functions, and facts that the tests check.
 
-    The scopes of `jaxcomp.scope` return the same type with "array" read as "tree", so
-    whatever accepts a compressor accepts a lifted one.
+    The scopes of `jaxcomp.scope` return the same type for trees, so whatever takes a
+    compressor of arrays takes one of trees. `jaxcomp.contracts` says what each of the
+    functions promises.
     """
 
     name: str  # the spec string that builds it again
-    init: Callable[[Spec], State]
-    # (x, state, key) -> (payload, state). The key is the only source of randomness.
-    compress: Callable[[Any, State, Array], tuple[Payload, State]]
-    # (payload, spec) -> x_hat, of the spec's shape and dtype; x itself serves as spec
-    decompress: Callable[[Payload, Spec], Any]
-    # (total, payload) -> total + x_hat, at the cost of what the payload holds
-    accumulate: Callable[[Any, Payload], Any]
-    # (payloads with a leading axis, spec) -> sum of their x_hat, in at least float32,
-    # in the order of the axis and without holding all x_hat at once.
-    decompress_sum: Callable[[Payload, Spec], Any]
-    # The information bound in bits: what a perfect coder would send.
-    ideal_bits: Callable[[Spec], float]
-    # delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x; 0 where nothing but x
-    # itself may be lost; None where the error may be larger than x.
-    contraction: Callable[[Spec], float | None]
-    unbiased: bool  # E[C(x)] == x
-    # Support and new state depend on key and state alone, and decompress is linear in
-    # the `values` of the payload: workers that share these may sum values instead of
-    # payloads.
+    init: Init
+    compress: Compress
+    decompress: Decompress
+    accumulate: Accumulate
+    decompress_sum: Decompress
+    ideal_bits: IdealBits
+    contraction: Contraction
+    # E[C(x)] == x
+    unbiased: bool
+    # Workers that share key and state may sum the `values` of their payloads instead of
+    # the payloads: which elements are sent, and the new state, depend on key and state
+    # alone, and `decompress` is linear in `values`.
     aligned: bool
-    # At most so many elements of C(x) are not zero; a sparsifier has few.
-    support: Callable[[Spec], int]
+    support: Support
     figures: tuple[Figure, ...] = ()
 
 
 class Info(NamedTuple):
-    """What one exchange reports. Scalars of this worker; nothing reads them back.
+    """What an exchange reports of one step, as scalars of this worker.
 
-    No checkpoint holds it, so that one more figure makes no state another.
+    No step reads it and no checkpoint holds it, so a new figure does not make older
+    checkpoints unreadable.
     """
 
     gradient_error: Array  # |given - sent|^2 / |given|^2
     unsent_norm: Array  # |given - sent|
     residual_norm: Array  # norm of what the memory kept; 0 without memory
-    # A method's own, named in `Exchange.figures`. Only the type protects the dict: to
-    # JAX an immutable mapping is a leaf, or a tree of another structure.
+    # Figures of the method, named in `Exchange.figures`. A dict, although nobody may
+    # change it: JAX takes an immutable mapping for a leaf, or for another structure.
     extra: Mapping[str, Array] = {}
-    # Whether anything was sent; where nothing was, there is no error to tell.
+    # Whether anything was sent; a step that sends nothing has no error to report.
     sends: Array | np.bool_ = np.True_
 
 
@@ -107,11 +119,13 @@ class Averaged(NamedTuple):
     """The result of `Exchange.average`."""
 
     mean: Tree  # identical on every worker
-    sent: Tree  # what is charged to this worker: mean over workers == `mean`
+    # What this worker contributed: the mean of it over workers is `mean`. Where one
+    # worker compresses a sum for all, it includes what that compression changed.
+    sent: Tree
     state: State
     info: Info
-    # Not zero where something of this worker's own went out. None: `sent` tells it, as
-    # nobody is charged with what was lost of others.
+    # Not zero where something of this worker's own gradient was sent. None: `sent`
+    # tells it, as it includes nothing that belongs to others.
     own: Tree | None = None
 
 
@@ -121,38 +135,34 @@ def no_bound(spec: Spec) -> list[float | None]:
 
 
 def no_choice(spec: Spec) -> list[bool]:
-    """For each leaf, that all of its elements are sent, or none."""
+    """For each leaf, that either all of its elements are sent or none."""
     return [False] * len(jax.tree.leaves(spec))
 
 
 class Exchange(NamedTuple):
     """A way to average a tree over the workers of a mapped axis.
 
-    The law: the mean over workers of `sent` equals `mean`. Memories conserve mass if
-    and only if it holds, so a method that breaks it says `lawful=False`. Where an
-    exchange itself holds back, the mean over workers of `sent`, plus what was `held`
-    before, minus what is held now, equals `mean`.
+    An exchange may hold back a part of what it was given and send it later. Then the
+    mean over workers of `sent`, plus what was `held` before, minus what is held now,
+    equals `mean`.
     """
 
     name: str
-    init: Callable[[Tree], State]  # runs on the host, outside any mapped axis
-    average: Callable[[Tree, State, Array], Averaged]  # runs under the axis
+    init: Init
+    average: Average
     axis: Axis
-    lawful: bool = True
+    lawful: bool = True  # whether the law of `Average` holds
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     # What this worker was given and has not yet sent, as a tree; None: nothing ever.
     held: Callable[[State], Tree] | None = None
-    # For each leaf the contraction of what is lost of it, as in `Compressor`. 1: it
-    # arrives as it was given.
-    contraction: Callable[[Spec], list[float | None]] = no_bound
-    # For each leaf, whether some of its elements are sent and others are not.
-    chooses: Callable[[Spec], list[bool]] = no_choice
-    # Names of the memories that keep what was not sent, and that give a momentum to
-    # what is: a second of either kind would do it twice.
+    contraction: LeafContractions = no_bound
+    chooses: LeafChoices = no_choice
+    # The memory that keeps what was not sent, and the one that gives a momentum to what
+    # is sent, by name: a second of either kind would do it twice.
     keeper: str | None = None
     momentum: str | None = None
-    simulated: bool = False  # what it sends is not what its method is meant to send
-    ignores_compressor: bool = False  # has a way of its own
+    simulated: bool = False  # it sends more than its method is meant to send
+    ignores_compressor: bool = False  # it compresses in a way of its own
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
@@ -169,22 +179,19 @@ class Mixed(NamedTuple):
 class Mixer(NamedTuple):
     """A way to train a model for each worker of a mapped axis, and to keep them close.
 
-    A step is the worker's own update followed by what its program sends. Programs
-    repeat in a cycle: a graph that changes with time has one for each of its rounds,
-    local training has one that sends nothing.
+    In each step a worker applies its own update and then does what the phase of the
+    step says. Phases repeat in a cycle: a graph that changes with time has one for each
+    of its rounds, local training has one that sends nothing.
     """
 
     name: str
-    # (params) -> state, on the host, outside any mapped axis. All workers start from
-    # these params. All of the state is the worker's own.
-    init: Callable[[Tree], State]
-    # (params, updates, state, key, program) -> Mixed, under the axis. The program is a
-    # Python number, the same on all workers.
-    mix: Callable[[Tree, Tree, State, Array, int], Mixed]
+    # Given the params that all workers start from; the state is the worker's own.
+    init: Init
+    mix: Mix
     axis: Axis
-    schedule: tuple[int, ...] = (0,)  # the program of each step of a cycle
+    schedule: tuple[int, ...] = (0,)  # the phase of each step of a cycle
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
-    simulated: bool = False  # what it sends is not what its method is meant to send
+    simulated: bool = False  # it sends more than its method is meant to send
     workers: int | None = None  # the nodes of its graph; None: it has none
 
     def program(self, step: int) -> int:
@@ -195,10 +202,10 @@ class Mixer(NamedTuple):
 class PerWorker(NamedTuple):
     """Marks state that differs between workers: residuals, local momenta, models.
 
-    Inside a mapped step `value` is the worker's own; outside it has a leading worker
-    axis. Declaring such state replicated runs without an error and is silently wrong
-    after a checkpoint, so everything that crosses the border goes through
-    `jaxcomp.parallel`, which reads this mark.
+    Inside a mapped step `value` is the worker's own; outside of it there is a leading
+    axis of workers. If such state is mapped as replicated, training still runs, but a
+    checkpoint then holds one worker's value for all. `jaxcomp.parallel` reads the mark,
+    so state enters and leaves mapped functions through it.
     """
 
     value: Any

@@ -9,7 +9,7 @@ import optax
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
 from jaxcomp.keys import numbers_of
-from jaxcomp.transform import DistributedState
+from jaxcomp.link_state import DistributedState
 from jaxcomp.trees import name_of, vary_like
 
 __all__ = ["check_state", "per_worker"]

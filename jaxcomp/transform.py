@@ -1,7 +1,6 @@
 """From an exchange, or a mixer, to one link of an optax chain, or to one line."""
 
 import functools
-import zlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,18 +8,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import (
-    Array,
-    Clock,
-    Exchange,
-    Info,
-    Mixer,
-    PerWorker,
-    State,
-    Tree,
-    is_per_worker,
-    ticked,
-)
+from jaxcomp.base import Array, Exchange, Mixer, PerWorker, Tree, ticked
 from jaxcomp.border import (
     LOCAL,
     SHARED,
@@ -30,33 +18,17 @@ from jaxcomp.border import (
     check_fit,
     check_own,
     check_whole,
-    is_masked,
+)
+from jaxcomp.link_state import (
+    DistributedState,
+    first_state,
+    step_key,
+    typed_to_differ,
 )
 from jaxcomp.nonfinite import attempt
 from jaxcomp.trees import vary_like
 
-__all__ = [
-    "DistributedState",
-    "Mean",
-    "distributed",
-    "find_state",
-    "find_states",
-    "mixing",
-    "pmean",
-]
-
-
-class DistributedState(NamedTuple):
-    """State of `distributed`, `pmean` and `mixing`."""
-
-    clock: Clock  # each step draws its own key
-    exchange: State  # of the exchange or the mixer
-    info: PerWorker  # the last step's Info, for whoever logs it
-
-    @property
-    def step(self) -> Array:
-        """[] int32, steps done."""
-        return self.clock.step
+__all__ = ["Mean", "distributed", "mixing", "pmean"]
 
 
 def distributed(
@@ -100,24 +72,18 @@ def distributed(
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
             check_whole(params, LOCAL)
-        return _fresh(exchange.init(params), exchange.figures)
+        return first_state(exchange.init(params), exchange.figures)
 
-    def update(
-        updates: Tree,
-        state: Any,
-        params: Tree | None = None,
-        *,
-        key: Array | None = None,
-        **extra: Any,
+    def step(
+        updates: Tree, state: DistributedState, params: Tree | None, key: Array
     ) -> tuple[Tree, DistributedState]:
-        key = _step_key(key, seed, state.step, updates)
         check_own(updates, exchange.axis, SUMMED)
         check_fit(exchange.init, updates, state.exchange)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
-        return mean, _typed(new, exchange.axis)
+        return mean, typed_to_differ(new, exchange.axis)
 
-    return optax.GradientTransformationExtraArgs(init, update)
+    return _link(init, step, seed)
 
 
 class Mean(NamedTuple):
@@ -215,19 +181,13 @@ def mixing(
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
             check_whole(params, UNMIXED)
-        return _fresh(mixer.init(params), mixer.figures)
+        return first_state(mixer.init(params), mixer.figures)
 
-    def update(
-        updates: Tree,
-        state: Any,
-        params: Tree | None = None,
-        *,
-        key: Array | None = None,
-        **extra: Any,
+    def step(
+        updates: Tree, state: DistributedState, params: Tree | None, key: Array
     ) -> tuple[Tree, DistributedState]:
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
-        key = _step_key(key, seed, state.step, updates)
         check_own(params, mixer.axis, SHARED)
         check_own(updates, mixer.axis, SUMMED)
 
@@ -245,90 +205,25 @@ def mixing(
         info = PerWorker(mixed.info)
         return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)
 
+    return _link(init, step, seed)
+
+
+def _link(
+    init: Callable[[Tree], DistributedState],
+    step: Callable[..., tuple[Tree, DistributedState]],
+    seed: int | None,
+) -> optax.GradientTransformationExtraArgs:
+    """The link that hands `step` the key of each step, as its last argument."""
+
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        key: Array | None = None,
+        **extra: Any,
+    ) -> tuple[Tree, DistributedState]:
+        key = step_key(key, seed, state.step, updates)
+        return step(updates, state, params, key)
+
     return optax.GradientTransformationExtraArgs(init, update)
-
-
-def find_state(opt_state: Any) -> DistributedState:
-    """The `DistributedState` inside the state of any optax chain.
-
-    Example:
-        >>> from jaxcomp.make import make_exchange
-        >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
-        >>> int(find_state(tx.init(jnp.ones(3))).step)
-        0
-    """
-    states = find_states(opt_state)
-    if len(states) != 1:
-        raise ValueError(
-            "expected one `distributed` or `mixing` in the chain, found "
-            f"{len(states)}. find_states() returns all; or pass the part of the state "
-            "that holds the one you mean"
-        )
-    return states[0]
-
-
-def find_states(opt_state: Any) -> list[DistributedState]:
-    """All of them, where links have parts of the model; in the order of the tree.
-
-    Example:
-        >>> from jaxcomp.make import make_exchange
-        >>> link = distributed(make_exchange(), seed=0, allow_masked=True)
-        >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
-        >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
-        2
-    """
-
-    def found(node: Any) -> bool:
-        return isinstance(node, DistributedState)
-
-    return [n for n in jax.tree.leaves(opt_state, is_leaf=found) if found(n)]
-
-
-def _fresh(state: State, figures: tuple[str, ...]) -> DistributedState:
-    zero = jnp.float32(0)
-    extra = {name: jnp.float32(0) for name in figures}
-    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
-    return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
-
-
-def _typed(state: State, axis: Any) -> State:
-    """The state, whose marked parts have types that differ between workers.
-
-    They may happen to be constants, and a loop wants the type that came in.
-    """
-
-    def typed(node: Any) -> Any:
-        return vary_like(node, axis_index(axis)) if is_per_worker(node) else node
-
-    return jax.tree.map(typed, state, is_leaf=is_per_worker)
-
-
-def _step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:
-    """The key of a step, from the caller's key or the link's seed, for this tree."""
-    if key is None:
-        if seed is None:
-            message = (
-                "update() needs key=, the same on every worker; or build the link with "
-                "a seed: distributed(exchange, seed=0), mixing(mixer, seed=0)"
-            )
-            raise TypeError(message)
-        key = jax.random.key(seed)
-    part = _part(tree)
-    if part:
-        key = jax.random.fold_in(key, part)
-    return jax.random.fold_in(key, step)
-
-
-def _part(tree: Tree) -> int:
-    """A number for the part of a model that a link is given; 0 for the whole.
-
-    Links that share a model would draw the same noise from one seed. Names, and not
-    their `hash`, which is another one in each process.
-    """
-
-    def left_out(node: Any) -> bool:
-        return node is None or is_masked(node)
-
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
-    names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]
-    return 0 if len(names) == len(paths) else zlib.crc32("\n".join(names).encode())

@@ -10,7 +10,7 @@ import optax
 
 import jaxcomp
 from jaxcomp import exchanges, gossip, local
-from jaxcomp.transform import find_state
+from jaxcomp.link_state import find_state
 
 __all__ = [
     "ALIKE",

@@ -13,7 +13,7 @@ import jaxcomp
 PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
-    {"_version", "base", "errors", "files", "imported", "specs"},
+    {"_version", "base", "contracts", "errors", "files", "imported", "specs"},
     {"trees", "keys", "noise"},
     {"coding", "selection"},
     {"compressors"},
@@ -22,7 +22,7 @@ ROWS = [
     {"exchanges"},
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},
-    {"make", "transform"},
+    {"make", "link_state", "transform"},
     {"optimizers"},
     {"sharded"},
     {"parallel", "marks"},
@@ -102,7 +102,15 @@ def test_names_stay_in_their_place(path):
     part = part_of(path)
     if part != "parallel":
         assert not re.search(r"\bjax\.pmap\b", code)
-    if part in {"compressors", "scope", "memory", "coding", "trees", "base"}:
+    if part in {
+        "compressors",
+        "scope",
+        "memory",
+        "coding",
+        "trees",
+        "base",
+        "contracts",
+    }:
         collectives = r"\blax\.(psum|pmean|all_gather|ppermute|all_to_all|axis_index)\b"
         assert not re.search(collectives, code)
     if part == "compressors":

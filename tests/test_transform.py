@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel, transform
-from jaxcomp.transform import find_state, find_states
+from jaxcomp.link_state import find_state, find_states
 
 WORKERS = 4
 RNG = np.random.default_rng(0)

@@ -11,8 +11,8 @@ from jaxcomp.convex import Features, objective, stochastic_gradient
 from jaxcomp.convex.problem import Rows
 from jaxcomp.convex.setting import Setting
 from jaxcomp.data.shards import Partition, worker_batches
+from jaxcomp.link_state import DistributedState
 from jaxcomp.parallel import AXIS
-from jaxcomp.transform import DistributedState
 
 __all__ = ["Crew", "Score", "Simulation", "batches_between", "make_simulation", "score"]
 

@@ -9,9 +9,10 @@ import optax
 from jaxcomp.base import Array, Clock, Exchange, Tree, ticked
 from jaxcomp.errors import UserError
 from jaxcomp.exchanges import dense_step
+from jaxcomp.link_state import DistributedState
 from jaxcomp.memory import error_feedback, shared_momentum
 from jaxcomp.optimizers._common import Rate, check_bare, decay_by, scale_by_rate
-from jaxcomp.transform import DistributedState, distributed
+from jaxcomp.transform import distributed
 
 __all__ = ["OneBitAdamState", "one_bit_adam", "scale_by_one_bit_adam"]
 

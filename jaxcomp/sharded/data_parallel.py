@@ -17,12 +17,13 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Array, Exchange, State, Tree
+from jaxcomp.link_state import DistributedState
 from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
 from jaxcomp.sharded.cuts import entry, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
 from jaxcomp.sharded.layout import Layout, in_parts, layouts
 from jaxcomp.sharded.models import own
-from jaxcomp.transform import DistributedState, distributed
+from jaxcomp.transform import distributed
 from jaxcomp.trees import label_of
 
 __all__ = ["Comm", "DataParallel", "data_parallel"]

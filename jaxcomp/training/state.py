@@ -6,8 +6,8 @@ import jax
 import optax
 
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.link_state import find_state
 from jaxcomp.tasks import Task
-from jaxcomp.transform import find_state
 
 __all__ = ["TrainState", "init_state", "like", "own"]
 

@@ -9,10 +9,10 @@ import optax
 
 from jaxcomp.base import Array, Tree, is_per_worker
 from jaxcomp.errors import UserError
+from jaxcomp.link_state import find_state
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.tasks import Task
 from jaxcomp.training.state import TrainState, like, own
-from jaxcomp.transform import find_state
 from jaxcomp.trees import norms, zeros_like_spec
 
 __all__ = [
