@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import jaxcomp
+from configs.convex import base as convex_base
 from jaxcomp import (
     SpecError,
     compressors,
@@ -38,6 +39,7 @@ from tests import laws
 from tests.training.small import small_config
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 README = (ROOT / "README.md").read_text()
 YOUR_LOOP = (ROOT / "docs" / "your-loop.md").read_text()
 METHODS = (ROOT / "docs" / "methods.md").read_text()
@@ -99,17 +101,19 @@ def test_a_whole_optimiser_in_a_loop_runs_and_prints_what_it_says():
     check_programs(METHODS, prints=1)
 
 
-def test_readme_commands_exist():
+def test_the_commands_of_the_documents_exist():
     """Targets are in the Makefile; flags of train.py are real."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    keys = small_config().keys()
-    found = commands(README)
-    assert len(found) > 10
+    keys = {*small_config().keys(), *convex_base.get_config().keys()}
+    found = [command for path in DOCUMENTS for command in commands(path.read_text())]
+    assert len(found) > 30
     for command in found:
         program, *words = command.split()
         if program == "make":
             assert {w for w in words if "=" not in w} <= set(targets), command
-        if program == "python":
+        if program == "python" and words[0] == "-m":
+            assert importlib.util.find_spec(words[1]), command
+        elif program == "python":
             assert (ROOT / words[0]).exists()
             for key in re.findall(r"--config\.(\w+)=", command):
                 assert key in keys
@@ -372,14 +376,7 @@ def anchors(text: str) -> set[str]:
     return set(found)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        *sorted(ROOT.glob("*.md")),
-        *sorted((ROOT / "docs").glob("*.md")),
-    ],
-    ids=lambda path: path.name,
-)
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
 def test_every_link_leads_somewhere(path):
     for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
         if "://" in target:
