@@ -31,7 +31,8 @@ def table(folder: Path, config: str, *settings: str) -> list[dict[str, str]]:
 
 def shown_commands() -> list[list[str]]:
     """The words after `python` of each training on embedded data that is shown."""
-    texts = [(ROOT / "README.md").read_text(), (ROOT / "train.py").read_text()]
+    files = ["README.md", "docs/training.md", "train.py"]
+    texts = [(ROOT / file).read_text() for file in files]
     lines = "\n".join(texts).replace("\\\n", " ").splitlines()
     found = [line.strip() for line in lines if line.startswith("    python train.py")]
     commands = [shlex.split(line, comments=True)[1:] for line in found]
@@ -66,7 +67,7 @@ def has_learnt(folder: Path) -> None:
 
 
 def test_every_training_that_is_shown_learns(tmp_path):
-    """The README's and --help's, one after the other, as a reader runs them."""
+    """The documents' and --help's, one after the other, as a reader runs them."""
     assert len(ALONE) >= 7
     for words in ALONE:
         words = into(words, tmp_path)

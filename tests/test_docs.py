@@ -1,10 +1,12 @@
 """What the documents show is run, and what they promise is kept."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +14,7 @@ import numpy as np
 import pytest
 
 import jaxcomp
+from configs.convex import base as convex_base
 from jaxcomp import (
     SpecError,
     compressors,
@@ -23,19 +26,25 @@ from jaxcomp import (
     models,
     optimizers,
     scope,
+    tasks,
     training,
 )
 from jaxcomp.cli import main
+from jaxcomp.convex import averages, rates, testbeds
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
-from jaxcomp.training import schedules
+from jaxcomp.specs import Call, parse
+from jaxcomp.training import optimizers as trainer_optimizers
+from jaxcomp.training import schedules, stages
 from tests import laws
 from tests.training.small import small_config
 
 ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 README = (ROOT / "README.md").read_text()
 YOUR_LOOP = (ROOT / "docs" / "your-loop.md").read_text()
 METHODS = (ROOT / "docs" / "methods.md").read_text()
 GUIDE = (ROOT / "docs" / "extend.md").read_text()
+TESTBED = (ROOT / "docs" / "convex.md").read_text()
 
 
 def blocks(text: str) -> list[str]:
@@ -92,44 +101,24 @@ def test_a_whole_optimiser_in_a_loop_runs_and_prints_what_it_says():
     check_programs(METHODS, prints=1)
 
 
-def test_readme_commands_exist():
+def test_the_commands_of_the_documents_exist():
     """Targets are in the Makefile; flags of train.py are real."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    keys = small_config().keys()
-    found = commands(README)
-    assert len(found) > 10
+    keys = {*small_config().keys(), *convex_base.get_config().keys()}
+    found = [command for path in DOCUMENTS for command in commands(path.read_text())]
+    assert len(found) > 30
     for command in found:
         program, *words = command.split()
         if program == "make":
             assert {w for w in words if "=" not in w} <= set(targets), command
-        if program == "python":
+        if program == "python" and words[0] == "-m":
+            assert importlib.util.find_spec(words[1]), command
+        elif program == "python":
             assert (ROOT / words[0]).exists()
             for key in re.findall(r"--config\.(\w+)=", command):
                 assert key in keys
             for file in re.findall(r"--config=(\S+)", command):
                 assert (ROOT / file).exists()
-
-
-def test_readme_links_lead_somewhere():
-    for document in ["README.md", "CONTRIBUTING.md"]:
-        for target in re.findall(r"\]\(([\w./-]+)\)", (ROOT / document).read_text()):
-            assert (ROOT / target).exists(), f"{document}: {target}"
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *GRAPHS,
-        *(
-            name
-            for part in (compressors, exchanges, gossip, local, memory, scope)
-            for name in part.REGISTRY
-        ),
-        *optimizers.__all__,
-    ],
-)
-def test_every_method_is_described(name):
-    assert f"`{name}" in METHODS
 
 
 @pytest.mark.parametrize("model", models.REGISTRY)
@@ -243,47 +232,160 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
     assert result.test_accuracy == 1
 
 
-# Facts of a compressor stand in the columns of the first table of docs/methods.md.
-FACTS = re.findall(
-    r"^\| \[?`([^`]+)`\S* \| ([^|]+) \| ([^|]+) \|",
-    (ROOT / "docs" / "methods.md").read_text().split("\n## none")[0],
-    re.MULTILINE,
+def section(document: str, title: str) -> str:
+    """What a document says between one heading of the second level and the next."""
+    return document.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def first_cells(text: str) -> list[str]:
+    return re.findall(r"^\|([^|]*)\|", text, re.MULTILINE)
+
+
+# What each heading of docs/methods.md describes. A partition `dealt` is not in the
+# registry, as it is no division of the examples but of each batch.
+FAMILIES: dict[str, dict[str, Any]] = {
+    "Compressors": compressors.REGISTRY,
+    "Scopes": scope.REGISTRY,
+    "Exchanges": exchanges.REGISTRY,
+    "Memories": memory.REGISTRY,
+    "Whole optimisers": dict.fromkeys(optimizers.__all__),
+    "Gossip": gossip.REGISTRY,
+    "Topologies": GRAPHS,
+    "Local updates": local.REGISTRY,
+    "Tasks": tasks.REGISTRY,
+    "Models": models.REGISTRY,
+    "Data sets": data.REGISTRY,
+    "Partitions": {"dealt": None, **data.PARTITIONS},
+    "Schedules": schedules.REGISTRY,
+    "Warm-ups": stages.REGISTRY,
+    "The trainer's optimisers": trainer_optimizers.REGISTRY,
+}
+# Those of which each method has a section of its own, and what else is a section there.
+SECTIONS = {
+    "Compressors": ["Bits against error", "Composition"],
+    "Exchanges": [],
+    "Memories": [],
+    "Gossip": [],
+    "Local updates": [],
+}
+FIELDS = (
+    *("Spec", "What it does", "Formula", "Bits", "Law", "Error"),
+    *("Differences", "Source"),
 )
-
-
-def test_the_table_of_compressors_is_that_of_the_registry():
-    rows = {shown.partition("(")[0] for shown, _, _ in FACTS}
-    assert {name for name in rows if name.isidentifier()} == set(compressors.REGISTRY)
-
-
-@pytest.mark.parametrize(("shown", "unbiased", "aligned"), FACTS)
-def test_the_table_of_compressors_says_their_facts(shown, unbiased, aligned):
-    if shown.partition("(")[0] not in compressors.REGISTRY:
-        return
-    given = re.findall(r"\w+=(?:True|False)", shown)
-    name = shown.partition("(")[0]
-    method = jaxcomp.make_compressor(f"{name}({', '.join(given)})")
-    for said, fact in ((unbiased, method.unbiased), (aligned, method.aligned)):
-        if said in ("yes", "no"):
-            assert said == ("yes" if fact else "no")
+OPTIONAL = {"Error", "Differences"}
+GIVEN_BY_THE_RUN = {"num_classes", "bn_axis", "dtype", "parent", "name", "data_dir"}
+CONVEX = {
+    "Problems": testbeds.REGISTRY,
+    "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},
+}
 
 
 @pytest.mark.parametrize(
-    ("title", "names"),
+    ("document", "title", "registry"),
     [
-        ("Exchanges", exchanges.REGISTRY),
-        ("Memories", memory.REGISTRY),
-        ("Gossip", gossip.REGISTRY),
-        ("Topologies", GRAPHS),
+        *((METHODS, title, registry) for title, registry in FAMILIES.items()),
+        *((TESTBED, title, registry) for title, registry in CONVEX.items()),
     ],
+    ids=[*FAMILIES, *CONVEX],
 )
-def test_every_table_of_methods_is_that_of_its_registry(title, names):
-    text = (ROOT / "docs" / "methods.md").read_text().split(f"\n## {title}\n")[1]
-    table = re.search(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    assert table is not None
-    first = [row.split("|")[1] for row in table[0].splitlines()]
-    rows = {m for cell in first for m in re.findall(r"`(\w+)", cell)}
-    assert rows == set(names)
+def test_the_table_of_a_family_has_each_of_its_methods_once(document, title, registry):
+    cells = " ".join(first_cells(section(document, title)))
+    assert sorted(re.findall(r"`(\w+)[(`]", cells)) == sorted(registry)
+
+
+def described(title: str) -> dict[str, str]:
+    """Method -> its section."""
+    _, *parts = section(METHODS, title).split("\n### ")
+    found = [part.partition("\n")[::2] for part in parts]
+    names = [name for name, _ in found if name not in SECTIONS[title]]
+    assert len(names) == len(set(names))
+    return {name: text for name, text in found if name in names}
+
+
+@pytest.mark.parametrize("title", SECTIONS)
+def test_each_method_of_a_family_has_a_section_with_the_same_fields(title):
+    found = described(title)
+    assert sorted(found) == sorted(FAMILIES[title])
+    for name, text in found.items():
+        labels = re.findall(r"^- \*\*([^*]+)\*\*: ", text, re.MULTILINE)
+        assert labels == [f for f in FIELDS if f in labels], name
+        missing = {*FIELDS} - {*labels}
+        assert missing <= OPTIONAL, f"{name}: {missing}"
+        assert "Error" in labels or title != "Compressors", name
+
+
+SPECS = [
+    *(
+        (title, re.findall(r"- \*\*Spec\*\*: `(.*)`\n", text)[0])
+        for title in SECTIONS
+        for text in described(title).values()
+    ),
+    *(
+        (title, spec)
+        for title in FAMILIES
+        if title not in {*SECTIONS, "Whole optimisers"}
+        for cell in first_cells(section(METHODS, title))
+        for spec in re.findall(r"`([^`]+)`", cell)
+        if spec != "dealt"
+    ),
+]
+
+
+@pytest.mark.parametrize(("title", "spec"), SPECS)
+def test_a_spec_shows_all_arguments_with_their_defaults(title, spec):
+    call = parse(spec)
+    assert isinstance(call, Call)
+    factory = FAMILIES[title][call.name]
+    parameters = inspect.signature(factory).parameters
+    assert set(call.kwargs) <= set(parameters)
+    unseen = {*getattr(factory, "keywords", ()), *GIVEN_BY_THE_RUN}
+    for name, parameter in parameters.items():
+        if parameter.default is not parameter.empty and name not in unseen:
+            assert call.kwargs[name] == parameter.default, name
+
+
+def test_the_table_of_compressors_says_their_facts():
+    """A row "the same with `unbiased=True`" is about the method of the row before."""
+    name = ""
+    rows = re.findall(
+        r"^\| ([^|]+) \| ([^|]+) \| ([^|]+) \|",
+        section(METHODS, "Compressors"),
+        re.MULTILINE,
+    )
+    for shown, unbiased, aligned in rows:
+        named = re.match(r"\[`(\w+)`\]", shown)
+        given = re.findall(r"\w+=(?:True|False)", shown)
+        name = named[1] if named else name
+        if named or given:
+            facts = jaxcomp.make_compressor(f"{name}({', '.join(given)})")
+            for said, fact in ((unbiased, facts.unbiased), (aligned, facts.aligned)):
+                if said in ("yes", "no"):
+                    assert said == ("yes" if fact else "no"), shown
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that a page of GitHub gives to the headings of a document."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found: list[str] = []
+    for heading in re.findall(r"^#+ (.+)$", without_code, re.MULTILINE):
+        slug = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        again = sum(
+            re.fullmatch(rf"{slug}(-\d+)?", other) is not None for other in found
+        )
+        found.append(f"{slug}-{again}" if again else slug)
+    return set(found)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_every_link_leads_somewhere(path):
+    for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        page = (path.parent / file) if file else path
+        assert page.exists(), f"{path.name}: {target}"
+        if anchor:
+            assert anchor in anchors(page.read_text()), f"{path.name}: {target}"
 
 
 def test_help_names_every_command(capsys):
