@@ -13,6 +13,8 @@ BENCH ?=
 ARGS ?=
 PARALLEL := -n $(JOBS) --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(PARALLEL)
+# `make test` has XLA optimise little, to compile quickly: tests/programs.py.
+AS_USERS_DO := XLA_FLAGS=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup train test test-changed test-slow test-all test-newest lint format notebooks bench oracles build clean
@@ -38,13 +40,13 @@ test-changed: $(STAMP) ## the tests of what differs from the last commit
 	  test -z "$$tests" || $(PYTEST) $$tests $(ARGS)
 
 test-slow: $(STAMP) ## what takes longer: real data, many kills, whole matrices
-	$(PYTEST) -m slow $(ARGS)
+	$(AS_USERS_DO) $(PYTEST) -m slow $(ARGS)
 
 test-all: $(STAMP) ## both tiers
-	$(PYTEST) -m '' $(ARGS)
+	$(AS_USERS_DO) $(PYTEST) -m '' $(ARGS)
 
 test-newest: $(NEWEST_STAMP) ## tests/smoke.txt on the newest Python and jax there are
-	$(NEWEST_VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow or newest' \
+	$(AS_USERS_DO) $(NEWEST_VENV)/bin/python -m pytest $(PARALLEL) -m 'not slow or newest' \
 	  @tests/smoke.txt $(ARGS)
 
 # Without constraints: what is installed by who installs it today.

@@ -16,6 +16,7 @@ from tests.costs import pytest_terminal_summary
 
 __all__ = ["pytest_terminal_summary"]
 
+programs.compile_quickly()
 programs.keep_on_disk()
 programs.collect_less_often()
 jax.config.update("jax_numpy_dtype_promotion", "strict")

@@ -12,12 +12,23 @@ from pathlib import Path
 import jax
 from jax._src import lru_cache
 
-__all__ = ["collect_less_often", "forget_when_many", "keep_on_disk"]
+__all__ = ["collect_less_often", "compile_quickly", "forget_when_many", "keep_on_disk"]
 
 FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
 # Of one process. Programs of all tests together would take several times as much.
 MOST_IN_MEMORY = 2e9
+# Machine code that compiles in 60 % of the time. What runs once need not be fast.
+QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+
+
+def compile_quickly() -> None:
+    """Let XLA optimise little, here and in the processes that tests start.
+
+    The slow tier and the tests on the newest jax compile as users' programs do: their
+    `make` targets set XLA_FLAGS to nothing. Call it before jax touches a device.
+    """
+    os.environ.setdefault("XLA_FLAGS", QUICKLY)
 
 
 def keep_on_disk() -> None:

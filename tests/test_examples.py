@@ -66,14 +66,13 @@ def test_the_differences_are_shown():
 
 def run(module: str, *arguments: object) -> str:
     """Its output; on four devices, which some programs make by themselves."""
-    devices = {"XLA_FLAGS": "--xla_force_host_platform_device_count=4", "NPROC": "8"}
-    # To compile takes nearly all of its time, and how fast it trains does not matter.
-    quickly = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"
+    devices = {"XLA_FLAGS": flags, "NPROC": "8"}
     of_its_own = module == "tests.example_run"
     done = subprocess.run(
         [sys.executable, "-m", module, *map(str, arguments)],
         cwd=ROOT,
-        env=os.environ | (quickly if of_its_own else devices),
+        env=os.environ | ({} if of_its_own else devices),
         capture_output=True,
         text=True,
         timeout=200,

@@ -32,12 +32,10 @@ def command(folder: Path, *extra: str) -> list[str]:
 
 def begin(folder: Path, *extra: str) -> subprocess.Popen:
     environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
-    # To compile takes most of the time of a process.
-    quickly = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     return subprocess.Popen(
         command(folder, *extra),
         cwd=ROOT,
-        env=environment | quickly,
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
