@@ -37,10 +37,10 @@ def make(spec: str | Call | Pipe, exchange: Exchange) -> Exchange:
     """Wrap an exchange in the memory that the spec string names.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> gather = exchanges.make("gather", "sign")
-        >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
-        'local_momentum(beta=0.9): error_feedback: gather(sign)'
+      >>> from jaxcomp import exchanges
+      >>> gather = exchanges.make("gather", "sign")
+      >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
+      'local_momentum(beta=0.9): error_feedback: gather(sign)'
     """
     call = parse(spec) if isinstance(spec, str) else spec
     if isinstance(call, Pipe):
