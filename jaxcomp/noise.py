@@ -27,8 +27,8 @@ def seed_of(key: Array) -> Array:
     """A seed of two words, to draw from or to send in place of what is drawn.
 
     Example:
-        >>> seed_of(jax.random.key(0)).shape
-        (2,)
+      >>> seed_of(jax.random.key(0)).shape
+      (2,)
     """
     return jax.random.bits(key, (2,), jnp.uint32)
 
@@ -41,8 +41,8 @@ def words(seed: Array, size: int) -> Array:
       size: number of words, at most 2^32.
 
     Example:
-        >>> words(jnp.array([1, 2], jnp.uint32), 3).dtype
-        dtype('uint32')
+      >>> words(jnp.array([1, 2], jnp.uint32), 3).dtype
+      dtype('uint32')
     """
     places = jax.lax.iota(jnp.uint32, size)
     # The second word takes in the first: seeds that differ in their first word alone
@@ -54,9 +54,9 @@ def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
     """Numbers in [0, 1) in steps of 2^-24, all that float32 can hold evenly.
 
     Example:
-        >>> u = uniform(jnp.array([1, 2], jnp.uint32), (1000,))
-        >>> bool(u.min() >= 0), bool(u.max() < 1)
-        (True, True)
+      >>> u = uniform(jnp.array([1, 2], jnp.uint32), (1000,))
+      >>> bool(u.min() >= 0), bool(u.max() < 1)
+      (True, True)
     """
     bits = words(seed, math.prod(shape)) >> np.uint32(8)
     return (bits.astype(jnp.float32) * np.float32(2**-24)).reshape(shape)
@@ -72,8 +72,8 @@ def high_product(a: Array, b: Array) -> Array:
       b: uint32 of the same shape.
 
     Example:
-        >>> high_product(jnp.array([1 << 31], jnp.uint32), jnp.array([7], jnp.uint32))
-        Array([3], dtype=uint32)
+      >>> high_product(jnp.array([1 << 31], jnp.uint32), jnp.array([7], jnp.uint32))
+      Array([3], dtype=uint32)
     """
     half, low = np.uint32(16), np.uint32(0xFFFF)
     # No sum passes 2^32: (2^16 - 1)^2 + 2 (2^16 - 1) = 2^32 - 1.

@@ -35,8 +35,8 @@ def magnitude_bits(x: Array) -> Array:
     """|x| as unsigned integers in the same order; NaN is the largest.
 
     Example:
-        >>> magnitude_bits(jnp.array([-2.0, 1.0, 0.0])).argsort()
-        Array([2, 1, 0], dtype=int32)
+      >>> magnitude_bits(jnp.array([-2.0, 1.0, 0.0])).argsort()
+      Array([2, 1, 0], dtype=int32)
     """
     unsigned = _unsigned(x.dtype)
     bits = jax.lax.bitcast_convert_type(x, unsigned)
@@ -47,8 +47,8 @@ def magnitude_bits_of(value: float, dtype: Any) -> int:
     """`magnitude_bits` of a Python number, at least as large, in the given dtype.
 
     Example:
-        >>> hex(magnitude_bits_of(1.0, jnp.float32))
-        '0x3f800000'
+      >>> hex(magnitude_bits_of(1.0, jnp.float32))
+      '0x3f800000'
     """
     rounded = np.asarray(abs(value)).astype(dtype)
     bits = int(rounded.view(_unsigned(dtype)))
@@ -70,8 +70,8 @@ def largest(x: Array, most: int, floor: Array | int = 0) -> Selected:
       floor: magnitude bits below which none is taken.
 
     Example:
-        >>> largest(jnp.array([1.0, -3.0, 2.0]), most=2).places
-        Array([1, 2], dtype=uint32)
+      >>> largest(jnp.array([1.0, -3.0, 2.0]), most=2).places
+      Array([1, 2], dtype=uint32)
     """
     floor = jnp.asarray(floor, _unsigned(x.dtype))
     if x.size <= _SHORT:

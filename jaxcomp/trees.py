@@ -37,9 +37,9 @@ def name_of(path: Any, separator: str = "/") -> str:
       separator: between its parts.
 
     Example:
-        >>> [(path, _)] = jax.tree_util.tree_flatten_with_path({"a": [3]})[0]
-        >>> name_of(path)
-        'a/0'
+      >>> [(path, _)] = jax.tree_util.tree_flatten_with_path({"a": [3]})[0]
+      >>> name_of(path)
+      'a/0'
     """
     return jax.tree_util.keystr(path, simple=True, separator=separator)
 
@@ -53,8 +53,8 @@ def spec_of(tree: Tree) -> Spec:
     """Shapes and dtypes of a tree of arrays, tracers or specs.
 
     Example:
-        >>> spec_of(jnp.zeros((2, 3)))
-        ShapeDtypeStruct(shape=(2, 3), dtype=float32)
+      >>> spec_of(jnp.zeros((2, 3)))
+      ShapeDtypeStruct(shape=(2, 3), dtype=float32)
     """
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
@@ -70,8 +70,8 @@ def varies_over(x: Any) -> frozenset[str]:
     None where nothing is known: under other mappers, and under `check_vma=False`.
 
     Example:
-        >>> varies_over(jnp.ones(3))
-        frozenset()
+      >>> varies_over(jnp.ones(3))
+      frozenset()
     """
     kind = jax.typeof(x)
     # The first jax versions of 0.10 call it `vma`.
@@ -104,8 +104,8 @@ def wide_spec(spec: Spec) -> Spec:
     """The same shapes in at least float32: sums and residuals live there.
 
     Example:
-        >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
-        dtype('float32')
+      >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+      dtype('float32')
     """
 
     def widen(s: Any) -> jax.ShapeDtypeStruct:
@@ -118,10 +118,10 @@ def joint_dtype(dtypes: Iterable[Any]) -> Any:
     """The type of a vector of parts of several types: theirs, or at least float32.
 
     Example:
-        >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
-        dtype('float32')
-        >>> joint_dtype([jnp.dtype("float16")])
-        dtype('float16')
+      >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
+      dtype('float32')
+      >>> joint_dtype([jnp.dtype("float16")])
+      dtype('float16')
     """
     first, *others = set(dtypes)
     if not others:
@@ -137,8 +137,8 @@ def cast(x: Array, dtype: Any) -> Array:
     A NaN or an infinity stays what it is: it is to be seen.
 
     Example:
-        >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
-        [65504.0, inf]
+      >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
+      [65504.0, inf]
     """
     if np.promote_types(x.dtype, dtype) != dtype:
         largest = jnp.asarray(jnp.finfo(dtype).max, x.dtype)
@@ -150,8 +150,8 @@ def cast_like(tree: Tree, spec: Spec) -> Tree:
     """The tree in the dtypes of a spec, as by `cast`; another tree serves as one.
 
     Example:
-        >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
-        dtype(bfloat16)
+      >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
+      dtype(bfloat16)
     """
     return jax.tree.map(lambda x, s: cast(x, s.dtype), tree, spec)
 
@@ -160,8 +160,8 @@ def widen(tree: Tree) -> Tree:
     """The tree in at least float32.
 
     Example:
-        >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype
-        dtype('float32')
+      >>> widen(jnp.zeros(2, jnp.bfloat16)).dtype
+      dtype('float32')
     """
     return cast_like(tree, wide_spec(tree))
 
@@ -170,8 +170,8 @@ def norms(tree: Tree) -> list[Array]:
     """Euclidean norm of each leaf in float32, at any scale.
 
     Example:
-        >>> norms({"a": jnp.array([3e30, -4e30]), "b": jnp.zeros(2)})
-        [Array(5.e+30, dtype=float32), Array(0., dtype=float32)]
+      >>> norms({"a": jnp.array([3e30, -4e30]), "b": jnp.zeros(2)})
+      [Array(5.e+30, dtype=float32), Array(0., dtype=float32)]
     """
     return [_norm(leaf) for leaf in jax.tree.leaves(tree)]
 
@@ -191,8 +191,8 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
     """The tree, or each of its leaves, scaled down to a norm of at most `limit`.
 
     Example:
-        >>> clipped(jnp.array([3.0, 4.0]), limit=1.0)
-        Array([0.6, 0.8], dtype=float32)
+      >>> clipped(jnp.array([3.0, 4.0]), limit=1.0)
+      Array([0.6, 0.8], dtype=float32)
     """
     leaves, structure = jax.tree.flatten(tree)
     lengths = norms(tree) if each else [norm(tree)] * len(leaves)

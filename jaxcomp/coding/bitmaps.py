@@ -17,8 +17,8 @@ def to_words(mask: Array) -> Array:
     """[n] bool -> [ceil(n / 32)] uint32: place i is bit i % 32 of word i // 32.
 
     Example:
-        >>> to_words(jnp.array([True, False, True]))
-        Array([5], dtype=uint32)
+      >>> to_words(jnp.array([True, False, True]))
+      Array([5], dtype=uint32)
     """
     padded = jnp.pad(mask, (0, -mask.size % 32))
     octets = jnp.packbits(padded, bitorder="little").reshape(-1, 4)
@@ -29,8 +29,8 @@ def to_bits(words: Array, size: int) -> Array:
     """The inverse of `to_words`, as [size] uint8 of 0 and 1.
 
     Example:
-        >>> to_bits(jnp.array([5], jnp.uint32), 3)
-        Array([1, 0, 1], dtype=uint8)
+      >>> to_bits(jnp.array([5], jnp.uint32), 3)
+      Array([1, 0, 1], dtype=uint8)
     """
     octets = jax.lax.bitcast_convert_type(words, jnp.uint8).reshape(-1)
     return jnp.unpackbits(octets, count=size, bitorder="little")
@@ -40,8 +40,8 @@ def count(words: Array) -> Array:
     """Number of set bits.
 
     Example:
-        >>> count(jnp.array([5, 1], jnp.uint32))
-        Array(3, dtype=uint32)
+      >>> count(jnp.array([5, 1], jnp.uint32))
+      Array(3, dtype=uint32)
     """
     return jnp.sum(jax.lax.population_count(words), dtype=jnp.uint32)
 
@@ -50,8 +50,8 @@ def first(words: Array, most: Array) -> Array:
     """The bitmap with only its first `most` set bits left.
 
     Example:
-        >>> first(jnp.array([5, 7], jnp.uint32), jnp.uint32(3))
-        Array([5, 1], dtype=uint32)
+      >>> first(jnp.array([5, 7], jnp.uint32), jnp.uint32(3))
+      Array([5, 1], dtype=uint32)
     """
     counts = jax.lax.population_count(words)
     before = _cumulative(counts) - counts
@@ -74,8 +74,8 @@ def places(words: Array, most: int, absent: int) -> Array:
       [most] uint32.
 
     Example:
-        >>> places(jnp.array([5, 1], jnp.uint32), most=4, absent=64)
-        Array([ 0,  2, 32, 64], dtype=uint32)
+      >>> places(jnp.array([5, 1], jnp.uint32), most=4, absent=64)
+      Array([ 0,  2, 32, 64], dtype=uint32)
     """
     ranks = jax.lax.iota(jnp.uint32, most)
     counts = jax.lax.population_count(words)

@@ -44,11 +44,11 @@ def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:
       code: one of `CODES`; "auto" takes the smaller one for these sizes.
 
     Example:
-        >>> places = jnp.array([3, 500, 999], jnp.uint32)
-        >>> encode(places, 1000, "plain").dtype
-        dtype('uint16')
-        >>> decode(encode(places, 1000, "elias_fano"), 1000, 3)
-        Array([  3, 500, 999], dtype=uint32)
+      >>> places = jnp.array([3, 500, 999], jnp.uint32)
+      >>> encode(places, 1000, "plain").dtype
+      dtype('uint16')
+      >>> decode(encode(places, 1000, "elias_fano"), 1000, 3)
+      Array([  3, 500, 999], dtype=uint32)
     """
     if _resolve(code, limit, places.size) == "plain":
         return places.astype(index_dtype(limit))
@@ -80,8 +80,8 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
     """Bits of `encode`'s result.
 
     Example:
-        >>> coded_bits(1_000_000, 1000, "plain"), coded_bits(1_000_000, 1000)
-        (32000, 12000)
+      >>> coded_bits(1_000_000, 1000, "plain"), coded_bits(1_000_000, 1000)
+      (32000, 12000)
     """
     if _resolve(code, limit, count) == "plain":
         return count * jnp.iinfo(index_dtype(limit)).bits

@@ -22,9 +22,9 @@ def fuse(payload: Payload) -> Array:
     travels as two bytes, which a collective of bf16 would not do on every backend.
 
     Example:
-        >>> from jaxcomp.coding.payloads import Dense
-        >>> fuse(Dense(jnp.ones(3, jnp.float16)))
-        Array([1006648320,      15360], dtype=uint32)
+      >>> from jaxcomp.coding.payloads import Dense
+      >>> fuse(Dense(jnp.ones(3, jnp.float16)))
+      Array([1006648320,      15360], dtype=uint32)
     """
     by_width: dict[int, list[Array]] = {4: [], 2: [], 1: []}
     for leaf in jax.tree.leaves(payload):

@@ -34,8 +34,8 @@ def bit_width(symbols: int) -> int:
     """Bits that tell `symbols` values apart: ceil(log2(symbols)).
 
     Example:
-        >>> [bit_width(n) for n in (2, 3, 15, 16, 255)]
-        [1, 2, 4, 4, 8]
+      >>> [bit_width(n) for n in (2, 3, 15, 16, 255)]
+      [1, 2, 4, 4, 8]
     """
     return max(1, (symbols - 1).bit_length())
 
@@ -55,8 +55,8 @@ def pack(symbols: Array, bits: int) -> Array:
       uint8; n * bits / 8 bytes, and less than two more for each field.
 
     Example:
-        >>> pack(jnp.array([1, 0, 1]), bits=1)
-        Array([160], dtype=uint8)
+      >>> pack(jnp.array([1, 0, 1]), bits=1)
+      Array([160], dtype=uint8)
     """
     symbols = symbols.reshape(-1)
     if symbols.dtype == jnp.bool_:
@@ -83,8 +83,8 @@ def unpack(packed: Array, bits: int, size: int) -> Array:
       [size] uint32.
 
     Example:
-        >>> unpack(pack(jnp.array([3, 0, 6, 5]), bits=3), bits=3, size=4)
-        Array([3, 0, 6, 5], dtype=uint32)
+      >>> unpack(pack(jnp.array([3, 0, 6, 5]), bits=3), bits=3, size=4)
+      Array([3, 0, 6, 5], dtype=uint32)
     """
     symbols, start = None, 0
     for low, width in _fields(bits):
@@ -108,8 +108,8 @@ def pack_symbols(symbols: Array, alphabet: int) -> Array:
       alphabet: number of different symbols.
 
     Example:
-        >>> pack_symbols(jnp.array([2, 0, 1, 1, 2]), alphabet=3)
-        Array([186], dtype=uint8)
+      >>> pack_symbols(jnp.array([2, 0, 1, 1, 2]), alphabet=3)
+      Array([186], dtype=uint8)
     """
     if _is_denser_by_digits(alphabet):
         size = _whole(symbols.size, _digits(alphabet))
@@ -121,8 +121,8 @@ def unpack_symbols(packed: Array, alphabet: int, size: int) -> Array:
     """The inverse of `pack_symbols`, as [size] uint32.
 
     Example:
-        >>> unpack_symbols(jnp.array([186], jnp.uint8), 3, size=5)
-        Array([2, 0, 1, 1, 2], dtype=uint32)
+      >>> unpack_symbols(jnp.array([186], jnp.uint8), 3, size=5)
+      Array([2, 0, 1, 1, 2], dtype=uint32)
     """
     if _is_denser_by_digits(alphabet):
         return _from_bytes(packed, alphabet, size)
@@ -135,8 +135,8 @@ def pack_signs(x: Array) -> Array:
     A NaN becomes one of the three.
 
     Example:
-        >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
-        Array([181], dtype=uint8)
+      >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
+      Array([181], dtype=uint8)
     """
     is_positive, is_negative = (x > 0).astype(jnp.uint8), (x < 0).astype(jnp.uint8)
     return pack_symbols(np.uint8(1) + is_positive - is_negative, 3)
@@ -146,8 +146,8 @@ def unpack_signs(packed: Array, size: int) -> Array:
     """The inverse of `pack_signs`, as [size] float32.
 
     Example:
-        >>> unpack_signs(jnp.array([181], jnp.uint8), size=3)
-        Array([ 1., -1.,  0.], dtype=float32)
+      >>> unpack_signs(jnp.array([181], jnp.uint8), size=3)
+      Array([ 1., -1.,  0.], dtype=float32)
     """
     return unpack_symbols(packed, 3, size).astype(jnp.float32) - 1
 
@@ -166,8 +166,8 @@ def complete(flat: Array, alphabet: int) -> Array:
       [m] with m >= n. Packed, its symbols have the size of n symbols.
 
     Example:
-        >>> complete(jnp.zeros(99_999), alphabet=3).size
-        100000
+      >>> complete(jnp.zeros(99_999), alphabet=3).size
+      100000
     """
     digits = _digits(alphabet) if _is_denser_by_digits(alphabet) else 0
     size = _whole(flat.size, digits or _piece(bit_width(alphabet)))
@@ -199,8 +199,8 @@ def _fields(bits: int) -> list[tuple[int, int]]:
     """(place, width) of the fields of a symbol: whole bytes, then what is left.
 
     Example:
-        >>> _fields(7), _fields(9)
-        ([(0, 4), (4, 2), (6, 1)], [(0, 8), (8, 1)])
+      >>> _fields(7), _fields(9)
+      ([(0, 4), (4, 2), (6, 1)], [(0, 8), (8, 1)])
     """
     fields, low = [], 0
     while low < bits:

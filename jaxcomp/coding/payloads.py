@@ -66,8 +66,8 @@ def nbits(payload: Payload) -> int:
       payload: tree of arrays, tracers or `ShapeDtypeStruct`s.
 
     Example:
-        >>> nbits(Sparse(jnp.zeros(10), jnp.zeros(10, jnp.uint16)))
-        480
+      >>> nbits(Sparse(jnp.zeros(10), jnp.zeros(10, jnp.uint16)))
+      480
     """
     leaves = jax.tree.leaves(payload)
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize * 8 for x in leaves)

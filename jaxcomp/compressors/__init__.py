@@ -1,7 +1,7 @@
-"""Compressors: one method, one file, one line here.
+"""Compressors: each method has a file in this folder and a line in `REGISTRY`.
 
-A new method is a new file and a new line: the conformance suite, the spec strings,
-every scope, exchange and memory take it from the table. See docs/extend.md.
+Spec strings, scopes, exchanges, memories and the tests of all methods read the table.
+docs/extend.md shows how to add a method.
 """
 
 from collections.abc import Callable
@@ -60,15 +60,16 @@ def make(spec: str | Call | Pipe | Compressor) -> Compressor:
     """Build a compressor from its spec string.
 
     Args:
-      spec: "top_k(keep=0.01)", "top_k(keep=0.01) | qsgd(levels=7)", a parsed spec, or a
-        compressor, which is returned as it is.
+      spec: a string such as "top_k(keep=0.01)" or "top_k(keep=0.01) | qsgd(levels=7)",
+        a parsed spec, or a compressor, which is returned as it is.
 
     Raises:
-      SpecError: unknown name, argument or value; the message lists the valid ones.
+      SpecError: a name, an argument or a value is unknown; the message lists the valid
+        ones.
 
     Example:
-        >>> make("top_k(keep=0.01) | qsgd(levels=7)").name
-        'top_k(keep=0.01) | qsgd(levels=7, bucket=512)'
+      >>> make("top_k(keep=0.01) | qsgd(levels=7)").name
+      'top_k(keep=0.01) | qsgd(levels=7, bucket=512)'
     """
     if isinstance(spec, Compressor):
         return spec

@@ -1,7 +1,8 @@
-"""Buckets: runs of neighbouring elements that share a scale, and rounding within them.
+"""Buckets: neighbouring elements that share a scale, and rounding within them.
 
-Not a method. The passes are laid out for long vectors: no copy of the vector, no second
-array of its size. What looks roundabout is measured in docs/architecture.md.
+This file is not a method. Its functions are written for long vectors: they neither copy
+the vector nor store a second array of its size. docs/architecture.md has the
+measurements behind this.
 """
 
 from collections.abc import Callable
@@ -27,7 +28,7 @@ __all__ = [
     "to_levels",
 ]
 
-_SHORT = 1 << 16  # fast in any way, and compiled faster in one piece
+_SHORT = 1 << 16  # shorter vectors are reduced in one piece, which compiles faster
 _SYMBOLS = (jnp.uint8, jnp.uint16, jnp.uint32)
 
 
@@ -35,8 +36,8 @@ def rows(size: int, bucket: int | None) -> int:
     """Number of buckets; None takes all elements as one.
 
     Example:
-        >>> rows(1000, 512), rows(1000, None)
-        (2, 1)
+      >>> rows(1000, 512), rows(1000, None)
+      (2, 1)
     """
     return -(-size // (bucket or size))
 
@@ -45,8 +46,8 @@ def counts(size: int, bucket: int | None) -> Array:
     """Elements of each bucket in float32; the last one may be shorter.
 
     Example:
-        >>> counts(1000, 512)
-        Array([512., 488.], dtype=float32)
+      >>> counts(1000, 512)
+      Array([512., 488.], dtype=float32)
     """
     width = np.uint32(bucket or size)
     before = jax.lax.iota(jnp.uint32, rows(size, bucket)) * width
@@ -54,14 +55,16 @@ def counts(size: int, bucket: int | None) -> Array:
 
 
 def peaks(flat: Array, bucket: int | None) -> Array:
-    """Largest magnitude of each bucket in float32; NaN above infinity above all.
+    """Largest magnitude of each bucket in float32.
+
+    NaN counts as larger than infinity, and infinity as larger than all numbers.
 
     Example:
-        >>> peaks(jnp.array([1.0, -3.0, 2.0]), 2)
-        Array([3., 2.], dtype=float32)
+      >>> peaks(jnp.array([1.0, -3.0, 2.0]), 2)
+      Array([3., 2.], dtype=float32)
     """
-    # As integers: XLA's maximum of floats forgets a NaN in a long vector, and stores
-    # all magnitudes first.
+    # The maximum of integers, because XLA's maximum of floats loses a NaN in a long
+    # vector, and stores all magnitudes first.
     bits = _reduce(
         flat.size,
         bucket,
@@ -72,21 +75,36 @@ def peaks(flat: Array, bucket: int | None) -> Array:
 
 
 def norms(flat: Array, bucket: int | None, scales: Array) -> Array:
-    """Euclidean norm of each bucket times its scale, a positive one.
+    """Euclidean norm of each bucket times its scale, which is positive.
 
     Example:
-        >>> norms(jnp.array([3.0, -4.0, 2.0]), 2, jnp.array([1.0, 2.0]))
-        Array([5., 4.], dtype=float32)
+      >>> norms(jnp.array([3.0, -4.0, 2.0]), 2, jnp.array([1.0, 2.0]))
+      Array([5., 4.], dtype=float32)
     """
-    return jnp.sqrt(_sums(flat, bucket, scales, jnp.square))
+
+    def squares(start: int, stop: int) -> Array:
+        # Of |x|: if this were the same product as in `to_levels`, XLA would store it.
+        part = jnp.abs(flat[start:stop].astype(jnp.float32))
+        return jnp.square(part * spread(scales, bucket, stop)[start:])
+
+    def add(a: Array, b: Array) -> Array:
+        # The maximum changes no sum. Without it XLA's reduction would store all terms.
+        return jnp.maximum(a + b, np.float32(0))
+
+    def sums(part: Array) -> Array:
+        return jax.lax.reduce(part, np.float32(0), add, (1,))
+
+    return jnp.sqrt(_reduce(flat.size, bucket, squares, sums))
 
 
 def spread(values: Array, bucket: int | None, size: int) -> Array:
-    """Each element's value of its bucket; beyond the last bucket that of the last.
+    """For each of `size` elements the value of its bucket.
+
+    Elements beyond the last bucket get the value of the last bucket.
 
     Example:
-        >>> spread(jnp.array([1.0, 2.0]), 2, 3)
-        Array([1., 1., 2.], dtype=float32)
+      >>> spread(jnp.array([1.0, 2.0]), 2, 3)
+      Array([1., 1., 2.], dtype=float32)
     """
     if bucket is None or values.size == 1:
         return jnp.broadcast_to(values[0], (size,))
@@ -97,20 +115,20 @@ def spread(values: Array, bucket: int | None, size: int) -> Array:
 
 
 def factors(peaks: Array) -> Array:
-    """A power of two for each bucket that moves it to where squares stay in range.
+    """A power of two for each bucket by which its elements get squares in range.
 
-    Squares of 1e20 leave float32, and so does 1 / 1e38. NaN for a bucket with a NaN or
-    an infinity: it decodes to NaN as a whole.
+    In float32 the square of 1e20 and 1 / 1e39 are out of range. A bucket with a NaN or
+    an infinity gets the factor NaN, so that all of it decodes to NaN.
     """
     powers = jnp.where(peaks < 2.0**-40, 2.0**-87, 1)
     powers = jnp.where(peaks > 2.0**40, 2.0**87, powers)
-    # XLA computes cheap terms of a bucket again for each of its elements, and loses
-    # more than their time as it reads what they are made of. It spares divisions.
+    # XLA repeats cheap operations on a bucket for each of its elements, which also
+    # reads their operands again and is slow. It does not repeat divisions.
     return 1 / jnp.where(jnp.isfinite(peaks), powers, jnp.nan)
 
 
 def largest(dtype: Any) -> float:
-    """The dtype's largest number, less what level * unit may gain by rounding."""
+    """The largest number of a dtype, minus a margin for rounding of level * unit."""
     largest = min(float(jnp.finfo(dtype).max), float(jnp.finfo(jnp.float32).max))
     return largest * (1 - 2.0**-22)
 
@@ -123,18 +141,19 @@ def to_levels(
     levels: int,
     seed: Array | None,
 ) -> Array:
-    """Each element as a multiple of its unit, plus `levels`: 0 to 2 levels.
+    """Each element as a multiple of its unit, plus `levels`.
 
     Args:
-      flat: [n] the vector, or what `complete` makes of it.
-      bucket: elements that share a unit; None for all.
-      scales: [buckets] powers of two.
-      units: [buckets] of the vector times its scales; zero sends zeros.
-      levels: larger multiples, by rounding of the units, become this one.
-      seed: of the noise; None rounds to the nearest.
+      flat: [n] the vector, or the vector that `complete` made of it.
+      bucket: number of elements that share a unit; None for all.
+      scales: [buckets] powers of two by which the elements are multiplied first.
+      units: [buckets] units of the scaled elements; a unit of zero gives zeros.
+      levels: the largest multiple. Rounding of the units may give larger ones, which
+        are clipped.
+      seed: seed of the random rounding; None rounds to the nearest.
 
     Returns:
-      [n] unsigned integers.
+      [n] unsigned integers from 0 to 2 * levels.
     """
     inverse = 1 / jnp.where(units > 0, units, jnp.inf)
     x = flat.astype(jnp.float32) * spread(scales, bucket, flat.size)
@@ -144,20 +163,20 @@ def to_levels(
 
 
 def round_to(x: Array, levels: int, seed: Array | None) -> Array:
-    """Whole numbers from -levels to levels.
+    """x rounded to whole numbers from -levels to levels.
 
-    Stochastic rounding goes up with the chance of the fraction, which the noise
-    resolves to 2^-24: the mean is off by less. To the nearest, ties go to even. A NaN
-    becomes a number: the scale of its bucket keeps it.
+    Stochastic rounding goes up with a probability equal to the fraction, up to 2^-24,
+    the resolution of the random numbers. Rounding to the nearest takes ties to even. A
+    NaN becomes some number here; the scale of its bucket is NaN.
 
     Args:
       x: [n] float32.
-      levels: those beyond become this one.
-      seed: of the noise; None rounds to the nearest.
+      levels: larger magnitudes are clipped to this one.
+      seed: seed of the random rounding; None rounds to the nearest.
 
     Example:
-        >>> round_to(jnp.array([0.6, -2.0, 9.0]), 3, None)
-        Array([ 1., -2.,  3.], dtype=float32)
+      >>> round_to(jnp.array([0.6, -2.0, 9.0]), 3, None)
+      Array([ 1., -2.,  3.], dtype=float32)
     """
     if seed is None:
         level = jnp.round(x)
@@ -175,36 +194,23 @@ def from_levels(symbols: Array, bucket: int | None, units: Array, levels: int) -
     return level * spread(units, bucket, symbols.size)
 
 
-def _sums(
-    flat: Array, bucket: int | None, scales: Array, term: Callable[[Array], Array]
-) -> Array:
-    """Sums of a term that is not negative."""
-
-    def terms(start: int, stop: int) -> Array:
-        # |x|, as XLA would store what x times the scales is here and in `to_levels`.
-        part = jnp.abs(flat[start:stop].astype(jnp.float32))
-        return term(part * spread(scales, bucket, stop)[start:])
-
-    def add(a: Array, b: Array) -> Array:
-        # The maximum changes nothing. Without it XLA's reduction stores all terms.
-        return jnp.maximum(a + b, np.float32(0))
-
-    def reduce(part: Array) -> Array:
-        return jax.lax.reduce(part, np.float32(0), add, (1,))
-
-    return _reduce(flat.size, bucket, terms, reduce)
-
-
-# Elements start to stop.
-_Part: TypeAlias = Callable[[int, int], Array]
+_Part: TypeAlias = Callable[[int, int], Array]  # (start, stop) -> these elements
 _Rows: TypeAlias = Callable[[Array], Array]  # [m, width] -> [m]
 
 
 def _reduce(size: int, bucket: int | None, values: _Part, reduce: _Rows) -> Array:
-    """[size] -> [rows] by way of rows of up to 8, which XLA unrolls and vectorises."""
+    """Reduces buckets in steps of at most 8 elements, which XLA vectorises.
+
+    Args:
+      size: number of elements.
+      bucket: as in `rows`.
+      values: gives the elements from start to stop.
+      reduce: reduces each row of a matrix.
+    """
     width = bucket or size
     while width > 8 and size > _SHORT:
-        # A single bucket may end anywhere: zeros change nothing.
+        # A single bucket may be divided anywhere, as zeros that complete it change
+        # nothing.
         pieces = [p for p in range(8, 1, -1) if width % p == 0 or width >= size]
         if not pieces:
             break
@@ -215,10 +221,11 @@ def _reduce(size: int, bucket: int | None, values: _Part, reduce: _Rows) -> Arra
 
 
 def _by_pieces(size: int, piece: int, values: _Part, reduce: _Rows) -> Array:
-    """[size] -> [ceil(size / piece)]; zeros complete the last piece.
+    """Reduces every `piece` neighbours; zeros complete the last piece.
 
-    Rows of an odd number, or padded ones, make a slow loop, so a long vector is cut
-    where many whole pieces end. What is cut must be cheap: it is computed as a branch.
+    XLA's loop over an odd number of rows, or over padded rows, is slow. A long vector
+    is therefore reduced in two parts, of which the first has an even number of whole
+    pieces. The functions `values` and `reduce` are compiled for both parts.
     """
 
     def part(start: int, stop: int) -> Array:

@@ -1,11 +1,11 @@
-"""What thresholds share: a buffer of static size for a number that the data choose.
+"""Sparsifiers whose data decide how many elements are sent. This file is not a method.
 
-Not a method. Where more pass than there is room for, the largest are sent or NaN is; it
-is never cut in the order of places. How many passed is in the payload and, as the
-figure `overflow`, in what the trainer reports.
+Shapes are static, so a payload has room for a fixed number of elements. If more of them
+reach the threshold, either the largest are sent or NaN is; none is ever left out for
+its place. The payload says how many reached the threshold, and the figure `overflow`
+reports how many of these found no room.
 """
 
-import math
 from collections.abc import Callable
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import selection
-from jaxcomp.base import Array, Figure, Spec
+from jaxcomp.base import Array, Compressor, Figure, Spec, State
 from jaxcomp.coding import bitmaps
 from jaxcomp.coding.indices import EliasFano
 from jaxcomp.compressors import _sparse
@@ -25,36 +25,64 @@ __all__ = [
     "Cap",
     "Capped",
     "Overflow",
+    "by_threshold",
     "largest_of",
     "overflow_figure",
     "reach",
-    "reaching",
-    "send",
 ]
 
 Overflow = Literal["largest", "nan"]
 Cap = Annotated[
     float, Range(above=0, most=1, says="the largest fraction sent, in (0, 1]")
 ]
-_SHORT = 1 << 16  # sorted by `selection`: a smaller program
+_SHORT = 1 << 16  # up to this size `selection` sorts, which makes a smaller program
 
 
 class Capped(NamedTuple):
-    """Elements that passed a threshold."""
+    """Elements that reached a threshold."""
 
-    values: Array  # [most]; zeros where fewer passed
-    indices: Array | EliasFano  # ascending; the vector's size where fewer passed
-    passed: Array  # [] uint32: how many passed, sent or not
+    values: Array  # [room]; zeros where fewer reached it
+    indices: Array | EliasFano  # ascending; the vector's size where fewer reached it
+    passed: Array  # [] uint32: how many reached it, sent or not
 
 
-def reaching(flat: Array, floor: Array | int, most: int) -> Selected:
-    """`selection.largest`, by one pass over the vector where no more than `most` pass.
+def by_threshold(
+    name: str,
+    floor: Callable[[Array], Array | int],
+    cap: float,
+    index: str,
+    overflow: str,
+    contraction: Callable[[Spec], float],
+) -> Compressor:
+    """A compressor that sends the elements of at least a given magnitude.
 
     Args:
-      flat: [n] the vector.
-      floor: magnitude bits.
-      most: at most so many are taken; at most n.
+      name: the spec string that builds the method again.
+      floor: vector -> magnitude bits that an element has to reach.
+      cap: largest fraction of the elements that is sent.
+      index: one of `indices.CODES`.
+      overflow: what is sent if more elements reach the threshold: "largest" or "nan".
+      contraction: as in `Compressor`.
     """
+
+    def room(size: int) -> int:
+        return _sparse.kept(size, cap)
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
+        flat = x.reshape(-1)
+        chosen = _reaching(flat, floor(flat), room(flat.size))
+        values, places = _sparse.send(flat, chosen.places, index)
+        if overflow == "nan":
+            nan = jnp.asarray(jnp.nan, values.dtype)
+            values = jnp.where(chosen.passed > np.uint32(values.size), nan, values)
+        return Capped(values, places, chosen.passed), state
+
+    figures = (overflow_figure(room),)
+    return _sparse.sparsifier(name, compress, room, contraction, figures)
+
+
+def _reaching(flat: Array, floor: Array | int, most: int) -> Selected:
+    """The same as `selection.largest`, in one pass if no more than `most` are found."""
     if flat.size <= _SHORT:
         return selection.largest(flat, most, floor)
     floor = jnp.asarray(floor, selection.magnitude_bits(flat).dtype)
@@ -62,7 +90,7 @@ def reaching(flat: Array, floor: Array | int, most: int) -> Selected:
 
 
 def reach(flat: Array, floor: Array) -> Array:
-    """Bitmap of the elements of magnitude bits >= floor."""
+    """Bitmap of the elements whose magnitude bits are at least `floor`."""
     flat, floor = jax.lax.optimization_barrier((flat, floor))
     return bitmaps.to_words(selection.magnitude_bits(flat) >= floor)
 
@@ -70,14 +98,14 @@ def reach(flat: Array, floor: Array) -> Array:
 def largest_of(
     flat: Array, words: Array, floor: Array, most: int, wanted: int
 ) -> Selected:
-    """All elements that reach a floor, or if these are too many, the largest of them.
+    """All elements that reach a threshold, or the largest ones if these are too many.
 
     Args:
       flat: [n] the vector.
-      words: bitmap of the elements that reach the floor.
-      floor: magnitude bits.
-      most: more are too many.
-      wanted: how many are taken then.
+      words: bitmap of the elements that reach the threshold.
+      floor: magnitude bits of the threshold.
+      most: more elements than this are too many.
+      wanted: how many of the largest elements are taken if there are too many.
     """
     passed = bitmaps.count(words)
     too_many = passed > np.uint32(most)
@@ -93,31 +121,15 @@ def largest_of(
     return Selected(places, jnp.where(too_many, np.uint32(wanted), passed), passed)
 
 
-def send(flat: Array, chosen: Selected, index: str, overflow: str) -> Capped:
-    """The payload of the chosen elements, with the policy for too many.
-
-    Args:
-      flat: [n] the vector.
-      chosen: places and how many passed.
-      index: one of `indices.CODES`.
-      overflow: "largest" or "nan".
-    """
-    values, places = _sparse.send(flat, chosen.places, index)
-    if overflow == "nan":
-        nan = jnp.asarray(jnp.nan, values.dtype)
-        values = jnp.where(chosen.passed > np.uint32(values.size), nan, values)
-    return Capped(values, places, chosen.passed)
-
-
 def overflow_figure(room: Callable[[int], int]) -> Figure:
-    """What is reported: how many more passed than there is room for.
+    """The figure that says how many elements reached the threshold and found no room.
 
     Args:
-      room: size of the vector -> size of the buffer.
+      room: size of the vector -> number of elements in a payload.
     """
 
     def of(payload: Any, spec: Spec) -> Array:
-        most = np.uint32(room(math.prod(spec.shape)))
+        most = np.uint32(room(spec.size))
         return (jnp.maximum(payload.passed, most) - most).astype(jnp.float32)
 
     return Figure("overflow", of)

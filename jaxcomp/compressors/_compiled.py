@@ -1,57 +1,68 @@
-"""A `Compressor` for arrays from its functions, compiled, with the usual defaults."""
+"""Builds a `Compressor` of arrays: compiles its functions and derives the rest."""
 
-import math
 from collections.abc import Callable
 
 import jax
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
+from jaxcomp.coding.payloads import nbits
 from jaxcomp.trees import spec_of, vary_like, wide_spec, zeros_like_spec
 
-__all__ = [
-    "compressor",
-]
+__all__ = ["compressor", "payload_spec"]
 
 
 def compressor(
     name: str,
-    *,
     compress: Callable[[Array, State, Array], tuple[Payload, State]],
-    decompress: Callable[[Payload, Spec], Array],
-    ideal_bits: Callable[[Spec], float],
-    contraction: Callable[[Spec], float | None],
-    unbiased: bool,
-    aligned: bool = False,
-    init: Callable[[Spec], State] = lambda spec: (),
+    decompress: Callable[[Payload, Spec], Array] | None = None,
+    ideal_bits: Callable[[Spec], float] | None = None,
+    contraction: Callable[[Spec], float | None] = lambda spec: None,
+    *,
     accumulate: Callable[[Array, Payload], Array] | None = None,
-    support: Callable[[Spec], int] = lambda spec: math.prod(spec.shape),
+    init: Callable[[Spec], State] = lambda spec: (),
+    support: Callable[[Spec], int] = lambda spec: spec.size,
+    unbiased: bool = False,
+    aligned: bool = False,
     figures: tuple[Figure, ...] = (),
 ) -> Compressor:
-    """A `Compressor` for arrays, compiled, with the usual defaults filled in.
+    """A compressor of arrays from the functions that make up its method.
+
+    `Compressor` says what each function and each fact means. Only `compress` and one of
+    `decompress` and `accumulate` are needed. The default of a fact promises nothing.
 
     Args:
-      name: the spec string, canonical.
+      name: the spec string that builds the method again.
       compress: (x, state, key) -> (payload, state).
-      decompress: (payload, spec) -> x_hat.
-      ideal_bits: spec -> information bound in bits.
-      contraction: spec -> delta, or None where no bound below |x|^2 holds.
+      decompress: (payload, spec) -> the elements of C(x), in any shape and float type;
+        they get those of the spec. Default: add the payload to zeros.
+      ideal_bits: spec -> bits that a perfect coder would send. Default: the bits of
+        the payload, which is right where no coder could shorten it.
+      contraction: spec -> delta. Default: None, the error has no bound below |x|^2.
+      accumulate: (total, payload) -> total + C(x). A sparse method adds only the
+        elements that were sent. Default: decompress, and add all elements.
+      init: spec -> state before the first step. Default: the method has no state.
+      support: spec -> largest number of nonzero elements of C(x). Default: all.
       unbiased: whether E[C(x)] == x.
-      aligned: see `Compressor.aligned`.
-      init: spec -> state; default: no state.
-      accumulate: (total, payload) -> total + x_hat, for payloads that can be added
-        without a dense x_hat; default: decompress and add.
-      support: spec -> bound on the elements of C(x) that are not zero; default: all.
-      figures: what the method reports of each payload.
+      aligned: whether workers with the same key may add their `values`.
+      figures: numbers that the method reports of each payload.
     """
+    if decompress is None and accumulate is None:
+        raise TypeError(f"{name} needs a function decompress or accumulate")
 
-    def dense_add(total: Array, payload: Payload) -> Array:
-        return total + decompress(payload, spec_of(total))
+    def decode(payload: Payload, spec: Spec) -> Array:
+        if decompress is None:
+            return add(zeros_like_spec(spec), payload)
+        return decompress(payload, spec).reshape(spec.shape).astype(spec.dtype)
 
-    add = accumulate or dense_add
+    def add_all(total: Array, payload: Payload) -> Array:
+        return total + decode(payload, spec_of(total))
+
+    add = accumulate or add_all
 
     def decompress_sum(payloads: Payload, spec: Spec) -> Array:
-        # One payload after the other. A single scatter of all sparse payloads would
-        # add duplicates in any order on a GPU, and replicas would drift apart.
+        # The payloads are added one after the other. A single scatter of all sparse
+        # payloads would add duplicate places in any order on a GPU, and replicas would
+        # drift apart.
         def body(i: Array, total: Array) -> Array:
             return add(total, jax.tree.map(lambda leaf: leaf[i], payloads))
 
@@ -59,14 +70,17 @@ def compressor(
         start = vary_like(zeros_like_spec(wide_spec(spec)), payloads)
         return jax.lax.fori_loop(0, count, body, start)
 
+    def payload_bits(spec: Spec) -> float:
+        return float(nbits(payload_spec(compress, init, spec)))
+
     return Compressor(
         name=name,
         init=init,
         compress=jax.jit(compress),
-        decompress=_with_spec(jax.jit(decompress, static_argnums=1)),
+        decompress=_with_spec(decode),
         accumulate=add,
-        decompress_sum=_with_spec(jax.jit(decompress_sum, static_argnums=1)),
-        ideal_bits=ideal_bits,
+        decompress_sum=_with_spec(decompress_sum),
+        ideal_bits=ideal_bits or payload_bits,
         contraction=contraction,
         unbiased=unbiased,
         aligned=aligned,
@@ -75,10 +89,31 @@ def compressor(
     )
 
 
+def payload_spec(
+    compress: Callable[..., tuple[Payload, State]],
+    init: Callable[[Spec], State],
+    spec: Spec,
+) -> Payload:
+    """Shapes and dtypes of the payload of an array with this spec.
+
+    Args:
+      compress: of the compressor.
+      init: of the compressor.
+      spec: of the array.
+    """
+
+    def send(x: Array) -> Payload:
+        return compress(x, init(x), jax.random.key(0))[0]
+
+    return jax.eval_shape(send, spec)
+
+
 def _with_spec(decode: Callable[[Payload, Spec], Array]) -> Callable[..., Array]:
-    """Let an array stand for its spec, and forget where a spec's array lived."""
+    """Compiles a decoder, and lets an array stand for its spec."""
+    compiled = jax.jit(decode, static_argnums=1)
 
     def decompress(payload: Payload, spec: Spec) -> Array:
-        return decode(payload, spec_of(spec))
+        # Shape and dtype alone: a spec may also say on which devices an array lives.
+        return compiled(payload, spec_of(spec))
 
     return decompress

@@ -1,7 +1,7 @@
-"""Lloyd-Max levels: the ones that round normal numbers with the least error.
+"""Lloyd-Max levels: the levels that round normal numbers with the least error.
 
-Rounding the elements of a vector that was rotated at random needs no other levels,
-whatever the vector was: in many dimensions its elements are as good as normal.
+They also suit every vector that was rotated at random: in many dimensions the
+distribution of its elements is almost normal, whatever the vector was.
 """
 
 import functools
@@ -15,18 +15,18 @@ __all__ = ["lloyd_max", "mean_square_error"]
 
 @functools.cache
 def lloyd_max(bits: int) -> np.ndarray:
-    """The positive ones of the 2^bits levels with the least error on normal numbers.
+    """The positive half of the 2^bits levels with the least error on normal numbers.
 
-    Each level is the mean of what is nearer to it than to any other. Newton's method on
-    these equations; the start is the best density of many levels, that of a normal
-    distribution three times as wide in variance.
+    Each level is the mean of all numbers that are nearer to it than to any other level.
+    Newton's method solves these equations. It starts with the best density of many
+    levels, that of a normal distribution with three times the variance.
 
     Args:
-      bits: of a symbol that says which level.
+      bits: bits that tell the levels apart.
 
     Example:
-        >>> lloyd_max(2).round(4)
-        array([0.4528, 1.5104])
+      >>> lloyd_max(2).round(4)
+      array([0.4528, 1.5104])
 
     References:
       Lloyd, Least Squares Quantization in PCM, IEEE Transactions on Information Theory
@@ -43,33 +43,33 @@ def lloyd_max(bits: int) -> np.ndarray:
         density = np.exp(-np.square(edges) / 2) / math.sqrt(2 * math.pi)
         mass = -np.diff(tails, append=0)
         means = -np.diff(density, append=0) / mass
-        # What a level at either side of an edge does to the mean on the other side.
+        # Derivatives of the mean on one side of an edge by the level on the other side.
         upper = density[1:] * (edges[1:] - means[:-1]) / mass[:-1] / 2
         lower = density[1:] * (means[1:] - edges[1:]) / mass[1:] / 2
         slopes = np.diag(upper, 1) + np.diag(lower, -1)
         slopes += np.diag(np.append(upper, 0) + np.append(0, lower))
         levels += np.linalg.solve(np.eye(count) - slopes, means - levels)
-    levels.flags.writeable = False  # the cache hands out this very array
+    levels.flags.writeable = False  # all callers get this very array from the cache
     return levels
 
 
 @functools.cache
 def mean_square_error(bits: int, size: int) -> float:
-    """E (t - Q(t))^2, t an element of a random vector of `size` and length sqrt(size).
+    """E (t - Q(t))^2 for an element t of a random vector of length sqrt(size).
 
-    By integration over the angle to the element's axis. Almost that of a normal number,
-    which is the limit for many elements.
+    It is integrated over the angle between the vector and the axis of the element. For
+    many elements it tends to the error of a normal number.
 
     Args:
-      bits: of a symbol.
-      size: elements of the vector.
+      bits: bits that tell the levels apart.
+      size: number of elements of the vector.
 
     Example:
-        >>> [round(mean_square_error(1, size), 4) for size in (1, 16, 256)]
-        [0.0, 0.3433, 0.3621]
+      >>> [round(mean_square_error(1, size), 4) for size in (1, 16, 256)]
+      [0.0, 0.3433, 0.3621]
     """
     if size == 1:
-        return 0.0  # it is known up to its sign
+        return 0.0  # t is 1 or -1, and so is the level
     count = 1 << 17
     end = math.asin(min(1, 10 / math.sqrt(size)))  # elements beyond 10 are too rare
     angles = (np.arange(count) + 0.5) * (end / count)

@@ -1,7 +1,7 @@
-"""What the low-rank methods share: tensors as matrices, and their singular vectors.
+"""Functions of the low-rank methods: tensors as matrices, and singular vectors.
 
-Not a method. A tensor becomes a matrix A of m rows and n <= m columns; a method picks
-orthonormal directions v_i of the short side and sends the pairs (A v_i, v_i).
+This file is not a method. A tensor becomes a matrix A of m rows and n <= m columns. A
+method chooses orthonormal vectors v_i of n elements and sends the pairs (A v_i, v_i).
 """
 
 import math
@@ -38,7 +38,7 @@ class Factors(NamedTuple):
 
 
 class Spectrum(NamedTuple):
-    """All n singular triples of a matrix, as rows in no certain order."""
+    """All n singular triples of a matrix, as rows, in no particular order."""
 
     lengths: Array  # [n] singular values s_i = |A v_i|
     left: Array  # [n, m] A v_i
@@ -46,14 +46,15 @@ class Spectrum(NamedTuple):
 
 
 def sides(shape: tuple[int, ...]) -> tuple[int, int]:
-    """Rows and columns of a tensor: the last axis beside all others.
+    """Rows and columns of the matrix that a tensor becomes.
 
-    Convolutions of Flax are (height, width, in, out). Axes of one element do not count,
-    and a vector becomes a matrix that is nearly square, with zeros at the end.
+    The last axis becomes the columns and all others the rows, because a convolution of
+    Flax has the axes (height, width, in, out). Axes of length one are left out. A
+    vector becomes a nearly square matrix, with zeros at the end.
 
     Example:
-        >>> sides((3, 3, 16, 32)), sides((10, 1)), sides(())
-        ((144, 32), (4, 3), (1, 1))
+      >>> sides((3, 3, 16, 32)), sides((10, 1)), sides(())
+      ((144, 32), (4, 3), (1, 1))
     """
     axes = [length for length in shape if length > 1]
     if len(axes) > 1:
@@ -64,16 +65,16 @@ def sides(shape: tuple[int, ...]) -> tuple[int, int]:
 
 
 def short_side(shape: tuple[int, ...]) -> int:
-    """The largest rank that a tensor's matrix can have."""
+    """The largest rank that the matrix of a tensor can have."""
     return min(sides(shape))
 
 
 def pays(shape: tuple[int, ...], rank: int) -> bool:
-    """Whether `rank` pairs are fewer numbers than the tensor itself.
+    """Whether `rank` pairs of vectors have fewer elements than the tensor.
 
     Example:
-        >>> pays((64,), rank=4), pays((64,), rank=3)
-        (False, True)
+      >>> pays((64,), rank=4), pays((64,), rank=3)
+      (False, True)
     """
     return rank * sum(sides(shape)) < math.prod(shape)
 
@@ -87,34 +88,41 @@ def fold(x: Array) -> Array:
 
 
 def in_range(matrix: Array) -> tuple[Array, Array]:
-    """The matrix times a power of two, its largest element about 1, and this factor.
+    """The matrix scaled by a power of two so that max |A| is about 1, and the factor.
 
-    Fourth powers of elements must be in range. A NaN or an infinity anywhere makes the
-    factor NaN and the matrix zero: solvers need finite input, and what is divided by
-    the factor shows what happened.
+    The methods need fourth powers of the elements, which so stay in range. If any
+    element is NaN or infinite, the matrix becomes zero, because solvers need finite
+    input, and the factor NaN, so that results that are divided by it become NaN.
     """
     peak = jnp.max(jnp.abs(matrix))
     finite = jnp.isfinite(peak)
     _, exponent = jnp.frexp(jnp.where(finite, peak, 1))
-    # A power of two and its inverse both have to be normal numbers.
+    # Both the power of two and its inverse have to be normal numbers.
     factor = jnp.ldexp(jnp.ones_like(peak), -jnp.clip(exponent, -120, 120))
     return jnp.where(finite, matrix * factor, 0), jnp.where(finite, factor, jnp.nan)
 
 
 def send(left: Array, right: Array, factor: Array, spec: Spec) -> Factors:
-    """The payload of rows A v_i, of the matrix times `factor`, and v_i."""
+    """The payload of a method.
+
+    Args:
+      left: [r, m] the rows A v_i of the matrix times `factor`.
+      right: [r, n] the rows v_i.
+      factor: from `in_range`.
+      spec: of the tensor.
+    """
     values = left * (1 / _balance(spec.shape)) / factor
     return Factors(values.astype(spec.dtype), right.astype(spec.dtype))
 
 
 def decompress(payload: Payload, spec: Spec, bounded: bool = False) -> Array:
-    """The tensor of a payload of `Factors`, or of `Dense` where factors do not pay.
+    """The tensor that a payload of `Factors` or `Dense` stands for.
 
     Args:
-      payload: decoding is linear in its `values`.
-      spec: the tensor's.
-      bounded: cut what exceeds the dtype's largest number, as a projection may where x,
-        which does not, is near it. That brings it but nearer to x.
+      payload: the tensor is linear in its `values`.
+      spec: of the tensor.
+      bounded: clip elements at the largest number of the dtype. A projection of x may
+        exceed it although x does not, and clipping then makes the error smaller.
     """
     if isinstance(payload, Dense):
         return payload.values.astype(spec.dtype)
@@ -131,30 +139,31 @@ def decompress(payload: Payload, spec: Spec, bounded: bool = False) -> Array:
 
 
 def _balance(shape: tuple[int, ...]) -> float:
-    """c, a power of two above sqrt(n) and at most twice it.
+    """c, a power of two between sqrt(n) and 2 sqrt(n).
 
-    |A v| may exceed the largest number where no element of A does. |A v| / c does not,
-    nor does any partial sum of a row of sum_i (A v_i / c) v_i^T.
+    |A v| may exceed the largest number of the dtype although no element of A does. The
+    length |A v| / c does not, nor does any partial sum of sum_i (A v_i / c) v_i^T.
     """
     return 2.0 ** ((short_side(shape).bit_length() + 1) // 2)
 
 
 def ideal_bits(spec: Spec, rank: int) -> float:
-    """Bits of the free numbers: a matrix of rank r has r (m + n - r) of them."""
+    """Bits of the r (m + n - r) numbers that determine a matrix of rank r."""
     numbers = math.prod(spec.shape)
     if pays(spec.shape, rank):
         numbers = min(numbers, rank * (sum(sides(spec.shape)) - rank))
     return float(numbers * jnp.dtype(spec.dtype).itemsize * 8)
 
 
-# Mapped over workers these run one after the other. A batched product would sum in
-# another order, and the same worker would send other bits under another mapper.
+# Under vmap the workers run one after the other. A batched product would sum in another
+# order, and a worker would send other bits than under pmap or shard_map.
 @jax.custom_batching.sequential_vmap
 def spectrum(matrix: Array) -> Spectrum:
-    """All singular triples, from the eigenvectors of the short side's Gram matrix.
+    """All singular triples, from the eigenvectors v_i of the Gram matrix A^T A.
 
-    The squares in it blur small singular values, so these are measured again as the
-    lengths |A v_i|. A = sum_i (A v_i) v_i^T holds whatever the eigenvectors' accuracy.
+    Squaring loses the accuracy of small singular values, so these are computed as the
+    lengths |A v_i|. The equation A = sum_i (A v_i) v_i^T holds for all orthonormal v_i,
+    however accurate the eigenvectors are.
     """
     _, vectors = jnp.linalg.eigh(_matmul(matrix.T, matrix))
     right = vectors.T
@@ -168,7 +177,7 @@ def leading(matrix: Array, rank: int, key: Array) -> tuple[Array, Array]:
     Args:
       matrix: [m, n], n <= m.
       rank: at most n.
-      key: for large matrices, where the search starts.
+      key: draws the start of the search, which large matrices need.
 
     Returns:
       [rank, m] and [rank, n].
@@ -190,19 +199,20 @@ def _leading_by_eigh(matrix: Array, rank: int) -> tuple[Array, Array]:
     return solve(matrix)
 
 
-# More directions than wanted, and steps taken. On Gaussian matrices, whose singular
-# values lie close together, what is found then has 0.998 of the best energy or more.
+# The search takes this many more vectors than wanted, and this many steps. On Gaussian
+# matrices, whose singular values lie close together, the vectors that are found then
+# have at least 0.998 of the energy of the best ones.
 _MORE = 4
 _STEPS = 24
 
 
 @jax.custom_batching.sequential_vmap
 def _leading_by_krylov(matrix: Array, start: Array) -> tuple[Array, Array]:
-    """The best directions within the span of start, G start, G^2 start, ...; G = A^T A.
+    """The best vectors in the span of start, G start, G^2 start, ... with G = A^T A.
 
-    A few thin products with A instead of all eigenvectors of G. The span contains the
-    start, uniformly distributed directions, so the energy of the best `rank` in it is
-    at least rank/n of all in the mean, for every matrix.
+    This takes a few products of A with thin matrices instead of all eigenvectors of G.
+    The span contains the start, which has a uniformly distributed direction. Therefore
+    the best `rank` vectors have on average at least rank/n of the energy of any A.
     """
     block, n = start.shape
     rank = block - _MORE
@@ -211,13 +221,13 @@ def _leading_by_krylov(matrix: Array, start: Array) -> tuple[Array, Array]:
     def step(i: Array, span: Array) -> Array:
         last = jax.lax.dynamic_slice(span, ((i - 1) * block, 0), (block, n))
         more = _matmul(_matmul(last, matrix.T), matrix)
-        for _ in range(2):  # once leaves what rounding leaves
+        for _ in range(2):  # the second time removes the rounding errors of the first
             more = _evened(more - _matmul(_matmul(more, span.T), span))
         return jax.lax.dynamic_update_slice(span, more, (i * block, 0))
 
     span = jax.lax.fori_loop(1, _STEPS, step, vary_like(span, matrix))
-    # Where A has few singular values the later directions are rounding alone, and
-    # orthogonal only from here on.
+    # If A has few nonzero singular values, later vectors consist of rounding errors and
+    # are not orthogonal to the others before this decomposition.
     span = jnp.linalg.qr(span.T)[0].T
     image = _matmul(span, matrix.T)
     _, vectors = jnp.linalg.eigh(_matmul(image, image.T))
@@ -226,10 +236,11 @@ def _leading_by_krylov(matrix: Array, start: Array) -> tuple[Array, Array]:
 
 
 def _evened(rows: Array) -> Array:
-    """Orthonormal rows of the same span, as far as rounding allows.
+    """Orthonormal rows with the same span, up to rounding errors.
 
-    By the eigenvectors of a small Gram matrix. LAPACK's QR would be called in a loop,
-    and where cores are busy each call waits for its threads, a hundred times as long.
+    They follow from the eigenvectors of a small Gram matrix. LAPACK's QR decomposition
+    would be called in a loop; if all cores are busy, each call waits for its threads
+    and takes a hundred times as long.
     """
     lengths, vectors = jnp.linalg.eigh(_matmul(rows, rows.T))
     floor = jnp.finfo(rows.dtype).eps * lengths[-1] + jnp.finfo(rows.dtype).tiny
@@ -243,5 +254,5 @@ def _outer(a: Array, b: Array) -> Array:
 
 
 def _matmul(a: Array, b: Array) -> Array:
-    """A product in full float32, on accelerators too."""
+    """A product in full float32, also on accelerators."""
     return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)

@@ -1,30 +1,67 @@
-"""What all sparsifiers share: the fraction kept, and the payload of places and values.
+"""Functions and types that all sparsifiers share. This file is not a method.
 
-Not a method: a method chooses places and calls `send`; its payload is decoded here.
+A sparsifier chooses the places of some elements and calls `send`, which makes the
+payload of values and places. `sparsifier` builds the `Compressor` around that.
 """
 
 import math
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Payload, Spec
+from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.coding import indices
 from jaxcomp.coding.payloads import Sparse
+from jaxcomp.compressors._compiled import compressor
 from jaxcomp.specs import Range
 
 __all__ = [
     "Keep",
-    "accumulate",
-    "decompress",
-    "ideal_bits",
+    "add_at",
     "kept",
     "send",
+    "sparsifier",
     "subset_bits",
+    "value_bits",
 ]
 
-# Other tools count what they DROP, so a number above 1 is told what is counted here.
+# Some other libraries take the fraction that is DROPPED, so the message for a value
+# above 1 says which of the two is meant here.
 Keep = Annotated[float, Range(above=0, most=1, says="the fraction kept, in (0, 1]")]
+
+
+def sparsifier(
+    name: str,
+    compress: Callable[[Array, State, Array], tuple[Payload, State]],
+    room: Callable[[int], int],
+    contraction: Callable[[Spec], float | None],
+    figures: tuple[Figure, ...] = (),
+) -> Compressor:
+    """A biased compressor whose payload has the fields that `send` makes.
+
+    Args:
+      name: the spec string that builds the method again.
+      compress: (x, state, key) -> (payload, state). The payload has the fields `values`
+        and `indices` of `send`.
+      room: size of the tensor -> number of elements in a payload.
+      contraction: as in `Compressor`.
+      figures: as in `Compressor`.
+    """
+
+    def ideal_bits(spec: Spec) -> float:
+        count = room(spec.size)
+        return count * value_bits(spec) + subset_bits(spec.size, count)
+
+    return compressor(
+        name,
+        compress,
+        ideal_bits=ideal_bits,
+        contraction=contraction,
+        accumulate=_accumulate,
+        support=lambda spec: room(spec.size),
+        figures=figures,
+    )
 
 
 def send(flat: Array, places: Array, index: str = "auto") -> Sparse:
@@ -32,55 +69,68 @@ def send(flat: Array, places: Array, index: str = "auto") -> Sparse:
 
     Args:
       flat: [n] the vector.
-      places: [k] ascending; n stands for no element and sends a zero.
+      places: [k] ascending. The place n means that there is no element; a zero is sent
+        for it.
       index: one of `indices.CODES`.
 
     Example:
-        >>> places = jnp.array([1, 3], jnp.uint32)  # the second one is absent
-        >>> send(jnp.arange(3.0), places).values
-        Array([1., 0.], dtype=float32)
+      >>> places = jnp.array([1, 3], jnp.uint32)  # the second one is absent
+      >>> send(jnp.arange(3.0), places).values
+      Array([1., 0.], dtype=float32)
     """
     values = flat.at[places].get(mode="fill", fill_value=0)
     return Sparse(values, indices.encode(places, flat.size + 1, index))
 
 
-def accumulate(total: Array, payload: Payload) -> Array:
-    """total + C(x), touching the sent places alone: `accumulate` of a compressor."""
+def _accumulate(total: Array, payload: Payload) -> Array:
+    """The `accumulate` of payloads made by `send`."""
     places = indices.decode(payload.indices, total.size + 1, payload.values.size)
-    values = payload.values.astype(total.dtype)
-    flat = total.reshape(-1)
     # Ascending but not unique: all absent elements stand at n, which is out of range.
-    added = flat.at[places].add(values, mode="drop", indices_are_sorted=True)
+    return add_at(total, places, payload.values, indices_are_sorted=True)
+
+
+def add_at(
+    total: Array, places: Array, values: Array, mode: str = "drop", **promises: Any
+) -> Array:
+    """A tensor with a value added at each place of the flattened tensor.
+
+    Args:
+      total: the tensor.
+      places: [k] places; those beyond the end are left out.
+      values: [k] values, in any float type.
+      mode: as in `jax.numpy.ndarray.at`.
+      **promises: `indices_are_sorted` or `unique_indices`, as in the same function.
+
+    Example:
+      >>> add_at(jnp.zeros(3), jnp.array([1, 3]), jnp.ones(2))
+      Array([0., 1., 0.], dtype=float32)
+    """
+    values = values.astype(total.dtype)
+    added = total.reshape(-1).at[places].add(values, mode=mode, **promises)
     return added.reshape(total.shape)
-
-
-def decompress(payload: Payload, spec: Spec) -> Array:
-    """C(x): zero but at the sent places."""
-    return accumulate(jnp.zeros(spec.shape, spec.dtype), payload)
-
-
-def ideal_bits(spec: Spec, count: int) -> float:
-    """The bound for `count` values and their places: log2 C(n, k) beside the values."""
-    value = jnp.dtype(spec.dtype).itemsize * 8
-    return count * value + subset_bits(math.prod(spec.shape), count)
 
 
 def kept(size: int, keep: float) -> int:
     """Number of elements kept of `size`: round(keep * size), at least one.
 
     Example:
-        >>> kept(1000, 0.01), kept(3, 0.01), kept(100, 0.07)
-        (10, 1, 7)
+      >>> kept(1000, 0.01), kept(3, 0.01), kept(100, 0.07)
+      (10, 1, 7)
     """
     return min(size, max(1, round(keep * size)))
 
 
+def value_bits(spec: Spec) -> int:
+    """Bits of one element."""
+    return jnp.finfo(spec.dtype).bits
+
+
 def subset_bits(n: int, k: int) -> float:
-    """log2 of the number of k-subsets of n places.
+    """log2 of the number of subsets of k places out of n.
 
     Example:
-        >>> round(subset_bits(4, 2), 3)  # six subsets
-        2.585
+      >>> round(subset_bits(4, 2), 3)  # six subsets
+      2.585
     """
     log = math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)
     return log / math.log(2)

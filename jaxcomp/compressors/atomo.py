@@ -1,4 +1,4 @@
-"""Spectral ATOMO: a random choice of singular triples that is right in the mean."""
+"""Spectral ATOMO: send random singular triples, without bias."""
 
 import jax.numpy as jnp
 
@@ -18,23 +18,23 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
     """Send `rank` singular triples of the tensor as a matrix, drawn at random.
 
     C(A) = sum_{i in S} (1 / p_i) s_i u_i v_i^T, where triple i is in S with probability
-    p_i = min(1, c s_i), c such that sum_i p_i = r: of all unbiased choices of r triples
-    in the mean the one of least variance, sum_i s_i^2 (1 / p_i - 1), which is at most
-    (min(m, n) / r - 1) |A|^2. Systematic sampling makes S exactly r triples: those at
-    which p_1 + ... + p_i passes u, u + 1, u + 2, ..., with one u uniform in [0, 1).
-    Shapes are folded as in `svd`.
+    p_i = min(1, c s_i), and c is such that sum_i p_i = r. Of all unbiased methods that
+    choose r triples on average this one has the least variance,
+    sum_i s_i^2 (1 / p_i - 1) <= (min(m, n) / r - 1) |A|^2. Systematic sampling chooses
+    exactly r triples: those at which the sum p_1 + ... + p_i exceeds u, u + 1,
+    u + 2, ..., where u is uniform in [0, 1). Tensors become matrices as in `svd`.
 
     Args:
       rank: r, the number of triples.
 
     Example:
-        >>> import jax
-        >>> c = atomo(rank=2)
-        >>> payload, _ = c.compress(jnp.eye(8), (), jax.random.key(0))
-        >>> payload.values.shape, payload.basis.shape
-        ((2, 8), (2, 8))
-        >>> jnp.round(jnp.trace(c.decompress(payload, jnp.eye(8))), 4)
-        Array(8., dtype=float32)
+      >>> import jax
+      >>> c = atomo(rank=2)
+      >>> payload, _ = c.compress(jnp.eye(8), (), jax.random.key(0))
+      >>> payload.values.shape, payload.basis.shape
+      ((2, 8), (2, 8))
+      >>> jnp.round(jnp.trace(c.decompress(payload, jnp.eye(8))), 4)
+      Array(8., dtype=float32)
 
     References:
       Wang et al., ATOMO: Communication-efficient Learning via Atomic Sparsification,
@@ -52,7 +52,7 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
         offset = noise.uniform(noise.seed_of(key), ())
         drawn = draw(p, rank, offset.astype(p.dtype))
         places, p = order[drawn], p[drawn]
-        # A chance of zero belongs to a triple of length zero.
+        # A triple with probability zero has the singular value zero.
         scale = jnp.where(p > 0, 1 / jnp.where(p > 0, p, 1), 0)
         left = left[places] * scale[:, None]
         return _matrices.send(left, right[places], factor, x), state
@@ -65,8 +65,8 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
 
     return compressor(
         name,
-        compress=compress,
-        decompress=_matrices.decompress,
+        compress,
+        _matrices.decompress,
         ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
         contraction=contraction,
         unbiased=True,
@@ -74,22 +74,22 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
 
 
 def chances(lengths: Array, count: int) -> Array:
-    """p_i = min(1, c s_i) with sum_i p_i = count.
+    """The probabilities p_i = min(1, c s_i) with sum_i p_i = count.
 
     Args:
       lengths: [n] s_i >= 0 in descending order.
-      count: the sum wanted, at most n. Where fewer s_i are above zero, these get 1.
+      count: the sum, at most n. If fewer s_i are above zero, each of these gets 1.
 
     Example:
-        >>> chances(jnp.array([8.0, 2.0, 1.0, 1.0]), 2)
-        Array([1.  , 0.5 , 0.25, 0.25], dtype=float32)
+      >>> chances(jnp.array([8.0, 2.0, 1.0, 1.0]), 2)
+      Array([1.  , 0.5 , 0.25, 0.25], dtype=float32)
     """
-    # If the first k are capped, the others share count - k in proportion.
+    # If the first k probabilities are 1, the others share count - k in proportion.
     rest = jnp.cumsum(lengths[::-1])[::-1][:count]
     left = jnp.arange(count, 0, -1, dtype=lengths.dtype)
     slopes = left / jnp.where(rest > 0, rest, jnp.inf)
     fits = slopes * lengths[:count] <= 1
-    # With one left to share the share is at most one, but for rounding.
+    # If only 1 is left to share, no probability exceeds 1 except by rounding.
     capped = jnp.where(jnp.any(fits), jnp.argmax(fits), count - 1)
     is_capped = (jnp.arange(lengths.size) < capped) & (lengths > 0)
     return jnp.where(is_capped, 1, jnp.minimum(slopes[capped] * lengths, 1))
@@ -99,21 +99,22 @@ def draw(chances: Array, count: int, offset: Array) -> Array:
     """Systematic sampling: `count` places, place i with probability chances[i].
 
     Args:
-      chances: [n] in [0, 1] in descending order; they sum to `count`.
-      count: places drawn.
+      chances: [n] in [0, 1] in descending order; their sum is `count`.
+      count: number of places.
       offset: [] uniform in [0, 1).
 
     Example:
-        >>> draw(jnp.array([1.0, 0.5, 0.5]), 2, jnp.float32(0.7))
-        Array([0, 2], dtype=int32)
+      >>> draw(jnp.array([1.0, 0.5, 0.5]), 2, jnp.float32(0.7))
+      Array([0, 2], dtype=int32)
     """
-    # The certain ones need no sum, and without them there is less to round.
+    # Places with probability 1 are left out of the sums, which are then more exact.
     sure = jnp.sum(chances == 1)
     ranks = jnp.arange(count, dtype=sure.dtype)
     ends = jnp.cumsum(jnp.where(chances < 1, chances, 0))
     ticks = (ranks - sure).astype(chances.dtype) + offset
-    # A sum rounded down may end before the last tick: that means the last one of it.
-    # Where there is none at all, the very last has no chance and stands for nothing.
+    # If the sum was rounded down, the last tick may lie beyond it, and means the last
+    # place with a chance. If no such place is left, the last place of all is returned;
+    # its chance is zero, so the caller multiplies it by zero.
     drawn = jnp.sum(chances > 0)
     last = jnp.where(drawn > sure, drawn, chances.size) - 1
     found = jnp.searchsorted(ends, ticks, side="right")

@@ -1,4 +1,4 @@
-"""Block scaling: few bits for each element, a power of two for each short block."""
+"""Block scaling: a few bits for each element and a power of two for each block."""
 
 import math
 from collections.abc import Callable
@@ -21,19 +21,19 @@ _NAN = 255
 
 
 class BlockScaled(NamedTuple):
-    """Elements as multiples of a power of two that a block shares."""
+    """Elements as multiples of a power of two that the elements of a block share."""
 
-    exponents: Array  # [blocks] uint8; 255 stands for NaN
+    exponents: Array  # [blocks] uint8; 255 means NaN
     packed: Array  # uint8
 
 
 class _Grid(NamedTuple):
-    """Numbers that bits stand for, at the places 0 to `levels` and mirrored."""
+    """The numbers of a symbol: zero, `levels` positive ones and their negatives."""
 
     levels: int
     largest: float
-    reach: float  # still as near to the largest as steps are wide: rounded to it
-    error: Callable[[int, bool], float]  # of |x|^2: (elements, nearest) -> bound
+    reach: float  # numbers between `largest` and this are rounded to `largest`
+    error: Callable[[int, bool], float]  # (elements, nearest) -> bound of |x - C(x)|^2
 
 
 @method("bits", "block")
@@ -43,30 +43,31 @@ def block_scaled(
     block: Count = 32,
     rounding: Literal["nearest", "stochastic"] = "nearest",
 ) -> Compressor:
-    """Round the elements of a block to a grid, times a power of two that fits them.
+    """Round the elements of a block to a power of two times the numbers of a grid.
 
-    C(x)_i = 2^e q(x_i / 2^e), with the least e for which the block's largest magnitude
-    stays on the grid of q: -127 to 127 for 8 bits, or 0, 0.5, 1, 1.5, 2, 3, 4, 6 and
-    their negatives (E2M1) for 4. To the nearest it is biased and contracts: at 32
-    elements the error is at most 0.0020 |x|^2 with 8 bits and 0.155 |x|^2 with 4.
-    Stochastic rounding is unbiased up to 2^-24 of a step, and its variance is at most
-    0.0020 |x|^2 and 0.257 |x|^2. The exponent adds 8 / block bits to each element.
+    C(x)_i = 2^e q(x_i / 2^e), where q rounds to the grid and e is the smallest exponent
+    for which the largest magnitude of the block does not exceed the grid. The grid is
+    -127 to 127 for 8 bits, and 0, 0.5, 1, 1.5, 2, 3, 4, 6 and their negatives (E2M1)
+    for 4 bits. Rounding to the nearest is biased and a contraction: with blocks of 32
+    elements the error is at most 0.0020 |x|^2 for 8 bits and 0.155 |x|^2 for 4 bits.
+    Stochastic rounding is unbiased up to 2^-24 of a step, with a variance of at most
+    0.0020 |x|^2 and 0.257 |x|^2. The exponents add 8 / block bits to each element.
 
     Args:
-      bits: 8 or 4, for each element.
-      block: neighbouring elements that share an exponent.
+      bits: bits of each element, 8 or 4.
+      block: number of neighbouring elements that share an exponent.
       rounding: "nearest" or "stochastic".
 
     Example:
-        >>> c = block_scaled(bits=4)
-        >>> x = jnp.array([6.0, -2.4, 0.6, 0.2])
-        >>> payload, _ = c.compress(x, (), None)
-        >>> c.decompress(payload, x)
-        Array([ 6. , -2. ,  0.5,  0. ], dtype=float32)
+      >>> c = block_scaled(bits=4)
+      >>> x = jnp.array([6.0, -2.4, 0.6, 0.2])
+      >>> payload, _ = c.compress(x, (), None)
+      >>> c.decompress(payload, x)
+      Array([ 6. , -2. ,  0.5,  0. ], dtype=float32)
 
     References:
       Rouhani et al., Microscaling Data Formats for Deep Learning, arXiv:2310.10537,
-      2023. Its scales let the largest element overflow by up to a quarter.
+      2023. There the largest element may exceed the grid by up to a quarter.
     """
     grid = _GRIDS[bits]
     levels = grid.levels
@@ -87,40 +88,32 @@ def block_scaled(
         return BlockScaled(exponents, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: BlockScaled, spec: Spec) -> Array:
-        size = math.prod(spec.shape)
-        symbols = unpack_symbols(payload.packed, alphabet, size)
-        values = _value(symbols, bits)
+        values = _value(unpack_symbols(payload.packed, alphabet, spec.size), bits)
         exponents = payload.exponents
         first, second = _powers(_steps(exponents, grid), exponents)
-        values = values * _buckets.spread(first, block, size)
-        values = values * _buckets.spread(second, block, size)
-        # The largest number rounds to one that is not there.
+        values = values * _buckets.spread(first, block, spec.size)
+        values = values * _buckets.spread(second, block, spec.size)
+        # Numbers near the largest may be rounded beyond it.
         largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
-        values = jnp.clip(values, -largest, largest)
-        return values.reshape(spec.shape).astype(spec.dtype)
+        return jnp.clip(values, -largest, largest)
 
     def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        return size * math.log2(alphabet) + 8 * _buckets.rows(size, block)
+        return spec.size * math.log2(alphabet) + 8 * _buckets.rows(spec.size, block)
 
     def contraction(spec: Spec) -> float | None:
-        delta = 1 - grid.error(min(block, math.prod(spec.shape)), nearest)
+        delta = 1 - grid.error(min(block, spec.size), nearest)
         return delta if delta > 0 else None
 
     return compressor(
-        name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=not nearest,
+        name, compress, decompress, ideal_bits, contraction, unbiased=not nearest
     )
 
 
 def _integer_error(m: int, nearest: bool) -> float:
-    """Errors are half a step at most. The largest is more than half of the reach.
+    """The bound on the grid of 8 bits, where errors are at most half a step.
 
-    What errs by half a step is half a step long at least.
+    The largest element is more than half of `reach`, and an element whose error is half
+    a step is itself at least half a step.
     """
     if nearest:
         return m / 4 / (63.75**2 + (m - 1) / 4)
@@ -128,9 +121,12 @@ def _integer_error(m: int, nearest: bool) -> float:
 
 
 def _e2m1_error(m: int, nearest: bool) -> float:
-    """The largest errs by 0.5 at 3.5 or by 1 at 5; the others by 0.25 at 0.25.
+    """The bound on the grid of 4 bits.
 
-    Stochastic variances are at most 1/16 below 2, and M^2 / 24 at M from 3 on.
+    Relative to an element, the error is largest for the largest element at 3.5 (an
+    error of 0.5) or at 5 (an error of 1), and for the others at 0.25 (an error of
+    0.25). The variance of stochastic rounding is at most 1/16 below 2, and M^2 / 24 for
+    an element M of at least 3.
     """
     if nearest:
         others = (m - 1) / 16
@@ -145,7 +141,7 @@ _GRIDS = {
 
 
 def _place(x: Array, bits: int) -> Array:
-    """Where x stands on the grid; straight between neighbours, so rounding is there."""
+    """The place of x on the grid, linear between neighbours, so it can be rounded."""
     if bits == 8:
         return x
     size = jnp.abs(x)
@@ -155,7 +151,7 @@ def _place(x: Array, bits: int) -> Array:
 
 
 def _value(symbols: Array, bits: int) -> Array:
-    """What stands on the grid at a place, counted from the lowest."""
+    """The number of the grid that a symbol stands for."""
     if bits == 8:
         return symbols.astype(jnp.float32) - 127
     half = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
@@ -164,7 +160,7 @@ def _value(symbols: Array, bits: int) -> Array:
 
 
 def _exponents(peaks: Array, reach: float) -> Array:
-    """The least e with peak <= reach 2^e, less that of 2^-126: 0 to 254, or NaN."""
+    """The least e with peak <= reach 2^e, counted from -126: 0 to 254, or NaN."""
     bits = jax.lax.bitcast_convert_type(peaks, jnp.uint32)
     edge = np.float32(reach).view(np.uint32) & np.uint32(0x7FFFFF)
     beyond = (bits & np.uint32(0x7FFFFF)) > edge
@@ -175,12 +171,12 @@ def _exponents(peaks: Array, reach: float) -> Array:
 
 
 def _steps(exponents: Array, grid: _Grid) -> Array:
-    """e of the step 2^e: the number 1 of the grid."""
+    """The exponent e for which the number 1 of the grid means 2^e."""
     return exponents.astype(jnp.int32) - (126 + math.floor(math.log2(grid.largest)))
 
 
 def _powers(steps: Array, exponents: Array) -> tuple[Array, Array]:
-    """2^e in two factors, as it may lie below 2^-126; NaN where a block is NaN."""
+    """Two factors of 2^e, which may lie below 2^-126; NaN for a block with a NaN."""
     half = steps >> 1
 
     def power(e: Array) -> Array:

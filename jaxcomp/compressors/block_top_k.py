@@ -1,6 +1,5 @@
-"""Block top-k: the largest elements of every block, found in one pass."""
+"""Block top-k: send the largest elements of every block, found in one pass."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -18,46 +17,50 @@ from jaxcomp.trees import vary_like
 
 __all__ = ["Blocks", "block_top_k"]
 
-# Columns that are compared at once, so that few or short blocks fill them too.
+# Elements that are compared at once. Fewer blocks than this get several lanes each.
 _LANES = 1 << 14
 
 
 class Blocks(NamedTuple):
-    """As many elements of each block, and where in their block they stand."""
+    """The same number of elements of each block, and their places within the block."""
 
-    values: Array  # [per_block * blocks]: the first of all blocks, then the second, ...
+    values: Array  # [per_block * blocks]: the largest of all blocks, the second, ...
     rows: Array  # uint8: their places within the blocks, packed
 
 
-class _Shape(NamedTuple):
-    """Element i is in row i // blocks of block i % blocks; the last row is not full."""
+class _Layout(NamedTuple):
+    """Element i is in row i // blocks of block i % blocks.
+
+    The last row may be shorter than the others.
+    """
 
     blocks: int
     rows: int
-    chosen: int  # in each block
+    chosen: int  # number of elements that are sent of each block
 
 
 @method("keep")
 def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compressor:
     """Keep the `per_block` largest of every block of round(per_block / keep) elements.
 
-    C(x)_i = x_i where |x_i| is among the p largest of its block, else 0. With blocks of
-    at most m elements |x - C(x)|^2 <= (1 - p/m) |x|^2, block by block. Block j of the B
-    = ceil(n / m) blocks is x_j, x_(j+B), x_(j+2B), ..., so that neighbours, which are
-    often large together, are in different blocks. One pass for each of the p instead
-    of a search for a threshold, and a place costs ceil(log2(m)) bits. Biased: use a
-    memory. A NaN counts as largest, so it is sent and seen.
+    C(x)_i = x_i if |x_i| is among the p largest magnitudes of its block, else 0. For
+    blocks of at most m elements |x - C(x)|^2 <= (1 - p/m) |x|^2, block by block. Block
+    j of the B = ceil(n / m) blocks consists of x_j, x_(j+B), x_(j+2B), ..., so
+    neighbours, which are often large together, are in different blocks. Each of the p
+    elements takes one pass over the vector, and no threshold is searched for. A place
+    takes ceil(log2(m)) bits. The method is biased: use it with a memory. A NaN counts
+    as the largest magnitude, so it is sent and can be detected.
 
     Args:
-      keep: fraction of the elements KEPT, in (0, 1].
-      per_block: p. More are nearer to `top_k`, and slower.
+      keep: fraction of the elements that is KEPT, in (0, 1].
+      per_block: p. A larger p is nearer to `top_k`, and slower.
 
     Example:
-        >>> c = block_top_k(keep=0.5)
-        >>> x = jnp.array([1.0, -4.0, 2.0, 5.0])  # blocks: [1, 2] and [-4, 5]
-        >>> payload, _ = c.compress(x, (), None)
-        >>> c.decompress(payload, x)
-        Array([0., 0., 2., 5.], dtype=float32)
+      >>> c = block_top_k(keep=0.5)
+      >>> x = jnp.array([1.0, -4.0, 2.0, 5.0])  # blocks: [1, 2] and [-4, 5]
+      >>> payload, _ = c.compress(x, (), None)
+      >>> c.decompress(payload, x)
+      Array([0., 0., 2., 5.], dtype=float32)
 
     References:
       Key et al., Approximate Top-k for Increased Parallelism, arXiv:2412.04358, 2024.
@@ -66,104 +69,99 @@ def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compresso
     """
     block = max(per_block, round(per_block / keep))
 
-    def shape(size: int) -> _Shape:
+    def layout_of(size: int) -> _Layout:
         blocks = -(-size // block)
         rows = -(-size // blocks)
-        return _Shape(blocks, rows, min(per_block, rows))
+        return _Layout(blocks, rows, min(per_block, rows))
 
     def compress(x: Array, state: State, key: Array) -> tuple[Blocks, State]:
         flat = x.reshape(-1)
-        form = shape(flat.size)
-        rows = _largest_rows(flat, form)
-        values = flat.at[_places(rows, form)].get(mode="fill", fill_value=0)
-        return Blocks(values, pack(rows, bit_width(form.rows))), state
+        layout = layout_of(flat.size)
+        rows = _largest_rows(flat, layout)
+        values = flat.at[_places(rows, layout)].get(mode="fill", fill_value=0)
+        return Blocks(values, pack(rows, bit_width(layout.rows))), state
 
     def accumulate(total: Array, payload: Blocks) -> Array:
-        form = shape(total.size)
-        count = payload.values.size
-        places = _places(unpack(payload.rows, bit_width(form.rows), count), form)
-        values = payload.values.astype(total.dtype)
-        flat = total.reshape(-1)
-        added = flat.at[places].add(values, mode="drop", unique_indices=True)
-        return added.reshape(total.shape)
-
-    def decompress(payload: Blocks, spec: Spec) -> Array:
-        return accumulate(jnp.zeros(spec.shape, spec.dtype), payload)
+        layout = layout_of(total.size)
+        rows = unpack(payload.rows, bit_width(layout.rows), payload.values.size)
+        places = _places(rows, layout)
+        return _sparse.add_at(total, places, payload.values, unique_indices=True)
 
     def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        form = shape(size)
-        value = jnp.dtype(spec.dtype).itemsize * 8
-        full = size - form.blocks * (form.rows - 1)  # blocks with an element more
+        layout = layout_of(spec.size)
+        long = spec.size - layout.blocks * (layout.rows - 1)  # blocks with a last row
+        short = layout.blocks - long
         total = 0.0
-        for blocks, rows in ((full, form.rows), (form.blocks - full, form.rows - 1)):
-            chosen = min(form.chosen, rows)
-            total += blocks * (chosen * value + _sparse.subset_bits(rows, chosen))
+        for blocks, rows in ((long, layout.rows), (short, layout.rows - 1)):
+            chosen = min(layout.chosen, rows)
+            places = _sparse.subset_bits(rows, chosen)
+            total += blocks * (chosen * _sparse.value_bits(spec) + places)
         return total
 
     def contraction(spec: Spec) -> float:
-        form = shape(math.prod(spec.shape))
-        return form.chosen / form.rows
+        layout = layout_of(spec.size)
+        return layout.chosen / layout.rows
 
     def support(spec: Spec) -> int:
-        form = shape(math.prod(spec.shape))
-        return min(math.prod(spec.shape), form.chosen * form.blocks)
+        layout = layout_of(spec.size)
+        return min(spec.size, layout.chosen * layout.blocks)
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        accumulate=accumulate,
+        compress,
         ideal_bits=ideal_bits,
         contraction=contraction,
-        unbiased=False,
+        accumulate=accumulate,
         support=support,
     )
 
 
-def _places(rows: Array, form: _Shape) -> Array:
-    """Places in the vector. Where a block has one element too few: beyond its end."""
-    columns = jax.lax.iota(jnp.uint32, form.blocks)[None, :]
-    rows = rows.reshape(form.chosen, form.blocks)
-    return (rows * np.uint32(form.blocks) + columns).reshape(-1)
+def _places(rows: Array, layout: _Layout) -> Array:
+    """Places in the vector; beyond its end for elements that a short block lacks."""
+    columns = jax.lax.iota(jnp.uint32, layout.blocks)[None, :]
+    rows = rows.reshape(layout.chosen, layout.blocks)
+    return (rows * np.uint32(layout.blocks) + columns).reshape(-1)
 
 
 class _Best(NamedTuple):
-    bits: Array  # magnitude bits + 1; 0 where there is none
+    """The best candidate of each block so far."""
+
+    bits: Array  # magnitude bits + 1; 0 if there is no candidate
     rows: Array  # uint32
 
 
-def _largest_rows(x: Array, form: _Shape) -> Array:
-    """Rows of the largest elements, [chosen * blocks], the largest of each first."""
-    shape = (form.chosen, form.blocks)
+def _largest_rows(x: Array, layout: _Layout) -> Array:
+    """Rows of the largest elements of all blocks, then of the second largest, ..."""
+    shape = (layout.chosen, layout.blocks)
 
     def step(i: Array, found: tuple[_Best, Array]) -> tuple[_Best, Array]:
         last, rows = found
-        best = _best_below(x, form, last)
-        return best, rows.at[i].set(jnp.minimum(best.rows, np.uint32(form.rows - 1)))
+        best = _best_below(x, layout, last)
+        return best, rows.at[i].set(jnp.minimum(best.rows, np.uint32(layout.rows - 1)))
 
-    highest = jnp.full(form.blocks, jnp.iinfo(magnitude_bits(x).dtype).max)
+    highest = jnp.full(layout.blocks, jnp.iinfo(magnitude_bits(x).dtype).max)
     highest = highest.astype(magnitude_bits(x).dtype)
-    start = _Best(highest, jnp.zeros(form.blocks, jnp.uint32))
+    start = _Best(highest, jnp.zeros(layout.blocks, jnp.uint32))
     found = vary_like((start, jnp.zeros(shape, jnp.uint32)), x)
-    return jax.lax.fori_loop(0, form.chosen, step, found)[1].reshape(-1)
+    return jax.lax.fori_loop(0, layout.chosen, step, found)[1].reshape(-1)
 
 
-def _best_below(x: Array, form: _Shape, last: _Best) -> _Best:
-    """The largest of each block that comes after `last`; of equals the first ones.
+def _best_below(x: Array, layout: _Layout, last: _Best) -> _Best:
+    """The largest element of each block that comes after `last` in descending order.
 
-    A lane is a block or every g-th row of one. All lanes are compared at once, row by
-    row: contiguous, and nothing of the vector's size is stored.
+    Of equal magnitudes the one in front is larger. A lane is a block, or every g-th row
+    of a block. All lanes are compared at once, so the vector is read from front to end,
+    and no array of its size is stored.
     """
-    folds = max(1, min(form.rows, _LANES // form.blocks))
-    lanes = folds * form.blocks
-    fold = jax.lax.iota(jnp.uint32, lanes) // np.uint32(form.blocks)
+    folds = max(1, min(layout.rows, _LANES // layout.blocks))
+    lanes = folds * layout.blocks
+    fold = jax.lax.iota(jnp.uint32, lanes) // np.uint32(layout.blocks)
     last = jax.tree.map(lambda a: jnp.tile(a, folds), last)
 
     def better(best: _Best, part: Array, i: Array) -> _Best:
         bits = magnitude_bits(part) + np.array(1, best.bits.dtype)
         rows = i.astype(jnp.uint32) * np.uint32(folds) + fold
-        if form.chosen > 1:
+        if layout.chosen > 1:
             after = (bits == last.bits) & (rows > last.rows) | (bits < last.bits)
             bits = jnp.where(after, bits, jnp.zeros_like(bits))
         wins = bits > best.bits
@@ -182,7 +180,7 @@ def _best_below(x: Array, form: _Shape, last: _Best) -> _Best:
     if rest:
         tail = jnp.pad(x[x.size - rest :], (0, lanes - rest))
         best = better(best, tail, jnp.uint32(full))
-    bits, rows = (a.reshape(folds, form.blocks) for a in best)
+    bits, rows = (a.reshape(folds, layout.blocks) for a in best)
     most = jnp.max(bits, axis=0)
     rows = jnp.where(bits == most[None], rows, np.uint32(0xFFFFFFFF))
     return _Best(most, jnp.min(rows, axis=0))

@@ -1,12 +1,10 @@
-"""Composition: `left | right` compresses the values that the left side sends."""
-
-from collections.abc import Callable
+"""Composition: in `left | right`, right compresses the values that left sends."""
 
 import jax
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.coding.payloads import nbits
-from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._compiled import compressor, payload_spec
 from jaxcomp.specs import SpecError
 from jaxcomp.trees import spec_of
 
@@ -14,29 +12,31 @@ __all__ = ["compose"]
 
 
 def compose(left: Compressor, right: Compressor) -> Compressor:
-    """Send the left side's payload with its `values` compressed by the right side.
+    """Send the payload of `left` with its `values` compressed by `right`.
 
-    The left payload must have a field `values` of which its `decompress` is linear:
-    sparsifiers and factorisations have one, quantisers do not. Where the left side
-    keeps chosen values as they are (biased: a projection), the contraction is the
-    product of both. Where both sides are unbiased with variances w = 1 - delta, it
-    follows from 1 + w = (1 + w_left)(1 + w_right).
+    The payload of `left` must have a field `values`, and its `decompress` must be
+    linear in this field: sparsifiers and factorisations have one, quantisers do not. If
+    `left` is biased, it is a projection, and the contraction is the product of both
+    contractions. If both sides are unbiased with variances w = 1 - delta, the
+    contraction follows from 1 + w = (1 + w_left)(1 + w_right).
 
     Args:
       left: a compressor whose payload has `values`.
       right: any compressor.
 
+    Raises:
+      SpecError: the payload of `left` has no `values`.
+
     Example:
-        >>> from jaxcomp.compressors import make
-        >>> spec = jax.ShapeDtypeStruct((8,), "float32")
-        >>> make("top_k(keep=0.5) | sign").contraction(spec)
-        0.125
+      >>> from jaxcomp.compressors import make
+      >>> spec = jax.ShapeDtypeStruct((8,), "float32")
+      >>> make("top_k(keep=0.5) | sign").contraction(spec)
+      0.125
     """
 
     def inner_spec(spec: Spec) -> Spec:
-        """Shape and dtype of the left side's values."""
-        key = jax.random.key(0)
-        payload, _ = jax.eval_shape(lambda x: left.compress(x, left.init(x), key), spec)
+        """Shape and dtype of the values that `left` sends."""
+        payload = payload_spec(left.compress, left.init, spec)
         if not hasattr(payload, "values"):
             message = (
                 f"{left.name!r} sends no plain values that {right.name!r} could "
@@ -45,7 +45,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
             raise SpecError(message)
         return spec_of(payload.values)
 
-    inner_spec(jax.ShapeDtypeStruct((8,), "float32"))  # fail while building
+    inner_spec(jax.ShapeDtypeStruct((8,), "float32"))  # refuses a quantiser at once
 
     def init(spec: Spec) -> State:
         return left.init(spec), right.init(inner_spec(spec))
@@ -57,6 +57,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         return payload._replace(values=values), (left_state, right_state)
 
     def restore(payload: Payload, spec: Spec) -> Payload:
+        """The payload of `left` itself."""
         values = right.decompress(payload.values, inner_spec(spec))
         return payload._replace(values=values)
 
@@ -76,24 +77,6 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         values = inner_spec(spec)
         return left.ideal_bits(spec) - nbits(values) + right.ideal_bits(values)
 
-    return compressor(
-        f"{left.name} | {right.name}",
-        init=init,
-        compress=compress,
-        decompress=decompress,
-        accumulate=accumulate,
-        ideal_bits=ideal_bits,
-        contraction=_contraction(left, right, inner_spec),
-        unbiased=left.unbiased and right.unbiased,
-        aligned=left.aligned and right.aligned,
-        support=left.support,
-        figures=(*left.figures, *(of_values(figure) for figure in right.figures)),
-    )
-
-
-def _contraction(
-    left: Compressor, right: Compressor, inner_spec: Callable[[Spec], Spec]
-) -> Callable[[Spec], float | None]:
     def contraction(spec: Spec) -> float | None:
         outer, inner = left.contraction(spec), right.contraction(inner_spec(spec))
         if outer is None or inner is None:
@@ -103,4 +86,16 @@ def _contraction(
         delta = 2 - (2 - outer) * (2 - inner)
         return delta if right.unbiased and delta > 0 else None
 
-    return contraction
+    return compressor(
+        f"{left.name} | {right.name}",
+        compress,
+        decompress,
+        ideal_bits,
+        contraction,
+        accumulate=accumulate,
+        init=init,
+        support=left.support,
+        unbiased=left.unbiased and right.unbiased,
+        aligned=left.aligned and right.aligned,
+        figures=(*left.figures, *map(of_values, right.figures)),
+    )

@@ -1,4 +1,4 @@
-"""Count sketch: random signed sums of a vector, linear in it."""
+"""Count sketch: send sums of elements with random signs."""
 
 import math
 from typing import Annotated, Literal, NamedTuple
@@ -17,7 +17,7 @@ from jaxcomp.trees import spec_of, vary_like, wide_spec
 
 __all__ = ["MAX_ROWS", "count_sketch"]
 
-MAX_ROWS = 32  # a row takes its signs from one bit of a word
+MAX_ROWS = 32  # a random word has one bit for each row, which gives the sign
 Ratio = Annotated[
     float, Range(above=0, below=1, says="numbers sent per element, in (0, 1)")
 ]
@@ -33,34 +33,35 @@ def count_sketch(
 ) -> Compressor:
     """Send a table of `rows` times w sums of elements with random signs.
 
-    T_j[h_j(i)] += s_j(i) x_i, and x_i is estimated from the r numbers
-    s_j(i) T_j[h_j(i)], each right in the mean. The hash is made of folds: x is cut into
-    F = ceil(n / w) pieces of w elements, and h_j shifts each piece cyclically by an
-    offset of its own. So elements of one fold never meet and others meet with chance
-    1/w: x_l disturbs at most (F - 1) w others, with variance x_l^2 / w each in a row,
-    and E|x - mean|^2 <= (F - 1) / r |x|^2.
+    The table has the sums T_j[h_j(i)] += s_j(i) x_i. Each of the r = rows numbers
+    s_j(i) T_j[h_j(i)] is an unbiased estimate of x_i. The hash function h_j divides x
+    into F = ceil(n / w) folds of w elements and shifts each fold cyclically by a random
+    offset. So elements of the same fold never share a sum, and elements of different
+    folds share one with probability 1/w. Each x_l therefore adds a variance of
+    x_l^2 / w in each row to at most (F - 1) w others, and the mean over the rows has
+    E|x - mean|^2 <= v |x|^2 with v = (F - 1) / r.
 
-    - "mean" of the r numbers: unbiased, linear, so tables of workers that share a key
-      can be summed (`aligned`).
-    - "damped": the mean / (1 + v), v = (F - 1) / r. E|x - C(x)|^2 <= v / (1 + v) |x|^2.
-      Biased, aligned: what a memory wants.
-    - "median": unbiased as the signs make each number's law symmetric. Not linear; a
-      few large elements do not disturb it.
+    - "mean": the mean of the r numbers. It is unbiased and linear, so the tables of
+      workers with the same key can be added (`aligned`).
+    - "damped": the mean / (1 + v), with E|x - C(x)|^2 <= v / (1 + v) |x|^2. It is
+      biased, a contraction and aligned, which suits a memory.
+    - "median": unbiased, because the random signs make the distribution of each number
+      symmetric. It is not linear, and a few large elements do not disturb it.
 
-    Where r w >= n the tensor goes as it is.
+    A tensor with r w >= n is sent as it is.
 
     Args:
       ratio: numbers sent for each element, in (0, 1): w = round(ratio n / rows).
-      rows: r, up to 32. More than one gain nothing but for the median.
+      rows: r, up to 32. More than one row improves the median only.
       estimate: "damped", "mean" or "median".
-      keep: fraction of the elements of which the estimate is KEPT, the largest; the
-        others become zero. That is biased, and no bound holds. None keeps all.
+      keep: fraction of the estimates that is KEPT, namely the largest ones; all others
+        become zero. This is biased and has no bound. None keeps all.
 
     Example:
-        >>> c = count_sketch(ratio=0.25)
-        >>> payload, _ = c.compress(jnp.arange(16.0), (), jax.random.key(0))
-        >>> payload.values.shape, payload.seed.shape
-        ((1, 4), (2,))
+      >>> c = count_sketch(ratio=0.25)
+      >>> payload, _ = c.compress(jnp.arange(16.0), (), jax.random.key(0))
+      >>> payload.values.shape, payload.seed.shape
+      ((1, 4), (2,))
 
     References:
       Charikar, Chen and Farach-Colton, Finding frequent items in data streams, ICALP
@@ -72,87 +73,80 @@ def count_sketch(
     unbiased = estimate != "damped" and keep is None
 
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded | Dense, State]:
-        plan = _plan(x.size, ratio, rows)
-        if plan is None:
+        folds = _folds(x.size, ratio, rows)
+        if folds is None:
             return Dense(x), state
         seed = noise.seed_of(key)
         flat = x.reshape(-1).astype(wide_spec(spec_of(x)).dtype)
-        return Seeded(_tables(flat, seed, plan).astype(x.dtype), seed), state
+        return Seeded(_tables(flat, seed, folds).astype(x.dtype), seed), state
 
     def decompress(payload: Seeded | Dense, spec: Spec) -> Array:
         if isinstance(payload, Dense):
-            return payload.values.astype(spec.dtype)
-        plan = _plan(math.prod(spec.shape), ratio, rows)
-        assert plan is not None
+            return payload.values
+        folds = _folds(spec.size, ratio, rows)
+        assert folds is not None
         tables = payload.values.astype(wide_spec(spec).dtype)
-        # x is no larger than its dtype's largest number. Where the estimate may be
-        # biased, cutting it there brings it but nearer.
+        # No element exceeds the largest number of its dtype. Clipping a biased estimate
+        # there only makes its error smaller.
         largest = min(float(jnp.finfo(t).max) for t in (tables.dtype, spec.dtype))
         limit = math.inf if unbiased else largest
-        flat = _estimates(tables, payload.seed, plan, estimate, limit)
+        flat = _estimates(tables, payload.seed, folds, estimate, limit)
         if keep is not None:
             places = selection.largest(flat, kept(flat.size, keep)).places
             values = flat.at[places].get(mode="fill", fill_value=0)
             flat = jnp.zeros_like(flat).at[places].set(values, mode="drop")
-        return flat.reshape(spec.shape).astype(spec.dtype)
-
-    def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        plan = _plan(size, ratio, rows)
-        width = jnp.dtype(spec.dtype).itemsize * 8
-        return float(size * width if plan is None else rows * plan.width * width + 64)
+        return flat
 
     def contraction(spec: Spec) -> float | None:
-        plan = _plan(math.prod(spec.shape), ratio, rows)
-        if plan is None:
+        folds = _folds(spec.size, ratio, rows)
+        if folds is None:
             return 1.0
-        return 1 / (1 + plan.variance) if estimate == "damped" and not keep else None
+        return 1 / (1 + folds.variance) if estimate == "damped" and not keep else None
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
+        compress,
+        decompress,
         contraction=contraction,
         unbiased=unbiased,
         aligned=estimate != "median" and keep is None,
     )
 
 
-class _Plan(NamedTuple):
-    """The folds of a vector, known from its size."""
+class _Folds(NamedTuple):
+    """How a vector is divided into folds, which follows from its size."""
 
     size: int
     rows: int
     width: int  # w
-    folds: int
+    number: int  # F
 
     @property
     def variance(self) -> float:
-        """The bound of E|x - mean|^2 / |x|^2."""
-        return (self.folds - 1) / self.rows
+        """v, the bound of E|x - mean|^2 / |x|^2."""
+        return (self.number - 1) / self.rows
 
     @property
     def unit(self) -> float:
-        """A power of two above the folds: in its units no sum exceeds the largest x."""
-        return 2.0 ** math.ceil(math.log2(self.folds))
+        """A power of two of at least F: sums of F elements / unit stay in range."""
+        return 2.0 ** math.ceil(math.log2(self.number))
 
 
-def _plan(size: int, ratio: float, rows: int) -> _Plan | None:
-    """None where the table is no smaller than the vector."""
+def _folds(size: int, ratio: float, rows: int) -> _Folds | None:
+    """The folds of a vector; None if the table is not smaller than the vector."""
     width = max(1, round(ratio * size / rows))
     if rows * width >= size:
         return None
-    return _Plan(size, rows, width, -(-size // width))
+    return _Folds(size, rows, width, -(-size // width))
 
 
-def _draws(seed: Array, plan: _Plan) -> tuple[Array, Array]:
+def _draws(seed: Array, folds: _Folds) -> tuple[Array, Array]:
     """A seed of signs for each fold [F, 2], and shifts for each fold and row [F, r]."""
-    per_fold = 2 + 2 * plan.rows
-    draws = noise.words(seed, plan.folds * per_fold).reshape(plan.folds, per_fold)
-    # The remainder of one word favours small shifts by w / 2^32, the sum of two by the
-    # square of it.
-    width = np.uint32(plan.width)
+    per_fold = 2 + 2 * folds.rows
+    draws = noise.words(seed, folds.number * per_fold).reshape(folds.number, per_fold)
+    # The remainder of one word would favour small shifts by w / 2^32; the sum of two
+    # remainders favours them by the square of this.
+    width = np.uint32(folds.width)
     shifts = (draws[:, 2::2] % width + draws[:, 3::2] % width) % width
     return draws[:, :2], shifts.astype(jnp.int32)
 
@@ -162,20 +156,21 @@ def _signed(values: Array, words: Array, row: int) -> Array:
     return jnp.where(negative == 1, -values, values)
 
 
-def _tables(flat: Array, seed: Array, plan: _Plan) -> Array:
-    """All rows [r, w], in units of `plan.unit`."""
-    seeds, shifts = _draws(seed, plan)
-    width = plan.width
-    last = plan.size - width
+def _tables(flat: Array, seed: Array, folds: _Folds) -> Array:
+    """The sums of all rows [r, w], in units of `folds.unit`."""
+    seeds, shifts = _draws(seed, folds)
+    width = folds.width
+    last = folds.size - width
     places = jax.lax.iota(jnp.int32, width)
 
     def add(fold: Array, tables: tuple[Array, ...]) -> tuple[Array, ...]:
-        # The last fold starts early enough to be whole: its head belongs to another.
+        # The last fold begins early enough to have w elements; those that belong to
+        # the fold before it become zero.
         start = jnp.minimum(fold * width, last)
-        piece = jax.lax.dynamic_slice(flat, (start,), (width,)) / plan.unit
+        piece = jax.lax.dynamic_slice(flat, (start,), (width,)) / folds.unit
         piece = jnp.where(places >= fold * width - start, piece, 0)
         words = noise.words(seeds[fold], width)
-        # Once for all rows.
+        # The barrier lets all rows share these arrays.
         piece, words = jax.lax.optimization_barrier((piece, words))
 
         def one(row: int, table: Array) -> Array:
@@ -187,49 +182,50 @@ def _tables(flat: Array, seed: Array, plan: _Plan) -> Array:
 
         return tuple(one(row, table) for row, table in enumerate(tables))
 
-    # Twice as wide, so that a shifted fold does not wrap around.
-    zeros = tuple(jnp.zeros(2 * width, flat.dtype) for _ in range(plan.rows))
+    # The tables are twice as wide, so that a shifted fold need not wrap around.
+    zeros = tuple(jnp.zeros(2 * width, flat.dtype) for _ in range(folds.rows))
     start = vary_like(zeros, (flat, seeds))
-    tables = jnp.stack(jax.lax.fori_loop(0, plan.folds, add, start))
+    tables = jnp.stack(jax.lax.fori_loop(0, folds.number, add, start))
     return tables[:, :width] + tables[:, width:]
 
 
 def _estimates(
-    tables: Array, seed: Array, plan: _Plan, estimate: str, limit: float
+    tables: Array, seed: Array, folds: _Folds, estimate: str, limit: float
 ) -> Array:
-    """The vector [n] of estimates, of which finite ones are at most `limit`."""
-    seeds, shifts = _draws(seed, plan)
-    width = plan.width
+    """The vector [n] of estimates. Those that are finite are clipped to `limit`."""
+    seeds, shifts = _draws(seed, folds)
+    width = folds.width
     twice = jnp.concatenate([tables, tables], axis=1)
     average = _median if estimate == "median" else _mean
-    factor = plan.unit / (1 + plan.variance) if estimate == "damped" else plan.unit
+    factor = folds.unit / (1 + folds.variance) if estimate == "damped" else folds.unit
 
     def write(i: Array, flat: Array) -> Array:
-        # From the last to the first, which overwrites the last one's head.
-        fold = plan.folds - 1 - i
+        # From the last fold to the first: the last one may begin with elements of the
+        # fold before it, which then overwrites them.
+        fold = folds.number - 1 - i
         words = noise.words(seeds[fold], width)
         numbers = []
-        for row in range(plan.rows):
+        for row in range(folds.rows):
             at = (np.int32(row), shifts[fold, row])
             there = jax.lax.dynamic_slice(twice, at, (1, width)).reshape(-1)
             numbers.append(_signed(there, words, row))
         middle = average(numbers)
         bounded = jnp.clip(middle, -limit / factor, limit / factor)
         result = jnp.where(jnp.isinf(middle), middle, bounded) * factor
-        start = jnp.minimum(fold * width, plan.size - width)
+        start = jnp.minimum(fold * width, folds.size - width)
         return jax.lax.dynamic_update_slice(flat, result, (start,))
 
-    start = vary_like(jnp.zeros(plan.size, tables.dtype), (tables, seed))
-    return jax.lax.fori_loop(0, plan.folds, write, start)
+    start = vary_like(jnp.zeros(folds.size, tables.dtype), (tables, seed))
+    return jax.lax.fori_loop(0, folds.number, write, start)
 
 
 def _mean(rows: list[Array]) -> Array:
-    parts = [row * (1 / len(rows)) for row in rows]  # the sum may leave the range
+    parts = [row * (1 / len(rows)) for row in rows]  # their sum could overflow
     return sum(parts[1:], parts[0])
 
 
 def _median(rows: list[Array]) -> Array:
-    """Element by element, by exchanges of neighbours; NaN spreads."""
+    """The median of each element, by odd-even transposition sort; a NaN stays."""
     rows = list(rows)
     for round_ in range(len(rows)):
         for i in range(round_ % 2, len(rows) - 1, 2):

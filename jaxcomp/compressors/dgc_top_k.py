@@ -1,4 +1,4 @@
-"""Deep Gradient Compression's selection: a threshold from a sample of the vector."""
+"""The top-k of Deep Gradient Compression: a threshold from a sample of the vector."""
 
 import math
 from typing import Annotated, NamedTuple
@@ -13,33 +13,35 @@ from jaxcomp.coding import bitmaps
 from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
 from jaxcomp.compressors._capped import Capped
-from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._sparse import Keep
 from jaxcomp.specs import Range, method
 from jaxcomp.trees import vary_like
 
-__all__ = ["Plan", "dgc_top_k", "plan"]
+__all__ = ["Sampling", "dgc_top_k", "sampling_of"]
 
 Sample = Annotated[float, Range(above=0, most=1, says="a fraction in (0, 1]")]
-# Few samples are sorted, a smaller program. Of more, so many at once are compared.
+# Up to this number, samples are sorted, which makes a smaller program.
 _FEW = 1 << 12
+# More samples are first compared in groups of this size.
 _GROUP = 16
 
 
-class Plan(NamedTuple):
-    """What follows from a vector's size."""
+class Sampling(NamedTuple):
+    """How a vector is sampled, which follows from its size."""
 
     wanted: int  # k
-    stride: int  # between samples; 1: all elements are looked at
-    samples: int
-    top: int  # the threshold is the smallest of so many largest samples
+    stride: int  # distance between samples; 1 means that no sample is needed
+    samples: int  # s
+    top: int  # the threshold is the smallest of this number of largest samples
 
 
 class _Search(NamedTuple):
+    """The state of the search for a threshold."""
+
     threshold: Array
-    words: Array  # bitmap of the elements that reach it
-    passed: Array
-    moves: Array
+    words: Array  # bitmap of the elements that reach the threshold
+    passed: Array  # how many these are
+    moves: Array  # how often the threshold was changed
 
 
 @method("keep")
@@ -56,36 +58,39 @@ def dgc_top_k(
 ) -> Compressor:
     """Keep about k = ceil(keep * n) of the largest elements, by a sampled threshold.
 
-    The threshold t is the smallest of the ceil(keep * s) largest of s samples. While
-    fewer than lower * k elements reach it, t is multiplied by `lower`, for at most
-    `rounds` rounds. If more than upper * k do, the k largest are taken, or, without
-    `resample`, t is multiplied by `upper` as well, round by round. At most
-    floor(upper * k) are sent, of more the largest. The payload's `passed` tells how
-    many reached t in the end, the figure `overflow` how many too many these were.
-    Vectors too short to sample get the exact top k.
+    The threshold t is the ceil(keep * s)-th largest magnitude of s samples. While fewer
+    than lower * k elements reach t, it is multiplied by `lower`. If more than upper * k
+    reach it, the k largest elements are selected exactly; with resample=False t is
+    multiplied by `upper` instead. After `rounds` changes the search ends. At most
+    floor(upper * k) elements are sent; if more reach t, then the largest of them. The
+    field `passed` of the payload says how many reached the last t, and the figure
+    `overflow` how many of them found no room. In a vector that is too short for
+    sampling the exact top k is found.
 
-    What is sent are always the largest elements, and with a strided sample and
-    `resample` at least ceil(keep * s) of them, so |x - C(x)|^2 <= (1 - delta) |x|^2
-    with delta = ceil(keep * s) / n. A random sample may draw one element many times:
-    delta = 1/n. A raised t may leave none: no bound. Biased: use a memory.
+    The elements that are sent are always the largest ones. With a strided sample and
+    `resample` these are at least ceil(keep * s), so |x - C(x)|^2 <= (1 - delta) |x|^2
+    with delta = ceil(keep * s) / n. A random sample may contain one element many times,
+    so delta is 1/n. A threshold that was raised may be reached by no element, so delta
+    is 0. The method is biased: use it with a memory.
 
     Args:
-      keep: fraction of the elements KEPT, in (0, 1].
-      sample: fraction of the elements sampled, in (0, 1]; at least 2 / keep elements.
-      strided: sample every so many elements from a random start, else at random with
-        replacement.
-      upper: at least 1. How far above k the number sent may lie.
-      lower: in (0, 1]. How far below.
-      rounds: how often the threshold may be moved.
-      resample: what to do when too many reach it; see above.
-      index: how places are sent; see `top_k`.
+      keep: fraction of the elements that is KEPT, in (0, 1].
+      sample: fraction of the elements that is sampled, in (0, 1]; at least 2 / keep
+        elements are.
+      strided: sample at a fixed distance from a random start; otherwise at random
+        places with replacement.
+      upper: limit of the number sent as a multiple of k, at least 1.
+      lower: number sent, as a multiple of k, below which t is lowered, in (0, 1].
+      rounds: how often the threshold may be changed.
+      resample: what happens if too many elements reach t; see above.
+      index: how places are coded; see `top_k`.
 
     Example:
-        >>> c = dgc_top_k(keep=0.1)
-        >>> x = jax.random.normal(jax.random.key(0), (1000,))
-        >>> payload, _ = c.compress(x, (), jax.random.key(1))
-        >>> payload.values.shape, bool(payload.passed >= 80)
-        ((130,), True)
+      >>> c = dgc_top_k(keep=0.1)
+      >>> x = jax.random.normal(jax.random.key(0), (1000,))
+      >>> payload, _ = c.compress(x, (), jax.random.key(1))
+      >>> payload.values.shape, bool(payload.passed >= 80)
+      ((130,), True)
 
     References:
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
@@ -93,31 +98,31 @@ def dgc_top_k(
     """
 
     def room(size: int) -> int:
-        return min(size, math.floor(upper * plan(size, keep, sample).wanted))
+        return min(size, math.floor(upper * sampling_of(size, keep, sample).wanted))
 
     def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
         flat = x.reshape(-1)
-        form, most = plan(flat.size, keep, sample), room(flat.size)
-        if form.stride == 1:
-            chosen = selection.largest(flat, form.wanted)
-            absent = (0, most - form.wanted)
+        sampling, most = sampling_of(flat.size, keep, sample), room(flat.size)
+        if sampling.stride == 1:
+            chosen = selection.largest(flat, sampling.wanted)
+            absent = (0, most - sampling.wanted)
             places = jnp.pad(chosen.places, absent, constant_values=flat.size)
             passed = chosen.taken
         else:
-            samples = _samples(flat, form, strided, noise.seed_of(key))
-            found = adapted(flat, _last_of_largest(samples, form.top))
+            samples = _samples(flat, sampling, strided, noise.seed_of(key))
+            found = adapted(flat, _last_of_largest(samples, sampling.top))
             floor = _bits(found.threshold)
-            wanted = form.wanted if resample else most
+            wanted = sampling.wanted if resample else most
             places = _capped.largest_of(flat, found.words, floor, most, wanted).places
             passed = found.passed
         values, indices = _sparse.send(flat, places, index)
         return Capped(values, indices, passed), state
 
     def adapted(flat: Array, start: Array) -> _Search:
-        """The threshold, once it has been moved."""
-        wanted, most = plan(flat.size, keep, sample).wanted, room(flat.size)
+        """The threshold after all changes."""
+        wanted, most = sampling_of(flat.size, keep, sample).wanted, room(flat.size)
         fewest = math.ceil(lower * wanted)
-        # Infinity could not be lowered any more.
+        # A threshold of infinity could not be lowered any more.
         limit = jnp.finfo(start.dtype).max
 
         def search(threshold: Array, moves: Array) -> _Search:
@@ -139,35 +144,26 @@ def dgc_top_k(
         return jax.lax.while_loop(searching, step, first)
 
     def contraction(spec: Spec) -> float | None:
-        size = math.prod(spec.shape)
-        form = plan(size, keep, sample)
-        if form.stride == 1:
-            return form.wanted / size
+        sampling = sampling_of(spec.size, keep, sample)
+        if sampling.stride == 1:
+            return sampling.wanted / spec.size
         if not resample:
             return 0.0
-        return (form.top if strided else 1) / size
+        return (sampling.top if strided else 1) / spec.size
 
-    return compressor(
-        name,
-        compress=compress,
-        decompress=_sparse.decompress,
-        accumulate=_sparse.accumulate,
-        ideal_bits=lambda spec: _sparse.ideal_bits(spec, room(math.prod(spec.shape))),
-        contraction=contraction,
-        unbiased=False,
-        support=lambda spec: room(math.prod(spec.shape)),
-        figures=(_capped.overflow_figure(room),),
-    )
+    figures = (_capped.overflow_figure(room),)
+    return _sparse.sparsifier(name, compress, room, contraction, figures)
 
 
-def plan(size: int, keep: float, sample: float) -> Plan:
-    """How a vector is sampled.
+def sampling_of(size: int, keep: float, sample: float) -> Sampling:
+    """How a vector of this size is sampled.
 
-    The stride is odd, so that it falls in step with no power of two of channels.
+    The stride is odd. A power of two could divide the number of channels, and all
+    samples would then be of the same channel.
 
     Example:
-        >>> plan(25_000_000, keep=0.001, sample=0.01)
-        Plan(wanted=25000, stride=97, samples=257731, top=258)
+      >>> sampling_of(25_000_000, keep=0.001, sample=0.01)
+      Sampling(wanted=25000, stride=97, samples=257731, top=258)
     """
     fewest = math.ceil(2 / keep)
     enough = max(math.ceil(size * sample), fewest)
@@ -177,18 +173,19 @@ def plan(size: int, keep: float, sample: float) -> Plan:
         while size // stride < enough:
             stride -= 8
     samples = size // stride
-    return Plan(math.ceil(size * keep), stride, samples, math.ceil(samples * keep))
+    return Sampling(math.ceil(size * keep), stride, samples, math.ceil(samples * keep))
 
 
-def _samples(flat: Array, form: Plan, strided: bool, seed: Array) -> Array:
-    """Magnitudes of the sample."""
+def _samples(flat: Array, sampling: Sampling, strided: bool, seed: Array) -> Array:
+    """Magnitudes of the samples."""
     if strided:
-        start = noise.high_product(seed[0], jnp.uint32(form.stride))
-        steps = jax.lax.iota(jnp.uint32, form.samples + 1)
-        places = start + steps * np.uint32(form.stride)
-        # One more than planned where the vector has it. Zero is no larger than any.
+        start = noise.high_product(seed[0], jnp.uint32(sampling.stride))
+        # From some starts one more sample lies within the vector. From the others it
+        # lies beyond the end and counts as zero, which changes no threshold.
+        steps = jax.lax.iota(jnp.uint32, sampling.samples + 1)
+        places = start + steps * np.uint32(sampling.stride)
         return jnp.abs(flat.at[places].get(mode="fill", fill_value=0))
-    words = noise.words(seed, form.samples)
+    words = noise.words(seed, sampling.samples)
     places = noise.high_product(words, jnp.full_like(words, flat.size))
     return jnp.abs(flat.at[places].get(mode="promise_in_bounds"))
 
@@ -200,7 +197,7 @@ def _last_of_largest(samples: Array, top: int) -> Array:
     bits = selection.magnitude_bits(samples)
     groups = -(-samples.size // _GROUP)
     if groups > 2 * top:
-        # The `top` groups of largest peaks have the `top` largest elements in them.
+        # The `top` groups with the largest maxima contain the `top` largest elements.
         padded = jnp.pad(bits, (0, groups * _GROUP - samples.size))
         columns = padded.reshape(_GROUP, groups)
         peaks = jnp.max(columns, axis=0)
@@ -213,7 +210,7 @@ def _last_of_largest(samples: Array, top: int) -> Array:
 
 
 def _kth_largest(bits: Array, k: int) -> Array:
-    """The largest number that k magnitudes reach, bit by bit from the top."""
+    """The k-th largest number, found bit by bit from the leading one."""
     width = jnp.iinfo(bits.dtype).bits
 
     def step(i: Array, found: Array) -> Array:
@@ -226,7 +223,7 @@ def _kth_largest(bits: Array, k: int) -> Array:
 
 
 def _bits(threshold: Array) -> Array:
-    """Magnitude bits to reach: those of infinity for NaN, so that both pass always."""
+    """Magnitude bits of a threshold; a NaN is taken for infinity, which NaN reaches."""
     infinity = selection.magnitude_bits_of(math.inf, threshold.dtype)
     bits = selection.magnitude_bits(threshold)
     return jnp.minimum(bits, bits.dtype.type(infinity))

@@ -1,4 +1,4 @@
-"""EDEN: a random rotation, then the best levels for normal numbers."""
+"""EDEN: rotate at random, then round to the best levels for normal numbers."""
 
 import functools
 import math
@@ -20,14 +20,15 @@ from jaxcomp.trees import vary_like
 __all__ = ["MAX_BITS", "Rotated", "eden"]
 
 MAX_BITS = 8
-# Elements that are rotated together: more cost more time, fewer send more scales.
+# Elements that are rotated together. A larger number takes more time, a smaller one
+# sends more scales.
 _WIDTH = 192
-# Blocks that go through at a time, so that what is computed between stays in a cache.
+# Blocks that are processed together: intermediate results should fit into a cache.
 _ROWS = 4096
 
 
 class Rotated(NamedTuple):
-    """Levels of rotated blocks, packed, and what it takes to undo the rotation."""
+    """Packed levels of rotated blocks, with their scales and the rotation's seed."""
 
     scales: Array  # [blocks] bfloat16
     packed: Array  # uint8
@@ -38,28 +39,30 @@ class Rotated(NamedTuple):
 def eden(
     name: str, bits: Annotated[int, Range(1, MAX_BITS)] = 1, unbiased: bool = True
 ) -> Compressor:
-    """Rotate at random, then round to the levels that are best for normal numbers.
+    """Rotate blocks at random and round them to the best levels for normal numbers.
 
-    C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 192 elements:
-    R is uniform over all rotations, Q takes the nearest Lloyd-Max level. Unbiased with
-    s = |b|^2 / <R b, q>: then C(b) - b is orthogonal to b, in no direction more than in
-    another. Otherwise s = <R b, q> / |q|^2, which makes |C(b) - b| least, and
-    E|x - C(x)|^2 <= D |x|^2 with D = E(t - Q(t))^2, t an element of sqrt(d) R b / |b|.
-    Whatever x, the error is that of a normal vector: of |x|^2, at 1, 2, 3, 4 bits
-    0.57, 0.13, 0.035, 0.0094 unbiased and 0.36, 0.12, 0.034, 0.0093 biased. One bit is
-    DRIVE. What comes out spreads about x, so that it has to be clipped near the largest
-    number: unbiased is what stays below an eighth of it.
+    C(b) = s R^T q with q = Q(sqrt(d) R b / |b|) for each block b of d <= 192 elements.
+    R is a uniformly distributed rotation, and Q rounds to the nearest Lloyd-Max level.
+    The method is unbiased with s = |b|^2 / <R b, q>: C(b) - b is then orthogonal to b
+    and has no preferred direction. The biased method has the s that minimises
+    |C(b) - b|, s = <R b, q> / |q|^2, and E|x - C(x)|^2 <= D |x|^2 with
+    D = E(t - Q(t))^2, where t is an element of sqrt(d) R b / |b|. For every x, the
+    error is that of a normal vector: for 1, 2, 3, 4 bits 0.57, 0.13, 0.035, 0.0094 of
+    |x|^2 if unbiased, and 0.36, 0.12, 0.034, 0.0093 if biased. With one bit this is
+    DRIVE. Results are clipped at the largest number of the dtype, so the method is
+    unbiased only for elements below an eighth of that number.
 
     Args:
-      bits: 1 to 8 for each element. The scale of a block takes 16, the seed 64.
-      unbiased: which scale. With a memory take the other one.
+      bits: bits of each element, 1 to 8. The scale of a block takes 16 bits, the seed
+        64 bits.
+      unbiased: which of the two scales is used. With a memory use False.
 
     Example:
-        >>> c = eden(bits=2)
-        >>> x = jnp.arange(1000.0)
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> payload.packed.shape, payload.scales.shape
-        ((252,), (9,))
+      >>> c = eden(bits=2)
+      >>> x = jnp.arange(1000.0)
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> payload.packed.shape, payload.scales.shape
+      ((252,), (9,))
 
     References:
       Vargaftik et al., EDEN: Communication-Efficient and Robust Distributed Mean
@@ -67,8 +70,8 @@ def eden(
       DRIVE: One-bit Distributed Mean Estimation, arXiv:2105.08339, 2021.
     """
 
-    # Workers under vmap one after the other: as fast, and a product of matrices is the
-    # same number as under any other mapper, to the last bit.
+    # Under vmap the workers run one after the other. This is as fast, and products of
+    # matrices have the same last bit as under pmap and shard_map.
     @jax.custom_batching.sequential_vmap
     def send(x: Array, key: Array) -> Rotated:
         layout = _layout(x.size)
@@ -82,7 +85,7 @@ def eden(
             down, up = _powers(jnp.max(jnp.abs(blocks), axis=1))
             blocks = _flip(blocks * down[:, None], part.flips)
             rotated = multiply(blocks, matrix.T)
-            # NaN for a block with a NaN or an infinity. So is its scale, then.
+            # NaN for a block with a NaN or an infinity, and so is its scale.
             squares = jnp.mean(jnp.square(rotated), axis=1)
             units = jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
             symbols, values = _quantize(rotated, units, bits)
@@ -103,8 +106,7 @@ def eden(
         return Rotated(scales.reshape(-1), packed.reshape(-1), seed)
 
     def receive(payload: Rotated, spec: Spec) -> Array:
-        size = math.prod(spec.shape)
-        layout = _layout(size)
+        layout = _layout(spec.size)
         matrix, flips = _rotation(payload.seed, layout)
         packed = payload.packed.reshape(layout.parts, -1)
         scales = payload.scales.reshape(layout.parts, -1).astype(jnp.float32)
@@ -112,7 +114,8 @@ def eden(
         largest = float(min(jnp.finfo(d).max for d in (spec.dtype, jnp.float32)))
 
         def decode(i: Array, flat: Array) -> Array:
-            # From the end: a part begins with what the part before it decodes.
+            # From the last part to the first: the last part may begin with elements
+            # of the part before it, which then overwrites them.
             place = layout.parts - 1 - i
             symbols = unpack(packed[place], bits, layout.part)
             values = levels.at[symbols].get(mode="clip")
@@ -123,9 +126,9 @@ def eden(
             start = _start(place, flat.size, layout)
             return jax.lax.dynamic_update_slice(flat, part, (start,))
 
-        start = vary_like(jnp.zeros(max(size, layout.part), spec.dtype), payload)
-        flat = jax.lax.fori_loop(0, layout.parts, decode, start)
-        return flat[:size].reshape(spec.shape)
+        zeros = jnp.zeros(max(spec.size, layout.part), spec.dtype)
+        start = vary_like(zeros, payload)
+        return jax.lax.fori_loop(0, layout.parts, decode, start)[: spec.size]
 
     def compress(x: Array, state: State, key: Array) -> tuple[Rotated, State]:
         return send(x, key), state
@@ -135,30 +138,24 @@ def eden(
         return jax.custom_batching.sequential_vmap(one)(payload)
 
     def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        layout = _layout(size)
-        return size * bits + layout.parts * layout.rows * 16.0 + 64
+        layout = _layout(spec.size)
+        return spec.size * bits + layout.parts * layout.rows * 16.0 + 64
 
     def contraction(spec: Spec) -> float | None:
         if unbiased:
             return None
-        # The least error over all scales is below that of s = |b| / sqrt(d). Rounding s
-        # to bfloat16 adds at most 2^-16 of |C(b)|^2.
-        error = mean_square_error(bits, _layout(math.prod(spec.shape)).width)
+        # The error of the best scale is at most that of s = |b| / sqrt(d). Rounding s
+        # to bfloat16 adds at most 2^-16 |C(b)|^2.
+        error = mean_square_error(bits, _layout(spec.size).width)
         return (1 - error) * (1 - 2.0**-16)
 
     return compressor(
-        name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=unbiased,
+        name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
     )
 
 
 class _Layout(NamedTuple):
-    """How a vector is cut: into parts of so many rows, which are the blocks."""
+    """How a vector is divided into parts, and a part into rows, which are blocks."""
 
     parts: int
     rows: int
@@ -166,21 +163,22 @@ class _Layout(NamedTuple):
 
     @property
     def part(self) -> int:
+        """Number of elements of a part."""
         return self.rows * self.width
 
 
 class _Part(NamedTuple):
-    """What differs between parts."""
+    """The arguments that differ between parts."""
 
-    place: Array  # [] uint32
-    flips: Array  # [2] uint32, a seed
-    draws: Array  # [rows] uint32 below 2^16, to round the scales with
+    place: Array  # [] uint32: which part it is
+    flips: Array  # [2] uint32: the seed of its sign changes
+    draws: Array  # [rows] uint32 below 2^16: random bits for rounding the scales
 
 
 def _layout(size: int) -> _Layout:
-    """Any width can be rotated, so all are equal and what is left over is little.
+    """The layout of a vector: all blocks have the same width, at most `_WIDTH`.
 
-    A rotation is drawn in width^3 steps, far more than a short vector is worth.
+    Drawing a rotation takes width^3 steps, so a short vector has a smaller width.
     """
     blocks = -(-size // min(_WIDTH, 4 * math.isqrt(size)))
     parts = -(-blocks // _ROWS)
@@ -189,24 +187,25 @@ def _layout(size: int) -> _Layout:
 
 
 def _rotation(seed: Array, layout: _Layout) -> tuple[Array, Array]:
-    """The matrix that all blocks share and, for each part, the seed of its flips.
+    """The matrix that all blocks share, and for each part the seed of its sign changes.
 
-    Elements are flipped at random before it. That makes it another rotation for each
-    block: equal blocks have errors that differ and average out.
+    Before the rotation, random elements change their sign. Each block so has a rotation
+    of its own, and the errors of equal blocks differ and average out.
     """
     seeds = noise.words(seed, 2 * (1 + layout.parts)).reshape(-1, 2)
     return haar(seeds[0], layout.width), seeds[1:]
 
 
 def _start(place: Array, size: int, layout: _Layout) -> Array:
+    """The place of the first element of a part; the last part ends with the vector."""
     return jnp.minimum(place * np.uint32(layout.part), np.uint32(size - layout.part))
 
 
 def _blocks(flat: Array, place: Array, layout: _Layout) -> Array:
-    """[rows, width] float32: the part at `place`.
+    """The part at `place`, as [rows, width] float32.
 
-    The last part ends where the vector does and has zeros where it overlaps with the
-    part before it: padding the vector would be a copy of it.
+    The last part ends with the vector, and has zeros where it overlaps with the part
+    before it. Padding the vector instead would copy it.
     """
     start = _start(place, flat.size, layout)
     part = jax.lax.dynamic_slice(flat, (start,), (layout.part,)).astype(jnp.float32)
@@ -216,22 +215,22 @@ def _blocks(flat: Array, place: Array, layout: _Layout) -> Array:
 
 
 def _powers(peaks: Array) -> tuple[Array, Array]:
-    """A power of two that moves each block to where squares stay in range, and back."""
+    """Powers of two that scale each block so that squares stay in range, and back."""
     is_huge, is_tiny = peaks > 2.0**40, peaks < 2.0**-40
     down = jnp.where(is_huge, 2.0**-87, jnp.where(is_tiny, 2.0**87, 1.0))
-    # Not 1 / down: XLA divides by it early, and intermediate results overflow.
+    # Not 1 / down: XLA would divide by `down` early, and intermediate results overflow.
     up = jnp.where(is_huge, 2.0**87, jnp.where(is_tiny, 2.0**-87, 1.0))
     return down, up
 
 
 def _flip(blocks: Array, seed: Array) -> Array:
-    """Half of the elements with their sign changed. Twice is not at all."""
+    """The blocks with the sign of random elements changed; it is its own inverse."""
     words = noise.words(seed, blocks.size).reshape(blocks.shape)
     return jnp.where(words >> np.uint32(31) == 1, -blocks, blocks)
 
 
 def _quantize(rotated: Array, units: Array, bits: int) -> tuple[Array, Array]:
-    """Symbols and the levels they stand for, nearest to elements over their unit."""
+    """The symbols of the nearest levels, and these levels, in units of each row."""
     magnitudes = jnp.abs(rotated) / units[:, None]
     levels = lloyd_max(bits)
     symbols = jnp.where(rotated < 0, np.uint8(levels.size), np.uint8(0))
@@ -244,11 +243,11 @@ def _quantize(rotated: Array, units: Array, bits: int) -> tuple[Array, Array]:
 
 
 def _narrow(scales: Array, draws: Array) -> Array:
-    """Scales as bfloat16, rounded up where `draws` carries over into its last place.
+    """Scales as bfloat16, rounded up if adding `draws` to the lost bits gives a carry.
 
-    Draws from all 16 bits keep the mean, their middle rounds to nearest. Compilers may
-    leave out a conversion to bfloat16 and back, but no arithmetic on bits: who decodes
-    in the same program must get what the others get.
+    Uniform draws of 16 bits keep the mean, and 2^15 rounds to the nearest. The rounding
+    is arithmetic on bits, because a compiler may leave out a conversion to bfloat16 and
+    back, and a worker would then decode its own payload differently than the others do.
     """
     bits = jax.lax.bitcast_convert_type(scales, jnp.uint32)
     bits = (bits + draws) & np.uint32(0xFFFF0000)
@@ -258,10 +257,10 @@ def _narrow(scales: Array, draws: Array) -> Array:
 
 
 def _clip(x: Array, largest: float) -> Array:
-    """x within the finite numbers; NaN stays, which XLA's minimum does not promise."""
+    """x clipped to [-largest, largest]. NaN stays, unlike in XLA's minimum."""
     return jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
 
 
 def _levels(bits: int) -> np.ndarray:
-    """The level of each symbol: positive ones, then negative ones."""
+    """The level of each symbol: first the positive ones, then the negative ones."""
     return np.concatenate([lloyd_max(bits), -lloyd_max(bits)])

@@ -1,6 +1,5 @@
-"""Natural compression: a sign and a power of two, by chance the one above or below."""
+"""Natural compression: round each element to a power of two at random."""
 
-import math
 from typing import NamedTuple
 
 import jax
@@ -21,29 +20,29 @@ _INFINITE = 0x7F800000
 
 
 class Powers(NamedTuple):
-    """Powers of two with signs, at nine bits each."""
+    """Powers of two with signs, in nine bits each."""
 
     exponents: Array  # [n] uint8, packed: e of 2^(e - 127), 0 for zero
-    signs: Array  # [ceil(n / 8)] uint8, packed; minus zero stands for NaN
+    signs: Array  # [ceil(n / 8)] uint8, packed; minus zero means NaN
 
 
 @method()
 def natural(name: str) -> Compressor:
     """Round each element to the power of two above or below it.
 
-    For 2^k <= |x_i| < 2^(k+1), |C(x)_i| is 2^(k+1) with the chance |x_i| / 2^k - 1,
-    else 2^k. That chance is the mantissa, so adding 23 random bits to the number's own
-    bits does it, exactly. Unbiased, with E|x - C(x)|^2 <= |x|^2 / 8, and no scale is
-    needed. 2^128 is no float32: the largest number takes its place, nearer than float32
-    can tell. Below 2^-126, where XLA's arithmetic flushes numbers to zero, zero is
-    sent. A NaN or an infinity decodes to NaN.
+    For 2^k <= |x_i| < 2^(k+1), |C(x)_i| is 2^(k+1) with probability |x_i| / 2^k - 1,
+    else 2^k. This probability is the mantissa of x_i, so adding 23 random bits to the
+    bits of x_i rounds it with exactly this probability. The method is unbiased with
+    E|x - C(x)|^2 <= |x|^2 / 8, and it needs no scale. 2^128 is decoded to the largest
+    float32, which is less than a rounding error away. Numbers below 2^-126, which XLA
+    takes for zero, are sent as zero. A NaN or an infinity decodes to NaN.
 
     Example:
-        >>> c = natural()
-        >>> x = jnp.array([4.0, -0.5, 0.0])
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> c.decompress(payload, x)
-        Array([ 4. , -0.5,  0. ], dtype=float32)
+      >>> c = natural()
+      >>> x = jnp.array([4.0, -0.5, 0.0])
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> c.decompress(payload, x)
+      Array([ 4. , -0.5,  0. ], dtype=float32)
 
     References:
       Horvath et al., Natural Compression for Distributed Deep Learning,
@@ -63,21 +62,19 @@ def natural(name: str) -> Compressor:
         return Powers(exponents, pack(signs, bits=1)), state
 
     def decompress(payload: Powers, spec: Spec) -> Array:
-        size = math.prod(spec.shape)
-        negative = unpack(payload.signs, bits=1, size=size) == 1
-        exponents = unpack(payload.exponents, bits=8, size=size)
+        negative = unpack(payload.signs, bits=1, size=spec.size) == 1
+        exponents = unpack(payload.exponents, bits=8, size=spec.size)
         powers = jax.lax.bitcast_convert_type(exponents << _MANTISSA, jnp.float32)
         largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
         powers = jnp.minimum(powers, largest)
         values = jnp.where(negative, -powers, powers)
-        values = jnp.where(negative & (exponents == 0), jnp.nan, values)
-        return values.reshape(spec.shape).astype(spec.dtype)
+        return jnp.where(negative & (exponents == 0), jnp.nan, values)
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=lambda spec: 9.0 * math.prod(spec.shape),
+        compress,
+        decompress,
+        ideal_bits=lambda spec: 9.0 * spec.size,
         contraction=lambda spec: 7 / 8,
         unbiased=True,
     )

@@ -1,8 +1,4 @@
-"""No compression: the identity, for baselines and for the small tensors of a model."""
-
-import math
-
-import jax.numpy as jnp
+"""No compression, for baselines and for the small tensors of a model."""
 
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Dense
@@ -14,32 +10,27 @@ __all__ = ["none"]
 
 @method()
 def none(name: str) -> Compressor:
-    """Send every element as it is.
-
-    C(x) = x, with size(x) times the bits of its dtype.
+    """Send every element as it is: C(x) = x.
 
     Example:
-        >>> c = none()
-        >>> x = jnp.arange(3.0)
-        >>> payload, _ = c.compress(x, (), None)
-        >>> c.decompress(payload, x)
-        Array([0., 1., 2.], dtype=float32)
+      >>> import jax.numpy as jnp
+      >>> c = none()
+      >>> x = jnp.arange(3.0)
+      >>> payload, _ = c.compress(x, (), None)
+      >>> c.decompress(payload, x)
+      Array([0., 1., 2.], dtype=float32)
     """
 
     def compress(x: Array, state: State, key: Array) -> tuple[Dense, State]:
         return Dense(x), state
 
     def decompress(payload: Dense, spec: Spec) -> Array:
-        return payload.values.astype(spec.dtype)
-
-    def ideal_bits(spec: Spec) -> float:
-        return float(math.prod(spec.shape) * jnp.dtype(spec.dtype).itemsize * 8)
+        return payload.values
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
+        compress,
+        decompress,
         contraction=lambda spec: 1.0,
         unbiased=True,
         aligned=True,

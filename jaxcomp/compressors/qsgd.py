@@ -1,4 +1,4 @@
-"""QSGD: stochastic levels, packed to their true width."""
+"""QSGD: round each element at random to one of a few levels, and pack them."""
 
 import math
 from typing import Annotated, Literal
@@ -15,7 +15,7 @@ from jaxcomp.specs import Count, Range, SpecError, method
 
 __all__ = ["MAX_LEVELS", "Levels", "Norm", "qsgd"]
 
-# Of the largest level float32 leaves 8 bits for the fraction that is rounded at random.
+# At the largest level float32 has 8 bits left for the fraction that is rounded.
 MAX_LEVELS = (1 << 16) - 1
 Levels = Annotated[int, Range(1, MAX_LEVELS)]
 Norm = Literal["l2", "max"]
@@ -30,32 +30,34 @@ def qsgd(
     rounding: Literal["stochastic", "nearest"] = "stochastic",
     damped: bool = False,
 ) -> Compressor:
-    """Round each element of a bucket to one of 2s + 1 multiples of its norm / s.
+    """Round each element to one of 2s + 1 multiples of u = (norm of its bucket) / s.
 
-    C(x)_i = u floor(x_i / u + r_i), r_i uniform in [0, 1), u = |b| / s with the norm of
-    the bucket b that holds x_i and s = levels. Unbiased up to 2^-24 u, which the noise
-    does not resolve, and 2^-22 |x_i|, which float32 rounds off. For buckets of m
-    elements E|x - C(x)|^2 <= w |x|^2, with w = min(m / s^2, sqrt(m) / s) for the
-    Euclidean norm and min((m-1) / 4s^2, sqrt(m-1) / 2s) for the maximum.
-    Rounding to the nearest is biased, with |x - C(x)|^2 <= (m / 4s^2) |x|^2, or
-    (m-1) / (4s^2 + m-1) for the maximum. Levels take ceil(log2(2s + 1)) bits, or 1.6
-    bits for s = 1 and 2.67 for s = 2.
+    C(x)_i = u floor(x_i / u + r_i) with r_i uniform in [0, 1) and s = levels. It is
+    unbiased up to 2^-24 u, the resolution of r_i, and 2^-22 |x_i|, the rounding error
+    of float32. For buckets of m elements E|x - C(x)|^2 <= w |x|^2, with
+    w = min(m / s^2, sqrt(m) / s) for the Euclidean norm and
+    w = min((m-1) / 4s^2, sqrt(m-1) / 2s) for the maximum norm. Rounding to the nearest
+    level is biased, with |x - C(x)|^2 <= (m / 4s^2) |x|^2 for the Euclidean and
+    (m-1) / (4s^2 + m-1) |x|^2 for the maximum norm. A level takes ceil(log2(2s + 1))
+    bits, but 1.6 bits for s = 1 and 2.67 for s = 2.
 
     Args:
       levels: s, the number of positive levels.
-      bucket: elements that share a norm; None takes the whole tensor as one bucket.
-      norm: "l2" or "max", the largest magnitude.
+      bucket: number of elements that share a norm; None takes the whole tensor as one
+        bucket.
+      norm: "l2", or "max" for the largest magnitude.
       rounding: "stochastic" or "nearest".
-      damped: multiply by 1 / (1 + w). Biased, and a contraction with delta = 1 / (1 +
-        w) for any levels: for use with a memory. Stochastic rounding only.
+      damped: multiply C(x) by 1 / (1 + w). This makes the method biased, but a
+        contraction with delta = 1 / (1 + w) for any number of levels, as a memory
+        needs. It goes with stochastic rounding only.
 
     Example:
-        >>> import jax
-        >>> c = qsgd(levels=7)
-        >>> x = jnp.array([1.0, -1.0, 0.0, 0.0])
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> payload.packed.shape  # 4 bits for each
-        (2,)
+      >>> import jax
+      >>> c = qsgd(levels=7)
+      >>> x = jnp.array([1.0, -1.0, 0.0, 0.0])
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> payload.packed.shape  # 4 bits for each
+      (2,)
 
     References:
       Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
@@ -76,7 +78,8 @@ def qsgd(
         scales = _buckets.factors(peaks)
         lengths = peaks * scales
         if norm == "l2":
-            # No element exceeds the largest number, so neither need the largest level.
+            # The norm may exceed the dtype's largest number, but no element does, so
+            # the largest level need not.
             top = _buckets.largest(x.dtype) * scales
             lengths = jnp.minimum(_buckets.norms(flat, bucket, scales), top)
         units = lengths / levels
@@ -88,43 +91,35 @@ def qsgd(
         return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
-        size = math.prod(spec.shape)
-        symbols = unpack_symbols(payload.packed, alphabet, size)
-        values = _buckets.from_levels(symbols, bucket, payload.units, levels)
-        return values.reshape(spec.shape).astype(spec.dtype)
+        symbols = unpack_symbols(payload.packed, alphabet, spec.size)
+        return _buckets.from_levels(symbols, bucket, payload.units, levels)
 
     def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        return size * math.log2(alphabet) + 32 * _buckets.rows(size, bucket)
+        return spec.size * math.log2(alphabet) + 32 * _buckets.rows(spec.size, bucket)
 
     def contraction(spec: Spec) -> float | None:
-        size = math.prod(spec.shape)
         if damped:
-            return 1 / (1 + variance(size))
-        m = min(bucket or size, size)
+            return 1 / (1 + variance(spec.size))
+        m = min(bucket or spec.size, spec.size)
         if rounding == "stochastic":
-            delta = 1 - variance(size)
+            delta = 1 - variance(spec.size)
             return delta if delta > 0 else None
         if norm == "l2":
-            # What rounds to zero is lost, and no more.
+            # The error of an element is at most the element itself.
             return max(0.0, 1 - m / (4 * levels**2))
         return 4 * levels**2 / (4 * levels**2 + m - 1)
 
+    unbiased = rounding == "stochastic" and not damped
     return compressor(
-        name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=rounding == "stochastic" and not damped,
+        name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
     )
 
 
 def _variance(m: int, levels: int, norm: str) -> float:
     """w with E|x - C(x)|^2 <= w |x|^2 for stochastic rounding of m elements.
 
-    The variance of one is at most u^2 / 4 and at most u |x_i|. Under the maximum norm
-    the largest element is a level itself and has none.
+    The variance of an element is at most u^2 / 4 and at most u |x_i|. Under the maximum
+    norm the largest element is itself a level, so its variance is zero.
     """
     if norm == "l2":
         return min(m / levels**2, math.sqrt(m) / levels)

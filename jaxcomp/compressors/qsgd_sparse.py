@@ -1,4 +1,4 @@
-"""QSGD with one level: the norm, and the signs of the few elements that got it."""
+"""QSGD with one level: send the norm, and the signs of a few random elements."""
 
 import math
 from typing import NamedTuple
@@ -13,44 +13,46 @@ from jaxcomp.coding import bitmaps, indices
 from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.compressors._capped import overflow_figure
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import subset_bits
+from jaxcomp.compressors._sparse import add_at, subset_bits
 from jaxcomp.specs import method
 
 __all__ = ["Chosen", "fine_uniform", "most_chosen", "qsgd_sparse"]
 
 
 class Chosen(NamedTuple):
-    """Elements that all have one magnitude, in a buffer of static size."""
+    """Elements of the same magnitude, in a buffer of static size."""
 
     norm: Array  # [] float32
-    signs: Array  # uint8: a bit for each, packed; a set bit is a negative sign
-    indices: Array | indices.EliasFano  # ascending; n where fewer were chosen
+    signs: Array  # uint8: one bit for each, packed; a set bit is a minus
+    indices: Array | indices.EliasFano  # ascending; n if fewer were chosen
     passed: Array  # [] uint32: how many were chosen, sent or not
 
 
 @method()
 def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
-    """Send the norm in place of x_i with probability |x_i| / |x|_2, else nothing.
+    """Replace x_i by the norm with probability |x_i| / |x|_2, else by zero.
 
-    C(x)_i = |x|_2 sgn(x_i) b_i, b_i = 1 with probability |x_i| / |x|_2. Unbiased, with
-    E|x - C(x)|^2 = |x|_1 |x|_2 - |x|_2^2 <= (sqrt(n) - 1) |x|_2^2. Chances are compared
-    with 64 random bits: the mean is off by less than 2^-64 |x|_2 + 2^-22 |x_i|.
+    C(x)_i = |x|_2 sgn(x_i) b_i with b_i = 1 with probability |x_i| / |x|_2, else 0. The
+    method is unbiased with
+    E|x - C(x)|^2 = |x|_1 |x|_2 - |x|_2^2 <= (sqrt(n) - 1) |x|_2^2. Probabilities are
+    compared with 64 random bits, so the mean is exact up to 2^-64 |x|_2 + 2^-22 |x_i|.
 
-    At most sqrt(n) elements are expected; there is room for sqrt(n) + 8 n^(1/4) + 8.
-    More have a probability below 10^-13 for every n and x, by a Chernoff bound; C(x)
-    then has NaN, so that a guard sees it. The payload's `passed` tells their number,
-    the figure `overflow` how many too many. A norm beyond the type's range decodes to
-    NaN or infinity.
+    At most sqrt(n) elements are expected, and a payload has room for
+    sqrt(n) + 8 n^(1/4) + 8. By a Chernoff bound more are chosen with a probability
+    below 10^-13 for every n and x; C(x) then has NaN, so that a check for bad steps
+    notices it. The field `passed` of the payload says how many were chosen, and the
+    figure `overflow` how many of them found no room. A norm beyond the range of the
+    dtype decodes to NaN or infinity.
 
     Args:
-      index: how places are sent; see `top_k`.
+      index: how places are coded; see `top_k`.
 
     Example:
-        >>> c = qsgd_sparse()
-        >>> x = jnp.array([0.0, -2.0, 0.0])  # an element alone is sure to be chosen
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> c.decompress(payload, x)
-        Array([ 0., -2.,  0.], dtype=float32)
+      >>> c = qsgd_sparse()
+      >>> x = jnp.array([0.0, -2.0, 0.0])  # a single element is always chosen
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> c.decompress(payload, x)
+      Array([ 0., -2.,  0.], dtype=float32)
 
     References:
       Alistarh et al., QSGD: Communication-Efficient SGD via Gradient Quantization and
@@ -61,16 +63,18 @@ def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
         flat = x.reshape(-1)
         most = most_chosen(flat.size)
         norm, factor, divisor = _norm(flat)
-        # Three passes. Without the barrier XLA stores what they have in common.
+        # Three passes over x. Without the barrier XLA would compute what they have in
+        # common only once, and store it.
         again, factor, divisor = jax.lax.optimization_barrier((flat, factor, divisor))
         chances = jnp.abs(again).astype(jnp.float32) * factor / divisor
         seed = noise.seed_of(key)
-        # Words of seeds (a, b) and (a, a) are independent: b is in the former alone.
+        # The words of the seeds (a, b) and (a, a) are independent, because b is random.
         high, low = (
             noise.words(jnp.stack([seed[0], b]), flat.size) for b in seed[::-1]
         )
         u = fine_uniform(high, low)
-        # Not "less than": where chances are NaN, all elements are chosen and show it.
+        # Not `u < chances`: if the chances are NaN, all elements have to be chosen, so
+        # that the NaN is sent.
         words = bitmaps.to_words(~(u >= chances))
         passed = bitmaps.count(words)
         places = bitmaps.places(words, most, absent=flat.size)
@@ -83,85 +87,78 @@ def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
         most = most_chosen(total.size)
         places = indices.decode(payload.indices, total.size + 1, most)
         negative = unpack(payload.signs, bits=1, size=most) == 1
-        values = jnp.where(negative, -payload.norm, payload.norm).astype(total.dtype)
-        flat = total.reshape(-1)
-        added = flat.at[places].add(values, mode="drop", indices_are_sorted=True)
-        return added.reshape(total.shape)
-
-    def decompress(payload: Chosen, spec: Spec) -> Array:
-        return accumulate(jnp.zeros(spec.shape, spec.dtype), payload)
+        values = jnp.where(negative, -payload.norm, payload.norm)
+        return add_at(total, places, values, indices_are_sorted=True)
 
     def ideal_bits(spec: Spec) -> float:
-        """Of sqrt(n) elements, the most that are expected."""
-        size = math.prod(spec.shape)
-        count = math.isqrt(size)
-        return 32 + count + subset_bits(size, count)
+        """The bits of sqrt(n) elements, the largest number that is expected."""
+        count = math.isqrt(spec.size)
+        return 32 + count + subset_bits(spec.size, count)
 
     def contraction(spec: Spec) -> float | None:
-        delta = 2 - math.sqrt(math.prod(spec.shape))
+        delta = 2 - math.sqrt(spec.size)
         return delta if delta > 0 else None
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        accumulate=accumulate,
+        compress,
         ideal_bits=ideal_bits,
         contraction=contraction,
+        accumulate=accumulate,
+        support=lambda spec: most_chosen(spec.size),
         unbiased=True,
-        support=lambda spec: most_chosen(math.prod(spec.shape)),
         figures=(overflow_figure(most_chosen),),
     )
 
 
 def most_chosen(size: int) -> int:
-    """Room for the chosen elements.
+    """The number of elements that a payload has room for.
 
-    The number N of independent events with mean m obeys
-    P(N >= m + t) <= exp(-m h(t / m)), h(u) = (1 + u) ln(1 + u) - u, which grows with m.
-    With m = sqrt(n) and t = 8 n^(1/4) + 8 that is below 10^-13 wherever the result is
-    less than n.
+    If the expected number of independent events is m, their number N obeys
+    P(N >= m + t) <= exp(-m h(t / m)) with h(u) = (1 + u) ln(1 + u) - u. This bound
+    grows with m. For m = sqrt(n) and t = 8 n^(1/4) + 8 it is below 10^-13 whenever the
+    result is less than n.
 
     Example:
-        >>> most_chosen(25_000_000)
-        5574
+      >>> most_chosen(25_000_000)
+      5574
     """
     return min(size, math.ceil(math.sqrt(size) + 8 * size**0.25 + 8))
 
 
 def _norm(flat: Array) -> tuple[Array, Array, Array]:
-    """|x|_2, a power of two that keeps squares in range, and the divisor that gives
-    chances to |x| times this power.
+    """|x|_2, a power of two, and a divisor: |x_i| * power / divisor is a probability.
 
-    The norm is rounded to x's own type, so that what is sent is what chances are made
-    with, and it is not below the largest element, whatever the sum was rounded to. The
-    divisor is NaN where an element is not finite or the norm is out of range.
+    The power of two keeps squares in range. The norm is rounded to x's own dtype before
+    probabilities are computed from it, because the rounded norm is what is sent. It is
+    at least the largest magnitude, even if the sum was rounded down. The divisor is NaN
+    if an element is not finite or the norm is out of range.
     """
-    # This may lose a NaN (reductions by max do on some machines). The sum does not.
+    # On some machines a reduction by maximum loses a NaN. The sum below does not.
     peak = jnp.max(jnp.abs(flat)).astype(jnp.float32)
     factor = jnp.where(peak > 2.0**40, 2.0**-87, jnp.where(peak < 2.0**-40, 2.0**87, 1))
     again, factor = jax.lax.optimization_barrier((flat, factor))
     squares = jnp.sum(jnp.square(again.astype(jnp.float32) * factor))
     norm = (jnp.sqrt(squares) / factor).astype(flat.dtype).astype(jnp.float32)
-    norm = jnp.where(norm < peak, peak, norm)  # and NaN stays
+    norm = jnp.where(norm < peak, peak, norm)  # a NaN stays
     divisor = jnp.where(jnp.isfinite(norm), norm * factor, jnp.nan)
     return norm, factor, jnp.where(divisor == 0, 1.0, divisor)
 
 
 def fine_uniform(high: Array, low: Array) -> Array:
-    """Numbers below 1 from pairs of random words: as fine as floats are, down to 2^-64.
+    """Uniform numbers below 1 from pairs of random words, with a resolution of 2^-64.
 
-    A comparison of a chance with 24 bits would lose all chances below 2^-24.
+    Numbers of 24 random bits would never be below a probability of less than 2^-24.
 
     Args:
-      high: uint32.
-      low: uint32; counts where `high` leaves room.
+      high: uint32, the leading bits.
+      low: uint32, the bits after these.
 
     Example:
-        >>> fine_uniform(jnp.uint32(1 << 31), jnp.uint32(0))
-        Array(0.49999997, dtype=float32)
+      >>> fine_uniform(jnp.uint32(1 << 31), jnp.uint32(0))
+      Array(0.49999997, dtype=float32)
     """
-    # By half a step of the largest float below 1, so that none is rounded up to 1.
+    # Smaller by half a step of the largest float below 1, so none is rounded up to 1.
     below = np.float32((1 - 2.0**-24) * 2.0**-32)
     rest = low.astype(jnp.float32) * np.float32(2.0**-64)
     return high.astype(jnp.float32) * below + rest

@@ -1,4 +1,4 @@
-"""QSVD: singular triples with quantised vectors."""
+"""QSVD: send singular triples whose vectors are quantised."""
 
 import math
 from typing import NamedTuple
@@ -33,45 +33,47 @@ def qsvd(
     norm: Norm = "max",
     unbiased: bool = False,
 ) -> Compressor:
-    """Send `rank` singular triples with both vectors rounded as `qsgd` does.
+    """Send `rank` singular triples, with both vectors rounded by `qsgd`.
 
-    C(A) = sum_i Q(s_i u_i / p_i) Q'(v_i)^T over the triples of `svd` (p_i = 1), or over
-    those that `atomo` draws (unbiased: Q and Q' are independent). Each vector is a
-    bucket, so singular values are in the step sizes and exact. With variances w of Q
-    and w' of Q', 1 + v = (1 + w)(1 + w'), and delta the contraction of `svd`,
-    E|A - C(A)|^2 <= (1 - delta (1 - v)) |A|^2; drawn, 1 + the variance of `atomo` is
-    multiplied by 1 + v. A tensor too small for pairs to pay is rounded as it is.
+    C(A) = sum_i Q(s_i u_i / p_i) Q'(v_i)^T. The biased method takes the triples of
+    `svd`, with p_i = 1. The unbiased one draws them as `atomo` does; Q and Q' are
+    independent. Each vector is a bucket of its own, so the step sizes contain the
+    singular values, without error. Let w and w' be the variances of Q and Q', and
+    1 + v = (1 + w)(1 + w'). Then E|A - C(A)|^2 <= (1 - delta (1 - v)) |A|^2 with the
+    contraction delta of `svd`. For drawn triples, 1 + the variance of `atomo` is
+    multiplied by 1 + v. A tensor that is smaller than its triples is rounded itself.
 
     Args:
       rank: number of triples.
-      levels: positive levels of an element.
-      norm: "max" or "l2" of a vector; with levels=1 "max" makes it ternary.
-      unbiased: draw the triples. With a memory leave it off.
+      levels: number of positive levels of an element.
+      norm: "max" or "l2". With "max" and levels=1 the vectors are ternary.
+      unbiased: draw the triples at random. Leave this off if a memory is used.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcomp import nbits
-        >>> x = jnp.ones((128, 64))
-        >>> c = qsvd(rank=1)
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> nbits(payload)  # 8 bits an element and two step sizes
-        1600
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp import nbits
+      >>> x = jnp.ones((128, 64))
+      >>> c = qsvd(rank=1)
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> nbits(payload)  # 8 bits for each element, and two step sizes
+      1600
 
     References:
       Wang et al., ATOMO: Communication-efficient Learning via Atomic Sparsification,
-      arXiv:1806.04090, 2018 (its code has the combination). Alistarh et al., QSGD:
-      Communication-Efficient SGD via Gradient Quantization and Encoding,
+      arXiv:1806.04090, 2018 (its published code has this method). Alistarh et al.,
+      QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding,
       arXiv:1610.02132, 2017.
     """
     triples = atomo(rank) if unbiased else svd(rank)
     whole = qsgd(levels=levels, bucket=None, norm=norm)
 
     def of_rows(length: int) -> tuple[Compressor, Spec]:
-        """What rounds `rank` vectors, each for itself, and their spec."""
+        """The compressor that rounds `rank` vectors of this length, and their spec."""
         spec = jax.ShapeDtypeStruct((rank, length), "float32")
         return qsgd(levels=levels, bucket=length, norm=norm), spec
 
     def parts(spec: Spec) -> tuple[tuple[Compressor, Spec], tuple[Compressor, Spec]]:
+        """The same for the left and for the right singular vectors."""
         long, short = max(_matrices.sides(spec.shape)), _matrices.short_side(spec.shape)
         return of_rows(long), of_rows(short)
 
@@ -114,10 +116,5 @@ def qsvd(
         return delta if delta > 0 else None
 
     return compressor(
-        name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=unbiased,
+        name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
     )

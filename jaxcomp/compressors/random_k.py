@@ -1,6 +1,4 @@
-"""Random-k: a seed instead of indices."""
-
-import math
+"""Random-k: send random elements, and a seed in place of their indices."""
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +8,7 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Seeded
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import Keep, kept
+from jaxcomp.compressors._sparse import Keep, add_at, kept
 from jaxcomp.specs import method
 from jaxcomp.trees import spec_of, wide_spec
 
@@ -22,19 +20,20 @@ def random_k(name: str, keep: Keep = 0.01, unbiased: bool = False) -> Compressor
     """Keep k = round(keep * n) elements at random places, at least one.
 
     C(x)_i = c x_i for i in S, else 0, where every place is in S with probability k/n.
-    Biased: c = 1 and E|x - C(x)|^2 = (1 - k/n) |x|^2. Unbiased: c = n/k and
-    E|x - C(x)|^2 = (n/k - 1) |x|^2. The places are drawn from 64 random bits, which are
-    sent in their stead; workers that share a key share the places (`aligned`).
+    The biased method has c = 1 and E|x - C(x)|^2 = (1 - k/n) |x|^2, the unbiased one
+    c = n/k and E|x - C(x)|^2 = (n/k - 1) |x|^2. All places follow from a seed of 64
+    random bits, which is sent instead of them. Workers that share a key choose the same
+    places (`aligned`).
 
     Args:
-      keep: fraction of the elements KEPT, in (0, 1].
-      unbiased: scale by n/k. With a memory leave it off.
+      keep: fraction of the elements that is KEPT, in (0, 1].
+      unbiased: multiply by n/k. Leave this off if a memory is used.
 
     Example:
-        >>> c = random_k(keep=0.5)
-        >>> payload, _ = c.compress(jnp.arange(1.0, 5.0), (), jax.random.key(0))
-        >>> payload.values.shape, payload.seed.shape
-        ((2,), (2,))
+      >>> c = random_k(keep=0.5)
+      >>> payload, _ = c.compress(jnp.arange(1.0, 5.0), (), jax.random.key(0))
+      >>> payload.values.shape, payload.seed.shape
+      ((2,), (2,))
 
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018. Wangni et al.,
@@ -54,55 +53,41 @@ def random_k(name: str, keep: Keep = 0.01, unbiased: bool = False) -> Compressor
 
     def accumulate(total: Array, payload: Seeded) -> Array:
         places = random_subset(payload.seed, total.size, payload.values.size)
-        values = payload.values.astype(total.dtype)
-        added = (
-            total.reshape(-1)
-            .at[places]
-            .add(values, mode="promise_in_bounds", unique_indices=True)
+        return add_at(
+            total, places, payload.values, "promise_in_bounds", unique_indices=True
         )
-        return added.reshape(total.shape)
-
-    def decompress(payload: Seeded, spec: Spec) -> Array:
-        return accumulate(jnp.zeros(spec.shape, spec.dtype), payload)
-
-    def ideal_bits(spec: Spec) -> float:
-        k = kept(math.prod(spec.shape), keep)
-        return k * jnp.dtype(spec.dtype).itemsize * 8 + 64
 
     def contraction(spec: Spec) -> float | None:
-        n = math.prod(spec.shape)
-        ratio = n / kept(n, keep)
+        ratio = spec.size / kept(spec.size, keep)
         delta = 2 - ratio if unbiased else 1 / ratio
         return delta if delta > 0 else None
 
     return compressor(
         name,
-        compress=compress,
-        decompress=decompress,
-        accumulate=accumulate,
-        ideal_bits=ideal_bits,
+        compress,
         contraction=contraction,
+        accumulate=accumulate,
+        support=lambda spec: kept(spec.size, keep),
         unbiased=unbiased,
         aligned=True,
-        support=lambda spec: kept(math.prod(spec.shape), keep),
     )
 
 
 def _scale(values: Array, by: float) -> Array:
-    """Multiply in at least float32: n/k rounded to bfloat16 would itself be a bias."""
+    """The values times a factor, which rounded to bfloat16 would cause a bias."""
     wide = values.astype(wide_spec(spec_of(values)).dtype)
     return (wide * by).astype(values.dtype)
 
 
 def random_subset(seed: Array, size: int, count: int) -> Array:
-    """`count` distinct places below `size`, each place equally likely, in O(count).
+    """`count` distinct places below `size`, all equally likely, in time O(count).
 
-    One place is drawn in each of `count` strata of (almost) equal width, then all are
-    rotated by one random offset. The strata keep places distinct; the rotation makes
-    the chance of every place count/size although the widths may differ by one, to one
-    part in 2^32, as 64 random bits cannot be divided better. A random permutation would
-    cost a sort of all `size` places. The means and second moments that the laws need
-    depend on these chances alone.
+    The places are divided into `count` strata of almost equal width, one place is drawn
+    in each of them, and then all are rotated by one random offset. The strata make the
+    places distinct. The widths may differ by one; due to the rotation the probability
+    of every place is count/size nevertheless, up to a relative error of 2^-32, the best
+    that 64 random bits allow. A random permutation would have to sort all places. Mean
+    and variance of the method depend on these probabilities alone.
 
     Args:
       seed: [2] uint32.
@@ -113,27 +98,28 @@ def random_subset(seed: Array, size: int, count: int) -> Array:
       [count] uint32, all different, in no order.
 
     Example:
-        >>> places = random_subset(jnp.array([1, 2], jnp.uint32), size=10, count=10)
-        >>> sorted(places.tolist())
-        [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
+      >>> places = random_subset(jnp.array([1, 2], jnp.uint32), size=10, count=10)
+      >>> sorted(places.tolist())
+      [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]
     """
     width, wider = divmod(size, count)  # the first `wider` strata have width + 1
     strata = jax.lax.iota(jnp.uint32, count)
     starts = strata * np.uint32(width) + jnp.minimum(strata, np.uint32(wider))
     widths = np.uint32(width) + (strata < wider).astype(jnp.uint32)
-    # Draws of 32 bits are not quite even in wide strata. The rotation makes up for it.
+    # A draw of 32 bits is not exactly uniform in a wide stratum; the rotation is.
     places = starts + noise.high_product(noise.words(seed, count), widths)
     rotation = _scaled(seed, size)
-    # places + rotation may pass 2^32, so wrap by comparison instead of by remainder.
+    # The sum may exceed 2^32, so it is wrapped by comparison, not by remainder.
     room = np.uint32(size) - rotation
     return jnp.where(places >= room, places - room, places + rotation)
 
 
 def _scaled(seed: Array, size: int) -> Array:
-    """floor(s size / 2^64), s the seed as one number.
+    """floor(s size / 2^64), where s is the seed as one number: an offset below `size`.
 
-    Even to size / 2^64. Given the first word the second still makes every draw of
-    `noise.words` even, so that the draws do not depend on the rotation.
+    It is uniform up to size / 2^64. It depends almost only on the first word of the
+    seed. Whatever that is, the second word makes the draws of `noise.words` uniform, so
+    the draws do not depend on the offset.
     """
     wide = jnp.full((2,), size, jnp.uint32)
     whole = noise.high_product(seed, wide)

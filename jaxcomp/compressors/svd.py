@@ -1,4 +1,4 @@
-"""Truncated SVD: the best approximation of low rank."""
+"""Truncated SVD: send the best approximation of low rank."""
 
 import functools
 
@@ -16,29 +16,30 @@ __all__ = ["svd"]
 def svd(name: str, rank: Count = 4) -> Compressor:
     """Send the `rank` largest singular triples of the tensor as a matrix.
 
-    C(A) = A V V^T with the first r right singular vectors in V: of all matrices of rank
-    r the nearest to A. |A - C(A)|^2 <= (1 - r / min(m, n)) |A|^2. Biased: use a memory.
-    The last axis makes the columns; a vector is folded to a nearly square matrix. Where
-    r (m + n) numbers are no fewer than the tensor's, it goes as it is.
+    C(A) = A V V^T, where V has the first r right singular vectors. No other matrix of
+    rank r is nearer to A, and |A - C(A)|^2 <= (1 - r / min(m, n)) |A|^2. The method is
+    biased: use it with a memory. The last axis of the tensor becomes the columns of A,
+    and a vector becomes a nearly square matrix. A tensor with at most r (m + n)
+    elements is sent as it is.
 
-    From short sides of 96 (r + 4) on a randomised search takes the place of the full
-    decomposition. The bound then holds in the mean over keys. What is kept has the
-    energy of the best but for rounding, or for 0.2 % where singular values hardly
-    differ, as in large Gaussian matrices.
+    If min(m, n) is at least 96 (r + 4), a randomised search replaces the full
+    decomposition, and the bound holds in the mean over keys. The approximation then
+    has the same energy as the best one, up to rounding errors, or up to 0.2 % if
+    singular values hardly differ, as in large Gaussian matrices.
 
     Args:
       rank: r, the number of triples.
 
     Example:
-        >>> import jax
-        >>> import jax.numpy as jnp
-        >>> c = svd(rank=1)
-        >>> x = jnp.outer(jnp.arange(8.0), jnp.ones(6))
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> payload.values.shape, payload.basis.shape
-        ((1, 8), (1, 6))
-        >>> bool(jnp.allclose(c.decompress(payload, x), x, atol=1e-5))
-        True
+      >>> import jax
+      >>> import jax.numpy as jnp
+      >>> c = svd(rank=1)
+      >>> x = jnp.outer(jnp.arange(8.0), jnp.ones(6))
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> payload.values.shape, payload.basis.shape
+      ((1, 8), (1, 6))
+      >>> bool(jnp.allclose(c.decompress(payload, x), x, atol=1e-5))
+      True
 
     References:
       Eckart and Young, The approximation of one matrix by another of lower rank,
@@ -60,9 +61,8 @@ def svd(name: str, rank: Count = 4) -> Compressor:
 
     return compressor(
         name,
-        compress=compress,
-        decompress=functools.partial(_matrices.decompress, bounded=True),
+        compress,
+        functools.partial(_matrices.decompress, bounded=True),
         ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
         contraction=contraction,
-        unbiased=False,
     )

@@ -1,4 +1,4 @@
-"""TernGrad: minus one, zero or one times the largest magnitude."""
+"""TernGrad: round each element to -1, 0 or 1 times the largest magnitude."""
 
 import math
 
@@ -19,25 +19,25 @@ __all__ = ["terngrad"]
 def terngrad(
     name: str, clip: Clip | None = None, bucket: Count | None = None
 ) -> Compressor:
-    """Send m sgn(x_i) with chance |x_i| / m, else zero; m is the largest magnitude.
+    """Send m sgn(x_i) with probability |x_i| / m, else zero; m is max |x|.
 
-    E[C(x)] = x up to 2^-24 m + 2^-22 |x_i| in an element, and E|x - C(x)|^2 =
-    m |x|_1 - |x|_2^2 <= (sqrt(n) - 1) / 2 |x|^2. Clipping to c times the root mean
-    square makes m and with it the variance smaller, and the result biased. Five symbols
-    take a byte: 1.6 bits for each.
+    E[C(x)] = x up to 2^-24 m + 2^-22 |x_i| in element i, and E|x - C(x)|^2 =
+    m |x|_1 - |x|_2^2 <= (sqrt(n) - 1) / 2 |x|^2. Elements can be clipped to c times the
+    root mean square of x. That makes m and the variance smaller, and the result biased.
+    Five symbols share a byte, so each takes 1.6 bits.
 
     Args:
-      clip: c, how many root mean squares an element may have; None does not clip. The
-        paper takes 2.5.
-      bucket: elements that share m; None takes the whole tensor as one bucket.
+      clip: c; None does not clip. The paper uses 2.5.
+      bucket: number of elements that share m; None takes the whole tensor as one
+        bucket.
 
     Example:
-        >>> import jax
-        >>> c = terngrad()
-        >>> x = jnp.array([2.0, 0.0, -2.0])
-        >>> payload, _ = c.compress(x, (), jax.random.key(0))
-        >>> c.decompress(payload, x), payload.packed.shape
-        (Array([ 2.,  0., -2.], dtype=float32), (1,))
+      >>> import jax
+      >>> c = terngrad()
+      >>> x = jnp.array([2.0, 0.0, -2.0])
+      >>> payload, _ = c.compress(x, (), jax.random.key(0))
+      >>> c.decompress(payload, x), payload.packed.shape
+      (Array([ 2.,  0., -2.], dtype=float32), (1,))
 
     References:
       Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed
@@ -58,25 +58,16 @@ def terngrad(
         return Quantized(units / scales, pack_symbols(symbols, 3)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
-        size = math.prod(spec.shape)
-        symbols = unpack_symbols(payload.packed, 3, size)
-        values = _buckets.from_levels(symbols, bucket, payload.units, 1)
-        return values.reshape(spec.shape).astype(spec.dtype)
+        symbols = unpack_symbols(payload.packed, 3, spec.size)
+        return _buckets.from_levels(symbols, bucket, payload.units, 1)
 
     def ideal_bits(spec: Spec) -> float:
-        size = math.prod(spec.shape)
-        return size * math.log2(3) + 32 * _buckets.rows(size, bucket)
+        return spec.size * math.log2(3) + 32 * _buckets.rows(spec.size, bucket)
 
     def contraction(spec: Spec) -> float | None:
-        size = math.prod(spec.shape)
-        delta = (3 - math.sqrt(min(bucket or size, size))) / 2
+        delta = (3 - math.sqrt(min(bucket or spec.size, spec.size))) / 2
         return delta if clip is None and delta > 0 else None
 
     return compressor(
-        name,
-        compress=compress,
-        decompress=decompress,
-        ideal_bits=ideal_bits,
-        contraction=contraction,
-        unbiased=clip is None,
+        name, compress, decompress, ideal_bits, contraction, unbiased=clip is None
     )

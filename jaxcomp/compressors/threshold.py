@@ -1,16 +1,14 @@
-"""Fixed threshold: every element of at least a given magnitude."""
+"""Fixed threshold: send every element of at least a given magnitude."""
 
 import math
-from typing import Any
 
 import jax.numpy as jnp
 
-from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, State
+from jaxcomp.base import Array, Compressor
 from jaxcomp.coding.indices import Code
-from jaxcomp.compressors import _capped, _sparse
-from jaxcomp.compressors._capped import Cap, Capped, Overflow
-from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors import _capped
+from jaxcomp.compressors._capped import Cap, Overflow
+from jaxcomp.selection import magnitude_bits_of
 from jaxcomp.specs import Positive, method
 
 __all__ = ["threshold"]
@@ -26,26 +24,28 @@ def threshold(
 ) -> Compressor:
     """Keep the elements of magnitude >= v, at most round(cap * n) of them.
 
-    C(x)_i = x_i where |x_i| >= v, else 0. A message has the size of the cap, whatever
-    passes, so that a cap of 1 would send more than the tensor at every step. When more
-    pass, the largest are sent, or NaN, as `overflow` says: where v is small, this is
-    `top_k(keep=cap)`. The payload's `passed`, the figure `overflow` and the trainer's
-    line of each epoch tell it. NaN and infinity pass every threshold. A vector below v
-    sends nothing, so the contraction is 0. Biased: use a
-    memory.
+    C(x)_i = x_i if |x_i| >= v, else 0. A message always has room for the cap, however
+    many elements reach v, so that with a cap of 1 every message would be larger than
+    the tensor. If more elements reach v, `overflow` says what is sent; with a small v
+    the method is then the same as `top_k(keep=cap)`. The field `passed` of the payload
+    says how many elements reached v, and the figure `overflow`, which the trainer
+    prints for each epoch, how many of them found no room. NaN and infinity reach every
+    threshold. If all elements are below v, nothing is sent, so the contraction is 0.
+    The method is biased: use it with a memory.
 
     Args:
-      v: the threshold, above 0. In a narrow type it is rounded up to the next number.
+      v: the threshold, above 0. It is rounded up to the next number of x's dtype.
       cap: largest fraction of the elements that is sent, in (0, 1].
-      index: how places are sent; see `top_k`.
-      overflow: what is sent when more than the cap pass: "largest", the largest ones,
-        or "nan", NaN in their stead, so that a guard against bad steps sees it.
+      index: how places are coded; see `top_k`.
+      overflow: what is sent if more elements reach v than the cap allows: "largest"
+        sends the largest of them, "nan" sends NaN for all values, so that a check for
+        bad steps notices it.
 
     Example:
-        >>> c = threshold(v=2.0, cap=0.75)
-        >>> payload, _ = c.compress(jnp.array([1.0, -4.0, 2.0, 0.5]), (), None)
-        >>> payload.values, payload.passed
-        (Array([-4.,  2.,  0.], dtype=float32), Array(2, dtype=uint32))
+      >>> c = threshold(v=2.0, cap=0.75)
+      >>> payload, _ = c.compress(jnp.array([1.0, -4.0, 2.0, 0.5]), (), None)
+      >>> payload.values, payload.passed
+      (Array([-4.,  2.,  0.], dtype=float32), Array(2, dtype=uint32))
 
     References:
       Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing,
@@ -54,29 +54,8 @@ def threshold(
       arXiv:1911.08250, 2020.
     """
 
-    def room(size: int) -> int:
-        return _sparse.kept(size, cap)
+    def floor(flat: Array) -> int:
+        largest = float(jnp.finfo(flat.dtype).max)
+        return magnitude_bits_of(v if v <= largest else math.inf, flat.dtype)
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
-        flat = x.reshape(-1)
-        floor = _floor(float(v), flat.dtype)
-        chosen = _capped.reaching(flat, floor, room(flat.size))
-        return _capped.send(flat, chosen, index, overflow), state
-
-    return compressor(
-        name,
-        compress=compress,
-        decompress=_sparse.decompress,
-        accumulate=_sparse.accumulate,
-        ideal_bits=lambda spec: _sparse.ideal_bits(spec, room(math.prod(spec.shape))),
-        contraction=lambda spec: 0.0,
-        unbiased=False,
-        support=lambda spec: room(math.prod(spec.shape)),
-        figures=(_capped.overflow_figure(room),),
-    )
-
-
-def _floor(v: float, dtype: Any) -> int:
-    """Magnitude bits of v; those of infinity where v is beyond the type."""
-    beyond = v > float(jnp.finfo(dtype).max)
-    return selection.magnitude_bits_of(math.inf if beyond else v, dtype)
+    return _capped.by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)

@@ -1,13 +1,10 @@
-"""Top-k: send the largest elements and where they stand."""
-
-import math
+"""Top-k: send the elements of largest magnitude and their places."""
 
 from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, Spec, State
+from jaxcomp.base import Array, Compressor, State
 from jaxcomp.coding.indices import Code
 from jaxcomp.coding.payloads import Sparse
 from jaxcomp.compressors import _sparse
-from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._sparse import Keep
 from jaxcomp.specs import method
 
@@ -18,22 +15,23 @@ __all__ = ["top_k"]
 def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
     """Keep the k = round(keep * n) elements of largest magnitude, at least one.
 
-    C(x)_i = x_i where |x_i| is among the k largest, else 0. Of all k-sparse vectors it
-    is the nearest to x, and |x - C(x)|^2 <= (1 - k/n) |x|^2. Biased: use a memory. A
-    NaN counts as largest, so it is sent and seen. Places go at log2(n/k) + 2 bits.
+    C(x)_i = x_i if |x_i| is among the k largest magnitudes, else 0. No other vector
+    with k nonzero elements is nearer to x, and |x - C(x)|^2 <= (1 - k/n) |x|^2. The
+    method is biased: use it with a memory. A NaN counts as the largest magnitude, so it
+    is sent and can be detected. A place takes about log2(n/k) + 2 bits.
 
     Args:
-      keep: fraction of the elements KEPT, in (0, 1].
-      index: how places are sent: "elias_fano", "plain" integers, or "auto", the
-        smaller of both.
+      keep: fraction of the elements that is KEPT, in (0, 1].
+      index: how places are coded: "elias_fano", "plain" integers, or "auto", which
+        takes the smaller of the two.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> c = top_k(keep=0.5)
-        >>> x = jnp.array([1.0, -4.0, 2.0, 0.5])
-        >>> payload, _ = c.compress(x, (), None)
-        >>> c.decompress(payload, x)
-        Array([ 0., -4.,  2.,  0.], dtype=float32)
+      >>> import jax.numpy as jnp
+      >>> c = top_k(keep=0.5)
+      >>> x = jnp.array([1.0, -4.0, 2.0, 0.5])
+      >>> payload, _ = c.compress(x, (), None)
+      >>> c.decompress(payload, x)
+      Array([ 0., -4.,  2.,  0.], dtype=float32)
 
     References:
       Aji and Heafield, Sparse Communication for Distributed Gradient Descent,
@@ -41,21 +39,14 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
       arXiv:1809.07599, 2018.
     """
 
+    def room(size: int) -> int:
+        return _sparse.kept(size, keep)
+
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)
-        chosen = selection.largest(flat, most=_sparse.kept(flat.size, keep))
+        chosen = selection.largest(flat, most=room(flat.size))
         return _sparse.send(flat, chosen.places, index), state
 
-    def kept(spec: Spec) -> int:
-        return _sparse.kept(math.prod(spec.shape), keep)
-
-    return compressor(
-        name,
-        compress=compress,
-        decompress=_sparse.decompress,
-        accumulate=_sparse.accumulate,
-        ideal_bits=lambda spec: _sparse.ideal_bits(spec, kept(spec)),
-        contraction=lambda spec: kept(spec) / math.prod(spec.shape),
-        unbiased=False,
-        support=kept,
+    return _sparse.sparsifier(
+        name, compress, room, contraction=lambda spec: room(spec.size) / spec.size
     )

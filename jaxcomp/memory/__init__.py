@@ -1,7 +1,8 @@
-"""Memories: what was not sent is kept and sent later. Exchange -> Exchange.
+"""Memories: exchanges around an exchange, which keep what was not sent.
 
-A factory takes the exchange first; its own arguments come from the spec string. No
-memory communicates. `a | b` hands what a makes of the gradient to b.
+The factory of a memory takes the exchange as its first argument; all others come from
+the spec string. A memory does not communicate itself. In `a | b`, b is given the tree
+that a computes from the gradient.
 """
 
 from collections.abc import Callable
@@ -18,7 +19,7 @@ __all__ = ["REGISTRY", "make"]
 
 
 def _none(exchange: Exchange) -> Exchange:
-    """What is not sent is lost."""
+    """No memory: what is not sent is lost."""
     return exchange
 
 
@@ -37,10 +38,10 @@ def make(spec: str | Call | Pipe, exchange: Exchange) -> Exchange:
     """Wrap an exchange in the memory that the spec string names.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> gather = exchanges.make("gather", "sign")
-        >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
-        'local_momentum(beta=0.9): error_feedback: gather(sign)'
+      >>> from jaxcomp import exchanges
+      >>> gather = exchanges.make("gather", "sign")
+      >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
+      'local_momentum(beta=0.9): error_feedback: gather(sign)'
     """
     call = parse(spec) if isinstance(spec, str) else spec
     if isinstance(call, Pipe):

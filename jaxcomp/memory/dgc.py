@@ -1,4 +1,4 @@
-"""DGC: the momentum is local, and what is kept back is velocity, not gradient."""
+"""DGC: momentum correction, which keeps back velocities instead of gradients."""
 
 import math
 from typing import NamedTuple
@@ -8,16 +8,9 @@ import jax.numpy as jnp
 
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
-from jaxcomp.memory._common import (
-    BelowOne,
-    check_contraction,
-    check_keeps,
-    check_momentum,
-    held_with,
-    kept_zeros,
-)
+from jaxcomp.memory._common import BelowOne, wrapped
 from jaxcomp.specs import Clip, method
-from jaxcomp.trees import cast_like, clipped, spec_of, widen
+from jaxcomp.trees import clipped, spec_of
 
 __all__ = ["DgcState", "dgc"]
 
@@ -43,41 +36,35 @@ def dgc(
 ) -> Exchange:
     """Momentum correction: u <- m u + g, v <- v + u, send from v, v <- v - sent.
 
-    With Nesterov momentum: u <- m (u + g), v <- v + u + g. What comes out of the
-    exchange carries the momentum, so that the optimiser after it has none of its own:
-    `sgd(momentum=0)`, or `dgc_sgd`, which lets weight decay through a momentum as SGD
-    does. With `masking` u <- 0 where an element was chosen to be sent, which keeps a
-    late one from being pushed on in an old direction. Tensors of which every element
-    is sent keep their momentum: nothing of them is late. It is linear, so those that
-    are sent as they are get what momentum SGD gives them, as everything does at a dense
-    step.
+    Nesterov momentum has u <- m (u + g), v <- v + u + g. The mean already has the
+    momentum, so the optimiser after it must have none: `sgd(momentum=0)`, or `dgc_sgd`,
+    which applies a momentum to the weight decay alone, as SGD would. With `masking`
+    u <- 0 for the elements that were sent. Otherwise an element that was kept back for
+    long would move on in an old direction. Tensors that are always sent as a whole keep
+    their momentum, because nothing of them is kept back; they get the same updates as
+    in SGD with momentum, as do all tensors in a dense step.
 
     Args:
-      exchange: any lawful exchange; masking is for sparsifiers.
+      exchange: any exchange where the mean over workers of `sent` equals the mean.
+        Masking is meant for sparsifiers.
       momentum: m, in [0, 1).
-      nesterov: whether the momentum is Nesterov's.
-      masking: whether u is cleared where an element was chosen.
-      clip: the local gradient is clipped to a norm of clip / sqrt(N); None does not
-        clip. The paper's rule: a sum of N gradients is about sqrt(N) longer.
+      nesterov: whether Nesterov momentum is used.
+      masking: whether u is cleared for the elements that were sent.
+      clip: clip each worker's gradient to a norm of clip / sqrt(N); None does not clip.
+        The rule is the paper's: the norm of a sum of N gradients is about sqrt(N) times
+        that of one.
       clip_each: clip every tensor by itself instead of the tree as a whole.
-      allow: take a compressor without a contraction, as in `error_feedback`.
+      allow: accept a compressor that is not a contraction, as in `error_feedback`.
 
     References:
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
       Distributed Training, arXiv:1712.01887, 2018.
     """
-    check_keeps(exchange)
-    check_momentum(exchange)
 
-    def init(tree: Tree) -> DgcState:
-        zeros = kept_zeros(tree)
-        inner = exchange.init(zeros.value)
-        if not allow:
-            check_contraction(exchange, zeros.value, name)
-        return DgcState(zeros, zeros, inner)
+    def start(zeros: Tree, inner: State) -> DgcState:
+        return DgcState(PerWorker(zeros), PerWorker(zeros), inner)
 
-    def average(tree: Tree, state: DgcState, key: Array) -> Averaged:
-        gradient = widen(tree)
+    def average(gradient: Tree, state: DgcState, key: Array) -> Averaged:
         if clip is not None:
             limit = clip / math.sqrt(collectives.size(exchange.axis))
             gradient = clipped(gradient, limit, each=clip_each)
@@ -92,24 +79,30 @@ def dgc(
         v = jax.tree.map(jnp.subtract, v, step.sent)
         if masking:
             out = step.sent if step.own is None else step.own
-            u = _masked(u, out, exchange.chooses(spec_of(tree)))
-        info = step.info._replace(residual_norm=step.info.unsent_norm)
-        new = DgcState(PerWorker(u), PerWorker(v), step.state)
-        mean = cast_like(step.mean, spec_of(tree))
-        return step._replace(mean=mean, state=new, info=info)
+            u = _masked(u, out, exchange.chooses(spec_of(gradient)))
+        return step._replace(state=DgcState(PerWorker(u), PerWorker(v), step.state))
 
-    return exchange._replace(
-        name=f"{name}: {exchange.name}",
-        init=init,
-        average=average,
-        held=held_with(exchange, lambda state: state.velocity.value),
-        keeper=name,
-        momentum=name if momentum else None,
+    return wrapped(
+        name,
+        exchange,
+        start,
+        average,
+        keeps=True,
+        momentum=momentum > 0,
+        held=lambda state: state.velocity.value,
+        allow=allow,
     )
 
 
 def _masked(momentum: Tree, out: Tree, chooses: list[bool]) -> Tree:
-    """Momentum of what was not chosen, and of all tensors that are sent as a whole."""
+    """The momentum, cleared for elements that were sent.
+
+    Args:
+      momentum: u.
+      out: a tree that is not zero where an element of this worker was sent.
+      chooses: for each leaf, whether some of its elements are sent and others are not.
+        Other leaves keep their momentum.
+    """
     leaves, structure = jax.tree.flatten(momentum)
     triples = zip(leaves, jax.tree.leaves(out), chooses, strict=True)
     kept = [jnp.where(x != 0, 0, u) if chosen else u for u, x, chosen in triples]

@@ -1,4 +1,4 @@
-"""Error feedback: add to the next gradient what this one could not send."""
+"""Error feedback: add to the next gradient what was not sent of this one."""
 
 from typing import NamedTuple
 
@@ -6,15 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
-from jaxcomp.memory._common import (
-    Factor,
-    check_contraction,
-    check_keeps,
-    held_with,
-    kept_zeros,
-)
+from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.specs import method
-from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["FeedbackState", "error_feedback"]
 
@@ -22,7 +15,7 @@ __all__ = ["FeedbackState", "error_feedback"]
 class FeedbackState(NamedTuple):
     """State of `error_feedback`."""
 
-    residual: PerWorker  # the gradient tree, in at least float32
+    residual: PerWorker  # e, in at least float32
     exchange: State
 
 
@@ -30,51 +23,44 @@ class FeedbackState(NamedTuple):
 def error_feedback(
     name: str, exchange: Exchange, decay: Factor = 1.0, allow: bool = False
 ) -> Exchange:
-    """Keep e = p - sent, where p = g + decay * e is what the exchange is given.
+    """Send p = g + decay * e, and keep the residual e = p - sent.
 
-    Sent plus kept equals given at every step, so with decay 1 nothing is ever lost,
-    only late; biased compressors then converge. Residuals are kept in at least
-    float32, or a bfloat16 gradient would swallow them. The mean is rounded to the
-    gradient's type after that: for its own rounding there is no memory.
+    In every step, sent plus kept equals given. With decay=1 nothing is lost, it only
+    arrives later, and biased compressors converge. The mean is rounded to the dtype of
+    the gradient after that, and the error of this rounding is not kept.
 
-    The residual stays bounded if the compressor is a contraction: by 2 / delta times
-    the gradient. Of one that may lose more than there is, such as `qsgd` of few levels,
-    it grows without end; that is refused.
+    If the compressor is a contraction, the residual stays below 2 / delta times the
+    gradient. If the compressor may lose more than it was given, as `qsgd` with few
+    levels may, the residual grows without end, so such a compressor is refused.
 
     Args:
-      exchange: any lawful exchange (mean of `sent` equals the mean) whose compressor
-        has a contraction.
+      exchange: any exchange where the mean over workers of `sent` equals the mean, and
+        whose compressor is a contraction.
       decay: factor on the old residual, in [0, 1].
-      allow: take a compressor without a contraction all the same.
+      allow: accept a compressor that is not a contraction.
 
     References:
-      Seide et al., 1-Bit Stochastic Gradient Descent, Interspeech 2014. Karimireddy et
-      al., Error Feedback Fixes SignSGD, arXiv:1901.09847, 2019.
+      Seide et al., 1-Bit Stochastic Gradient Descent and its Application to
+      Data-Parallel Distributed Training of Speech DNNs, Interspeech, 2014. Karimireddy
+      et al., Error Feedback Fixes SignSGD and other Gradient Compression Schemes,
+      arXiv:1901.09847, 2019.
     """
-    check_keeps(exchange)
 
-    def init(tree: Tree) -> FeedbackState:
-        residual = kept_zeros(tree)
-        inner = exchange.init(residual.value)
-        if not allow:
-            check_contraction(exchange, residual.value, name)
-        return FeedbackState(residual, inner)
+    def start(zeros: Tree, inner: State) -> FeedbackState:
+        return FeedbackState(PerWorker(zeros), inner)
 
-    def average(tree: Tree, state: FeedbackState, key: Array) -> Averaged:
-        given = jax.tree.map(
-            lambda g, e: g + decay * e, widen(tree), state.residual.value
-        )
+    def average(gradient: Tree, state: FeedbackState, key: Array) -> Averaged:
+        given = jax.tree.map(lambda g, e: g + decay * e, gradient, state.residual.value)
         step = exchange.average(given, state.exchange, key)
         residual = jax.tree.map(jnp.subtract, given, step.sent)
-        info = step.info._replace(residual_norm=step.info.unsent_norm)
-        new = FeedbackState(PerWorker(residual), step.state)
-        mean = cast_like(step.mean, spec_of(tree))
-        return step._replace(mean=mean, state=new, info=info)
+        return step._replace(state=FeedbackState(PerWorker(residual), step.state))
 
-    return exchange._replace(
-        name=f"{name}: {exchange.name}",
-        init=init,
-        average=average,
-        held=held_with(exchange, lambda state: state.residual.value),
-        keeper=name,
+    return wrapped(
+        name,
+        exchange,
+        start,
+        average,
+        keeps=True,
+        held=lambda state: state.residual.value,
+        allow=allow,
     )

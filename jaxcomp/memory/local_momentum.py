@@ -5,17 +5,16 @@ from typing import NamedTuple
 import jax
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
-from jaxcomp.memory._common import Factor, check_momentum, held_with, kept_zeros
+from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.specs import method
-from jaxcomp.trees import cast_like, spec_of, widen
 
-__all__ = ["MomentumState", "local_momentum"]
+__all__ = ["MomentumState", "blended", "local_momentum"]
 
 
 class MomentumState(NamedTuple):
     """State of `local_momentum`."""
 
-    momentum: PerWorker
+    momentum: PerWorker  # m
     exchange: State
 
 
@@ -23,47 +22,46 @@ class MomentumState(NamedTuple):
 def local_momentum(
     name: str, exchange: Exchange, beta: Factor = 0.9, blend: Factor | None = None
 ) -> Exchange:
-    """Send from m <- beta m + (1 - beta) g instead of from g.
+    """Send the momentum m <- beta m + (1 - beta) g instead of the gradient g.
 
-    Keeps nothing of what is not sent; `local_momentum | error_feedback` does. With
-    majority_vote it is signum. With `blend` what is sent is blend m + (1 - blend) g of
-    the m before this step: with beta=0.99, blend=0.9 and signs it is distributed Lion.
-    The optimiser after it has no momentum: `sgd(momentum=0)`.
+    What is not sent is lost; `local_momentum | error_feedback` keeps it. With
+    majority_vote this method is signum. With `blend`, blend m + (1 - blend) g is sent,
+    with the m of the step before. With blend=0.9, beta=0.99 and signs this is
+    distributed Lion. The optimiser after it must not have a momentum of its own:
+    `sgd(momentum=0)`.
 
     Args:
-      exchange: any exchange without a momentum of its own.
+      exchange: any exchange that does not add momentum itself.
       beta: factor on the old momentum, in [0, 1].
-      blend: weight of the old momentum in what is sent; None sends the new momentum.
+      blend: factor on the old momentum in what is sent; None sends the new momentum.
 
     References:
-      Bernstein et al., signSGD, arXiv:1802.04434, 2018 (signum). Liu et al.,
-      Communication Efficient Distributed Training with Distributed Lion,
-      arXiv:2404.00438, 2024.
+      Bernstein et al., signSGD: Compressed Optimisation for Non-Convex Problems,
+      arXiv:1802.04434, 2018 (signum). Liu et al., Communication Efficient Distributed
+      Training with Distributed Lion, arXiv:2404.00438, 2024.
     """
-    check_momentum(exchange)
 
-    def mixed(momentum: Tree, gradient: Tree, weight: float) -> Tree:
-        return jax.tree.map(
-            lambda m, g: weight * m + (1 - weight) * g, momentum, gradient
-        )
+    def start(zeros: Tree, inner: State) -> MomentumState:
+        return MomentumState(PerWorker(zeros), inner)
 
-    def init(tree: Tree) -> MomentumState:
-        zeros = kept_zeros(tree)
-        return MomentumState(zeros, exchange.init(zeros.value))
-
-    def average(tree: Tree, state: MomentumState, key: Array) -> Averaged:
-        old, gradient = state.momentum.value, widen(tree)
-        momentum = mixed(old, gradient, beta)
-        given = momentum if blend is None else mixed(old, gradient, blend)
+    def average(gradient: Tree, state: MomentumState, key: Array) -> Averaged:
+        old = state.momentum.value
+        momentum = blended(old, gradient, beta)
+        given = momentum if blend is None else blended(old, gradient, blend)
         step = exchange.average(given, state.exchange, key)
-        new = MomentumState(PerWorker(momentum), step.state)
-        return step._replace(mean=cast_like(step.mean, spec_of(tree)), state=new)
+        return step._replace(state=MomentumState(PerWorker(momentum), step.state))
 
-    return exchange._replace(
-        name=f"{name}: {exchange.name}",
-        init=init,
-        average=average,
-        held=held_with(exchange),
-        contraction=no_bound,  # a momentum may be far from the gradient
-        momentum=name if beta else None,
+    return wrapped(
+        name,
+        exchange,
+        start,
+        average,
+        keeps=False,
+        momentum=beta > 0,
+        contraction=no_bound,  # the momentum may be far from the gradient
     )
+
+
+def blended(momentum: Tree, gradient: Tree, weight: float) -> Tree:
+    """weight * momentum + (1 - weight) * gradient."""
+    return jax.tree.map(lambda m, g: weight * m + (1 - weight) * g, momentum, gradient)

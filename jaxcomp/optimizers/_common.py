@@ -43,10 +43,10 @@ def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
       rate: a number, or a schedule: from the number of the step to a number.
 
     Example:
-        >>> link = scale_by_rate(lambda step: 0.5**step)
-        >>> update, clock = link.update(jnp.float32(3), Clock(jnp.int32(1)))
-        >>> float(update), int(clock.step)
-        (-1.5, 2)
+      >>> link = scale_by_rate(lambda step: 0.5**step)
+      >>> update, clock = link.update(jnp.float32(3), Clock(jnp.int32(1)))
+      >>> float(update), int(clock.step)
+      (-1.5, 2)
     """
     if isinstance(rate, int | float) and not rate >= 0:
         raise UserError(f"a rate is a number from 0 or a schedule, not {rate!r}")

@@ -43,14 +43,14 @@ def dgc_sgd(
       seed: as in `jaxcomp.distributed`.
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcomp
-        >>> largest = jaxcomp.make_exchange(compressor="top_k(keep=0.5)", memory="none")
-        >>> tx = dgc_sgd(0.5, largest, seed=0)
-        >>> state = tx.init(jnp.zeros(2))
-        >>> step = lambda g: tx.update(g, state)[0]
-        >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([-1.  ,  0.75], dtype=float32)
+      >>> import jax, jax.numpy as jnp, jaxcomp
+      >>> largest = jaxcomp.make_exchange(compressor="top_k(keep=0.5)", memory="none")
+      >>> tx = dgc_sgd(0.5, largest, seed=0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> step = lambda g: tx.update(g, state)[0]
+      >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([-1.  ,  0.75], dtype=float32)
 
     References:
       Lin et al., Deep Gradient Compression: Reducing the Communication Bandwidth for
@@ -81,12 +81,12 @@ def add_decayed_momentum(
       nesterov: step = update + m b + weight_decay w.
 
     Example:
-        >>> link = add_decayed_momentum(0.5)
-        >>> state = link.init(jnp.ones(1))
-        >>> for _ in range(2):
-        ...     step, state = link.update(jnp.ones(1), state, jnp.ones(1))
-        >>> step
-        Array([1.95], dtype=float32)
+      >>> link = add_decayed_momentum(0.5)
+      >>> state = link.init(jnp.ones(1))
+      >>> for _ in range(2):
+      ...     step, state = link.update(jnp.ones(1), state, jnp.ones(1))
+      >>> step
+      Array([1.95], dtype=float32)
     """
 
     def init(params: Tree) -> Tree:

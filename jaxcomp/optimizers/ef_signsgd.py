@@ -29,14 +29,14 @@ def ef_signsgd(
       seed: as in `jaxcomp.distributed`.
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcomp
-        >>> signs = jaxcomp.make_exchange("gather", "sign", memory="none")
-        >>> tx = ef_signsgd(0.5, signs, seed=0)
-        >>> state = tx.init(jnp.zeros(2))
-        >>> step = lambda g: tx.update(g, state)[0]
-        >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([-1.25, -0.25], dtype=float32)
+      >>> import jax, jax.numpy as jnp, jaxcomp
+      >>> signs = jaxcomp.make_exchange("gather", "sign", memory="none")
+      >>> tx = ef_signsgd(0.5, signs, seed=0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> step = lambda g: tx.update(g, state)[0]
+      >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([-1.25, -0.25], dtype=float32)
 
     References:
       Karimireddy et al., Error Feedback Fixes SignSGD and other Gradient Compression

@@ -49,14 +49,14 @@ def one_bit_adam(
       seed: as in `jaxcomp.distributed`.
 
     Example:
-        >>> import jaxcomp
-        >>> signs = jaxcomp.make_exchange("gather", "sign", memory="none")
-        >>> tx = one_bit_adam(0.5, signs, dense_steps=100, seed=0)
-        >>> state = tx.init(jnp.zeros(2))
-        >>> step = lambda g: tx.update(g, state)[0]
-        >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads).round(3)
-        Array([-0.5,  0.5], dtype=float32)
+      >>> import jaxcomp
+      >>> signs = jaxcomp.make_exchange("gather", "sign", memory="none")
+      >>> tx = one_bit_adam(0.5, signs, dense_steps=100, seed=0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> step = lambda g: tx.update(g, state)[0]
+      >>> grads = jnp.array([[1.0, -3.0], [4.0, 2.0]])  # two workers
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads).round(3)
+      Array([-0.5,  0.5], dtype=float32)
 
     References:
       Tang et al., 1-bit Adam: Communication Efficient Large-Scale Training with Adam's
@@ -114,11 +114,11 @@ def scale_by_one_bit_adam(
       eps: added to its root.
 
     Example:
-        >>> link = scale_by_one_bit_adam(dense_steps=100)
-        >>> state = link.init(jnp.zeros(2))
-        >>> momentum = 0.1 * jnp.array([2.5, -0.5])  # of the first gradient
-        >>> link.update(momentum, state)[0].round(3)
-        Array([ 1., -1.], dtype=float32)
+      >>> link = scale_by_one_bit_adam(dense_steps=100)
+      >>> state = link.init(jnp.zeros(2))
+      >>> momentum = 0.1 * jnp.array([2.5, -0.5])  # of the first gradient
+      >>> link.update(momentum, state)[0].round(3)
+      Array([ 1., -1.], dtype=float32)
     """
     for name, factor in (("b1", b1), ("b2", b2)):
         if not 0 <= factor < 1:

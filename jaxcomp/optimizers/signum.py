@@ -32,14 +32,14 @@ def signum(
       seed: as in `jaxcomp.distributed`.
 
     Example:
-        >>> import jax, jax.numpy as jnp, jaxcomp
-        >>> vote = jaxcomp.make_exchange("majority_vote", memory="none")
-        >>> tx = signum(0.5, vote, seed=0)
-        >>> state = tx.init(jnp.zeros(2))
-        >>> step = lambda g: tx.update(g, state)[0]
-        >>> grads = jnp.array([[1.0, -3.0], [4.0, -2.0], [-9.0, 2.0]])  # three workers
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([-0.5,  0.5], dtype=float32)
+      >>> import jax, jax.numpy as jnp, jaxcomp
+      >>> vote = jaxcomp.make_exchange("majority_vote", memory="none")
+      >>> tx = signum(0.5, vote, seed=0)
+      >>> state = tx.init(jnp.zeros(2))
+      >>> step = lambda g: tx.update(g, state)[0]
+      >>> grads = jnp.array([[1.0, -3.0], [4.0, -2.0], [-9.0, 2.0]])  # three workers
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([-0.5,  0.5], dtype=float32)
 
     References:
       Bernstein et al., signSGD: Compressed Optimisation for Non-Convex Problems,

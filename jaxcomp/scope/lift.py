@@ -25,11 +25,11 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
       with one payload for each group.
 
     Example:
-        >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
-        >>> c = lift("whole_tree", "sign")
-        >>> payload, _ = c.compress(tree, c.init(tree), jax.random.key(0))
-        >>> len(payload), float(payload[0].scale)
-        (1, 0.75)
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> c = lift("whole_tree", "sign")
+      >>> payload, _ = c.compress(tree, c.init(tree), jax.random.key(0))
+      >>> len(payload), float(payload[0].scale)
+      (1, 0.75)
     """
     plan = make_plan(scope, compressor)
 

@@ -155,10 +155,10 @@ def policy(
         several of these joined by "&". A method is the spec of a compressor.
 
     Example:
-        >>> plan = policy(make("sign"), rules=[("Dense*&ndim>=2", "qsgd(levels=7)")])
-        >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0)
-        >>> plan.groups([leaf])[0].compressor.name
-        'qsgd(levels=7, bucket=512)'
+      >>> plan = policy(make("sign"), rules=[("Dense*&ndim>=2", "qsgd(levels=7)")])
+      >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0)
+      >>> plan.groups([leaf])[0].compressor.name
+      'qsgd(levels=7, bucket=512)'
     """
     chosen = _methods_of(rules)
     dense = make("none")
@@ -189,8 +189,8 @@ def make_plan(scope: str | Call | Plan, compressor: str | Compressor = "none") -
     """The plan that a scope makes of a compressor; a ready plan has its own.
 
     Example:
-        >>> make_plan("whole_tree", "sign").title
-        'whole_tree: sign'
+      >>> make_plan("whole_tree", "sign").title
+      'whole_tree: sign'
     """
     if isinstance(scope, Plan):
         return scope

@@ -24,12 +24,12 @@ def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
     """What each group is compressed as: one tensor in its shape, several as a vector.
 
     Example:
-        >>> from jaxcomp.compressors import make
-        >>> from jaxcomp.scope import only_large
-        >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
-        >>> groups = groups_of(only_large(make("sign"), min_size=3), tree)
-        >>> [x.shape for x in to_arrays(tree, groups)]
-        [(2, 3), (2,)]
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import only_large
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> groups = groups_of(only_large(make("sign"), min_size=3), tree)
+      >>> [x.shape for x in to_arrays(tree, groups)]
+      [(2, 3), (2,)]
     """
     leaves = jax.tree.leaves(tree)
 
@@ -47,12 +47,12 @@ def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
     """One flat vector for each group.
 
     Example:
-        >>> from jaxcomp.compressors import make
-        >>> from jaxcomp.scope import whole_tree
-        >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
-        >>> groups = groups_of(whole_tree(make("sign")), tree)
-        >>> [v.shape for v in to_vectors(tree, groups)]
-        [(8,)]
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import whole_tree
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> groups = groups_of(whole_tree(make("sign")), tree)
+      >>> [v.shape for v in to_vectors(tree, groups)]
+      [(8,)]
     """
     return tuple(x.reshape(-1) for x in to_arrays(tree, groups))
 

@@ -16,7 +16,7 @@ from jaxcomp import SpecError, make_compressor, make_exchange, noise
 from jaxcomp.base import Compressor
 from jaxcomp.coding.indices import CODES
 from jaxcomp.compressors.adaptive_threshold import half
-from jaxcomp.compressors.dgc_top_k import plan
+from jaxcomp.compressors.dgc_top_k import sampling_of
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
 from jaxcomp.compressors.random_k import random_subset
 from jaxcomp.selection import magnitude_bits
@@ -303,7 +303,7 @@ def misleading(size: int, room: int, stride: int, start: int) -> dict[str, np.nd
 )
 def test_dgc_top_k_takes_the_published_steps(options: dict[str, Any]) -> None:
     size, keep, sample = 20_023, 0.01, 0.05
-    stride = plan(size, keep, sample).stride
+    stride = sampling_of(size, keep, sample).stride
     assert stride == 17
     assert size % stride == 14
     key = jax.random.key(6)
@@ -325,7 +325,7 @@ def test_dgc_top_k_takes_the_published_steps(options: dict[str, Any]) -> None:
 def test_dgc_top_k_of_a_long_vector() -> None:
     """Where neither the samples nor the elements are sorted."""
     key, keep, sample = jax.random.key(7), 0.01, 0.1
-    stride = plan(LONG, keep, sample).stride
+    stride = sampling_of(LONG, keep, sample).stride
     start = int(noise.seed_of(key)[0]) * stride >> 32
     for name, x in misleading(LONG, 911, stride, start).items():
         payload, y = send(f"dgc_top_k(keep={keep}, sample={sample})", x, key)
@@ -363,21 +363,21 @@ def test_dgc_top_k_of_a_short_vector_is_exact(size: int) -> None:
 def test_a_sample_is_as_large_as_it_has_to_be(
     size: int, keep: float, sample: float
 ) -> None:
-    form = plan(size, keep, sample)
-    assert form.stride % 2 == 1
-    assert form.samples == size // form.stride
-    assert 1 <= form.top <= form.wanted <= size
-    assert form.samples >= min(size, max(size * sample, 2 / keep))
+    sampling = sampling_of(size, keep, sample)
+    assert sampling.stride % 2 == 1
+    assert sampling.samples == size // sampling.stride
+    assert 1 <= sampling.top <= sampling.wanted <= size
+    assert sampling.samples >= min(size, max(size * sample, 2 / keep))
 
 
 def test_the_plan_at_the_published_sizes() -> None:
     """Counted by hand from the published rules, keep 0.001 and sample 0.01."""
     # 2000 samples of 2304 elements: 33, 25, 17, 9 are too wide.
-    assert plan(2304, 0.001, 0.01) == (3, 1, 2304, 3)
+    assert sampling_of(2304, 0.001, 0.01) == (3, 1, 2304, 3)
     # 60000 / 2000 = 30, so 33, where 1818 samples are too few.
-    assert plan(60_000, 0.001, 0.01) == (60, 25, 2400, 3)
+    assert sampling_of(60_000, 0.001, 0.01) == (60, 25, 2400, 3)
     # 1 %: 25557. 100.0 / 32 is rounded up to 4, so 129, 121, 113, 105, 97.
-    assert plan(2_555_700, 0.001, 0.01) == (2556, 97, 26_347, 27)
+    assert sampling_of(2_555_700, 0.001, 0.01) == (2556, 97, 26_347, 27)
 
 
 # rotating_slice
