@@ -110,9 +110,9 @@ class Averaged(NamedTuple):
     sent: Tree  # what is charged to this worker: mean over workers == `mean`
     state: State
     info: Info
-    # Not zero where something of this worker's own went out. None: `sent` tells it, as
-    # nobody is charged with what was lost of others.
-    own: Tree | None = None
+    # Not zero where something of this worker's own tree was sent. None where that is
+    # where `sent` is not zero: then `sent` holds no losses of other workers' trees.
+    own_sent: Tree | None = None
 
 
 def no_bound(spec: Spec) -> list[float | None]:
@@ -169,26 +169,26 @@ class Mixed(NamedTuple):
 class Mixer(NamedTuple):
     """A way to train a model for each worker of a mapped axis, and to keep them close.
 
-    A step is the worker's own update followed by what its program sends. Programs
-    repeat in a cycle: a graph that changes with time has one for each of its rounds,
-    local training has one that sends nothing.
+    Steps repeat in a cycle of phases, each of which sends a message of its own shape. A
+    graph that changes with time has one phase for each of its rounds; local training
+    has a phase that sends nothing.
     """
 
     name: str
     # (params) -> state, on the host, outside any mapped axis. All workers start from
     # these params. All of the state is the worker's own.
     init: Callable[[Tree], State]
-    # (params, updates, state, key, program) -> Mixed, under the axis. The program is a
+    # (params, updates, state, key, phase) -> Mixed, under the axis. The phase is a
     # Python number, the same on all workers.
     mix: Callable[[Tree, Tree, State, Array, int], Mixed]
     axis: Axis
-    schedule: tuple[int, ...] = (0,)  # the program of each step of a cycle
+    schedule: tuple[int, ...] = (0,)  # the phase of each step of a cycle
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     simulated: bool = False  # what it sends is not what its method is meant to send
     workers: int | None = None  # the nodes of its graph; None: it has none
 
-    def program(self, step: int) -> int:
-        """The program of a step, from 0."""
+    def phase(self, step: int) -> int:
+        """The phase of a step; steps are counted from 0."""
         return self.schedule[step % len(self.schedule)]
 
 

@@ -22,13 +22,13 @@ __all__ = [
     "axis_index",
     "axis_size",
     "check_fit",
-    "check_own",
+    "check_differs",
     "check_whole",
     "is_masked",
     "is_typed",
 ]
 
-# What `check_own` says of gradients, and of models.
+# What `check_differs` says of gradients, and of models.
 SUMMED = (
     "it is summed or averaged already. Under jax.shard_map, jax.grad sums gradients of "
     "params that all workers share. Leave out psum and pmean, and take gradients of "
@@ -79,7 +79,7 @@ def is_typed(axis: Any) -> bool:
     return bool(varies_over(axis_index(axis)))
 
 
-def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
+def check_differs(tree: Tree, axis: Any, otherwise: str) -> None:
     """Refuse arrays that are known to be the same on all workers.
 
     Args:

@@ -225,9 +225,9 @@ def read(
 
 def damage(folder: Path) -> str | None:
     """Why a checkpoint is not whole, or None; all processes say the same."""
-    own = files.damage(folder)
-    count = parallel.sum_over_processes(np.array([own is not None]))[0]
-    return own if own or not count else "another process cannot read it"
+    found = files.damage(folder)
+    count = parallel.sum_over_processes(np.array([found is not None]))[0]
+    return found if found or not count else "another process cannot read it"
 
 
 def _orbax() -> Any:

@@ -47,8 +47,8 @@ def clip_by_worker_norm(
 
     def clip(tree: Tree) -> Tree:
         leaves, structure = jax.tree.flatten(tree)
-        own = norms(tree) if each else [norm(tree)] * len(leaves)
-        factors = scale_to(_over_workers(jnp.stack(own), axis), limit)
+        lengths = norms(tree) if each else [norm(tree)] * len(leaves)
+        factors = scale_to(_over_workers(jnp.stack(lengths), axis), limit)
         scaled = [x * f.astype(x.dtype) for x, f in zip(leaves, factors, strict=True)]
         return jax.tree.unflatten(structure, scaled)
 

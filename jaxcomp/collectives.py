@@ -197,10 +197,10 @@ def _over(
         if alike:
             return simulated(rows[members[0]], jnp.int32(0))
         # The group of each worker, and its place in it.
-        own, place = np.zeros((2, len(rows)), np.int32)
+        group_of, place_of = np.zeros((2, len(rows)), np.int32)
         for i, group in enumerate(groups):
-            own[group], place[group] = i, range(len(group))
-        return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(own, place)
+            group_of[group], place_of[group] = i, range(len(group))
+        return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(group_of, place_of)
 
     return _written_out(grouped, of_all, tree, axis.axis, alike)
 

@@ -19,7 +19,7 @@ from jaxcomp.keys import as_keys, is_key, numbers_of, numbers_spec
 from jaxcomp.processes import (
     is_local,
     is_stack,
-    own_stack,
+    local_stack,
     stacked_spec,
     stacks_of_all,
 )
@@ -178,7 +178,7 @@ def restored(name: str, like: Any, stored: Stored, got: Any) -> Any:
         return type(like)(np.asarray(got).item())
     if isinstance(got, jax.Array):
         is_part = is_stack(like.sharding)
-        return as_keys(own_stack(got, like.sharding) if is_part else got, like)
+        return as_keys(local_stack(got, like.sharding) if is_part else got, like)
     spec = numbers_spec(like)
     if _is_empty(like):
         got = np.zeros(spec.shape, spec.dtype)
@@ -278,9 +278,9 @@ def _exactly(name: str, got: np.ndarray, dtype: Any) -> np.ndarray:
 
 def _weak(number: np.ndarray) -> Any:
     """A number that goes on to take the type of what it meets, if its own is usual."""
-    plain = number.item()
-    is_usual = jnp.asarray(type(plain)()).dtype == number.dtype
-    return jnp.asarray(plain) if is_usual else number
+    value = number.item()
+    is_usual = jnp.asarray(type(value)()).dtype == number.dtype
+    return jnp.asarray(value) if is_usual else number
 
 
 def _placed(x: Any, like: Any) -> jax.Array:

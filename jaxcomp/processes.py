@@ -21,8 +21,8 @@ __all__ = [
     "check_alike",
     "is_local",
     "is_stack",
+    "local_stack",
     "on_all_processes",
-    "own_stack",
     "stacked_spec",
     "stacks_of_all",
 ]
@@ -55,12 +55,16 @@ def check_alike(values: dict[str, Any]) -> None:
     Args:
       values: by name, the same names on all processes.
     """
-    own = {n: np.asarray(x) for n, x in values.items() if not isinstance(x, jax.Array)}
-    if jax.process_count() == 1 or not own:
+    local = {
+        n: np.asarray(x) for n, x in values.items() if not isinstance(x, jax.Array)
+    }
+    if jax.process_count() == 1 or not local:
         return
-    digests = [zlib.crc32(x.tobytes()) for x in own.values()]
+    digests = [zlib.crc32(x.tobytes()) for x in local.values()]
     rows = parallel.of_processes(np.array(digests, np.uint32))
-    differing = [n for n, column in zip(own, rows.T, strict=True) if len({*column}) > 1]
+    differing = [
+        n for n, column in zip(local, rows.T, strict=True) if len({*column}) > 1
+    ]
     if differing:
         message = (
             f"{differing[0]} differs between processes, and is on no device that they "
@@ -101,6 +105,6 @@ def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
 
 
-def own_stack(x: jax.Array, sharding: Any) -> jax.Array:
+def local_stack(x: jax.Array, sharding: Any) -> jax.Array:
     """This process's stack of what `stacks_of_all` made."""
     return jax.device_put(parallel.to_host(x), sharding)

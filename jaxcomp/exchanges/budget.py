@@ -161,7 +161,7 @@ def budget(
             shape = (count, widths[i])
             rows = jax.lax.dynamic_slice(messages, (jnp.int32(0), places[i]), shape)
             pairs = zip(options, layout.payloads[i], strict=True)
-            branches = [_adder(c, like, x) for c, like in pairs]
+            branches = [_adder(c, payload, x) for c, payload in pairs]
             means.append(jax.lax.switch(choices[i], branches, rows))
 
         # Of the largest, so that squares stay in range.
@@ -179,16 +179,16 @@ def budget(
             lambda: (due, choices),
         )
         groups = [*layout.dense, *layout.chosen]
-        mean, own = (
+        mean, own_sent = (
             to_tree(arrays, groups, spec)
             for arrays in ([m / count for m in means], [*dense, *sent])
         )
-        info = measure(tree, own)
+        info = measure(tree, own_sent)
         used = layout.head_words + jnp.sum(sizes)
         words_used = {"budget_words_used": used.astype(jnp.float32)}
         info = info._replace(extra={**info.extra, **words_used})
         new = BudgetState(ticked(state.clock), due, choices)
-        return Averaged(mean, own, new, info)
+        return Averaged(mean, own_sent, new, info)
 
     scope = plan.title.rpartition(": ")[0]  # its compressor is not used
     return Exchange(
@@ -299,10 +299,10 @@ def _encoder(
     return encode
 
 
-def _adder(option: Compressor, like: Spec, x: Array) -> Callable[[Array], Array]:
+def _adder(option: Compressor, payload: Spec, x: Array) -> Callable[[Array], Array]:
     """The sum of what all workers sent of x."""
 
     def add(rows: Array) -> Array:
-        return option.decompress_sum(jax.vmap(lambda r: split(r, like))(rows), x)
+        return option.decompress_sum(jax.vmap(lambda r: split(r, payload))(rows), x)
 
     return add

@@ -69,7 +69,9 @@ def hierarchical(
     if isinstance(axis, tuple):
         across, inside = axis
     else:
-        inside, across = (collectives.Part(axis, share, own) for own in (True, False))
+        inside, across = (
+            collectives.Part(axis, share, inside) for inside in (True, False)
+        )
     within = exchanges.make(inner, axis=inside)
     _check("inner", within)
     # So large that whoever compresses large tensors alone compresses this one.
@@ -98,23 +100,23 @@ def hierarchical(
         inner_key, outer_key = jax.random.split(key)
         host = within.average(cast_like(tree, wide), state.value.inner, inner_key)
         place = collectives.index(inside)
-        own = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
+        parts = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
         # Counterparts share a key, workers of one host do not.
         outer_key = jax.random.fold_in(outer_key, place)
-        result = between(tree).average(own, state.value.outer, outer_key)
+        result = between(tree).average(parts, state.value.outer, outer_key)
 
-        parts = collectives.gather(fuse(result.mean), inside, alike=True)
-        rows = jax.vmap(lambda words: split(words, spec_of(result.mean)))(parts)
+        messages = collectives.gather(fuse(result.mean), inside, alike=True)
+        rows = jax.vmap(lambda words: split(words, spec_of(result.mean)))(messages)
         mean = to_tree(rows, groups, spec)
         missing = tuple(
-            own_row((o - s) * share, inside)
-            for o, s in zip(own, result.sent, strict=True)
+            own_row((part - sent) * share, inside)
+            for part, sent in zip(parts, result.sent, strict=True)
         )
         lost = to_tree(missing, groups, wide)
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
         state = PerWorker(HierarchicalState(host.state, result.state))
-        out = result.sent if result.own is None else result.own
+        out = result.sent if result.own_sent is None else result.own_sent
         went = to_tree(_of_the_host(out, inside), groups, spec)
         return Averaged(mean, sent, state, info, went)
 

@@ -71,13 +71,13 @@ def power_sgd(
         leaves, structure = jax.tree.flatten(cast_like(tree, wide))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
-        own = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
+        matrices = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
         starts = [_unit_columns(q) for q in state.right]
 
-        left = [_product(m, q) for m, q in zip(own, starts, strict=True)]
+        left = [_product(m, q) for m, q in zip(matrices, starts, strict=True)]
         arrived = collectives.mean_of_all(left + [leaves[i] for i in small], axis)
         left = [orthonormal(p) for p in arrived[: len(large)]]
-        right = [_turned_product(m, p) for m, p in zip(own, left, strict=True)]
+        right = [_turned_product(m, p) for m, p in zip(matrices, left, strict=True)]
         averaged = collectives.mean_of_all(right, axis)
 
         def restored(factors: Sequence[Array], rest: Sequence[Array]) -> Tree:
@@ -90,7 +90,7 @@ def power_sgd(
 
         mean = restored(averaged, arrived[len(large) :])
         sent = restored(right, [leaves[i] for i in small])
-        info = _measure(own, right, [leaves[i] for i in small])
+        info = _measure(matrices, right, [leaves[i] for i in small])
         return Averaged(mean, sent, PowerState(tuple(averaged)), info)
 
     def contraction(spec: Spec) -> list[float | None]:

@@ -76,8 +76,8 @@ def shared_scale(
             )
             raise SpecError(message)
         # As integers: a maximum of floats may forget a NaN.
-        own = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
-        highest = jnp.max(collectives.gather(own, axis), axis=0)
+        peaks_as_bits = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
+        highest = jnp.max(collectives.gather(peaks_as_bits, axis), axis=0)
         shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
         borders = np.cumsum([_buckets.rows(v.size, bucket) for v in vectors])[:-1]
         peaks = jnp.split(shared, borders)

@@ -38,8 +38,8 @@ def simulated(plan: Plan, axis: Axis) -> Exchange:
         payload, state = compress_own(codec, tree, state, key, axis)
         sent = codec.decompress(payload, spec)
         info = measure(tree, sent, codec, payload)
-        own = {"would_send_bytes": jnp.float32(nbits(payload) / 8)}
-        info = info._replace(extra={**info.extra, **own})
+        bytes_meant = {"would_send_bytes": jnp.float32(nbits(payload) / 8)}
+        info = info._replace(extra={**info.extra, **bytes_meant})
         return Averaged(collectives.mean(sent, axis), sent, state, info)
 
     return Exchange(

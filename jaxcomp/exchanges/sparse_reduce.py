@@ -107,7 +107,8 @@ def sparse_reduce(
         leaves, structure = jax.tree.flatten(tree)
         chosen = {leaf.place for group in groups for leaf in group.leaves}
         dense = [i for i in range(len(leaves)) if i not in chosen]
-        averaged = collectives.mean_of_all([leaves[i] for i in dense], axis)
+        uncompressed = [leaves[i] for i in dense]
+        averaged = collectives.mean_of_all(uncompressed, axis)
 
         def restored(rows: Array, rest: list[Array]) -> Tree:
             """The tree of what was dealt out and of what was not."""
@@ -117,13 +118,12 @@ def sparse_reduce(
                 result[i] = x
             return cast_like(jax.tree.unflatten(structure, result), spec)
 
-        own = [leaves[i] for i in dense]
         mean = restored(reduced.mean, averaged)
-        sent = restored(reduced.first - own_row(reduced.missing, axis), own)
+        sent = restored(reduced.first - own_row(reduced.missing, axis), uncompressed)
         info = measure(tree, sent, codec, payload)
         turned_away = _turned_away(rows, message.support(spec_of(held)))
         info = info._replace(extra={**info.extra, "no_room": turned_away})
-        return Averaged(mean, sent, state, info, own=restored(reduced.first, own))
+        return Averaged(mean, sent, state, info, restored(reduced.first, uncompressed))
 
     def contraction(spec: Spec) -> list[float | None]:
         # What finds no room is charged whole, and of chosen elements of the gradient

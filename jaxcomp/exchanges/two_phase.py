@@ -93,8 +93,8 @@ def two_phase(
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
-        own = tuple(own_row(row, axis) for row in reduced.missing)
-        missing = to_tree(own, groups, wide)
+        rows_missing = tuple(own_row(row, axis) for row in reduced.missing)
+        missing = to_tree(rows_missing, groups, wide)
         if server_feedback:
             state = ServerState(PerWorker(missing))
         else:

@@ -17,28 +17,28 @@ from jaxcomp.specs import SpecError
 from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_spec
 
 __all__ = [
-    "Heard",
+    "Gossiped",
     "check_contraction",
-    "listen",
     "plus",
+    "pull_of_neighbours",
+    "send_compressed",
     "symmetric_round",
-    "talk",
 ]
 
 
-class Heard(NamedTuple):
-    """What `talk` returns; trees in at least float32."""
+class Gossiped(NamedTuple):
+    """What `send_compressed` returns; trees in at least float32."""
 
-    own: Tree  # what this worker's message decodes to: D(q_i)
+    sent: Tree  # what this worker's message decodes to: D(q_i)
     pull: Tree  # sum_j w_ij (D(q_j) - D(q_i))
     state: State  # of the compressor
     info: Info
 
 
-def talk(
+def send_compressed(
     codec: Compressor, tree: Tree, state: State, key: Array, graph: Round, axis: str
-) -> Heard:
-    """Compress a tree, send it to the neighbours, and weigh what all of them said.
+) -> Gossiped:
+    """Compress a tree, send it to the neighbours, and weigh what they sent.
 
     One permutation for each neighbour slot of the round, each of which carries the
     whole payload in one array.
@@ -53,17 +53,17 @@ def talk(
     """
     own_key = jax.random.fold_in(key, collectives.index(axis))
     payload, state = codec.compress(tree, state, own_key)
-    own = codec.decompress(payload, wide_spec(spec_of(tree)))
-    pull = listen(codec, fuse(payload), spec_of(payload), own, graph, axis)
-    info = measure(tree, cast_like(own, spec_of(tree)), codec, payload)
-    return Heard(own, pull, state, info)
+    sent = codec.decompress(payload, wide_spec(spec_of(tree)))
+    pull = pull_of_neighbours(codec, fuse(payload), spec_of(payload), sent, graph, axis)
+    info = measure(tree, cast_like(sent, spec_of(tree)), codec, payload)
+    return Gossiped(sent, pull, state, info)
 
 
-def listen(
+def pull_of_neighbours(
     codec: Compressor,
     words: Array,
     payload_spec: Spec,
-    own: Tree,
+    sent: Tree,
     graph: Round,
     axis: str,
 ) -> Tree:
@@ -76,12 +76,12 @@ def listen(
       codec: compressor of trees.
       words: this worker's fused message.
       payload_spec: of the message.
-      own: what it decodes to, in at least float32.
+      sent: what it decodes to, in at least float32.
       graph: who hears whom.
       axis: the mapped axis.
     """
     _check_workers(graph, axis)
-    nothing = zeros_like_spec(own)
+    nothing = zeros_like_spec(sent)
     if not graph.slots:  # one worker
         return nothing
     place = collectives.index(axis)
@@ -91,18 +91,18 @@ def listen(
 
     def add(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
         weight, words = message
-        said = codec.decompress(split(words, payload_spec), own)
+        arrived = codec.decompress(split(words, payload_spec), sent)
 
         # Nothing arrived where the weight is 0, and zeros need not decode to a number.
         def term(p: Array, theirs: Array, mine: Array) -> Array:
             difference = weight.astype(mine.dtype) * (theirs - mine)
             return p + jnp.where(weight == 0, 0, difference)
 
-        return jax.tree.map(term, pull, said, own), None
+        return jax.tree.map(term, pull, arrived, sent), None
 
     # One after the other: no more than one neighbour's model is in memory.
-    heard = (weights, jnp.stack(messages))
-    return jax.lax.scan(add, vary_like(nothing, (own, heard)), heard)[0]
+    received = (weights, jnp.stack(messages))
+    return jax.lax.scan(add, vary_like(nothing, (sent, received)), received)[0]
 
 
 def check_contraction(plan: Plan, params: Tree, method: str) -> None:

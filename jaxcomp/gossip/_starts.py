@@ -5,7 +5,7 @@ from typing import Any
 import jax
 
 from jaxcomp.base import Axis, Tree
-from jaxcomp.gossip._neighbours import talk
+from jaxcomp.gossip._neighbours import send_compressed
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import lift
 from jaxcomp.starts import among_workers
@@ -33,7 +33,9 @@ def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
 
     def asked(tree: Tree) -> Tree:
         none: Any = codec.init(tree)
-        heard = talk(codec, tree, none, jax.random.key(0), graph.rounds[0], axis)
-        return heard.pull
+        result = send_compressed(
+            codec, tree, none, jax.random.key(0), graph.rounds[0], axis
+        )
+        return result.pull
 
     return among_workers(asked, zeros_like_spec, params, graph.size, axis)

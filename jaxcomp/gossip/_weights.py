@@ -6,7 +6,13 @@ import numpy as np
 
 from jaxcomp.specs import SpecError, suggest
 
-__all__ = ["check_mixing", "fill_own", "is_connected", "mixing_matrix", "spectral_gap"]
+__all__ = [
+    "check_mixing",
+    "fill_diagonal",
+    "is_connected",
+    "mixing_matrix",
+    "spectral_gap",
+]
 
 TOLERANCE = 1e-12  # of sums that are to be 1
 _RULES = ("metropolis", "uniform")
@@ -41,17 +47,17 @@ def mixing_matrix(
     degree = np.maximum(hears.sum(axis=0), hears.sum(axis=1))
     if weights == "uniform":
         degree = np.full(size, degree.max())
-    return fill_own(hears / (1.0 + np.maximum.outer(degree, degree)))
+    return fill_diagonal(hears / (1.0 + np.maximum.outer(degree, degree)))
 
 
-def fill_own(matrix: np.ndarray) -> np.ndarray:
+def fill_diagonal(matrix: np.ndarray) -> np.ndarray:
     """The same matrix with a diagonal that makes each row sum to 1.
 
     Args:
       matrix: [n, n] with a diagonal of zeros.
 
     Example:
-        >>> fill_own(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
+        >>> fill_diagonal(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
         [[0.75, 0.25], [0.25, 0.75]]
     """
     return matrix + np.diag(1.0 - matrix.sum(axis=1))

@@ -3,7 +3,12 @@
 from typing import NamedTuple
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._neighbours import (
+    check_contraction,
+    plus,
+    send_compressed,
+    symmetric_round,
+)
 from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
@@ -59,7 +64,7 @@ def choco(
       Koloskova, Stich and Jaggi, Decentralized Stochastic Optimization and Gossip
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019 (algorithm 2).
     """
-    talks = symmetric_round(graph, "choco")
+    neighbours = symmetric_round(graph, "choco")
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> ChocoState:
@@ -69,16 +74,16 @@ def choco(
         return ChocoState(widen(params), pull, codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: ChocoState, key: Array, program: int
+        params: Tree, updates: Tree, state: ChocoState, key: Array, phase: int
     ) -> Mixed:
         spec = spec_of(params)
         half = plus(widen(params), widen(updates))
         unknown = cast_like(plus(half, state.public, -1), spec)
-        heard = talk(codec, unknown, state.codec, key, talks, axis)
-        public = plus(state.public, heard.own)
-        pull = plus(state.pull, heard.pull)
-        info = heard.info._replace(residual_norm=heard.info.unsent_norm)
-        new = ChocoState(public, pull, heard.state)
+        result = send_compressed(codec, unknown, state.codec, key, neighbours, axis)
+        public = plus(state.public, result.sent)
+        pull = plus(state.pull, result.pull)
+        info = result.info._replace(residual_norm=result.info.unsent_norm)
+        new = ChocoState(public, pull, result.state)
         return Mixed(plus(widen(updates), pull, step_size(spec)), new, info)
 
     return Mixer(

@@ -7,7 +7,12 @@ import jax
 from jaxcomp import collectives
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
 from jaxcomp.coding.message import fuse, split
-from jaxcomp.gossip._neighbours import check_contraction, listen, plus, symmetric_round
+from jaxcomp.gossip._neighbours import (
+    check_contraction,
+    plus,
+    pull_of_neighbours,
+    symmetric_round,
+)
 from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip.topology import Topology
@@ -57,7 +62,7 @@ def choco_overlapped(
       Koloskova, Lin, Stich and Jaggi, Decentralized Deep Learning with Arbitrary
       Communication Compression, arXiv:1907.09356, 2020.
     """
-    talks = symmetric_round(graph, "choco_overlapped")
+    neighbours = symmetric_round(graph, "choco_overlapped")
     codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
 
     def init(params: Tree) -> OverlappedState:
@@ -71,7 +76,7 @@ def choco_overlapped(
         return OverlappedState(start, pull, fuse(payload), state)
 
     def mix(
-        params: Tree, updates: Tree, state: OverlappedState, key: Array, program: int
+        params: Tree, updates: Tree, state: OverlappedState, key: Array, phase: int
     ) -> Mixed:
         spec = spec_of(params)
         payload_spec = jax.eval_shape(
@@ -79,7 +84,9 @@ def choco_overlapped(
         )
         arrived = codec.decompress(split(state.outgoing, payload_spec), state.public)
         public = plus(state.public, arrived)
-        news = listen(codec, state.outgoing, payload_spec, arrived, talks, axis)
+        news = pull_of_neighbours(
+            codec, state.outgoing, payload_spec, arrived, neighbours, axis
+        )
         pull = plus(state.pull, news)
         change = plus(widen(updates), pull, step_size(spec))
 

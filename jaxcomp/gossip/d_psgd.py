@@ -1,7 +1,7 @@
 """D-PSGD: average whole models with the neighbours, without compression."""
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import plus, talk
+from jaxcomp.gossip._neighbours import plus, send_compressed
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import SpecError
@@ -34,12 +34,10 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         raise SpecError(message)
     codec = lift(plan)
 
-    def mix(
-        params: Tree, updates: Tree, state: State, key: Array, program: int
-    ) -> Mixed:
+    def mix(params: Tree, updates: Tree, state: State, key: Array, phase: int) -> Mixed:
         half = plus(params, updates)
-        heard = talk(codec, half, state, key, graph.rounds[program], axis)
-        return Mixed(plus(widen(updates), heard.pull), heard.state, heard.info)
+        result = send_compressed(codec, half, state, key, graph.rounds[phase], axis)
+        return Mixed(plus(widen(updates), result.pull), result.state, result.info)
 
     return Mixer(
         f"d_psgd on {graph.name}",

@@ -3,7 +3,12 @@
 from typing import NamedTuple
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._neighbours import (
+    check_contraction,
+    plus,
+    send_compressed,
+    symmetric_round,
+)
 from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
@@ -45,7 +50,7 @@ def dcd_psgd(
       Tang et al., Communication Compression for Decentralized Training,
       arXiv:1803.06443, 2018 (algorithm 1).
     """
-    talks = symmetric_round(graph, "dcd_psgd")
+    neighbours = symmetric_round(graph, "dcd_psgd")
     codec = lift(plan)
 
     def init(params: Tree) -> DcdState:
@@ -55,12 +60,12 @@ def dcd_psgd(
         return DcdState(pull, codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: DcdState, key: Array, program: int
+        params: Tree, updates: Tree, state: DcdState, key: Array, phase: int
     ) -> Mixed:
         change = cast_like(plus(state.pull, widen(updates)), spec_of(params))
-        heard = talk(codec, change, state.codec, key, talks, axis)
-        new = DcdState(plus(state.pull, heard.pull), heard.state)
-        return Mixed(heard.own, new, heard.info)
+        result = send_compressed(codec, change, state.codec, key, neighbours, axis)
+        new = DcdState(plus(state.pull, result.pull), result.state)
+        return Mixed(result.sent, new, result.info)
 
     return Mixer(
         f"{name} on {graph.name}, {codec.name}",

@@ -3,7 +3,12 @@
 from typing import NamedTuple
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._neighbours import (
+    check_contraction,
+    plus,
+    send_compressed,
+    symmetric_round,
+)
 from jaxcomp.gossip._step_size import StepSize
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
@@ -50,7 +55,7 @@ def deep_squeeze(
       Tang et al., DeepSqueeze: Decentralization Meets Error-Compensated Compression,
       arXiv:1907.07346, 2019.
     """
-    talks = symmetric_round(graph, "deep_squeeze")
+    neighbours = symmetric_round(graph, "deep_squeeze")
     codec = lift(plan)
 
     def init(params: Tree) -> SqueezeState:
@@ -60,15 +65,15 @@ def deep_squeeze(
         return SqueezeState(error, codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: SqueezeState, key: Array, program: int
+        params: Tree, updates: Tree, state: SqueezeState, key: Array, phase: int
     ) -> Mixed:
         half = plus(widen(params), widen(updates))
         given = plus(half, state.error)
         message = cast_like(given, spec_of(params))
-        heard = talk(codec, message, state.codec, key, talks, axis)
-        new = SqueezeState(plus(given, heard.own, -1), heard.state)
-        info = heard.info._replace(residual_norm=heard.info.unsent_norm)
-        return Mixed(plus(widen(updates), heard.pull, gamma), new, info)
+        result = send_compressed(codec, message, state.codec, key, neighbours, axis)
+        new = SqueezeState(plus(given, result.sent, -1), result.state)
+        info = result.info._replace(residual_norm=result.info.unsent_norm)
+        return Mixed(plus(widen(updates), result.pull, gamma), new, info)
 
     return Mixer(
         f"{name} on {graph.name}, {codec.name}",

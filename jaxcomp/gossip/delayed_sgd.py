@@ -54,7 +54,7 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return DelayedState(server, codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: DelayedState, key: Array, program: int
+        params: Tree, updates: Tree, state: DelayedState, key: Array, phase: int
     ) -> Mixed:
         spec, place = spec_of(updates), collectives.index(axis)
         own_key = jax.random.fold_in(key, place)
@@ -63,21 +63,21 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         share = 1 / messages.shape[0]
 
         def add(carry: Any, message: tuple[Array, Array]) -> tuple[Any, None]:
-            server, own = carry
+            server, model = carry
             turn, words = message
-            said = codec.decompress(split(words, spec_of(payload)), server)
-            server = plus(server, said, share)
-            mine = jax.tree.map(
-                lambda s, o: jnp.where(turn == place, s, o), server, own
+            arrived = codec.decompress(split(words, spec_of(payload)), server)
+            server = plus(server, arrived, share)
+            model = jax.tree.map(
+                lambda s, m: jnp.where(turn == place, s, m), server, model
             )
-            return (server, mine), None
+            return (server, model), None
 
         turns = jnp.arange(messages.shape[0])
         start = (state.server, state.server)
-        (server, own), _ = jax.lax.scan(add, start, (turns, messages))
+        (server, model), _ = jax.lax.scan(add, start, (turns, messages))
         info = measure(updates, codec.decompress(payload, spec), codec, payload)
         new = DelayedState(server, codec_state)
-        return Mixed(plus(own, widen(params), -1), new, info)
+        return Mixed(plus(model, widen(params), -1), new, info)
 
     return Mixer(
         f"delayed_sgd of {graph.size} workers, {codec.name}",

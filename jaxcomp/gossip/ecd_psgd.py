@@ -5,7 +5,12 @@ from typing import NamedTuple
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._neighbours import (
+    check_contraction,
+    plus,
+    send_compressed,
+    symmetric_round,
+)
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.infos import figure_names
 from jaxcomp.scope import Plan, lift
@@ -47,7 +52,7 @@ def ecd_psgd(
       Tang et al., Communication Compression for Decentralized Training,
       arXiv:1803.06443, 2018 (algorithm 2).
     """
-    talks = symmetric_round(graph, "ecd_psgd")
+    neighbours = symmetric_round(graph, "ecd_psgd")
     codec = lift(plan)
 
     def init(params: Tree) -> EcdState:
@@ -56,16 +61,16 @@ def ecd_psgd(
         return EcdState(jnp.int32(0), widen(params), codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: EcdState, key: Array, program: int
+        params: Tree, updates: Tree, state: EcdState, key: Array, phase: int
     ) -> Mixed:
         step = state.step + 1
         t = step.astype(jnp.float32)
         change = plus(plus(state.heard, widen(updates)), widen(params), -1)  # x' - x
         overshot = cast_like(plus(widen(params), change, t / 2), spec_of(params))
-        heard = talk(codec, overshot, state.codec, key, talks, axis)
-        news = plus(plus(heard.own, heard.pull), state.heard, -1)
-        new = EcdState(step, plus(state.heard, news, 2 / t), heard.state)
-        return Mixed(change, new, heard.info)
+        result = send_compressed(codec, overshot, state.codec, key, neighbours, axis)
+        news = plus(plus(result.sent, result.pull), state.heard, -1)
+        new = EcdState(step, plus(state.heard, news, 2 / t), result.state)
+        return Mixed(change, new, result.info)
 
     return Mixer(
         f"{name} on {graph.name}, {codec.name}",

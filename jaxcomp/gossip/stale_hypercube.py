@@ -59,14 +59,14 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table, way)
 
     def mix(
-        params: Tree, updates: Tree, state: CubeState, key: Array, program: int
+        params: Tree, updates: Tree, state: CubeState, key: Array, phase: int
     ) -> Mixed:
         place, step = collectives.index(axis), state.step + 1
         stamps = state.stamps.at[place].set(step)
         table = jax.tree.map(
             lambda rows, u: rows.at[place].set(u), state.table, widen(updates)
         )
-        for slot in graph.rounds[program].slots:
+        for slot in graph.rounds[phase].slots:
             words = collectives.permute(fuse((stamps, table)), slot.pairs, axis)
             their_stamps, their_table = split(words, spec_of((stamps, table)))
             fresher = their_stamps > stamps

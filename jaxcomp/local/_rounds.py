@@ -12,7 +12,7 @@ from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, widen
 
-__all__ = ["Outer", "RoundState", "nesterov", "plain", "rounds"]
+__all__ = ["Outer", "RoundState", "nesterov", "rounds", "scaled_mean"]
 
 Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]  # (mean, state) -> (step, state)
 
@@ -66,12 +66,12 @@ def rounds(
         )
 
     def mix(
-        params: Tree, updates: Tree, state: RoundState, key: Array, program: int
+        params: Tree, updates: Tree, state: RoundState, key: Array, phase: int
     ) -> Mixed:
         later = ticked(state)  # of exchanges whose turn it is not
-        if program == 0:
+        if phase == 0:
             return Mixed(widen(updates), later, _silence(exchange))
-        i = program - 1
+        i = phase - 1
         spec = _cut(spec_of(params), fragments)[i]
         before = _cut(widen(params), fragments)[i]
         half = jax.tree.map(jnp.add, before, _cut(widen(updates), fragments)[i])
@@ -101,7 +101,7 @@ def rounds(
     )
 
 
-def plain(rate: float) -> Outer:
+def scaled_mean(rate: float) -> Outer:
     """The step is rate times the mean difference."""
     return lambda mean, state: (jax.tree.map(lambda d: rate * d, mean), state)
 

@@ -1,7 +1,7 @@
 """SparseLoCo: few elements of what was learnt, with error feedback for momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import plain, rounds
+from jaxcomp.local._rounds import rounds, scaled_mean
 from jaxcomp.memory._common import Factor
 from jaxcomp.memory.error_feedback import error_feedback
 from jaxcomp.specs import Count, Positive, SpecError, method
@@ -51,4 +51,4 @@ def sparse_loco(
         )
         raise SpecError(message)
     with_feedback = error_feedback(exchange, decay, allow)
-    return rounds(with_feedback, plain(rate), h, fragments, title=name)
+    return rounds(with_feedback, scaled_mean(rate), h, fragments, title=name)

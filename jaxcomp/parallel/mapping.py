@@ -113,8 +113,8 @@ def shard_map(
     of_marked_parts = partition(0, axis or entry(tuple(names)))
 
     def on_pairs(*pairs: Any) -> Any:
-        own = [of_marked(lambda x: x[0], _joined(pair)) for pair in pairs]
-        return _pair(of_marked(lambda x: x[None], step(*own)))
+        slices = [of_marked(lambda x: x[0], _joined(pair)) for pair in pairs]
+        return _pair(of_marked(lambda x: x[None], step(*slices)))
 
     mapped = jax.shard_map(
         on_pairs,
@@ -232,8 +232,8 @@ def _shard_map(
     assert workers.mesh is not None
 
     def local(*args: Any) -> Any:
-        own = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
-        result = step(*own)
+        slices = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
+        result = step(*slices)
         return by_axis(lambda axis, x: x if axis is None else x[None], out_axes, result)
 
     def specs_of(axis_tree: Any) -> Any:

@@ -53,7 +53,7 @@ def kinds_of(
     batch: tuple[Any, ...],
     mesh: Mesh,
     data: tuple[str, ...],
-    own: bool = False,
+    has_own: bool = False,
 ) -> list[Any]:
     """Of each leaf of a batch: 0 if it is divided, None if all workers get it whole.
 
@@ -62,7 +62,7 @@ def kinds_of(
       batch: the arguments.
       mesh: on which they live.
       data: the axes of the workers.
-      own: whether it may hold "own", of what has an axis of workers in front.
+      has_own: whether in_axes may say "own", of what has an axis of workers in front.
     """
     workers = workers_of(mesh, data)
     kinds = []
@@ -75,9 +75,9 @@ def kinds_of(
         kinds.extend([axis] * len(leaves))
         if axis is None:
             return
-        is_own = own and axis == "own"
+        is_own = has_own and axis == "own"
         if axis != 0 and not is_own:
-            valid = "0, 'own' and None" if own else "0 and None"
+            valid = "0, 'own' and None" if has_own else "0 and None"
             raise ValueError(f"in_axes holds {valid}, not {axis!r}")
         for label, x in zip(labels, leaves, strict=False):
             if not _is_array(x):

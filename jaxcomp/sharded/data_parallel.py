@@ -21,7 +21,7 @@ from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
 from jaxcomp.sharded.cuts import entry, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
 from jaxcomp.sharded.layout import Layout, in_parts, layouts
-from jaxcomp.sharded.models import own
+from jaxcomp.sharded.models import without_axis
 from jaxcomp.transform import DistributedState, distributed
 from jaxcomp.trees import label_of
 
@@ -121,7 +121,7 @@ def data_parallel(
         structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
-            shards = own(grads)
+            shards = without_axis(grads)
             shards = instead_of_bad(shards, _all_finite(shards, plan))
 
             def update(layout: Layout, state: State, key: Any) -> tuple[Tree, State]:

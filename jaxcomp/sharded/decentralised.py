@@ -131,7 +131,7 @@ def decentralised(
     ) -> Callable[..., tuple[Any, Tree]]:
         def call(models: Tree, *batch: Any) -> tuple[Any, Tree]:
             of_one(models, mesh, data)
-            kinds = kinds_of(in_axes, batch, mesh, data, own=True)
+            kinds = kinds_of(in_axes, batch, mesh, data, has_own=True)
             own = ["own"] * len(jax.tree.leaves(models))
             return each_worker(grad_fn, (models, *batch), own + kinds, mesh, data)
 

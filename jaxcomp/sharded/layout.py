@@ -52,16 +52,18 @@ class Layout(NamedTuple):
         kept = [x if i in self.members else None for i, x in enumerate(leaves)]
         return jax.tree.unflatten(structure, kept)
 
-    def own(self, stored: State) -> State:
+    def on_device(self, stored: State) -> State:
         """A device's state, from its piece of the global arrays."""
         return jax.tree.map(
             lambda place, x: x.reshape(x.shape[place.leading :]), self.places, stored
         )
 
-    def stored(self, own: State) -> State:
+    def stored(self, state: State) -> State:
         """A device's piece of the global arrays, from its state."""
         return jax.tree.map(
-            lambda place, x: x.reshape((1,) * place.leading + x.shape), self.places, own
+            lambda place, x: x.reshape((1,) * place.leading + x.shape),
+            self.places,
+            state,
         )
 
 
@@ -89,8 +91,12 @@ def layouts(
         layout = Layout(cut, members, places=())
         part = layout.part(shards)
         state = jax.eval_shape(init, part)
-        like = jax.tree.unflatten(jax.tree.structure(part), [specs[i] for i in members])
-        result.append(layout._replace(places=_places(state, part, like, cut, data)))
+        cuts_of_part = jax.tree.unflatten(
+            jax.tree.structure(part), [specs[i] for i in members]
+        )
+        result.append(
+            layout._replace(places=_places(state, part, cuts_of_part, cut, data))
+        )
     return result
 
 
@@ -116,7 +122,7 @@ def in_parts(
         key = jax.random.key(seed)
         if layout.cut:  # shards of a tensor draw apart
             key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
-        part, state = update(layout, layout.own(stored), key)
+        part, state = update(layout, layout.on_device(stored), key)
         leaves |= zip(layout.members, jax.tree.leaves(part), strict=True)
         after.append(layout.stored(state))
     whole = [leaves[place] for place in range(len(leaves))]
@@ -136,8 +142,8 @@ def _places(
     shapes = [leaf.shape for leaf in jax.tree.leaves(part)]
 
     def like_params(node: Any) -> bool:
-        leaves, own = jax.tree.flatten(node)
-        return own == structure and [leaf.shape for leaf in leaves] == shapes
+        leaves, found = jax.tree.flatten(node)
+        return found == structure and [leaf.shape for leaf in leaves] == shapes
 
     def is_whole(node: Any) -> bool:
         return is_per_worker(node) or is_clock(node) or like_params(node)

@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec as P
 from jaxcomp.base import Mixer, PerWorker, State, Tree
 from jaxcomp.sharded.data_parallel import Comm
 from jaxcomp.sharded.layout import Layout, in_parts, layouts
-from jaxcomp.sharded.models import in_front, of_one, own, stacked
+from jaxcomp.sharded.models import in_front, of_one, with_axis, without_axis
 from jaxcomp.transform import mixing
 
 __all__ = ["OnMesh", "on_mesh"]
@@ -47,7 +47,9 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
 
         def on_device(models: Tree) -> tuple[State, ...]:
             # Under the axis, where workers ask for each other's starts.
-            return tuple(x.stored(link.init(x.part(own(models)))) for x in plan)
+            return tuple(
+                x.stored(link.init(x.part(without_axis(models)))) for x in plan
+            )
 
         mapped = jax.shard_map(
             on_device,
@@ -65,14 +67,14 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
         def on_device(
             updates: Tree, models: Tree, links: tuple[State, ...]
         ) -> tuple[Tree, tuple[State, ...]]:
-            given, params = own(updates), own(models)
+            given, params = without_axis(updates), without_axis(models)
 
             def of_part(layout: Layout, state: Any, key: Any) -> tuple[Tree, State]:
                 parts = layout.part(given), state, layout.part(params)
                 return link.update(*parts, key=key)
 
             whole, after = in_parts(plan, links, seed, structure, of_part)
-            return stacked(whole), after
+            return with_axis(whole), after
 
         of_models = in_front(models, comm.specs, data)
         of_links = tuple(x.specs for x in plan)

@@ -11,16 +11,24 @@ from jaxcomp.sharded.cuts import OWN, entry, spec_of_model, spec_of_param
 from jaxcomp.sharded.data_axes import workers_of
 from jaxcomp.trees import label_of
 
-__all__ = ["in_front", "of_one", "own", "put", "specs_of", "spread", "stacked"]
+__all__ = [
+    "in_front",
+    "of_one",
+    "put",
+    "specs_of",
+    "spread",
+    "with_axis",
+    "without_axis",
+]
 
 
-def own(tree: Tree) -> Tree:
-    """A device's part of what workers have of their own, without their axis."""
+def without_axis(tree: Tree) -> Tree:
+    """A device's slice of each array, without the axis of workers in front."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
-def stacked(tree: Tree) -> Tree:
-    """The inverse of `own`."""
+def with_axis(tree: Tree) -> Tree:
+    """The inverse of `without_axis`."""
     return jax.tree.map(lambda x: x[None], tree)
 
 
@@ -47,7 +55,7 @@ def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
     specs = [spec_of_param(path, leaf, mesh, data, why=OWN) for path, leaf in pairs]
     of_params = jax.tree.unflatten(structure, specs)
     copied = jax.shard_map(
-        stacked,
+        with_axis,
         mesh=mesh,
         in_specs=(of_params,),
         out_specs=in_front(params, tuple(specs), data),

@@ -147,7 +147,7 @@ FAULTS = [
     Fault(
         "dgc masks what is charged for others",
         "jaxcomp/memory/dgc.py",
-        "out = step.sent if step.own is None else step.own",
+        "out = step.sent if step.own_sent is None else step.own_sent",
         "out = step.sent",
         "tests/memory/test_together.py::test_masking_clears_what_went_out",
     ),
@@ -177,7 +177,7 @@ FAULTS = [
     Fault(
         "choco believes that all of its message arrived",
         "jaxcomp/gossip/choco.py",
-        "public = plus(state.public, heard.own)",
+        "public = plus(state.public, result.sent)",
         "public = plus(state.public, widen(unknown))",
         "tests/gossip/test_algorithms.py::test_it_equals_the_reference",
     ),
@@ -366,7 +366,7 @@ FAULTS = [
     Fault(
         "a mixer on a mesh is told of other starts",
         "jaxcomp/sharded/mixers.py",
-        "link.init(x.part(own(models)))",
+        "link.init(x.part(without_axis(models)))",
         "link.init(x.part(jax.tree.map(lambda m: 0 * m[0], models)))",
         "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
