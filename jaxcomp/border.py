@@ -93,12 +93,11 @@ def check_differs(tree: Tree, axis: Any, otherwise: str) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if not names <= varies_over(leaf):
             where = name_of(path)
-            message = (
+            raise ValueError(
                 f"{where or 'what is given'} is the same on all workers of {axis!r}: "
                 f"{otherwise} jax.lax.pcast(params, {axis!r}, to='varying'). Zeros "
                 "that merely happen to be equal take the same pcast"
             )
-            raise ValueError(message)
 
 
 def check_whole(params: Tree, otherwise: str) -> None:
@@ -130,20 +129,18 @@ def check_fit(init: Callable[[Tree], State], tree: Tree, state: State) -> None:
     fresh = jax.eval_shape(init, tree)
     pairs, structure = jax.tree_util.tree_flatten_with_path(fresh)
     if jax.tree.structure(state) != structure:
-        message = (
+        raise ValueError(
             "the state is not the one of these gradients and this method: `init` is "
             "given the params that gradients are taken of"
         )
-        raise ValueError(message)
     for (path, wanted), found in zip(pairs, jax.tree.leaves(state), strict=True):
         if wanted.shape != jnp.shape(found):
-            message = (
+            raise ValueError(
                 f"{label_of(path)} of the state has the shape {jnp.shape(found)}, and "
                 f"with these gradients it is {wanted.shape}: the state is of other "
                 "params, or it was given to the workers twice, as by `spread` and "
                 "flax.jax_utils.replicate"
             )
-            raise ValueError(message)
 
 
 def is_masked(node: Any) -> bool:

@@ -76,11 +76,10 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
             check_state(state)
         others = _others(path)
         if others:
-            message = (
+            raise CheckpointError(
                 f"{path} holds other things, or a damaged checkpoint: {others[0]!r}. "
                 "Take another folder, or remove that"
             )
-            raise CheckpointError(message)
 
     on_all_processes(check)
     write(path, state)
@@ -167,9 +166,7 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
 
 
 def read(
-    folder: Path,
-    like: Tree,
-    renamed: Callable[[str], str | None] = lambda name: name,
+    folder: Path, like: Tree, renamed: Callable[[str], str | None] = lambda name: name
 ) -> Tree:
     """The state of a whole checkpoint.
 
@@ -181,11 +178,10 @@ def read(
     ocp, wanted = _orbax(), leaves.by_name(like)
     version, found = files.format_of(folder) or 1, files.listed(folder) & set(_ARRAYS)
     if version > FORMAT:
-        message = (
+        raise CheckpointError(
             f"{folder} was written by a later jaxcomp, in format {version}; this one "
             f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
         )
-        raise CheckpointError(message)
     if len(found) != 1:
         raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
     reported = leaves.reports(like)

@@ -49,11 +49,10 @@ class Part(NamedTuple):
         """
         workers = size(self.axis)
         if workers % self.per_host:
-            message = (
+            raise ValueError(
                 f"hierarchical: {workers} workers are not a multiple of "
                 f"per_host={self.per_host}"
             )
-            raise ValueError(message)
         table = np.arange(workers).reshape(-1, self.per_host)
         return (table if self.inside else table.T).tolist()
 
@@ -180,13 +179,12 @@ def _over(
     if not isinstance(axis, Part):
         return collective(tree, axis)
     if is_typed(axis.axis):
-        message = (
+        raise ValueError(
             f"jax.shard_map with check_vma=True has no collectives of parts of an axis "
             f"such as {axis.axis!r}. Make a mesh of two axes, hosts and the workers of "
             "one, and build hierarchical with both: axis=('hosts', 'local'); or say "
             "check_vma=False"
         )
-        raise ValueError(message)
     groups = axis.groups()
 
     def grouped(tree: Tree) -> Tree:

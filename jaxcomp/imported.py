@@ -73,11 +73,10 @@ def _attribute(module: str, name: str, what: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
             raise  # it is there, and imports something that is not
-        message = (
+        raise SpecError(
             f"{what}: there is no module {error.name!r}. Install it, or put the folder "
             "that holds it into the environment variable PYTHONPATH"
-        )
-        raise SpecError(message) from None
+        ) from None
     value = getattr(found, name, None)
     if callable(value):
         return value

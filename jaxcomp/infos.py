@@ -6,12 +6,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Info, Payload, Tree
 from jaxcomp.trees import norm, spec_of, widen
 
-__all__ = [
-    "figure_names",
-    "measure",
-    "nothing_lost",
-    "report",
-]
+__all__ = ["figure_names", "measure", "nothing_lost", "report"]
 
 
 def measure(

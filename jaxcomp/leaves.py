@@ -64,11 +64,10 @@ def by_name(state: Tree) -> dict[str, Any]:
         elif is_key(leaf):
             name += f": {leaf.dtype}"
         if name in named:
-            message = (
+            raise CheckpointError(
                 f"two arrays of the state would be stored as {name!r}, one of them at "
                 f"{jax.tree_util.keystr(path)}: rename it, for one would be lost"
             )
-            raise CheckpointError(message)
         named[name] = leaf
     return named
 
@@ -129,11 +128,10 @@ def check_fit(like: dict[str, Any], stored: dict[str, Stored], where: Any) -> No
     """
     for name, leaf in like.items():
         if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None:
-            message = (
+            raise CheckpointError(
                 f"nothing says where {name} is to live: give the freshly built state "
                 "itself, or jax.ShapeDtypeStruct(shape, dtype, sharding=...)"
             )
-            raise CheckpointError(message)
     differences = [f"only in the checkpoint: {n}" for n in stored if n not in like]
     differences += [f"only in this run: {n}" for n in like if n not in stored]
     differences += [
@@ -268,11 +266,10 @@ def _exactly(name: str, got: np.ndarray, dtype: Any) -> np.ndarray:
     with np.errstate(all="ignore"):
         result = got.astype(dtype)
     if not np.array_equal(result, got, equal_nan=jnp.issubdtype(dtype, jnp.inexact)):
-        message = (
+        raise CheckpointError(
             f"{name}: checkpoint {got.dtype} {got.item()}, which {dtype}, as it is in "
             "this run, does not hold"
         )
-        raise CheckpointError(message)
     return result
 
 
@@ -297,8 +294,7 @@ def _check_dtype(name: str, dtype: Any) -> None:
     try:
         tensorstore.dtype(np.dtype(dtype).name)
     except (TypeError, ValueError):
-        message = (
+        raise CheckpointError(
             f"{name} is of dtype {dtype}, which orbax cannot write: give it another "
             "one before, such as int8 or float32"
-        )
-        raise CheckpointError(message) from None
+        ) from None

@@ -147,17 +147,14 @@ def _check_of_no_use(
         name = compressor if isinstance(compressor, str) else compressor.name
         given = f"the compressor {name!r}"
     if given:
-        message = (
+        raise SpecError(
             f"{exchange.name!r} has no use for {given}: it has a way of its own, or is "
             "built already. Leave it out, or take an exchange such as 'gather'"
         )
-        raise SpecError(message)
 
 
 def _plan(
-    compressor: str | Compressor,
-    scope: str | Plan,
-    policy: Sequence[tuple[str, str]],
+    compressor: str | Compressor, scope: str | Plan, policy: Sequence[tuple[str, str]]
 ) -> str | Plan:
     """The scope, or the plan that a policy makes in its place."""
     if not policy:

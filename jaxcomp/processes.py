@@ -66,12 +66,11 @@ def check_alike(values: dict[str, Any]) -> None:
         n for n, column in zip(local, rows.T, strict=True) if len({*column}) > 1
     ]
     if differing:
-        message = (
+        raise CheckpointError(
             f"{differing[0]} differs between processes, and is on no device that they "
             "share, so that one process's would be kept for all: make it a global "
             "array, as jaxcomp.parallel.place does"
         )
-        raise CheckpointError(message)
 
 
 def is_local(sharding: Any) -> bool:

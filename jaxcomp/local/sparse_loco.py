@@ -45,10 +45,9 @@ def sparse_loco(
       arXiv:2508.15706, 2025.
     """
     if exchange.held:
-        message = (
+        raise SpecError(
             f"sparse_loco has error feedback of its own, and {exchange.name!r} keeps "
             "something too: set memory to 'none'"
         )
-        raise SpecError(message)
     with_feedback = error_feedback(exchange, decay, allow)
     return rounds(with_feedback, scaled_mean(rate), h, fragments, title=name)

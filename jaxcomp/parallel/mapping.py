@@ -146,11 +146,10 @@ def _checked(argument: Tree) -> tuple[Tree, list[PerWorker]]:
     rest, marked = _pair(argument)
     # Of the state of an exchange, some parts are single numbers.
     if any(np.ndim(x) == 0 for x in jax.tree.leaves(marked)):
-        message = (
+        raise ValueError(
             "state that is each worker's own has no axis of workers: call "
             "state = jaxcomp.parallel.spread(state) once, before the loop"
         )
-        raise ValueError(message)
     return rest, marked
 
 
@@ -162,13 +161,12 @@ def _check_axes(in_axes: Any, args: tuple[Any, ...]) -> None:
             continue
         for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
             if np.ndim(leaf) == 0:
-                message = (
+                raise ValueError(
                     f"{label_of(path)} has no axis of workers, and in_axes says 0 of "
                     "the argument that holds it. What `spread` returns is for "
                     "in_axes=None; in a loop that replicates all of its state give "
                     "that one to flax.jax_utils.replicate in place of `spread`"
                 )
-                raise ValueError(message)
 
 
 def _joined(pair: tuple[Tree, list[PerWorker]]) -> Tree:

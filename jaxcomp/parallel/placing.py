@@ -63,13 +63,12 @@ def _marked(tree: Tree) -> list[PerWorker]:
 
     def is_whole(node: Any) -> bool:
         if isinstance(node, Mapping) and node.keys() >= _REPORT:
-            message = (
+            raise TypeError(
                 "this state was turned into plain dicts, one with the keys "
                 f"{sorted(map(str, node))}, and nothing there marks what is each "
                 "worker's own, such as residuals. Take the state as optax made it: "
                 "tx.init(params), TrainState.opt_state, nnx.Optimizer.opt_state"
             )
-            raise TypeError(message)
         return is_per_worker(node)
 
     return [n for n in jax.tree.leaves(tree, is_leaf=is_whole) if is_per_worker(n)]

@@ -65,8 +65,7 @@ def setup(
         raise UserError(f"workers is at least 1, not {workers}")
     processes = _start_distributed(coordinator, processes, process, mapper)
     if workers is not None and workers % processes:
-        message = f"{workers} workers do not divide over {processes} processes"
-        raise UserError(message)
+        raise UserError(f"{workers} workers do not divide over {processes} processes")
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
     if workers is not None:
@@ -74,12 +73,11 @@ def setup(
     devices = jax.devices()
     count = workers or len(devices)
     if count > len(devices):
-        message = (
+        raise UserError(
             f"{count} workers need {count} devices and there are {len(devices)}. "
             f"Use mapper='vmap' to simulate them on one device, or call "
             "jaxcomp.parallel.setup before anything else touches jax"
         )
-        raise UserError(message)
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
 
 
@@ -96,12 +94,11 @@ def _start_distributed(
         index = environment("JAXCOMP_PROCESS", "") if process is None else process
         process = int(index)
     except ValueError:
-        message = (
+        raise UserError(
             f"coordinator {coordinator} needs the number of processes and the index "
             "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
             "JAXCOMP_PROCESS"
-        )
-        raise UserError(message) from None
+        ) from None
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
     if not 0 <= process < processes:

@@ -40,12 +40,11 @@ def check_axes(
             hint = suggest(name, mesh.axis_names)
             raise ValueError(f"the mesh has no axis {name!r}. {hint}")
     if axis not in (data, entry(data)):
-        message = (
+        raise ValueError(
             f"{does} over {axis!r}, and batches are divided over {entry(data)!r}: "
             f"build it by make_{kind}(..., axis={entry(data)!r}), or say axis= where "
             "you name the mesh"
         )
-        raise ValueError(message)
 
 
 def kinds_of(
@@ -84,18 +83,16 @@ def kinds_of(
                 continue
             shape = x.shape
             if is_own and shape[:1] != (workers,):
-                message = (
+                raise ValueError(
                     f"{label}, of shape {shape}, has no axis of {workers} workers in "
                     "front, as in_axes says by 'own'"
                 )
-                raise ValueError(message)
             if not shape or shape[0] % workers:
-                message = (
+                raise ValueError(
                     f"{label}, of shape {shape}, does not divide over {workers} "
                     "workers along its first axis. in_axes says None of what all "
                     "workers get whole, as in in_axes=(0, None)"
                 )
-                raise ValueError(message)
 
     # Into a list: other people's nodes take nothing but arrays.
     jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)

@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Array, Exchange, State, Tree
 from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
-from jaxcomp.sharded.cuts import entry, spec_of_param
+from jaxcomp.sharded.cuts import entry, on_devices, put, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
-from jaxcomp.sharded.layout import Layout, in_parts, layouts
+from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
 from jaxcomp.sharded.models import without_axis
 from jaxcomp.transform import DistributedState, distributed
 from jaxcomp.trees import label_of
@@ -99,20 +99,9 @@ def data_parallel(
         _check_differentiable(pairs)
         specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
         plan = layouts(link.init, params, specs, mesh, data)
-
-        def on_device(params: Tree) -> tuple[State, ...]:
-            return tuple(x.stored(link.init(x.part(params))) for x in plan)
-
-        spec_tree = jax.tree.unflatten(structure, specs)
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), spec_tree)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(spec_tree,),
-            out_specs=tuple(x.specs for x in plan),
-            check_vma=False,
-        )
-        return Comm(jax.jit(mapped)(jax.device_put(params, shardings)), specs)
+        of_params = jax.tree.unflatten(structure, specs)
+        placed = put(params, of_params, mesh)
+        return Comm(first_states(link.init, plan, placed, of_params, mesh), specs)
 
     def exchanged(grads: Tree, comm: Comm) -> tuple[Tree, Comm]:
         """The second stage; grads have a leading axis of workers."""
@@ -134,14 +123,8 @@ def data_parallel(
         of_means = jax.tree.unflatten(structure, comm.specs)
         of_grads = jax.tree.map(lambda spec: P(entry(data), *spec), of_means)
         of_links = tuple(x.specs for x in plan)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(of_grads, of_links),
-            out_specs=(of_means, of_links),
-            check_vma=False,  # types know no parts of an axis
-        )
-        means, links = mapped(grads, comm.links)
+        specs = (of_grads, of_links), (of_means, of_links)
+        means, links = on_devices(on_device, mesh, *specs)(grads, comm.links)
         return means, Comm(links, comm.specs)
 
     def averaged(
@@ -173,33 +156,30 @@ def _check_differentiable(pairs: list[Any]) -> None:
     """Refuse what has no gradient."""
     for path, leaf in pairs:
         if hasattr(leaf, "dtype") and not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            message = (
+            raise TypeError(
                 f"{label_of(path)} is of {leaf.dtype}, and has no gradient: `init` is "
                 "given the params that gradients are taken of"
             )
-            raise TypeError(message)
 
 
 def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """The arguments after `comm`; refuses them in another order."""
     if not isinstance(comm, Comm) or not args:
-        message = (
+        raise TypeError(
             f"given are {1 + len(args)} arguments, the first a {type(comm).__name__}: "
             "call it as (comm, params, *batch), comm as `init` returned it"
         )
-        raise TypeError(message)
     return args
 
 
 def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
     """Refuse a loss without a batch: each worker would compute all of it."""
     if in_axes == 0 and not jax.tree.leaves(batch):
-        message = (
+        raise ValueError(
             "no batch is given: a loss that closes over it gets all of it on every "
             "worker. Make it an argument: value_and_grad(lambda p, x: loss(p, x)), "
             "called with (comm, params, x). Workers that make their data: in_axes=()"
         )
-        raise ValueError(message)
 
 
 def _all_finite(shards: Tree, plan: list[Layout]) -> Array:

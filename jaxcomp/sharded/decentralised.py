@@ -15,18 +15,12 @@ import optax
 from jax.sharding import Mesh
 
 from jaxcomp.base import Mixer, Tree
-from jaxcomp.sharded.cuts import entry
+from jaxcomp.sharded.cuts import entry, put
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of, workers_of
 from jaxcomp.sharded.data_parallel import Comm
 from jaxcomp.sharded.links import of_workers
 from jaxcomp.sharded.mixers import on_mesh
-from jaxcomp.sharded.models import (
-    in_front,
-    of_one,
-    put,
-    specs_of,
-    spread,
-)
+from jaxcomp.sharded.models import in_front, of_one, specs_of, spread
 
 __all__ = ["ChainState", "Decentralised", "decentralised"]
 
@@ -149,8 +143,7 @@ def decentralised(
 def _check_workers(mixer: Mixer, workers: int, data: tuple[str, ...]) -> None:
     """Refuse a graph that has not as many nodes as there are workers."""
     if mixer.workers not in (None, workers):
-        message = (
+        raise ValueError(
             f"{mixer.name}: the graph has {mixer.workers} nodes, and {entry(data)!r} "
             f"has {workers} workers: build it by make_mixer(..., workers={workers})"
         )
-        raise ValueError(message)

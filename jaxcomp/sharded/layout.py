@@ -13,17 +13,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp.base import (
-    Array,
-    PerWorker,
-    State,
-    Tree,
-    is_clock,
-    is_per_worker,
-)
-from jaxcomp.sharded.cuts import axes_of, entry
+from jaxcomp.base import Array, PerWorker, State, Tree, is_clock, is_per_worker
+from jaxcomp.sharded.cuts import axes_of, entry, on_devices
 
-__all__ = ["Layout", "in_parts", "layouts"]
+__all__ = ["Layout", "first_states", "in_parts", "layouts"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,6 +93,30 @@ def layouts(
     return result
 
 
+def first_states(
+    init: Callable[[Tree], State],
+    plan: list[Layout],
+    params: Tree,
+    specs: Tree,
+    mesh: Mesh,
+) -> tuple[State, ...]:
+    """The state of each layout as global arrays, made on the devices that hold it.
+
+    Args:
+      init: from a device's params to its state.
+      plan: from `layouts`.
+      params: global.
+      specs: how params are cut.
+      mesh: on which they live.
+    """
+
+    def on_device(params: Tree) -> tuple[State, ...]:
+        return tuple(layout.stored(init(layout.part(params))) for layout in plan)
+
+    of_states = tuple(layout.specs for layout in plan)
+    return jax.jit(on_devices(on_device, mesh, (specs,), of_states))(params)
+
+
 def in_parts(
     plan: list[Layout],
     links: tuple[State, ...],
@@ -168,11 +185,10 @@ def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
     """Shapes and types of what one device holds."""
     leaves, structure = jax.tree.flatten(params)
     if len(leaves) != len(specs):
-        message = (
+        raise ValueError(
             f"there are {len(leaves)} tensors, and comm was made for {len(specs)}: "
             "call init with the params that gradients are taken of"
         )
-        raise ValueError(message)
     shapes = [
         NamedSharding(mesh, spec).shard_shape(leaf.shape)
         for leaf, spec in zip(leaves, specs, strict=True)

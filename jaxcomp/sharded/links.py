@@ -102,8 +102,7 @@ def _check_extra(extra: dict[str, Any], workers: int) -> None:
     for name, value in extra.items():
         for shape in map(np.shape, jax.tree.leaves(value)):
             if shape[:1] != (workers,):
-                message = (
+                raise ValueError(
                     f"{name}= of update has the shape {shape}: it has an axis of "
                     f"{workers} workers in front, as the losses of value_and_grad have"
                 )
-                raise ValueError(message)

@@ -8,8 +8,9 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Mixer, PerWorker, State, Tree
+from jaxcomp.sharded.cuts import on_devices
 from jaxcomp.sharded.data_parallel import Comm
-from jaxcomp.sharded.layout import Layout, in_parts, layouts
+from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
 from jaxcomp.sharded.models import in_front, of_one, with_axis, without_axis
 from jaxcomp.transform import mixing
 
@@ -43,22 +44,12 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
         return [x._replace(places=x.places.value) for x in plan]
 
     def init(models: Tree, specs: tuple[P, ...]) -> Comm:
-        plan = planned(models, specs)
+        # It runs under the axis, where workers can ask for each other's first models.
+        def of_part(models: Tree) -> State:
+            return link.init(without_axis(models))
 
-        def on_device(models: Tree) -> tuple[State, ...]:
-            # Under the axis, where workers ask for each other's starts.
-            return tuple(
-                x.stored(link.init(x.part(without_axis(models)))) for x in plan
-            )
-
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(in_front(models, specs, data),),
-            out_specs=tuple(x.specs for x in plan),
-            check_vma=False,
-        )
-        return Comm(jax.jit(mapped)(models), specs)
+        plan, of_models = planned(models, specs), in_front(models, specs, data)
+        return Comm(first_states(of_part, plan, models, of_models, mesh), specs)
 
     def update(updates: Tree, comm: Comm, models: Tree) -> tuple[Tree, Comm]:
         plan = planned(models, comm.specs)
@@ -78,13 +69,8 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
 
         of_models = in_front(models, comm.specs, data)
         of_links = tuple(x.specs for x in plan)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(of_models, of_models, of_links),
-            out_specs=(of_models, of_links),
-            check_vma=False,  # types know no parts of an axis
-        )
+        specs = (of_models, of_models, of_links), (of_models, of_links)
+        mapped = on_devices(on_device, mesh, *specs)
         updates, links = mapped(updates, models, comm.links)
         return updates, Comm(links, comm.specs)
 

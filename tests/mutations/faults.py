@@ -93,10 +93,10 @@ FAULTS = [
     # --- Exchanges --------------------------------------------------------------------
     Fault(
         "gather sends every message twice",
-        "jaxcomp/exchanges/gather.py",
-        "collectives.gather(fuse(payload), axis)",
-        "collectives.gather(jax.numpy.tile(fuse(payload), 2), axis)"
-        "[:, : fuse(payload).size]",
+        "jaxcomp/exchanges/_messages.py",
+        "collectives.gather(fuse(tree), axis, alike)",
+        "collectives.gather(jax.numpy.tile(fuse(tree), 2), axis, alike)"
+        "[:, : fuse(tree).size]",
         "tests/exchanges/test_plain.py"
         "::test_the_program_sends_the_payload_and_nothing_else",
     ),
@@ -178,7 +178,7 @@ FAULTS = [
         "choco believes that all of its message arrived",
         "jaxcomp/gossip/choco.py",
         "public = plus(state.public, result.sent)",
-        "public = plus(state.public, widen(unknown))",
+        "public = plus(state.public, unknown)",
         "tests/gossip/test_algorithms.py::test_it_equals_the_reference",
     ),
     Fault(
@@ -366,8 +366,8 @@ FAULTS = [
     Fault(
         "a mixer on a mesh is told of other starts",
         "jaxcomp/sharded/mixers.py",
-        "link.init(x.part(without_axis(models)))",
-        "link.init(x.part(jax.tree.map(lambda m: 0 * m[0], models)))",
+        "link.init(without_axis(models))",
+        "link.init(jax.tree.map(lambda m: 0 * m[0], models))",
         "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
     Fault(
