@@ -13,8 +13,8 @@ def local_sgd(
 ) -> Mixer:
     """Average the models every h steps: x_i <- anchor - mean of (anchor - x_j).
 
-    The exchange averages what the workers have learnt since they last agreed, so a
-    compressor loses a part of that, not of the models. Momentum stays local.
+    The exchange averages the differences since the last round, so a compressor loses a
+    part of these and not of the models. Momentum stays local.
 
     Args:
       exchange: how the differences are averaged.

@@ -29,7 +29,7 @@ def spec_of_param(
     Args:
       path: of the leaf, for messages.
       leaf: an array; one that is on no mesh counts as replicated.
-      mesh: on which params live.
+      mesh: of the params.
       data: the axes of the workers.
       why: the reason to refuse it; a part of the message.
     """
@@ -49,7 +49,7 @@ def spec_of_model(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
     Args:
       path: of the leaf, for messages.
       leaf: an array; one that is on no mesh counts as not cut.
-      mesh: on which models live.
+      mesh: of the models.
       data: the axes of the workers.
     """
     first, *rest = spec_of_leaf(path, leaf, mesh) or P(None)
@@ -65,7 +65,7 @@ def spec_of_model(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
 
 
 def spec_of_leaf(path: Any, leaf: Any, mesh: Mesh) -> P:
-    """How an array is cut over a mesh, as the array itself says."""
+    """How an array is cut over a mesh, read from its sharding."""
     if isinstance(leaf, Tracer):
         raise TypeError(
             "arrays are asked how they are cut, which those under jit do not tell: "

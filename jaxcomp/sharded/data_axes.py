@@ -19,7 +19,7 @@ __all__ = ["check_axes", "each_worker", "kinds_of", "workers_of"]
 
 
 def workers_of(mesh: Mesh, data: tuple[str, ...]) -> int:
-    """How many workers share a batch."""
+    """The number of workers over which a batch is divided."""
     return math.prod(mesh.shape[name] for name in data)
 
 
@@ -30,7 +30,7 @@ def check_axes(
 
     Args:
       axis: of the method.
-      mesh: on which it works.
+      mesh: of the arrays.
       data: the axes that the caller names.
       does: what the method does over its axis, for the message.
       kind: "exchange" or "mixer".
@@ -54,12 +54,12 @@ def kinds_of(
     data: tuple[str, ...],
     has_own: bool = False,
 ) -> list[Any]:
-    """Of each leaf of a batch: 0 if it is divided, None if all workers get it whole.
+    """For each leaf of a batch: 0 if it is divided, None if all workers get all of it.
 
     Args:
       in_axes: a prefix tree of the batch that says so.
       batch: the arguments.
-      mesh: on which they live.
+      mesh: of the arrays.
       data: the axes of the workers.
       has_own: whether in_axes may say "own", of what has an axis of workers in front.
     """
@@ -94,7 +94,7 @@ def kinds_of(
                     "workers get whole, as in in_axes=(0, None)"
                 )
 
-    # Into a list: other people's nodes take nothing but arrays.
+    # `add` fills a list, because some pytree nodes refuse leaves that are no arrays.
     jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
     return kinds
 
@@ -109,10 +109,11 @@ def each_worker(
     """Run a function for each worker, manual over the axes of the data alone.
 
     Args:
-      function: of one worker; the axes of the data are bound in it.
-      args: what is no array, such as an activation function, stays where it is.
-      kinds: of their leaves, as `kinds_of` tells.
-      mesh: on which they live.
+      function: of one worker; it may name the axes of the data.
+      args: leaves that are no arrays, such as activation functions, are passed as they
+        are.
+      kinds: of their leaves, from `kinds_of`.
+      mesh: of the arrays.
       data: the axes of the workers.
 
     Returns:
@@ -134,7 +135,7 @@ def each_worker(
         in_specs=([P() if kinds[i] is None else P(entry(data)) for i in arrays],),
         out_specs=P(entry(data)),
         axis_names=set(data),
-        check_vma=False,  # or gradients would come summed already
+        check_vma=False,  # otherwise `jax.grad` would sum gradients over the workers
     )
     return mapped([leaves[i] for i in arrays])
 

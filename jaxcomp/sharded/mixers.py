@@ -1,4 +1,4 @@
-"""A mixer on a mesh: neighbours that hold the same shard mix it, and nobody else."""
+"""A mixer on a mesh: each shard is mixed with the same shard of the neighbours."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -26,15 +26,15 @@ class OnMesh(NamedTuple):
 
 
 def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMesh:
-    """`mixing` of models that have an axis of workers in front.
+    """`mixing` for models that have an axis of workers in front.
 
     Args:
       mixer: over the axes of the data.
-      mesh: on which they live.
+      mesh: of the models.
       data: the axes of the workers.
       seed: of all keys.
     """
-    link = mixing(mixer)  # keys are passed
+    link = mixing(mixer)  # without a seed: keys are passed to `update`
 
     def planned(models: Tree, specs: tuple[P, ...]) -> list[Layout]:
         def own_state(params: Tree) -> PerWorker:

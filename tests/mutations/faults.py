@@ -359,8 +359,8 @@ FAULTS = [
     Fault(
         "all shards of a tensor draw the same",
         "jaxcomp/sharded/layout.py",
-        "if layout.cut:  # shards of a tensor draw apart",
-        "if False:  # shards of a tensor draw apart",
+        "if layout.cut:  # shards of a tensor draw different random numbers",
+        "if False:  # shards of a tensor draw different random numbers",
         "tests/test_data_parallel.py::test_shards_of_a_tensor_draw_apart",
     ),
     Fault(
