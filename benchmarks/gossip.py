@@ -136,7 +136,7 @@ def _ours(
         compressor=case.compressor,
         exchange=case.exchange,
     )
-    link = jaxcomp.mixing(mixer, seed=0, program=mixer.schedule[-1])
+    link = jaxcomp.mixing(mixer, seed=0, phase=mixer.schedule[-1])
 
     def step(own: PerWorker, updates: Any) -> PerWorker:
         params, state = own.value

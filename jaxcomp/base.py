@@ -126,7 +126,7 @@ class Averaged(NamedTuple):
     info: Info
     # Not zero where something of this worker's own gradient was sent. None: `sent`
     # tells it, as it includes nothing that belongs to others.
-    own: Tree | None = None
+    own_sent: Tree | None = None
 
 
 def no_bound(spec: Spec) -> list[float | None]:
@@ -194,8 +194,8 @@ class Mixer(NamedTuple):
     simulated: bool = False  # it sends more than its method is meant to send
     workers: int | None = None  # the nodes of its graph; None: it has none
 
-    def program(self, step: int) -> int:
-        """The program of a step, from 0."""
+    def phase(self, step: int) -> int:
+        """The phase of a step; steps are counted from 0."""
         return self.schedule[step % len(self.schedule)]
 
 

@@ -1,7 +1,7 @@
-"""Where somebody's training code calls us: is there an axis, and whose are the arrays?
+"""Checks of what a training loop passes in: the mapped axis, the arrays, the state.
 
-Under `jax.shard_map` types tell which arrays differ along which axes, unless it is told
-`check_vma=False`. Other mappers know nothing of it.
+Under `jax.shard_map` types say along which axes an array differs, unless
+`check_vma=False` is given. Other mappers have no such types.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,13 @@ __all__ = [
     "axis_index",
     "axis_size",
     "check_fit",
-    "check_own",
+    "check_differs",
     "check_whole",
     "is_masked",
     "is_typed",
 ]
 
-# What `check_own` says of gradients, and of models.
+# Messages of `check_differs`, for gradients and for models.
 SUMMED = (
     "it is summed or averaged already. Under jax.shard_map, jax.grad sums gradients of "
     "params that all workers share. Leave out psum and pmean, and take gradients of "
@@ -39,7 +39,7 @@ SHARED = (
     "workers, or begin with"
 )
 
-# What `check_whole` says of the mean of gradients, and of models that are mixed.
+# Messages of `check_whole`, for means of gradients and for models that are mixed.
 LOCAL = (
     "each worker would apply its own gradient there, and replicas drift apart. To send "
     "tensors uncompressed, do not mask them: make_exchange(policy=[('*/bias', 'none')])"
@@ -52,7 +52,7 @@ UNMIXED = (
     "worker is to keep its own, or something else looks after the rest"
 )
 
-# What people call the axis of their workers, to be looked for where ours is not.
+# Usual names of the axis of workers, to be suggested if the given one is not mapped.
 _USUAL = ("workers", "batch", "data", "devices", "device", "i", "dp", "replica")
 
 
@@ -60,7 +60,7 @@ def axis_size(axis: Any) -> int:
     """Length of a mapped axis, or of several by a tuple; known while tracing.
 
     Raises:
-      NameError: nothing is mapped over it; the message says what to do.
+      NameError: the axis is not mapped; the message says what to do.
     """
     try:
         return jax.lax.axis_size(axis)
@@ -75,17 +75,17 @@ def axis_index(axis: Any) -> Array:
 
 
 def is_typed(axis: Any) -> bool:
-    """Whether types tell what differs along a mapped axis."""
+    """Whether types say which arrays differ along a mapped axis."""
     return bool(varies_over(axis_index(axis)))
 
 
-def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
-    """Refuse arrays that are known to be the same on all workers.
+def check_differs(tree: Tree, axis: Any, otherwise: str) -> None:
+    """Refuse arrays whose types say that they are the same on all workers.
 
     Args:
       tree: of this worker.
       axis: of the workers.
-      otherwise: what it means if they are the same; a part of the message.
+      otherwise: what is wrong then; a part of the message.
     """
     if not is_typed(axis):
         return
@@ -93,20 +93,19 @@ def check_own(tree: Tree, axis: Any, otherwise: str) -> None:
     for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
         if not names <= varies_over(leaf):
             where = name_of(path)
-            message = (
+            raise ValueError(
                 f"{where or 'what is given'} is the same on all workers of {axis!r}: "
                 f"{otherwise} jax.lax.pcast(params, {axis!r}, to='varying'). Zeros "
                 "that merely happen to be equal take the same pcast"
             )
-            raise ValueError(message)
 
 
 def check_whole(params: Tree, otherwise: str) -> None:
-    """Refuse a model of which `optax.masked` shows a part.
+    """Refuse a model of which `optax.masked` hides some tensors.
 
     Args:
-      params: as the `init` of a link is given them.
-      otherwise: what becomes of the rest; a part of the message.
+      params: as passed to the `init` of a link.
+      otherwise: what would happen to the hidden tensors; a part of the message.
     """
     pairs, _ = jax.tree_util.tree_flatten_with_path(params, is_leaf=is_masked)
     masked = [path for path, leaf in pairs if is_masked(leaf)]
@@ -119,40 +118,37 @@ def check_whole(params: Tree, otherwise: str) -> None:
 def check_fit(init: Callable[[Tree], State], tree: Tree, state: State) -> None:
     """Refuse state that was made for arrays of other shapes.
 
-    What is kept of one array would be added to another as NumPy adds them, and change
-    its shape.
+    Otherwise a residual of another shape would be broadcast when it is added.
 
     Args:
       init: from arrays like these to the state that fits them.
       tree: of this worker.
-      state: that is there.
+      state: to be checked.
     """
     fresh = jax.eval_shape(init, tree)
     pairs, structure = jax.tree_util.tree_flatten_with_path(fresh)
     if jax.tree.structure(state) != structure:
-        message = (
+        raise ValueError(
             "the state is not the one of these gradients and this method: `init` is "
             "given the params that gradients are taken of"
         )
-        raise ValueError(message)
     for (path, wanted), found in zip(pairs, jax.tree.leaves(state), strict=True):
         if wanted.shape != jnp.shape(found):
-            message = (
+            raise ValueError(
                 f"{label_of(path)} of the state has the shape {jnp.shape(found)}, and "
                 f"with these gradients it is {wanted.shape}: the state is of other "
                 "params, or it was given to the workers twice, as by `spread` and "
                 "flax.jax_utils.replicate"
             )
-            raise ValueError(message)
 
 
 def is_masked(node: Any) -> bool:
-    """True for what `optax.masked` puts in place of a leaf."""
+    """True for the node that `optax.masked` puts in place of a leaf."""
     return isinstance(node, optax.MaskedNode)
 
 
 def _unbound(axis: Any) -> str:
-    """What to do where nothing is mapped over an axis."""
+    """The message for an axis that is not mapped."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
     found = [name for name in dict.fromkeys((*manual, *_USUAL)) if _is_bound(name)]
     if found:

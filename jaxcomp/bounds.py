@@ -1,4 +1,4 @@
-"""How much may be lost of each leaf, and who must not keep what is lost."""
+"""How much of each leaf a method may lose, and which losses no memory may keep."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,6 +16,7 @@ __all__ = [
     "leaf_choices",
     "leaf_contractions",
     "refuse_growth",
+    "split_lossless",
     "worst",
 ]
 
@@ -30,8 +31,8 @@ def leaf_contractions(
     Args:
       plan: which tensors are compressed as one vector, and how.
       spec: of the tree.
-      of: (compressor, spec of the vector) -> contraction, where it is not compressed
-        by just this compressor as just this vector.
+      of: (compressor, spec of the vector) -> contraction, for exchanges that do more
+        to the vector than this compressor does.
 
     Example:
         >>> import jax.numpy as jnp
@@ -41,9 +42,7 @@ def leaf_contractions(
         >>> leaf_contractions(only_large(make("sign"), min_size=9), tree)
         [1.0, 0.0625]
     """
-    groups = groups_of(plan, spec)
-    deltas = [of(group.compressor, joined_spec(group)) for group in groups]
-    return by_leaf(groups, deltas, spec, nothing=1.0)
+    return _of_leaves(plan, spec, of, nothing=1.0)
 
 
 def leaf_choices(
@@ -51,12 +50,12 @@ def leaf_choices(
     spec: Spec,
     of: Callable[[Compressor, Spec], bool] = lambda c, x: c.support(x) < x.size,
 ) -> list[bool]:
-    """For each leaf, whether the compressor of its group sends some elements only.
+    """For each leaf, whether the compressor of its group sends only some elements.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
       spec: of the tree.
-      of: (compressor, spec of the vector) -> whether, as in `leaf_contractions`.
+      of: (compressor, spec of the vector) -> whether it does.
 
     Example:
         >>> import jax.numpy as jnp
@@ -66,21 +65,29 @@ def leaf_choices(
         >>> leaf_choices(only_large(make("top_k"), min_size=9), tree)
         [False, True]
     """
-    groups = groups_of(plan, spec)
-    chosen = [of(group.compressor, joined_spec(group)) for group in groups]
-    return by_leaf(groups, chosen, spec, nothing=False)
+    return _of_leaves(plan, spec, of, nothing=False)
+
+
+def split_lossless(groups: list[Group]) -> tuple[list[Group], list[Group]]:
+    """The groups of which nothing is lost, and those of which something is."""
+    lossless: list[Group] = []
+    lossy: list[Group] = []
+    for group in groups:
+        delta = group.compressor.contraction(joined_spec(group))
+        (lossless if delta == 1 else lossy).append(group)
+    return lossless, lossy
 
 
 def by_leaf(
     groups: list[Group], facts: Sequence[Any], spec: Spec, nothing: Any
 ) -> list[Any]:
-    """For each leaf of a tree the fact of its group.
+    """For each leaf of a tree what is known of its group.
 
     Args:
       groups: of the tree.
-      facts: one for each group.
+      facts: what is known, one for each group.
       spec: of the tree.
-      nothing: the fact of leaves without elements, which are in no group.
+      nothing: what holds for leaves without elements, which are in no group.
     """
     result = [nothing] * len(jax.tree.leaves(spec))
     for group, fact in zip(groups, facts, strict=True):
@@ -90,7 +97,7 @@ def by_leaf(
 
 
 def worst(contractions: Iterable[float | None]) -> float | None:
-    """What holds of all: the least, or None where one is not bounded.
+    """The contraction that holds for all: the least, or None if one of them is None.
 
     Example:
         >>> worst([1.0, 0.5]), worst([1.0, None])
@@ -109,17 +116,17 @@ def refuse_growth(
     keeper: str,
     way_out: str,
 ) -> None:
-    """Refuse a loss that may be larger than what it is taken from.
+    """Refuse compressors whose error may be larger than their input.
 
-    Where what is lost is kept, it is compressed again with the next gradient, so it
-    would grow from step to step.
+    A memory adds the error of a step to the next gradient and compresses the sum. If
+    the error may be larger than the input, it grows from step to step.
 
     Args:
       contraction: of each leaf.
       spec: of the tree.
-      loser: name of what loses.
-      keeper: name of what keeps that.
-      way_out: the end of the message: what else one may do.
+      loser: name of the method that compresses, for the message.
+      keeper: name of the memory.
+      way_out: what else one may do; the end of the message.
     """
     paths, _ = jax.tree_util.tree_flatten_with_path(spec)
     pairs = zip(paths, contraction, strict=True)
@@ -129,10 +136,18 @@ def refuse_growth(
     path, leaf = max(bad, key=lambda pair: pair[1].size)
     tensor = label_of(path)
     others = f", as of {len(bad) - 1} others" if len(bad) > 1 else ""
-    message = (
+    raise SpecError(
         f"of {tensor}, with {leaf.size} elements, {loser!r} may lose more than there "
         f"is{others}: what {keeper!r} keeps of it would grow without end. Take a "
         "compressor with a contraction, such as 'top_k', 'sign' or "
         f"'qsgd(levels=7, damped=True)'; or {way_out}"
     )
-    raise SpecError(message)
+
+
+def _of_leaves(
+    plan: Plan, spec: Spec, of: Callable[[Compressor, Spec], Any], nothing: Any
+) -> list[Any]:
+    """For each leaf what `of` says of its group."""
+    groups = groups_of(plan, spec)
+    facts = [of(group.compressor, joined_spec(group)) for group in groups]
+    return by_leaf(groups, facts, spec, nothing)

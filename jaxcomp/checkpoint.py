@@ -1,8 +1,8 @@
-"""Checkpoints that a kill cannot half-write and a bad disk cannot pass off as whole.
+"""Checkpoints that stay whole after a kill, and whose damage is noticed.
 
-A checkpoint is a folder: arrays, written by orbax, and last of all a manifest of their
-SHA-256. As that one is replaced in one go, a folder holds the old checkpoint or the new
-one.
+A checkpoint is a folder with arrays, written by orbax, and a manifest of their SHA-256,
+which is written last. The manifest is replaced in one atomic step, so a folder holds
+either the old checkpoint or the new one.
 """
 
 import os
@@ -31,34 +31,35 @@ __all__ = [
     "write",
 ]
 
-# A new checkpoint takes the name that the one before it does not have.
+# A new checkpoint takes the name that the previous one does not have.
 _ARRAYS = ("arrays", "arrays_2")
-_UNFINISHED = ".orbax-checkpoint-tmp"  # what orbax adds to a name until all is there
-_BEGUN = f".{files.MANIFEST}.begun"  # a file that is there while one is written
-# 1: holds what a step reports too; states of the trainer have a clock of their own, and
-# their `stats` are called `batch_stats`.
+_UNFINISHED = ".orbax-checkpoint-tmp"  # a suffix of orbax while it writes
+_BEGUN = f".{files.MANIFEST}.begun"  # exists while a checkpoint is written
+# Format 1 also held each step's `Info`. The trainer's state had a clock of its own, and
+# its `stats` were called `batch_stats`.
 FORMAT = 2
 
 
 class NoCheckpoint(CheckpointError, FileNotFoundError):
-    """There is none in the folder, or the first one was never finished."""
+    """The folder holds no checkpoint, or only one that was never finished."""
 
 
 def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) -> None:
-    """Write a state into a folder, in place of the checkpoint that it may hold.
+    """Write a state into a folder, in place of a previous checkpoint.
 
-    The state of any loop: under pmap, `shard_map`, vmap or jit with shardings, of flax,
-    nnx, haiku or equinox. It holds arrays, NumPy's too, typed keys and numbers. A kill
-    meanwhile leaves the checkpoint before as it was. Of several processes all call it,
-    with one folder that all of them see.
+    The loop may use pmap, `shard_map`, vmap or jit with shardings, and flax, nnx, haiku
+    or equinox. The state may hold arrays of JAX and NumPy, typed keys and numbers. If
+    the process is killed meanwhile, the previous checkpoint stays as it was. Where
+    there are several processes, all of them call it with the same shared folder.
 
     Args:
-      folder: on a file system; it is made. One that holds other things is refused.
+      folder: on a file system. It is made if it does not exist; a folder that holds
+        other files is refused.
       state: as the step returned it, with the parts of all workers.
-      allow: write also what `check_state` refuses.
+      allow: also write a state that `check_state` refuses.
 
     Raises:
-      ValueError: what `check_state` says of the state.
+      ValueError: `check_state` refuses the state.
       CheckpointError: names the folder or the leaf that cannot be written.
 
     Example:
@@ -76,28 +77,28 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
             check_state(state)
         others = _others(path)
         if others:
-            message = (
+            raise CheckpointError(
                 f"{path} holds other things, or a damaged checkpoint: {others[0]!r}. "
                 "Take another folder, or remove that"
             )
-            raise CheckpointError(message)
 
     on_all_processes(check)
     write(path, state)
 
 
 def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
-    """The state of the checkpoint in a folder, to the bit; what is reported is 0.
+    """Read the state of a checkpoint, equal to the bit; each `Info` in it is zero.
 
     Args:
       folder: as in `save`.
-      like: a state of the same structure, shapes and types, such as the freshly built
-        one of a new process. It says where each array is to live, and what is one of
-        NumPy's or a number; `jax.ShapeDtypeStruct` with a sharding stands for an array.
+      like: a state of the same structure, shapes and dtypes, such as the initial state
+        of a new process. It says on which devices each array is to be, and which leaves
+        are NumPy arrays or numbers. `jax.ShapeDtypeStruct` with a sharding stands for
+        an array.
 
     Raises:
-      NoCheckpoint: a `FileNotFoundError`: there is nothing yet to go on from.
-      CheckpointError: names what is damaged, or how the state differs from this one.
+      NoCheckpoint: a `FileNotFoundError`: the folder holds no checkpoint yet.
+      CheckpointError: names the damaged file, or how the states differ.
 
     Example:
         >>> import tempfile
@@ -127,12 +128,12 @@ def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
 
 
 def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> None:
-    """Write a whole checkpoint; all processes call it.
+    """Write a checkpoint; all processes call it.
 
     Args:
       folder: absolute. The checkpoint in it stays usable until the new one is whole.
-      state: of arrays that are global, or the same in all processes.
-      texts: small files beside the arrays, by name; for a folder that is fresh.
+      state: arrays are global, or equal in all processes.
+      texts: small files beside the arrays, by name; for a new folder.
     """
     is_first = jax.process_index() == 0
     values = on_all_processes(lambda: leaves.written(state))
@@ -148,7 +149,7 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
         (folder / _BEGUN).touch()
         return 1 if _ARRAYS[0] in files.listed(folder) else 0
 
-    # The first process alone looks, for others may see its files late.
+    # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
     arrays = _ARRAYS[int(parallel.sum_over_processes(choice)[0])]
     with _orbax().StandardCheckpointer() as writer:
@@ -167,25 +168,23 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
 
 
 def read(
-    folder: Path,
-    like: Tree,
-    renamed: Callable[[str], str | None] = lambda name: name,
+    folder: Path, like: Tree, renamed: Callable[[str], str | None] = lambda name: name
 ) -> Tree:
-    """The state of a whole checkpoint.
+    """Read the state of an undamaged checkpoint.
 
     Args:
-      folder: absolute, without `damage`.
+      folder: absolute.
       like: as in `restore`.
-      renamed: from a name in the first format to that of today; None: it is left out.
+      renamed: from a leaf's name in format 1 to its present name; None if there is no
+        such leaf today.
     """
     ocp, wanted = _orbax(), leaves.by_name(like)
     version, found = files.format_of(folder) or 1, files.listed(folder) & set(_ARRAYS)
     if version > FORMAT:
-        message = (
+        raise CheckpointError(
             f"{folder} was written by a later jaxcomp, in format {version}; this one "
             f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
         )
-        raise CheckpointError(message)
     if len(found) != 1:
         raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
     reported = leaves.reports(like)
@@ -210,7 +209,7 @@ def read(
         names = {new: old for old in there if (new := today(old)) is not None}
         stored = {new: there[old] for new, old in names.items()}
         leaves.check_fit(wanted, stored, folder)
-        # Orbax reads all or nothing; what is left out goes to the host.
+        # Orbax reads all arrays or none; those without a present name go to the host.
         asked = {
             old: leaves.target(wanted.get(today(old) or ""), x)
             for old, x in there.items()
@@ -224,14 +223,14 @@ def read(
 
 
 def damage(folder: Path) -> str | None:
-    """Why a checkpoint is not whole, or None; all processes say the same."""
-    own = files.damage(folder)
-    count = parallel.sum_over_processes(np.array([own is not None]))[0]
-    return own if own or not count else "another process cannot read it"
+    """Why a checkpoint is not whole, or None; it is the same on all processes."""
+    found = files.damage(folder)
+    count = parallel.sum_over_processes(np.array([found is not None]))[0]
+    return found if found or not count else "another process cannot read it"
 
 
 def _orbax() -> Any:
-    """Imported here, for the library alone does without."""
+    """Import orbax only here, because the rest of the library works without it."""
     try:
         import orbax.checkpoint as ocp
     except ImportError as error:
@@ -241,7 +240,7 @@ def _orbax() -> Any:
 
 
 def _path(folder: str | os.PathLike[str]) -> Path:
-    """The folder, absolute."""
+    """The absolute path of a folder; refuses URLs and files."""
     if "://" in os.fspath(folder):
         message = f"{folder} is no folder of a file system: save to one, and copy that"
         raise CheckpointError(message)
@@ -252,7 +251,7 @@ def _path(folder: str | os.PathLike[str]) -> Path:
 
 
 def _others(folder: Path) -> list[str]:
-    """What no checkpoint leaves in a folder; hidden files are nobody's matter."""
+    """Files in a folder that belong to no checkpoint, except hidden files."""
     if not folder.is_dir():
         return []
     known = files.listed(folder) & set(_ARRAYS)
@@ -262,7 +261,7 @@ def _others(folder: Path) -> list[str]:
 
 
 def _left(folder: Path) -> list[str]:
-    """Arrays that kills have left, and those of the checkpoint before."""
+    """Folders of arrays that a kill has left, and those of the previous checkpoint."""
     known = files.listed(folder) & set(_ARRAYS)
     has_begun = bool(known) or (folder / _BEGUN).exists()
     unfinished = [f"{name}{_UNFINISHED}" for name in _ARRAYS]
@@ -271,11 +270,11 @@ def _left(folder: Path) -> list[str]:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove what kills have left, and the checkpoint before, if there was one."""
+    """Remove what a kill has left, and the previous checkpoint if there is one."""
     for gone in folder.glob(".arrays*.gone"):
         shutil.rmtree(gone)
     for name in _left(folder):
-        # Renamed first: a kill may leave half of it.
+        # Renamed first, because a kill may interrupt the removal.
         shutil.rmtree((folder / name).rename(folder / f".{name}.gone"))
     for temporary in folder.glob(f".{files.MANIFEST}.*"):
         temporary.unlink()

@@ -1,7 +1,8 @@
 """Clipping before the exchange, as links of an optax chain.
 
-`optax.clip_by_global_norm` clips by this worker's norm. Here are the ways that know of
-tensors and of workers; `memory="dgc(clip=...)"` clips to c / sqrt(N).
+`optax.clip_by_global_norm` clips by the norm of this worker's gradient. The links here
+clip each tensor, or by norms of all workers; `memory="dgc(clip=...)"` clips to
+c / sqrt(N).
 """
 
 from typing import Any
@@ -33,13 +34,13 @@ def clip_by_norm(limit: float) -> optax.GradientTransformation:
 def clip_by_worker_norm(
     limit: float, axis: Axis = "workers", each: bool = False
 ) -> optax.GradientTransformation:
-    """Scale by one factor on all workers: by the root mean square of their norms.
+    """Scale all workers' gradients by one factor, from the root mean square of norms.
 
-    Keeps the workers' gradients in proportion, which clipping each of them does not.
-    Sends a number for each tensor, or one.
+    So the proportions between the workers' gradients stay, as they would not if each
+    worker clipped by its own norm. A worker sends one number, or one for each tensor.
 
     Args:
-      limit: of the root mean square over the workers.
+      limit: of the root mean square of the workers' norms.
       axis: the mapped axis.
       each: a factor for every tensor instead of one for the tree.
     """
@@ -47,8 +48,8 @@ def clip_by_worker_norm(
 
     def clip(tree: Tree) -> Tree:
         leaves, structure = jax.tree.flatten(tree)
-        own = norms(tree) if each else [norm(tree)] * len(leaves)
-        factors = scale_to(_over_workers(jnp.stack(own), axis), limit)
+        lengths = norms(tree) if each else [norm(tree)] * len(leaves)
+        factors = scale_to(_over_workers(jnp.stack(lengths), axis), limit)
         scaled = [x * f.astype(x.dtype) for x, f in zip(leaves, factors, strict=True)]
         return jax.tree.unflatten(structure, scaled)
 
@@ -56,9 +57,9 @@ def clip_by_worker_norm(
 
 
 def clip_values_by_worker_norm(axis: Axis = "workers") -> optax.GradientTransformation:
-    """Clip the elements of a tensor at the root mean square of its workers' norms.
+    """Clip each element to the root mean square, over workers, of its tensor's norm.
 
-    Only elements that are a whole tensor's norm by themselves are changed.
+    It changes only elements that are larger than the norm of a usual tensor.
 
     Args:
       axis: the mapped axis.
@@ -76,7 +77,7 @@ def clip_values_by_worker_norm(axis: Axis = "workers") -> optax.GradientTransfor
 
 
 def _over_workers(lengths: Array, axis: Axis) -> Array:
-    """Root mean square over the workers, at any scale."""
+    """Root mean square over the workers; squares neither overflow nor underflow."""
     return jax.vmap(lambda column: norm(column))(
         collectives.gather(lengths, axis).T
     ) / jnp.sqrt(jnp.float32(collectives.size(axis)))

@@ -1,10 +1,10 @@
-"""The collectives of exchanges: over a mapped axis, or over parts of one.
+"""Collectives over a mapped axis, or over groups of its workers.
 
-An axis is a name. `Part` stands for the workers of one host, or for those with the same
-place in every host; whatever an exchange does over an axis it does over a part as well.
+An axis is a name. A `Part` groups the workers of each host, or those with the same
+place in every host. All functions here take either.
 
-Where types tell which arrays differ between workers (`check_vma` of `jax.shard_map`), a
-result that all workers share is typed so.
+Under `check_vma` of `jax.shard_map`, types say which arrays differ between workers. A
+result that is the same on all workers has the type that says so.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ __all__ = [
 
 
 class Part(NamedTuple):
-    """Groups of workers, each of which does what an axis does."""
+    """Groups of workers; a collective runs in each of them by itself."""
 
     axis: str
     per_host: int  # neighbouring workers that share a host
-    inside: bool  # the workers of a host; else those with one place in all hosts
+    inside: bool  # True: groups of one host; False: one place in every host
 
     def groups(self) -> list[list[int]]:
         """The workers of each group.
@@ -49,29 +49,28 @@ class Part(NamedTuple):
         """
         workers = size(self.axis)
         if workers % self.per_host:
-            message = (
+            raise ValueError(
                 f"hierarchical: {workers} workers are not a multiple of "
                 f"per_host={self.per_host}"
             )
-            raise ValueError(message)
         table = np.arange(workers).reshape(-1, self.per_host)
         return (table if self.inside else table.T).tolist()
 
 
 def entry(axes: tuple[str, ...]) -> Any:
-    """Axes as they stand in a spec, and in the arguments of collectives."""
+    """Axes as a `PartitionSpec` and collectives take them: one name, or a tuple."""
     return axes[0] if len(axes) == 1 else axes
 
 
 def size(axis: Axis) -> int:
-    """Number of workers that take part; known while tracing."""
+    """The number of workers on an axis, or in a group; known while tracing."""
     if isinstance(axis, Part):
         return len(axis.groups()[0])
     return axis_size(axis)
 
 
 def index(axis: Axis) -> Array:
-    """This worker's place among those that take part."""
+    """This worker's place on an axis, or in its group."""
     if not isinstance(axis, Part):
         return axis_index(axis)
     place = axis_index(axis.axis)
@@ -90,7 +89,7 @@ def total(tree: Tree, axis: Axis) -> Tree:
 def mean(tree: Tree, axis: Axis) -> Tree:
     """The mean over the workers, by one all-reduce in at least float32.
 
-    The mean of what fits float16 fits it too; the sum need not.
+    The sum may be too large for float16 even where the mean is not.
     """
     sums = total(widen(tree), axis)
     return cast_like(jax.tree.map(lambda x: x / size(axis), sums), tree)
@@ -102,11 +101,11 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
     Args:
       x: of this worker.
       axis: over whom.
-      alike: promises that all groups of a part gather the same.
+      alike: whether all groups of a part gather the same arrays.
     """
 
     def gathered(x: Array, name: Any, **groups: Any) -> Array:
-        # Other mappers do not know the type.
+        # Other mappers do not know the type "invarying".
         to = "invarying" if is_typed(name) else "varying"
         return jax.lax.all_gather(x, name, to=to, **groups)
 
@@ -147,7 +146,7 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
-    """The mean of each array, by one all-reduce in the widest of what `mean` takes."""
+    """The mean of each array, by one all-reduce in the widest of their dtypes."""
     if not arrays:
         return []
     dtype = joint_dtype([a.dtype for a in arrays])
@@ -167,11 +166,11 @@ def _over(
 ) -> Tree:
     """A collective over an axis, or over each group of a part.
 
-    vmap knows no groups, so what they do is written out for it.
+    vmap has no collectives of groups, so `simulated` computes their results for it.
 
     Args:
       collective: of jax.lax.
-      simulated: (arrays of the group's members, own place in it) -> result.
+      simulated: (arrays of the members of a group, place in it) -> result of a member.
       tree: of this worker.
       axis: over whom.
       alike: whether all groups have the same result.
@@ -180,13 +179,12 @@ def _over(
     if not isinstance(axis, Part):
         return collective(tree, axis)
     if is_typed(axis.axis):
-        message = (
+        raise ValueError(
             f"jax.shard_map with check_vma=True has no collectives of parts of an axis "
             f"such as {axis.axis!r}. Make a mesh of two axes, hosts and the workers of "
             "one, and build hierarchical with both: axis=('hosts', 'local'); or say "
             "check_vma=False"
         )
-        raise ValueError(message)
     groups = axis.groups()
 
     def grouped(tree: Tree) -> Tree:
@@ -196,11 +194,11 @@ def _over(
         members = jnp.asarray(groups)
         if alike:
             return simulated(rows[members[0]], jnp.int32(0))
-        # The group of each worker, and its place in it.
-        own, place = np.zeros((2, len(rows)), np.int32)
+        # The group of each worker, and its place in the group.
+        group_of, place_of = np.zeros((2, len(rows)), np.int32)
         for i, group in enumerate(groups):
-            own[group], place[group] = i, range(len(group))
-        return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(own, place)
+            group_of[group], place_of[group] = i, range(len(group))
+        return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(group_of, place_of)
 
     return _written_out(grouped, of_all, tree, axis.axis, alike)
 
@@ -212,14 +210,14 @@ def _written_out(
     axis: str,
     alike: bool = False,
 ) -> Tree:
-    """A collective that vmap does not know, with what it does to all workers' rows.
+    """A collective that vmap does not have, with a function that computes it for vmap.
 
-    Other axes that are mapped inside or around that of the workers, such as the members
-    of an ensemble, pass through.
+    Other axes may be mapped inside or around that of the workers, such as one of the
+    members of an ensemble. Along these the collective runs for each member.
 
     Args:
-      collective: treats dimensions at the end of its arrays one by one.
-      simulated: all workers' arrays -> all workers' results.
+      collective: treats each index of its arrays' last dimensions by itself.
+      simulated: arrays of all workers, stacked, -> results of all workers, stacked.
       tree: of this worker.
       axis: name of the axis.
       alike: whether all workers have the same result; it is then returned once.
@@ -229,8 +227,8 @@ def _written_out(
     def run(tree: Tree, place: Array) -> Tree:
         return collective(tree)
 
-    # A rule is not told whose axis it is. The place differs along that of the workers,
-    # and along no other.
+    # vmap calls the rule for any axis, without its name. The place tells which axis it
+    # is: it differs along that of the workers, and along no other.
     @run.def_vmap
     def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
         in_tree, is_workers = batched
@@ -255,7 +253,8 @@ def _written_out(
 
         return moved(run(moved(tree, 0, -1), place), -1, 0), in_tree
 
-    # All are linear. Left to JAX, the rule for tangents loses whose axis it is.
+    # All collectives here are linear. JAX's own rule for tangents would map them over
+    # the wrong axis.
     linear = jax.custom_jvp(run)
 
     @linear.defjvp

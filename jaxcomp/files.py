@@ -1,7 +1,7 @@
 """Small files that are written whole or not at all, and folders with a manifest.
 
 A manifest holds the format of a folder and the SHA-256 of its files. It is written
-last, so that a folder without one is not finished.
+last: a folder without one is not finished.
 """
 
 import hashlib
@@ -60,11 +60,11 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_manifest(folder: Path, names: Iterable[str], version: int) -> None:
-    """Say of what a folder consists, in place of what its manifest said before.
+    """Write the manifest of a folder, in place of the one before.
 
     Args:
-      folder: that holds all of the files.
-      names: of the files, below it, and of folders with all of their files.
+      folder: holds all of the files.
+      names: of files in it, and of folders in it with all of their files.
       version: number of the format in which they are written.
     """
     found = [p for name in names for p in [folder / name, *(folder / name).rglob("*")]]
@@ -77,20 +77,20 @@ def write_manifest(folder: Path, names: Iterable[str], version: int) -> None:
 
 
 def listed(folder: Path) -> set[str]:
-    """The files and folders of which a folder consists; none without a manifest."""
+    """The files and folders that a folder's manifest names; none without a manifest."""
     manifest = _read(folder)
     names = manifest.digests if manifest else ()
     return {Path(name).parts[0] for name in names if name}
 
 
 def format_of(folder: Path) -> int | None:
-    """Number of the format in which a folder is written; None without a manifest."""
+    """The number of a folder's format; None without a manifest."""
     manifest = _read(folder)
     return manifest and manifest.format
 
 
 def damage(folder: Path) -> str | None:
-    """Why a folder is not what its manifest says, or None."""
+    """How a folder differs from its manifest, or None if it does not."""
     if not (folder / MANIFEST).is_file():
         return f"it was not finished (no {MANIFEST})"
     manifest = _read(folder)
@@ -111,7 +111,7 @@ def _read(folder: Path) -> _Manifest | None:
         return None
     if not isinstance(content, dict):
         return None
-    # The first format had the digests alone.
+    # A manifest of the first format holds the digests only.
     version, digests = content.get("format", 1), content.get("files", content)
     is_ours = isinstance(digests, dict) and all(
         isinstance(digest, str) and len(digest) == 64 for digest in digests.values()

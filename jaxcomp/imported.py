@@ -1,4 +1,4 @@
-"""What a config names by its import path: `my_package.nets:tiny(width=3)`."""
+"""Functions that a config names by an import path: `my_package.nets:tiny(width=3)`."""
 
 import importlib
 import re
@@ -15,12 +15,12 @@ _PATH = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:(.*)", re.DOTALL)
 def importable(
     spec: str, registry: Mapping[str, Callable[..., Any]], kind: str
 ) -> tuple[str, Mapping[str, Callable[..., Any]]]:
-    """A spec as `specs.build` takes it, and the registry that has what it names.
+    """A spec without its module, and a registry in which `specs.build` finds its name.
 
     Args:
-      spec: `name(arguments)`, or the same after a module and a colon.
-      registry: of the names that need no module.
-      kind: what it holds, for messages.
+      spec: `name(arguments)`, or `module:name(arguments)`.
+      registry: for names without a module.
+      kind: what the registry holds, for messages.
 
     Raises:
       SpecError: there is no such module, it has no such name, or it cannot be called.
@@ -46,13 +46,13 @@ Fraction
 
 
 def check_kind(value: Any, wanted: Any, spec: str, kind: str) -> Any:
-    """The value, if it is what a factory of one's own has to make.
+    """The value that an imported factory made, if it has the right type.
 
     Args:
-      value: that it made.
-      wanted: a type.
-      spec: that names the factory.
-      kind: of the config, for the message.
+      value: made by the factory.
+      wanted: its type.
+      spec: names the factory, for the message.
+      kind: the config key, for the message.
 
     Example:
         >>> try:
@@ -72,12 +72,11 @@ def _attribute(module: str, name: str, what: str) -> Callable[..., Any]:
         found = importlib.import_module(module)
     except ModuleNotFoundError as error:
         if not f"{module}.".startswith(f"{error.name}."):
-            raise  # it is there, and imports something that is not
-        message = (
+            raise  # the module is there, but imports one that is not
+        raise SpecError(
             f"{what}: there is no module {error.name!r}. Install it, or put the folder "
             "that holds it into the environment variable PYTHONPATH"
-        )
-        raise SpecError(message) from None
+        ) from None
     value = getattr(found, name, None)
     if callable(value):
         return value

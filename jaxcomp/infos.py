@@ -1,4 +1,4 @@
-"""`Info`: what a step reports of what was given and what was sent."""
+"""`Info`: what a step reports of the gradient it was given and of what it sent."""
 
 import jax
 import jax.numpy as jnp
@@ -6,12 +6,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Compressor, Info, Payload, Tree
 from jaxcomp.trees import norm, spec_of, widen
 
-__all__ = [
-    "figure_names",
-    "measure",
-    "nothing_lost",
-    "report",
-]
+__all__ = ["figure_names", "measure", "nothing_lost", "report"]
 
 
 def measure(
@@ -21,8 +16,8 @@ def measure(
 
     Args:
       given: what the exchange was given.
-      sent: what it charges to this worker.
-      codec: the compressor whose figures of `payload` are reported too.
+      sent: what counts as sent by this worker, as in `Averaged`.
+      codec: the compressor; its figures of `payload` are reported too.
       payload: of this worker.
     """
     missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
@@ -33,20 +28,20 @@ def measure(
 
 
 def report(lost: Array, whole: Array) -> Info:
-    """`Info` of the norms of what is lost and of what was given.
+    """`Info` from the norm of what is lost and the norm of what was given.
 
-    Norms, for their squares leave float32 long before a gradient does.
+    It takes norms, because their squares may be too large for float32.
     """
     relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
     return Info(relative, lost, residual_norm=jnp.float32(0))
 
 
 def nothing_lost(figures: tuple[str, ...] = ()) -> Info:
-    """`Info` of what loses nothing; a method's figures are 0."""
+    """`Info` of a step that loses nothing; a method's figures are 0."""
     zero = jnp.zeros((), jnp.float32)
     return Info(zero, zero, zero, dict.fromkeys(figures, zero))
 
 
 def figure_names(codec: Compressor) -> tuple[str, ...]:
-    """What `measure` puts into `Info.extra` for a codec."""
+    """The keys that `measure` puts into `Info.extra` for a codec."""
     return tuple(figure.name for figure in codec.figures)

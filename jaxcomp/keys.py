@@ -1,4 +1,4 @@
-"""Typed keys of jax, and the numbers that they are made of."""
+"""Typed keys of jax, and the integers that they consist of."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ __all__ = ["as_keys", "is_key", "numbers_of", "numbers_spec"]
 
 
 def is_key(leaf: Any) -> bool:
-    """Whether an array, or the spec of one, is of keys.
+    """Whether an array, or the spec of one, holds typed keys.
 
     Example:
         >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0)), is_key(0)
@@ -20,7 +20,7 @@ def is_key(leaf: Any) -> bool:
 
 
 def numbers_of(leaf: Any) -> Any:
-    """The numbers of keys; anything else as it is.
+    """The integers of typed keys; anything else unchanged.
 
     Example:
         >>> numbers_of(jax.random.key(3))
@@ -30,7 +30,7 @@ def numbers_of(leaf: Any) -> Any:
 
 
 def numbers_spec(like: Any) -> Any:
-    """What `numbers_of` makes of keys, as a spec, of a spec too."""
+    """The spec of `numbers_of(like)`, where `like` may be a spec too."""
     if not is_key(like):
         return like
     data = jax.eval_shape(jax.random.key_data, _spec(like))
@@ -38,10 +38,10 @@ def numbers_spec(like: Any) -> Any:
 
 
 def as_keys(numbers: Any, like: Any) -> Any:
-    """The numbers as keys, where `like` is of keys."""
+    """The integers as typed keys if `like` holds keys; else unchanged."""
     if not is_key(like):
         return numbers
-    found = []  # of arrays alone jax tells the generator, so it is asked in a trace
+    found = []  # jax tells the generator of arrays, not of specs: so within a trace
     jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), _spec(like))
     return jax.random.wrap_key_data(numbers, impl=found[0])
 

@@ -1,9 +1,9 @@
-"""What a checkpoint holds of each leaf of a state, and how it becomes that leaf again.
+"""How a checkpoint holds each leaf of a state, and how the leaf is restored.
 
-A leaf is known by its path: there is no pickled structure, and a person can read it.
-Two kinds are told by their names too: arrays without elements, which nobody has to
-write, and typed keys, which are written as the numbers that they are made of. What a
-step reports is not written, and is 0 again.
+A leaf has its path as its name, so a person can read the names, and no structure is
+pickled. Two kinds of leaves have their dtype in the name too: arrays without elements,
+of which only the name is written, and typed keys, which are written as integers. `Info`
+is not written; it is zero after a restore.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from jaxcomp.keys import as_keys, is_key, numbers_of, numbers_spec
 from jaxcomp.processes import (
     is_local,
     is_stack,
-    own_stack,
+    local_stack,
     stacked_spec,
     stacks_of_all,
 )
@@ -38,15 +38,15 @@ __all__ = [
 
 
 class Stored(NamedTuple):
-    """What is known of something written, before it is read."""
+    """What a checkpoint says of a leaf before it is read."""
 
     shape: tuple[int, ...]
     dtype: str
-    is_number: bool = False  # of Python, which takes the type of what it meets
+    is_number: bool = False  # a number of Python, which JAX types weakly
 
 
 def by_name(state: Tree) -> dict[str, Any]:
-    """The leaves of a state by the names under which they are written.
+    """The leaves of a state, by the names under which a checkpoint holds them.
 
     Example:
         >>> list(by_name({"w": [1.0, 2.0], "none": None, "key": jax.random.key(0)}))
@@ -64,17 +64,16 @@ def by_name(state: Tree) -> dict[str, Any]:
         elif is_key(leaf):
             name += f": {leaf.dtype}"
         if name in named:
-            message = (
+            raise CheckpointError(
                 f"two arrays of the state would be stored as {name!r}, one of them at "
                 f"{jax.tree_util.keystr(path)}: rename it, for one would be lost"
             )
-            raise CheckpointError(message)
         named[name] = leaf
     return named
 
 
 def reports(state: Tree) -> tuple[str, ...]:
-    """How the names of what is reported begin; the first format held it too.
+    """The first part of the names of each `Info`, which format 1 also held.
 
     Example:
         >>> from jaxcomp.base import Info
@@ -86,11 +85,11 @@ def reports(state: Tree) -> tuple[str, ...]:
 
 
 def with_reports(like: Tree, values: Iterable[Any]) -> Tree:
-    """A state of its leaves, those that are `by_name`, with nothing reported yet.
+    """A state from its leaves, with an `Info` of zeros where it has one.
 
     Args:
       like: a state of the same structure.
-      values: in the order of `by_name`.
+      values: the other leaves, in the order of `by_name`.
     """
     following = iter(values)
 
@@ -107,7 +106,7 @@ def with_reports(like: Tree, values: Iterable[Any]) -> Tree:
 
 
 def written(state: Tree) -> dict[str, Any]:
-    """What is written: arrays, and numbers of Python, by name.
+    """The arrays and numbers that are written, by name.
 
     Example:
         >>> written({"step": 3, "lr": np.float32(0.5), "none": jnp.zeros(0)})
@@ -123,17 +122,16 @@ def check_fit(like: dict[str, Any], stored: dict[str, Stored], where: Any) -> No
     """Refuse a checkpoint of another state, and say what differs.
 
     Args:
-      like: the leaves of the state to be restored, `by_name`.
-      stored: what there is.
-      where: of the message.
+      like: the leaves of the state to be restored, from `by_name`.
+      stored: the leaves of the checkpoint.
+      where: the checkpoint, for the message.
     """
     for name, leaf in like.items():
         if isinstance(leaf, jax.ShapeDtypeStruct) and leaf.sharding is None:
-            message = (
+            raise CheckpointError(
                 f"nothing says where {name} is to live: give the freshly built state "
                 "itself, or jax.ShapeDtypeStruct(shape, dtype, sharding=...)"
             )
-            raise CheckpointError(message)
     differences = [f"only in the checkpoint: {n}" for n in stored if n not in like]
     differences += [f"only in this run: {n}" for n in like if n not in stored]
     differences += [
@@ -148,15 +146,15 @@ def check_fit(like: dict[str, Any], stored: dict[str, Stored], where: Any) -> No
 
 
 def target(like: Any, stored: Stored) -> Any:
-    """What orbax is asked for: an array on devices, or one of NumPy's, on the host.
+    """What orbax is to return: an array on devices, or a NumPy array on the host.
 
     Args:
       like: a leaf of the state to be restored.
-      stored: what there is of it.
+      stored: what the checkpoint says of it.
     """
     sharding = getattr(like, "sharding", None)
-    # Uncommitted arrays, such as the counters of a fresh optimiser, go where the others
-    # are. Orbax would pin them to a device, and jit would refuse to mix them.
+    # Uncommitted arrays, such as the counters of a new optimiser, may be on any device.
+    # Orbax would commit them to one, and jit refuses arrays of different devices.
     is_free = not getattr(like, "committed", True)
     if is_stack(sharding):
         return stacked_spec(numbers_spec(like))
@@ -166,19 +164,19 @@ def target(like: Any, stored: Stored) -> Any:
 
 
 def restored(name: str, like: Any, stored: Stored, got: Any) -> Any:
-    """The leaf, of the kind that `like` is.
+    """The restored leaf, of the same kind as `like`.
 
     Args:
-      name: of messages.
+      name: of the leaf, for messages.
       like: a leaf of the state to be restored.
-      stored: what there is of it.
-      got: what orbax has read, as `target` asked.
+      stored: what the checkpoint says of it.
+      got: what orbax returned for `target`.
     """
     if _is_number(like):
         return type(like)(np.asarray(got).item())
     if isinstance(got, jax.Array):
         is_part = is_stack(like.sharding)
-        return as_keys(own_stack(got, like.sharding) if is_part else got, like)
+        return as_keys(local_stack(got, like.sharding) if is_part else got, like)
     spec = numbers_spec(like)
     if _is_empty(like):
         got = np.zeros(spec.shape, spec.dtype)
@@ -232,7 +230,7 @@ def _is_empty(leaf: Any) -> bool:
 
 
 def _expected(like: Any) -> Stored:
-    """What has to be stored for a leaf."""
+    """What a checkpoint has to say of a leaf."""
     if _is_empty(like):
         return Stored((), "bool", is_number=True)
     if _is_number(like):
@@ -244,10 +242,10 @@ def _expected(like: Any) -> Stored:
 
 
 def _fits(stored: Stored, expected: Stored) -> bool:
-    """Whether one can be read as the other.
+    """Whether a stored leaf can be restored as the expected one.
 
-    A number may have become an array of the same kind, or the other way round: a step
-    counts from Python's 0, and is an array after the first.
+    A number may be restored as an array without axes, and the other way round: a count
+    of steps may begin as Python's 0 and be an array after the first step.
     """
     if not stored.is_number and not expected.is_number:
         return stored[:2] == expected[:2]
@@ -262,43 +260,41 @@ def _shown(stored: Stored) -> str:
 
 
 def _exactly(name: str, got: np.ndarray, dtype: Any) -> np.ndarray:
-    """An array in a dtype, and in its order of bytes."""
+    """The array in a dtype; refuses values that the dtype cannot hold."""
     if got.dtype == dtype:
         return got
     with np.errstate(all="ignore"):
         result = got.astype(dtype)
     if not np.array_equal(result, got, equal_nan=jnp.issubdtype(dtype, jnp.inexact)):
-        message = (
+        raise CheckpointError(
             f"{name}: checkpoint {got.dtype} {got.item()}, which {dtype}, as it is in "
             "this run, does not hold"
         )
-        raise CheckpointError(message)
     return result
 
 
 def _weak(number: np.ndarray) -> Any:
-    """A number that goes on to take the type of what it meets, if its own is usual."""
-    plain = number.item()
-    is_usual = jnp.asarray(type(plain)()).dtype == number.dtype
-    return jnp.asarray(plain) if is_usual else number
+    """A weakly typed array, if the number has the default dtype of its kind."""
+    value = number.item()
+    is_usual = jnp.asarray(type(value)()).dtype == number.dtype
+    return jnp.asarray(value) if is_usual else number
 
 
 def _placed(x: Any, like: Any) -> jax.Array:
-    """On the devices where `like` is; an uncommitted one stays so."""
+    """The array on the devices of `like`, uncommitted if that is."""
     if not getattr(like, "committed", True):
         return jnp.asarray(x)
     return jax.device_put(x, like.sharding)
 
 
 def _check_dtype(name: str, dtype: Any) -> None:
-    """Refuse what orbax would refuse without a name."""
+    """Refuse dtypes that orbax cannot write; its own message names no leaf."""
     import tensorstore  # what orbax writes with; of the extra `train`
 
     try:
         tensorstore.dtype(np.dtype(dtype).name)
     except (TypeError, ValueError):
-        message = (
+        raise CheckpointError(
             f"{name} is of dtype {dtype}, which orbax cannot write: give it another "
             "one before, such as int8 or float32"
-        )
-        raise CheckpointError(message) from None
+        ) from None

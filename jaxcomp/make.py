@@ -29,15 +29,18 @@ def make_exchange(
 
     Args:
       exchange: how trees cross workers, a name in `jaxcomp.exchanges.REGISTRY`.
-      compressor: what is lost, a name in `jaxcomp.compressors.REGISTRY` or a
-        composition with "|". None: "top_k(keep=0.01)", if the exchange uses any.
-      memory: what happens to the loss, a name in `jaxcomp.memory.REGISTRY`, or several
-        with "|", the first one next to the gradient.
-      scope: what is compressed as one vector, a name in `jaxcomp.scope.REGISTRY`.
+      compressor: a name in `jaxcomp.compressors.REGISTRY`, or several with "|". None
+        stands for "top_k(keep=0.01)", if the exchange uses a compressor.
+      memory: what happens to the part that is not sent: a name in
+        `jaxcomp.memory.REGISTRY`, or several with "|", the first one next to the
+        gradient.
+      scope: which tensors are compressed as one vector: a name in
+        `jaxcomp.scope.REGISTRY`.
       axis: name of the mapped axis.
-      policy: pairs (pattern, method) that choose for each tensor, as in
-        `jaxcomp.scope.policy`; in place of a scope.
-      dense: send everything as it is, with the same state: for some steps of a run.
+      policy: pairs (pattern, method) that choose a compressor for each tensor, as in
+        `jaxcomp.scope.policy`; instead of a scope.
+      dense: send everything uncompressed, with the same state, as some steps of a run
+        do.
 
     Raises:
       SpecError: unknown name, argument or value; the message lists the valid ones. Or
@@ -74,13 +77,13 @@ def make_mixer(
         `jaxcomp.local.REGISTRY`, which needs an exchange.
       topology: spec of the graph, or a graph.
       workers: their number, for a graph's spec.
-      compressor: what is lost, as in `make_exchange`.
-      scope: what is compressed as one vector.
-      policy: pairs (pattern, method), in place of a scope.
-      exchange: of local methods: how workers average what they have learnt.
+      compressor: as in `make_exchange`.
+      scope: which tensors are compressed as one vector.
+      policy: pairs (pattern, method), instead of a scope.
+      exchange: for local methods: how workers average what they have learnt.
       memory: of that exchange.
       axis: name of the mapped axis.
-      dense: of local methods: send everything as it is, with the same state.
+      dense: for local methods: send everything uncompressed, with the same state.
 
     Raises:
       SpecError: unknown name, argument or value; the message lists the valid ones.
@@ -123,10 +126,9 @@ def make_mixer(
 
 
 def compressor_for(exchange: str | Call, compressor: str) -> str | None:
-    """The compressor, or None where an exchange has a way of its own.
+    """The compressor, or None if the exchange does not use one.
 
-    For configs, which name a compressor always: there the exchange alone may switch the
-    compression off.
+    It is for configs, which always name a compressor. Some exchanges ignore it.
 
     Example:
         >>> compressor_for("gather", "sign"), compressor_for("exact", "sign")
@@ -141,25 +143,22 @@ def _check_of_no_use(
     compressor: str | Compressor | None,
     policy: Sequence[tuple[str, str]],
 ) -> None:
-    """Refuse what would be given in vain."""
+    """Refuse a compressor or a policy that the exchange would ignore."""
     given = "a policy" if policy else None
     if compressor is not None and make_compressor(compressor).name != "none":
         name = compressor if isinstance(compressor, str) else compressor.name
         given = f"the compressor {name!r}"
     if given:
-        message = (
+        raise SpecError(
             f"{exchange.name!r} has no use for {given}: it has a way of its own, or is "
             "built already. Leave it out, or take an exchange such as 'gather'"
         )
-        raise SpecError(message)
 
 
 def _plan(
-    compressor: str | Compressor,
-    scope: str | Plan,
-    policy: Sequence[tuple[str, str]],
+    compressor: str | Compressor, scope: str | Plan, policy: Sequence[tuple[str, str]]
 ) -> str | Plan:
-    """The scope, or the plan that a policy makes in its place."""
+    """The scope, or the plan of a policy instead of it."""
     if not policy:
         return scope
     if scope != "per_leaf":

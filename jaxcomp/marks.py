@@ -1,4 +1,4 @@
-"""Whose state is it: marks for other people's links, and a check of all marks."""
+"""Marks for the state of any link that differs between workers, and their check."""
 
 from typing import Any
 
@@ -18,11 +18,11 @@ __all__ = ["check_state", "per_worker"]
 def per_worker(
     tx: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Mark the state of a link as the worker's own.
+    """Mark the state of a link as different on each worker.
 
-    For what stands before `distributed` and remembers something of the local gradient,
-    such as `optax.trace`, `optax.ema` or a clipping that adapts. Unmarked it
-    is taken to be the same on all workers, and a checkpoint keeps one worker's.
+    It is for links before `distributed` whose state depends on the local gradient, such
+    as `optax.trace`, `optax.ema` or adaptive clipping. Without the mark this state is
+    taken to be the same on all workers, and a checkpoint keeps that of one worker.
 
     Args:
       tx: any link before the exchange.
@@ -47,23 +47,24 @@ def per_worker(
 
 
 def check_state(state: Tree) -> None:
-    """Refuse a state whose marks do not tell the truth; call it after a few steps.
+    """Refuse a state whose marks are wrong; call it after a few steps, outside jit.
 
-    What is not marked has to be the same on all workers, and what is marked has to be
-    there for each of them. Otherwise a checkpoint keeps one worker's part for all. And
-    what workers keep of their gradients differs: if it does not, these were averaged
-    before the exchange. (Where each draws for itself, it differs all the same.) It
-    looks at what this process holds, so it is not for the inside of a step.
+    Unmarked parts have to be the same on all workers, and marked parts have to exist
+    for each of them. Otherwise a checkpoint would keep one worker's part for all.
+    Besides, residuals that are equal on all workers show that gradients were averaged
+    before the exchange, which is refused too. It goes unnoticed where the workers'
+    compressors draw different random numbers.
 
     Args:
-      state: params, optimiser and all, as the mapped step returned it.
+      state: params, optimiser state and all else, as the mapped step returned it; the
+        parts that this process holds are checked.
 
     Raises:
-      ValueError: names each such part, and what to do.
+      ValueError: names each wrong part, and what to do.
     """
     nodes = _nodes(state, lambda x: is_per_worker(x) or _is_link(x))
     clocks = [np.ndim(node.clock.step) for _, node in nodes if _is_link(node)]
-    is_stacked = any(clocks)  # as by flax's `replicate`: all of it has a leading axis
+    is_stacked = any(clocks)  # all leaves have a worker axis, as by flax's `replicate`
     wrong = []
     for path, node in _nodes(state, is_per_worker):
         for inner, leaf in _nodes(node):
@@ -71,7 +72,7 @@ def check_state(state: Tree) -> None:
             if problem:
                 wrong.append(f"{name_of((*path, *inner))} {problem}")
     for path, link in _nodes(state, _is_link):
-        # Where marks are not heeded, all of this would be said once more.
+        # Where marks are wrong, this would report the same parts again.
         if _is_link(link) and not wrong and _has_run(link):
             wrong += [f"{name_of(path)} {problem}" for problem in _problems(link)]
     if wrong:
@@ -103,7 +104,7 @@ _ALIKE = (
 
 
 def _problem(leaf: Any, is_marked: bool, is_stacked: bool) -> str | None:
-    """What is wrong with a leaf, if anything is."""
+    """What is wrong with the mark of a leaf, or None."""
     if not isinstance(leaf, jax.Array):
         return None
     copies: dict[str, bytes] = {}
@@ -120,16 +121,16 @@ def _problem(leaf: Any, is_marked: bool, is_stacked: bool) -> str | None:
 
 
 def _problems(link: DistributedState) -> list[str]:
-    """What is wrong with all that workers keep."""
+    """What is wrong with the marked state of a link."""
     marked = _marked(link.exchange)
     if not np.ndim(link.info.value.unsent_norm):
-        # No axis of workers. On one device there may be one, who needs none.
+        # It has no axis of workers, which is right for a single worker on one device.
         return [_ALONE] if marked and jax.device_count() > 1 else []
     floats = [x for x in marked if jnp.issubdtype(x.dtype, jnp.floating)]
     pieces = [rows for leaf in floats for rows in _rows(leaf)]
     if not all(map(_is_one, pieces)):
         return []
-    # A number alone may be equal by nature, such as one that counts steps.
+    # Single numbers, such as a count of steps, may be equal on all workers.
     kept = [rows for rows in pieces if rows[0].size > 1 and rows[0].any()]
     count = max(map(len, kept), default=0)
     return [_ALIKE.format(count=count)] if count > 1 else []
@@ -146,16 +147,16 @@ def _is_link(node: Any) -> bool:
 
 
 def _marked(state: Tree) -> list[Any]:
-    """The arrays of a state that are each worker's own."""
+    """The marked arrays of a state."""
     marked = [x for _, x in _nodes(state, is_per_worker) if is_per_worker(x)]
     return [leaf for leaf in jax.tree.leaves(marked) if hasattr(leaf, "dtype")]
 
 
 def _rows(leaf: Any) -> list[list[np.ndarray]]:
-    """Of each piece of an array what the workers have, one after the other.
+    """For each piece of an array, the rows of the workers in their order.
 
-    A piece is a shard, where the model is cut over other devices. An array without axes
-    has none.
+    Where a model is cut over several devices of a worker, each shard is a piece. An
+    array without axes has no pieces.
     """
     if not leaf.ndim or not leaf.size:
         return []
@@ -170,7 +171,7 @@ def _rows(leaf: Any) -> list[list[np.ndarray]]:
 
 
 def _is_one(rows: list[np.ndarray]) -> bool:
-    """Whether all of them are the same, to the bit."""
+    """Whether all rows are equal to the bit."""
     return len({row.tobytes() for row in rows}) == 1
 
 

@@ -1,9 +1,9 @@
 """Steps with a NaN or an infinity on some worker: all workers skip them, or none.
 
-Who decides by the local gradient decides alone: its model then differs from those of
-the others, or it is missing in a collective in which they wait for it. So a worker
-whose gradient is bad spoils all of it. Compressors never hide that, and every worker
-sees it in the mean, without a message of its own.
+A worker that decided by its own gradient would decide alone. Its model would then
+differ from those of the others, or they would wait for it in a collective. So a worker
+with a NaN or an infinity sets its whole gradient to NaN. Compressors never hide a NaN:
+every worker sees it in the mean, and no extra message is needed.
 """
 
 from collections.abc import Callable
@@ -46,7 +46,7 @@ def all_finite(tree: Tree) -> Array:
 
 
 def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
-    """The tree, or where it is not healthy one value everywhere.
+    """The tree if it is healthy, and else one value in all of its elements.
 
     Example:
         >>> instead_of_bad(jnp.array([1.0, jnp.inf]), jnp.bool_(False))
@@ -54,7 +54,8 @@ def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
     """
 
     def of(x: Array) -> Array:
-        # What all workers share would be typed as one's own, and no longer be refused.
+        # An array that all workers share would get the type of one that differs, and
+        # would no longer be refused.
         is_shared = not varies_over(healthy) <= varies_over(x)
         return x if is_shared else jnp.where(healthy, x, value)
 
@@ -62,7 +63,7 @@ def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
 
 
 def applied_if(applied: Array, new: State, old: State) -> State:
-    """The new state; where the step is not applied the old one, with the new clocks.
+    """The new state; if the step is not applied, the old one with the new clocks.
 
     Args:
       applied: the same on all workers.
@@ -79,12 +80,12 @@ def applied_if(applied: Array, new: State, old: State) -> State:
 def attempt(
     update: Callable[[Tree, State], tuple[Tree, State]], tree: Tree, state: State
 ) -> Attempt:
-    """Run an update that averages; the state is kept where the result is not finite.
+    """Run an update that averages; if the result is not finite, the state stays.
 
     Args:
       update: (tree, state) -> (result, state), with an exchange in it.
       tree: of this worker.
-      state: what is kept, all but its clocks.
+      state: before the update; its clocks go on in any case.
     """
     result, new = update(instead_of_bad(tree, all_finite(tree)), state)
     applied = all_finite(result)
@@ -94,12 +95,13 @@ def attempt(
 def skip_nonfinite(
     tx: optax.GradientTransformation,
 ) -> optax.GradientTransformationExtraArgs:
-    """Skip a step on all workers if it is not finite on any: updates are zero then.
+    """Skip a step on all workers if a gradient of any of them is not finite.
 
-    For a chain with a `distributed` in it, in place of `optax.apply_if_finite`, which
-    decides by the local gradient. Of the state only clocks go on. A chain that ends in
-    `mixing` needs it not: a worker that skips alone has to go on talking, so
-    `optax.apply_if_finite` stands around what is before `mixing`.
+    Updates are zero then, and only the clocks of the state go on. It is for a chain
+    with a `distributed` in it. `optax.apply_if_finite` would decide by the gradient of
+    each worker alone. A chain that ends in `mixing` does not need it. There a worker
+    that skips a step has to go on sending, so put `optax.apply_if_finite` around the
+    links before `mixing`.
 
     Args:
       tx: the whole chain.

@@ -1,8 +1,8 @@
-"""What several processes do together before they write or read, and what each has.
+"""Several processes that write or read one checkpoint together.
 
-Under pmap arrays are of one process: what is the same on all workers is a copy in each,
-and of what workers have of their own each process holds a stack. Together these make
-one array.
+Under pmap an array belongs to one process. Each process has its own copy of state that
+is the same on all workers. Of state that differs, it has the stack of its own workers;
+the stacks of all processes make one global array.
 """
 
 import zlib
@@ -21,8 +21,8 @@ __all__ = [
     "check_alike",
     "is_local",
     "is_stack",
+    "local_stack",
     "on_all_processes",
-    "own_stack",
     "stacked_spec",
     "stacks_of_all",
 ]
@@ -31,9 +31,9 @@ T = TypeVar("T")
 
 
 def on_all_processes(act: Callable[[], T]) -> T:
-    """Do something on every process; what fails on one fails on all.
+    """Run a function on every process; an error on one is an error on all.
 
-    Otherwise the others would wait for it, and long.
+    Otherwise the others would wait for the failed process in the next collective.
     """
     result: Any = None
     error = None
@@ -50,45 +50,50 @@ def on_all_processes(act: Callable[[], T]) -> T:
 
 
 def check_alike(values: dict[str, Any]) -> None:
-    """Refuse what each process has for itself, where they differ: one would be kept.
+    """Refuse values without a device that differ between processes.
+
+    A checkpoint would keep those of one process.
 
     Args:
       values: by name, the same names on all processes.
     """
-    own = {n: np.asarray(x) for n, x in values.items() if not isinstance(x, jax.Array)}
-    if jax.process_count() == 1 or not own:
+    local = {
+        n: np.asarray(x) for n, x in values.items() if not isinstance(x, jax.Array)
+    }
+    if jax.process_count() == 1 or not local:
         return
-    digests = [zlib.crc32(x.tobytes()) for x in own.values()]
+    digests = [zlib.crc32(x.tobytes()) for x in local.values()]
     rows = parallel.of_processes(np.array(digests, np.uint32))
-    differing = [n for n, column in zip(own, rows.T, strict=True) if len({*column}) > 1]
+    differing = [
+        n for n, column in zip(local, rows.T, strict=True) if len({*column}) > 1
+    ]
     if differing:
-        message = (
+        raise CheckpointError(
             f"{differing[0]} differs between processes, and is on no device that they "
             "share, so that one process's would be kept for all: make it a global "
             "array, as jaxcomp.parallel.place does"
         )
-        raise CheckpointError(message)
 
 
 def is_local(sharding: Any) -> bool:
-    """Whether an array is this process's alone, where there are several."""
+    """Whether there are several processes, and an array is on this one alone."""
     return jax.process_count() > 1 and sharding.is_fully_addressable
 
 
 def is_stack(sharding: Any) -> bool:
-    """Whether an array is what the workers of this process have, as under pmap."""
+    """Whether an array is the stack of this process's workers, as under pmap."""
     is_named = isinstance(sharding, NamedSharding)
     return is_named and is_local(sharding) and sharding.spec[:1] not in ((), (None,))
 
 
 def stacks_of_all(x: jax.Array) -> jax.Array:
-    """The stacks of all processes in one global array, one behind the other."""
+    """The stacks of all processes, joined to one global array."""
     sharding = stacked_spec(x).sharding
     return jax.make_array_from_process_local_data(sharding, np.asarray(x))
 
 
 def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
-    """Of what `stacks_of_all` makes of a stack."""
+    """The spec of `stacks_of_all(like)`."""
     length, *rest = like.shape
     pieces = length // like.sharding.shard_shape(like.shape)[0]
     devices = [
@@ -101,6 +106,6 @@ def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
 
 
-def own_stack(x: jax.Array, sharding: Any) -> jax.Array:
-    """This process's stack of what `stacks_of_all` made."""
+def local_stack(x: jax.Array, sharding: Any) -> jax.Array:
+    """This process's stack, from the array that `stacks_of_all` made."""
     return jax.device_put(parallel.to_host(x), sharding)

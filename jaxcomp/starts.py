@@ -1,11 +1,12 @@
-"""What workers have to know of each other's starts, learnt once, by `init`.
+"""What workers have to know of each other's first models, computed once by `init`.
 
-Messages tell how a model changed, and not where it began. `init` runs outside the axis
-of the workers as a rule, where nobody can be asked:
+Later messages say how a model changed, not where it began. `init` runs in one of three
+ways:
 
-- for one worker, whose state is copied: then all start alike, and nothing is missing;
-- under `vmap`, over the workers' models: these are all there;
-- under the axis itself, and then workers can ask.
+- outside any mapped axis, for one worker, whose state is copied to all: then all
+  workers start with the same model;
+- under `vmap` over the workers' models, which are all there;
+- under the axis of the workers: then it uses a collective.
 """
 
 from collections.abc import Callable
@@ -35,7 +36,8 @@ def mean_start(params: Tree, workers: int | None, axis: Axis) -> Tree:
         ([1.0], [3.0, 3.0])
     """
 
-    # Of differences to one of them: workers that agree are not moved by rounding.
+    # The mean of differences to one of them, so that rounding moves no model where all
+    # are equal.
     def asked(tree: Tree) -> Tree:
         is_first = collectives.index(axis) == 0
         given = jax.tree.map(lambda x: jnp.where(is_first, x, 0), tree)
@@ -53,14 +55,14 @@ def among_workers(
     workers: int | None,
     axis: Axis,
 ) -> Tree:
-    """What a worker learns by asking, or what holds where all are like this one.
+    """A function of all workers' trees, or its value where all trees are equal.
 
     Args:
-      asked: runs under the axis; the result has the shapes of the tree.
+      asked: the function, with collectives; the result has the shapes of the tree.
       alike: the result of `asked` if all workers have this tree.
-      tree: of this worker; both are given it in at least float32.
-      workers: their number, by which a mapped axis without a name is known for theirs;
-        None: not known, so that they are seen under an axis of their name alone.
+      tree: of this worker; both functions get it in at least float32.
+      workers: their number. A vmap without an axis name over so many trees is taken to
+        be over the workers. With None, only a mapped axis of their name is.
       axis: of the workers.
     """
     tree = widen(tree)
@@ -85,7 +87,7 @@ def among_workers(
         )
         if size == workers:
             result = jax.vmap(asked, axis_name=axis)(rows)
-        else:  # members of an ensemble: one more dimension of everybody's model
+        else:  # members of an ensemble: one more dimension of each worker's model
             result = _moved(learnt(_moved(rows, 0, -1)), -1, 0)
         return result, jax.tree.map(lambda x: True, tree)
 

@@ -15,8 +15,8 @@ from jaxcomp.border import (
     SUMMED,
     UNMIXED,
     axis_index,
+    check_differs,
     check_fit,
-    check_own,
     check_whole,
 )
 from jaxcomp.link_state import (
@@ -77,7 +77,7 @@ def distributed(
     def step(
         updates: Tree, state: DistributedState, params: Tree | None, key: Array
     ) -> tuple[Tree, DistributedState]:
-        check_own(updates, exchange.axis, SUMMED)
+        check_differs(updates, exchange.axis, SUMMED)
         check_fit(exchange.init, updates, state.exchange)
         mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
@@ -142,7 +142,7 @@ def pmean(
 def mixing(
     mixer: Mixer,
     seed: int | None = None,
-    program: int | None = None,
+    phase: int | None = None,
     *,
     allow_masked: bool = False,
 ) -> optax.GradientTransformationExtraArgs:
@@ -156,9 +156,9 @@ def mixing(
     Args:
       mixer: from `make_mixer`.
       seed: as in `distributed`.
-      program: compile this program of the mixer's schedule alone, for loops with a
-        compiled step for each (`mixer.program(step)` says whose turn it is); default:
-        the step count decides which one runs.
+      phase: compile this phase of the mixer's schedule alone, for loops that have a
+        compiled step for each phase and choose it by `mixer.phase(step)`. By default
+        one compiled step holds all phases and chooses by the step count.
       allow_masked: mix what `optax.masked` leaves of a model, where each worker is to
         keep the rest to itself, or another link looks after it.
 
@@ -176,7 +176,7 @@ def mixing(
     """
     if not isinstance(mixer, Mixer):
         raise TypeError(f"mixing() takes a Mixer from make_mixer, not {mixer!r}")
-    programs = sorted(set(mixer.schedule))
+    phases = sorted(set(mixer.schedule))
 
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
@@ -188,19 +188,19 @@ def mixing(
     ) -> tuple[Tree, DistributedState]:
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
-        check_own(params, mixer.axis, SHARED)
-        check_own(updates, mixer.axis, SUMMED)
+        check_differs(params, mixer.axis, SHARED)
+        check_differs(updates, mixer.axis, SUMMED)
 
-        def run(program: int) -> Any:
-            mixed = mixer.mix(params, updates, state.exchange, key, program)
+        def run(phase: int) -> Any:
+            mixed = mixer.mix(params, updates, state.exchange, key, phase)
             return vary_like(mixed, axis_index(mixer.axis))
 
-        if program is not None or len(programs) == 1:
-            mixed = run(programs[0] if program is None else program)
+        if phase is not None or len(phases) == 1:
+            mixed = run(phases[0] if phase is None else phase)
         else:
-            places = [programs.index(p) for p in mixer.schedule]
+            places = [phases.index(p) for p in mixer.schedule]
             now = jnp.asarray(places)[state.step % len(places)]
-            branches = [functools.partial(run, p) for p in programs]
+            branches = [functools.partial(run, p) for p in phases]
             mixed = jax.lax.switch(now, branches)
         info = PerWorker(mixed.info)
         return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)

@@ -161,9 +161,9 @@ def _bytes(method: Exchange | Mixer, dimension: int, workers: int) -> tuple[int,
     """What one worker hands to collectives at each step of the method's cycle."""
     x = jax.ShapeDtypeStruct((dimension,), np.float32)
 
-    def measure(program: int) -> int:
+    def measure(phase: int) -> int:
         if isinstance(method, Mixer):
-            link = mixing(method, seed=0, program=program)
+            link = mixing(method, seed=0, phase=phase)
         else:
             link = distributed(method, seed=0)
         state = jax.eval_shape(link.init, x)
@@ -171,8 +171,8 @@ def _bytes(method: Exchange | Mixer, dimension: int, workers: int) -> tuple[int,
         return sum(collective_bytes(found).values())
 
     schedule = method.schedule if isinstance(method, Mixer) else (0,)
-    measured = {program: measure(program) for program in sorted(set(schedule))}
-    return tuple(measured[program] for program in schedule)
+    measured = {phase: measure(phase) for phase in sorted(set(schedule))}
+    return tuple(measured[phase] for phase in schedule)
 
 
 def _total(cycle: tuple[int, ...], steps: int) -> int:

@@ -1,4 +1,4 @@
-"""Exchanges: the only place where gradients cross workers. One way, one file, one line.
+"""Exchanges: ways to average gradients over workers. One way, one file, one line.
 
 A factory takes the plan (which tensors, and how) and the axis first; its own arguments
 come from the spec string.
@@ -70,7 +70,7 @@ def make(
 
 
 def _silent_when_empty(exchange: Exchange) -> Exchange:
-    """The same exchange; of a tree without elements it sends and keeps nothing."""
+    """The same exchange, which sends nothing if the tree has no elements."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         if any(leaf.size for leaf in jax.tree.leaves(tree)):

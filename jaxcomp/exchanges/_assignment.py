@@ -1,4 +1,4 @@
-"""Assignment: which option each group takes where all together have a limit."""
+"""Assignment: one option for each group, so that their total size stays in a limit."""
 
 import jax
 import jax.numpy as jnp
@@ -10,17 +10,18 @@ __all__ = ["assign"]
 
 
 def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
-    """For each group an option: those that save most error for a word, while they fit.
+    """Choose greedily an option for each group, by the error saved for each word.
 
-    From the cheapest option of each group on, always the upgrade with the largest
-    (error saved) / (words added) that still fits, until none does. A larger limit never
-    gives a larger error: at the first upgrade on which two limits differ, the one that
-    fits the larger alone saves more than all that the smaller has room for.
+    Each group begins with its cheapest option. Then the upgrade with the largest
+    (error saved) / (words added) of those that still fit is made, until none fits. A
+    larger limit never gives a larger error: at the first upgrade in which two limits
+    differ, the upgrade that fits only the larger one saves more than all upgrades for
+    which the smaller one has room.
 
     Args:
       errors: [groups, options] float32, finite.
       words: [groups, options] integers.
-      limit: what all words together may be; at least what the cheapest are.
+      limit: of the sum of all words; at least that of the cheapest options.
 
     Returns:
       [groups] int32.
@@ -35,11 +36,11 @@ def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
     group = np.arange(len(words))
 
     def scores(choices: Array) -> Array:
-        """Error saved for a word by every upgrade; -inf where there is none."""
+        """Error saved for each word by every upgrade; -inf where there is none."""
         now, error = table[group, choices], errors[group, choices]
         added, saved = table - now[:, None], error[:, None] - errors
         fits = jnp.sum(now) + added <= limit
-        # What costs nothing comes first.
+        # Upgrades that add no words come first.
         rate = saved / jnp.maximum(added.astype(jnp.float32), np.float32(1e-30))
         return jnp.where(fits & (added >= 0) & (saved > 0), rate, -jnp.inf)
 
@@ -50,7 +51,7 @@ def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
         choices = choices.at[best // options].set(best % options)
         return choices, scores(choices)
 
-    # It ends: the error of the group that is upgraded falls every time.
+    # The loop ends, because each upgrade lowers the error of its group.
     start = jnp.asarray(np.argmin(words, axis=1), jnp.int32)
     carry = (start, scores(start))
     return jax.lax.while_loop(lambda c: jnp.any(c[1] > -jnp.inf), upgrade, carry)[0]

@@ -1,14 +1,28 @@
-"""What several exchanges need: own payloads, the report of one step, names."""
+"""What several exchanges share: a worker's payload, the frame around it, names."""
+
+import functools
+from collections.abc import Callable
 
 import jax
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Compressor, Payload, PerWorker, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Compressor,
+    Exchange,
+    Payload,
+    PerWorker,
+    State,
+    Tree,
+)
+from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.infos import figure_names, measure
+from jaxcomp.scope import Plan
+from jaxcomp.trees import spec_of
 
-__all__ = [
-    "compress_own",
-    "with_method",
-]
+__all__ = ["compress_own", "mean_of_payloads", "with_method"]
 
 
 def compress_own(
@@ -28,8 +42,53 @@ def compress_own(
     return payload, PerWorker(new)
 
 
+def mean_of_payloads(
+    name: str,
+    plan: Plan,
+    codec: Compressor,
+    axis: Axis,
+    mean: Callable[[Payload, Tree], Tree],
+    *,
+    is_aligned: bool = False,
+) -> Exchange:
+    """An exchange in which every worker compresses its tree once.
+
+    Args:
+      name: of the way to average.
+      plan: which tensors are compressed as one vector, and how.
+      codec: the plan, lifted to trees.
+      axis: the mapped axis.
+      mean: (payload, what it decodes to), both of this worker, -> the mean.
+      is_aligned: all workers draw with one key and keep one state, so that they choose
+        the same places.
+    """
+
+    def init(tree: Tree) -> State:
+        state = codec.init(spec_of(tree))
+        return state if is_aligned else PerWorker(state)
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        if is_aligned:
+            payload, state = codec.compress(tree, state, key)
+        else:
+            payload, state = compress_own(codec, tree, state, key, axis)
+        sent = codec.decompress(payload, spec_of(tree))
+        info = measure(tree, sent, codec, payload)
+        return Averaged(mean(payload, sent), sent, state, info)
+
+    return Exchange(
+        f"{name}({codec.name})",
+        init=init,
+        average=average,
+        axis=axis,
+        figures=figure_names(codec),
+        contraction=functools.partial(leaf_contractions, plan),
+        chooses=functools.partial(leaf_choices, plan),
+    )
+
+
 def with_method(exchange: str, method: str) -> str:
-    """The name of an exchange together with what it sends.
+    """The name of an exchange together with the name of what it sends.
 
     Example:
         >>> with_method("gather", "sign"), with_method("two_phase(a=1)", "sign")

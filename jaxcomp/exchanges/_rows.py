@@ -1,4 +1,4 @@
-"""Vectors in rows, one for each worker that owns it; what the two-phase ways share."""
+"""Vectors in rows, one for each worker: what `two_phase` and `sparse_reduce` share."""
 
 import math
 from typing import NamedTuple
@@ -7,19 +7,19 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Compressor, Tree
-from jaxcomp.coding.message import fuse, split
+from jaxcomp.base import Array, Axis, Compressor, Payload, Tree
+from jaxcomp.exchanges._messages import gather_trees, row_spec, swap_rows
 from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["Reduced", "halves", "own_row", "reduce_rows", "to_rows", "widths"]
 
 
 class Reduced(NamedTuple):
-    """What `reduce_rows` returns. Trees with leaves [N, m] but for `missing`."""
+    """What `reduce_rows` returns; trees with leaves [N, m], except `missing`."""
 
     mean: Tree  # identical on every worker
     first: Tree  # what this worker's messages to the owners decode to
-    missing: Tree  # [m] of the own row: what the owner had to send and did not
+    missing: Tree  # [m]: the sum of this worker's row, minus what its answer decodes to
 
 
 def to_rows(vector: Array, count: int) -> Array:
@@ -38,7 +38,8 @@ def to_rows(vector: Array, count: int) -> Array:
 def widths(size: int) -> set[int]:
     """Every length that `to_rows` may give to a vector: ceil(size / N) for all N.
 
-    About 2 sqrt(size) of them: few N are below the root, few lengths are.
+    There are about 2 sqrt(size) of them: for N below the root of the size there are few
+    N, and for N above it the lengths are below the root.
 
     Example:
         >>> sorted(widths(10))
@@ -49,7 +50,7 @@ def widths(size: int) -> set[int]:
 
 
 def halves(size: int) -> list[int]:
-    """The lengths of rows for 1, 2, 4, ... workers: a few of all `widths`.
+    """The lengths of rows for 1, 2, 4, ... workers, a subset of all `widths`.
 
     Example:
         >>> halves(10)
@@ -59,7 +60,7 @@ def halves(size: int) -> list[int]:
 
 
 def own_row(row: Array, axis: Axis) -> Array:
-    """[N, m] zeros but for this worker's own row.
+    """A matrix [N, m] of zeros, except for this worker's own row.
 
     Args:
       row: [m].
@@ -77,46 +78,42 @@ def own_row(row: Array, axis: Axis) -> Array:
 def reduce_rows(
     rows: Tree, codec: Compressor, held: Tree, axis: Axis, key: Array
 ) -> Reduced:
-    """Mean over the workers, each of which sums one row: compressed twice.
+    """The mean over the workers, where each worker sums one row for all.
 
-    Row j of every worker goes to worker j, which decodes and adds them, compresses the
-    sum and sends it to all. One all-to-all and one all-gather.
+    Row j of every worker is compressed and sent to worker j, its owner, by one
+    all-to-all. The owner decodes and adds the rows, compresses the sum and sends it to
+    all workers, by one all-gather.
 
     Args:
       rows: leaves [N, m]; row j belongs to worker j.
       codec: compressor of trees with leaves [m], without state.
-      held: leaves [m]; added to the sum of the own row.
+      held: leaves [m]; added to the sum of this worker's row.
       axis: the mapped axis.
       key: the same on every worker.
     """
     count, place = collectives.size(axis), collectives.index(axis)
     own_key = jax.random.fold_in(key, place)
     first_key, second_key = jax.random.split(own_key)
-    narrow = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), rows)
+    narrow = row_spec(rows)
     wide = wide_spec(narrow)
 
     def compress(row: Tree, key: Array) -> Tree:
         return codec.compress(row, codec.init(spec_of(row)), key)[0]
 
-    # One row after the other: batched selections and rotations are slower, and hold
-    # the intermediates of all rows at once.
+    # A loop over the rows: batched selections and rotations are slower, and hold the
+    # intermediates of all rows in memory at once.
     keys = jax.random.split(first_key, count)
     payloads = jax.lax.map(lambda pair: compress(*pair), (rows, keys))
-    one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), payloads)
-    received = collectives.swap(jax.vmap(fuse)(payloads), axis)
-    arrived = jax.vmap(lambda words: split(words, one))(received)
-    due = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
+    arrived = swap_rows(payloads, axis)
+    total = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
 
-    answer = compress(due, second_key)
-    messages = collectives.gather(fuse(answer), axis)
+    def decoded(payload: Payload) -> Tree:
+        return codec.decompress(payload, wide)
 
-    def decoded(words: Array) -> Tree:
-        return codec.decompress(split(words, spec_of(answer)), wide)
-
-    # Sums are answered, not means: what is answered in full is then missing by exactly
-    # nothing, with no rounding of a division in between.
-    answers = jax.lax.map(decoded, messages)
-    first = jax.lax.map(lambda payload: codec.decompress(payload, wide), payloads)
-    missing = jax.tree.map(lambda d, a: d - a[place], due, answers)
+    # Owners answer with sums, not with means: an element of the sum that the answer
+    # holds in full then has a loss of exactly 0, which a division would round.
+    answers = jax.lax.map(decoded, gather_trees(compress(total, second_key), axis))
+    first = jax.lax.map(decoded, payloads)
+    missing = jax.tree.map(lambda t, a: t - a[place], total, answers)
     mean = jax.tree.map(lambda a: a / count, answers)
     return Reduced(mean, first, missing)

@@ -3,10 +3,9 @@
 import functools
 
 from jaxcomp import collectives, compressors
-from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.base import Axis, Exchange, Payload, Tree
 from jaxcomp.coding.payloads import map_values
-from jaxcomp.infos import figure_names, measure
+from jaxcomp.exchanges._common import mean_of_payloads
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import SpecError
 from jaxcomp.trees import spec_of
@@ -31,31 +30,13 @@ def aligned_psum(plan: Plan, axis: Axis) -> Exchange:
     codec = lift(plan)
     if not codec.aligned:
         valid = [n for n, make in compressors.REGISTRY.items() if make().aligned]
-        message = (
+        raise SpecError(
             f"needs a compressor whose places follow from the key alone, and "
             f"{codec.name!r} is not one. Valid: {', '.join(valid)}"
         )
-        raise SpecError(message)
 
-    def init(tree: Tree) -> State:
-        # The same on all workers: it decides on places.
-        return codec.init(spec_of(tree))
-
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec = spec_of(tree)
-        payload, codec_state = codec.compress(tree, state, key)
+    def mean(payload: Payload, sent: Tree) -> Tree:
         values = functools.partial(collectives.mean_of_all, axis=axis)
-        mean = codec.decompress(map_values(values, payload), spec)
-        sent = codec.decompress(payload, spec)
-        info = measure(tree, sent, codec, payload)
-        return Averaged(mean, sent, codec_state, info)
+        return codec.decompress(map_values(values, payload), spec_of(sent))
 
-    return Exchange(
-        f"aligned_psum({codec.name})",
-        init=init,
-        average=average,
-        axis=axis,
-        figures=figure_names(codec),
-        contraction=functools.partial(leaf_contractions, plan),
-        chooses=functools.partial(leaf_choices, plan),
-    )
+    return mean_of_payloads("aligned_psum", plan, codec, axis, mean, is_aligned=True)

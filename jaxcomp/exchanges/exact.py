@@ -1,4 +1,4 @@
-"""Exact: the dense mean, the baseline of everything."""
+"""Exact: the mean of uncompressed gradients, the baseline of all other methods."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ __all__ = ["dense_step", "exact"]
 def exact(plan: Plan, axis: Axis) -> Exchange:
     """Average the uncompressed tree: mean = (1/N) sum_i g_i, by one all-reduce.
 
-    Sums are in at least float32, and travel as such: in float16 they may overflow where
-    the mean does not.
+    Gradients are sent and added in at least float32: in float16 a sum may overflow even
+    where the mean does not.
 
     Args:
       plan: not used; every exchange has the same signature, so that one setting
@@ -44,11 +44,11 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
 
 
 def dense_step(exchange: Exchange) -> Exchange:
-    """The same exchange at a step at which everything is sent as it is.
+    """The same exchange for steps in which everything is sent uncompressed.
 
-    Its state is that of the exchange, of which nothing but clocks goes on, so a run may
-    pass from one to the other at any step: dense first epochs, and a dense step now and
-    then.
+    It has the state of the exchange, and changes nothing of it but clocks. So a run may
+    change from one to the other at any step, for dense first epochs or a dense step now
+    and then.
     """
     average = _dense(exchange.axis, exchange.figures)
     return exchange._replace(
@@ -59,7 +59,7 @@ def dense_step(exchange: Exchange) -> Exchange:
 def _dense(
     axis: Axis, figures: tuple[str, ...] = ()
 ) -> Callable[[Tree, State, Array], Averaged]:
-    """`average` of what sends everything; its figures are zeros."""
+    """The `average` of an exchange that loses nothing; its figures are zeros."""
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         mean = collectives.mean(tree, axis)

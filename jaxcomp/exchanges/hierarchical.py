@@ -1,4 +1,4 @@
-"""Hierarchical: dense inside a host, compressed between hosts."""
+"""Hierarchical: dense messages inside a host, compressed ones between hosts."""
 
 import functools
 from collections.abc import Mapping
@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, Spec, State, Tree
 from jaxcomp.bounds import by_leaf
-from jaxcomp.coding.message import fuse, split
 from jaxcomp.coding.packing import pack, unpack
+from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.exchanges._rows import own_row, to_rows
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
@@ -47,10 +47,11 @@ def hierarchical(
 ) -> Exchange:
     """Average inside each host by one exchange, then between hosts by another.
 
-    The L workers of a host average their trees (`inner`), and each takes one L-th of
-    every vector to its counterparts in the other hosts (`outer`), so that what leaves a
-    host is one compressed tree, in L parts side by side. The parts are gathered inside
-    the host. What the outer exchange loses is charged to the worker whose part it is.
+    The L workers of a host average their trees by the inner exchange. Then each vector
+    is cut into L parts, and worker j of every host averages part j with the workers j
+    of the other hosts, by the outer exchange. So a host sends one compressed tree in
+    all, in L parts. At the end the workers of a host gather the parts. What the outer
+    exchange loses of a part counts as not sent by the worker that has this part.
 
     Args:
       plan: which tensors are compressed as one vector, and how, between hosts.
@@ -69,23 +70,25 @@ def hierarchical(
     if isinstance(axis, tuple):
         across, inside = axis
     else:
-        inside, across = (collectives.Part(axis, share, own) for own in (True, False))
+        inside, across = (
+            collectives.Part(axis, share, inside) for inside in (True, False)
+        )
     within = exchanges.make(inner, axis=inside)
     _check("inner", within)
-    # So large that whoever compresses large tensors alone compresses this one.
+    # So large that an exchange which compresses large tensors only compresses it too.
     large = jax.ShapeDtypeStruct((1 << 20, 1 << 20), "float32")
     if within.contraction({"w": large}) != [1]:
-        message = (
+        raise SpecError(
             f"the inner exchange of hierarchical has to send everything as it is, and "
             f"{within.name!r} does not: take 'exact'"
         )
-        raise SpecError(message)
 
     between = functools.partial(_between, plan, outer, across)
     probe = between(_PROBE)
 
     def init(tree: Tree) -> State:
-        # Of other workers' parts there are other states, even where counterparts agree.
+        # Workers of a host average different parts, so their outer states differ, even
+        # where the outer exchange has one state for all of its workers.
         outer_state = between(tree).init(parts_of(spec_of(tree)))
         return PerWorker(HierarchicalState(within.init(tree), outer_state))
 
@@ -98,33 +101,30 @@ def hierarchical(
         inner_key, outer_key = jax.random.split(key)
         host = within.average(cast_like(tree, wide), state.value.inner, inner_key)
         place = collectives.index(inside)
-        own = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
-        # Counterparts share a key, workers of one host do not.
+        parts = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
+        # Workers with the same part share a key, workers of one host do not.
         outer_key = jax.random.fold_in(outer_key, place)
-        result = between(tree).average(own, state.value.outer, outer_key)
+        result = between(tree).average(parts, state.value.outer, outer_key)
 
-        parts = collectives.gather(fuse(result.mean), inside, alike=True)
-        rows = jax.vmap(lambda words: split(words, spec_of(result.mean)))(parts)
+        rows = gather_trees(result.mean, inside, alike=True)
         mean = to_tree(rows, groups, spec)
         missing = tuple(
-            own_row((o - s) * share, inside)
-            for o, s in zip(own, result.sent, strict=True)
+            own_row((part - sent) * share, inside)
+            for part, sent in zip(parts, result.sent, strict=True)
         )
         lost = to_tree(missing, groups, wide)
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
         state = PerWorker(HierarchicalState(host.state, result.state))
-        out = result.sent if result.own is None else result.own
-        went = to_tree(_of_the_host(out, inside), groups, spec)
-        return Averaged(mean, sent, state, info, went)
+        out = result.sent if result.own_sent is None else result.own_sent
+        own_sent = to_tree(_not_zero(out, inside), groups, spec)
+        return Averaged(mean, sent, state, info, own_sent)
 
     def parts_of(spec: Spec) -> tuple[Spec, ...]:
-        """What one worker takes to the other hosts."""
-        groups = groups_of(plan, wide_spec(spec))
-        specs = [joined_spec(group) for group in groups]
-        sizes = [-(-s.size // share) for s in specs]
-        pairs = zip(sizes, specs, strict=True)
-        return tuple(jax.ShapeDtypeStruct((n,), s.dtype) for n, s in pairs)
+        """What one worker gives to the outer exchange: its part of each vector."""
+        joined = map(joined_spec, groups_of(plan, wide_spec(spec)))
+        sizes = [(-(-vector.size // share), vector.dtype) for vector in joined]
+        return tuple(jax.ShapeDtypeStruct((size,), dtype) for size, dtype in sizes)
 
     def contraction(spec: Spec) -> list[float | None]:
         deltas = between(spec).contraction(parts_of(spec))
@@ -149,7 +149,7 @@ def hierarchical(
 def _between(
     plan: Plan, outer: str | Call | Exchange, across: Axis, tree: Tree
 ) -> Exchange:
-    """The outer exchange, of a tuple with a part of each vector."""
+    """The outer exchange, for a tuple with one part of each vector."""
     from jaxcomp import exchanges
 
     parts = vectors_plan(groups_of(plan, tree), plan.title)
@@ -158,31 +158,29 @@ def _between(
     return exchange
 
 
-def _of_the_host(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
-    """Where the parts of all workers of a host are not zero, side by side: 0.0 or 1.0.
+def _not_zero(parts: tuple[Array, ...], inside: Axis) -> list[Array]:
+    """For each vector 1.0 where it is not zero, and 0.0 elsewhere.
 
-    A bit an element, inside the host, and nothing at all if nobody reads it.
+    It takes one bit an element inside the host. Where no memory reads the result, the
+    compiler leaves the message out.
 
     Args:
-      parts: of this worker, [m] each.
-      inside: the workers of the host.
+      parts: of each vector this worker's part, [m].
+      inside: the workers of the host, which have the other parts.
     """
-    flags = tuple(pack(part != 0, bits=1) for part in parts)
-    messages = collectives.gather(fuse(flags), inside)
-    rows = jax.vmap(lambda words: split(words, spec_of(flags)))(messages)
-    pairs = zip(rows, parts, strict=True)
-    unpacked = [
-        jax.vmap(functools.partial(unpack, bits=1, size=part.size))(bits)
-        for bits, part in pairs
-    ]
-    return [flag.astype(jnp.float32) for flag in unpacked]
+
+    def unpacked(rows: Array, part: Array) -> Array:
+        flags = jax.vmap(functools.partial(unpack, bits=1, size=part.size))(rows)
+        return flags.astype(jnp.float32)
+
+    rows = gather_trees(tuple(pack(part != 0, bits=1) for part in parts), inside)
+    return [unpacked(*pair) for pair in zip(rows, parts, strict=True)]
 
 
 def _check(which: str, exchange: Exchange) -> None:
-    """Refuse an exchange whose loss could not be charged to anybody."""
+    """Refuse an exchange whose `sent` does not tell what was lost."""
     if exchange.held or not exchange.lawful:
-        message = (
+        raise SpecError(
             f"the {which} exchange of hierarchical has to be lawful and hold nothing "
             f"back, and {exchange.name!r} is not like that"
         )
-        raise SpecError(message)

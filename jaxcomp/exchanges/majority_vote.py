@@ -1,6 +1,4 @@
-"""Majority vote: a sign to the owner of a place, and a sign back."""
-
-from typing import Any
+"""Majority vote: each element of the result is the sign that most workers have."""
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +6,8 @@ from jax.flatten_util import ravel_pytree
 
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.coding.message import fuse, split
 from jaxcomp.coding.packing import pack_signs, unpack_signs
+from jaxcomp.exchanges._messages import gather_trees, swap_rows
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan
 from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec
@@ -21,21 +19,21 @@ _PIECE = 10
 
 
 def majority_vote(plan: Plan, axis: Axis) -> Exchange:
-    """sgn(sum_i sgn(g_i)), the sign that most workers have: not a mean.
+    """sgn(sum_i sgn(g_i)), the sign that most workers have. This is not a mean.
 
     Worker j owns the j-th part of the tree, laid out as one vector. It adds the signs
     that arrive (all-to-all) and sends the sign of the sum (all-gather): twice 1.6 bits
-    an element, whatever N is. sgn(0) = 0: a worker abstains where its element is zero,
-    and a tie moves nothing, so that frozen parameters stay put. A NaN or an infinity
-    anywhere makes every worker's result NaN.
+    for each element, whatever N is. sgn(0) = 0: a worker with a zero has no vote, and
+    the result of a tie is 0, so frozen parameters stay as they are. A NaN or an
+    infinity anywhere makes every worker's result NaN.
 
-    It breaks the law, so no memory can keep what it loses; `local_momentum` may stand
-    before it (signum). Each step has the length of the learning rate: take a small one,
-    1e-3 or less. Whatever a minority of workers sends, it changes no sign on which all
-    others agree.
+    The mean of what workers send is not the result, so no memory can keep what is lost;
+    `local_momentum` may stand before it (signum). Every element of an update is as
+    large as the learning rate: take a small one, 1e-3 or less. A minority of workers,
+    whatever it sends, changes no sign on which all others agree.
 
     Args:
-      plan: not used; signs need no scale, so that every tensor is treated alike.
+      plan: not used; signs need no scale, so all tensors are treated alike.
       axis: the mapped axis.
 
     References:
@@ -50,15 +48,10 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         width = -(-vector.size // (_PIECE * count)) * _PIECE
         padded = jnp.pad(vector, (0, width * count - vector.size))
 
-        # What each owner is told: signs, and whether all is well.
+        # To each owner: signs, and whether all elements are finite.
         broken = jnp.broadcast_to(~jnp.all(jnp.isfinite(vector)), (count, 1))
         signs = jax.vmap(pack_signs)(padded.reshape(count, width))
-        ballot = (signs, broken.astype(jnp.uint8))
-        one: Any = jax.tree.map(
-            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), ballot
-        )
-        arrived = collectives.swap(jax.vmap(fuse)(ballot), axis)
-        votes, alarms = jax.vmap(lambda words: split(words, one))(arrived)
+        votes, alarms = swap_rows((signs, broken.astype(jnp.uint8)), axis)
 
         def add(i: Array, balance: Array) -> Array:
             return balance + unpack_signs(votes[i], width)
@@ -66,9 +59,7 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         even = vary_like(jnp.zeros(width, jnp.float32), votes)
         balance = jax.lax.fori_loop(0, count, add, even)
         answer = (pack_signs(balance), jnp.max(alarms, axis=0))
-
-        messages = collectives.gather(fuse(answer), axis)
-        winners, alarms = jax.vmap(lambda words: split(words, one))(messages)
+        winners, alarms = gather_trees(answer, axis)
         unit = jnp.where(jnp.max(alarms) > 0, jnp.nan, 1.0).astype(vector.dtype)
 
         def decoded(rows: Array) -> Tree:

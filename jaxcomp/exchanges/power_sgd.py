@@ -1,4 +1,4 @@
-"""PowerSGD: one step of the power method a step, on the mean of all workers."""
+"""PowerSGD: a low-rank approximation of the mean, by one power iteration a step."""
 
 import functools
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ __all__ = ["orthonormal", "power_sgd"]
 class PowerState(NamedTuple):
     """State of `power_sgd`, the same on all workers."""
 
-    right: tuple[Array, ...]  # [columns, rank] of each large tensor: where to start
+    right: tuple[Array, ...]  # [columns, rank] of each large tensor: Q of the last step
 
 
 @method("rank", given=2)
@@ -33,19 +33,19 @@ def power_sgd(
     min_rate: Annotated[float, Range(least=1)] = 2.0,
     seed: int = 0,
 ) -> Exchange:
-    """Send every matrix M as P Q^T of low rank; P and Q are summed, never gathered.
+    """Approximate every matrix M by P Q^T of low rank, and average P and Q.
 
-    P = orthonormal(mean_i M_i Q), Q = mean_i M_i^T P, mean = P Q^T. Two all-reduces a
-    step, whatever the number of tensors and workers; small tensors go dense with the
-    first. Q is kept for the next step, so that the step's one power iteration goes on
-    where the last one stood. What is charged to a worker is P P^T M_i. The directions
-    are those of the mean, which are biased: use a memory.
+    P = orthonormal(mean_i M_i Q), Q = mean_i M_i^T P, mean = P Q^T, sent_i = P P^T M_i.
+    A step takes two all-reduces, whatever the number of tensors and workers; small
+    tensors are sent dense with the first. Q is kept, so that the power iteration of the
+    next step starts from it. The approximation is biased: use a memory.
 
     Args:
       plan: not used; a tensor is the matrix (all other axes, last axis).
       axis: the mapped axis.
       rank: columns of P and Q.
-      min_rate: a tensor goes dense unless its factors are smaller by this factor.
+      min_rate: a tensor is sent dense unless it has more elements than its factors,
+        by more than this factor.
       seed: of the first Q.
 
     References:
@@ -71,13 +71,13 @@ def power_sgd(
         leaves, structure = jax.tree.flatten(cast_like(tree, wide))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
-        own = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
+        matrices = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
         starts = [_unit_columns(q) for q in state.right]
 
-        left = [_product(m, q) for m, q in zip(own, starts, strict=True)]
+        left = [_product(m, q) for m, q in zip(matrices, starts, strict=True)]
         arrived = collectives.mean_of_all(left + [leaves[i] for i in small], axis)
         left = [orthonormal(p) for p in arrived[: len(large)]]
-        right = [_turned_product(m, p) for m, p in zip(own, left, strict=True)]
+        right = [_turned_product(m, p) for m, p in zip(matrices, left, strict=True)]
         averaged = collectives.mean_of_all(right, axis)
 
         def restored(factors: Sequence[Array], rest: Sequence[Array]) -> Tree:
@@ -90,11 +90,11 @@ def power_sgd(
 
         mean = restored(averaged, arrived[len(large) :])
         sent = restored(right, [leaves[i] for i in small])
-        info = _measure(own, right, [leaves[i] for i in small])
+        info = _measure(matrices, right, [leaves[i] for i in small])
         return Averaged(mean, sent, PowerState(tuple(averaged)), info)
 
     def contraction(spec: Spec) -> list[float | None]:
-        # P P^T is a projection: what it loses is part of what it was given.
+        # P P^T is a projection: its error is no larger than its input.
         return [0.0 if is_large(leaf) else 1.0 for leaf in jax.tree.leaves(spec)]
 
     return Exchange(
@@ -108,9 +108,15 @@ def power_sgd(
 
 
 def _measure(matrices: list[Array], right: list[Array], small: list[Array]) -> Info:
-    """|M - P P^T M|^2 = |M|^2 - |P^T M|^2 for orthonormal P: no second look at P Q^T.
+    """The error of all tensors, computed without the matrices P Q^T.
 
-    A look would store it, and cost as much as everything else together.
+    For orthonormal P, |M - P P^T M|^2 = |M|^2 - |P^T M|^2. Subtracting P Q^T from M
+    would write P Q^T to memory, which takes as long as the rest of the step.
+
+    Args:
+      matrices: M of each large tensor.
+      right: M^T P of each.
+      small: tensors that are sent dense.
     """
     whole, left = norm(matrices), norm(right)
     lost = jnp.sqrt(jnp.maximum(whole - left, 0)) * jnp.sqrt(whole + left)
@@ -118,10 +124,11 @@ def _measure(matrices: list[Array], right: list[Array], small: list[Array]) -> I
 
 
 def orthonormal(columns: Array) -> Array:
-    """Columns that span the same space; where they depend on each other, a larger one.
+    """Orthonormal columns whose span contains that of the given ones.
 
-    By Householder reflections: a zero matrix has an orthonormal result too, from which
-    the power method can start again.
+    Computed by Householder reflections. If the columns are linearly dependent, the
+    result is orthonormal all the same. So the power iteration can go on even after a
+    matrix of zeros.
 
     Args:
       columns: [m, r].
@@ -133,9 +140,9 @@ def orthonormal(columns: Array) -> Array:
 
 
 def _unit_columns(columns: Array) -> Array:
-    """Columns of length 1, which span the same: squares of their elements may overflow.
+    """The columns, scaled to length 1; columns of zeros stay zero.
 
-    Zeros stay zeros.
+    The lengths are computed from scaled elements, as squares may overflow.
     """
     peaks = jnp.max(jnp.abs(columns), axis=0, keepdims=True)
     scaled = columns / jnp.where(peaks > 0, peaks, 1)
@@ -149,8 +156,11 @@ def _product(a: Array, b: Array) -> Array:
 
 
 def _turned_product(matrix: Array, columns: Array) -> Array:
-    """M^T P, a column at a time: XLA's own product takes six times as long on a CPU."""
-    # The barrier keeps XLA from putting the columns together again.
+    """M^T P, one column after the other.
+
+    XLA's product with a transposed matrix takes six times as long on a CPU.
+    """
+    # The barrier keeps XLA from joining the products into one.
     rows = [
         _product(jax.lax.optimization_barrier(columns[:, i]), matrix)
         for i in range(columns.shape[1])
@@ -159,7 +169,10 @@ def _turned_product(matrix: Array, columns: Array) -> Array:
 
 
 def _outer(left: Array, right: Array) -> Array:
-    """P Q^T as a sum of outer products, which whoever reads it computes as it reads."""
+    """P Q^T as a sum of outer products.
+
+    XLA fuses these into the operations that read the result, which is never stored.
+    """
     columns = zip(left.T, right.T, strict=True)
     terms = [p[:, None] * q[None, :] for p, q in columns]
     return functools.reduce(jnp.add, terms)

@@ -1,4 +1,4 @@
-"""Shared scale: workers agree on a scale, so that levels add up inside packed words."""
+"""Shared scale: all workers round to multiples of one unit, and add packed integers."""
 
 from typing import Annotated
 
@@ -30,19 +30,20 @@ def shared_scale(
 ) -> Exchange:
     """Round to multiples of a unit that is the same on all workers, and add these.
 
-    u = (1/s) max_i |g_i|, the largest magnitude over the workers, by one small
-    all-gather; then level_i = floor(g_i / u + r), r uniform in [0, 1), and mean =
-    (u / N) sum_i level_i, by an all-reduce of words that hold 32 // b levels of b =
-    ceil(log2(2 s N + 1)) bits each: room for the sum of N, so no carry crosses. With s
-    = 1, the default, this is TernGrad with a shared scaler. Unbiased without `clip`.
-    Traffic grows with log N only.
+    level_i = floor(g_i / u + r), with r uniform in [0, 1), and mean =
+    (u / N) sum_i level_i. The unit is u = (1/s) max_i |g_i|, over the elements of all
+    workers, by one small all-gather. Levels are added by an all-reduce of words that
+    hold 32 // b levels of b = ceil(log2(2 s N + 1)) bits each; the sum of N levels fits
+    into b bits, so no carry reaches the next level. Traffic grows with log N only. With
+    s = 1, the default, this is TernGrad with a shared scaler. It is unbiased without
+    `clip`.
 
     Args:
       plan: which tensors share a scale; its compressor is not used.
       axis: the mapped axis.
       levels: s.
-      clip: how many root mean squares an element may have on its worker; None does not
-        clip. The paper takes 2.5.
+      clip: each worker first clips its elements to this many times their root mean
+        square; None does not clip. The paper takes 2.5.
       bucket: elements that share a scale; None for the whole vector.
 
     References:
@@ -52,14 +53,14 @@ def shared_scale(
     """
 
     def scales_of(vector: Array) -> Array:
-        """Of this worker alone; [buckets]."""
+        """The largest magnitudes of this worker, after clipping; [buckets]."""
         peaks = _buckets.peaks(vector, bucket)
         if clip is None:
             return peaks
         factors = _buckets.factors(peaks)
         norms = _buckets.norms(vector, bucket, factors)
         counts = _buckets.counts(vector.size, bucket)
-        # Of a broken bucket the factor is NaN, and the peak shows how.
+        # A bucket with a NaN or an infinity has the factor NaN: then the peak is taken.
         limit = clip * norms / jnp.sqrt(counts) / factors
         return jnp.where(limit < peaks, limit, peaks)
 
@@ -70,14 +71,13 @@ def shared_scale(
         count = collectives.size(axis)
         bits = bit_width(2 * levels * count + 1)
         if bits > 16:
-            message = (
+            raise SpecError(
                 f"{levels} levels of {count} workers need {bits} bits each, half of "
                 "what they replace; take fewer levels, or two_phase"
             )
-            raise SpecError(message)
-        # As integers: a maximum of floats may forget a NaN.
-        own = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
-        highest = jnp.max(collectives.gather(own, axis), axis=0)
+        # As integers, because a maximum of floats may drop a NaN.
+        peaks_as_bits = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
+        highest = jnp.max(collectives.gather(peaks_as_bits, axis), axis=0)
         shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
         borders = np.cumsum([_buckets.rows(v.size, bucket) for v in vectors])[:-1]
         peaks = jnp.split(shared, borders)
@@ -112,21 +112,20 @@ def shared_scale(
         return Averaged(mean, sent, state, measure(tree, sent))
 
     return Exchange(
-        name,
-        init=lambda tree: (),
-        average=average,
-        axis=axis,
-        ignores_compressor=True,
+        name, init=lambda tree: (), average=average, axis=axis, ignores_compressor=True
     )
 
 
 def _unit(peaks: Array, levels: int) -> Array:
-    """NaN where a bucket has a NaN or an infinity, which no level can show."""
+    """The unit of each bucket; NaN if the bucket has a NaN or an infinity.
+
+    Levels are integers, which cannot be either.
+    """
     return jnp.where(jnp.isfinite(peaks), peaks / levels, jnp.nan)
 
 
 def _pack_fields(symbols: Array, bits: int) -> Array:
-    """Words of 32 // bits symbols, with room for carries within each field.
+    """Pack symbols into words, 32 // bits of them in each.
 
     Example:
         >>> _pack_fields(jnp.array([1, 2, 3], jnp.uint32), bits=16)

@@ -1,54 +1,32 @@
 """Simulated: the numbers of `gather` without its savings, for studies alone."""
 
-import functools
-
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, State, Tree
-from jaxcomp.bounds import leaf_choices, leaf_contractions
+from jaxcomp.base import Axis, Exchange, Figure
 from jaxcomp.coding.payloads import nbits
-from jaxcomp.exchanges._common import compress_own
-from jaxcomp.infos import figure_names, measure
+from jaxcomp.exchanges._common import mean_of_payloads
 from jaxcomp.scope import Plan, lift
-from jaxcomp.trees import spec_of
 
 __all__ = ["simulated"]
 
 
 def simulated(plan: Plan, axis: Axis) -> Exchange:
-    """Sum decompressed gradients by a dense all-reduce: nothing is saved.
+    """Sum decompressed gradients by a dense all-reduce: no traffic is saved.
 
-    mean = (1/N) sum_i D(C(g_i)), as `gather` computes it, to rounding. Quicker where
-    the network is no matter and one wants to know what a method does to training; logs
-    and figures say that it is simulated, and its bytes are the dense ones. What the
-    method would send stands in the column `would_send_bytes`.
+    mean = (1/N) sum_i D(C(g_i)), equal to that of `gather` up to rounding. It is quick
+    on one machine, for studies of what a method does to training. Logs and figures say
+    that it is simulated, and its bytes are those of dense gradients; the column
+    `would_send_bytes` has the bytes that the method would send.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
       axis: the mapped axis.
     """
+    would_send = Figure("would_send_bytes", lambda p, _: jnp.float32(nbits(p) / 8))
     codec = lift(plan)
-
-    def init(tree: Tree) -> State:
-        return PerWorker(codec.init(spec_of(tree)))
-
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec = spec_of(tree)
-        payload, state = compress_own(codec, tree, state, key, axis)
-        sent = codec.decompress(payload, spec)
-        info = measure(tree, sent, codec, payload)
-        own = {"would_send_bytes": jnp.float32(nbits(payload) / 8)}
-        info = info._replace(extra={**info.extra, **own})
-        return Averaged(collectives.mean(sent, axis), sent, state, info)
-
-    return Exchange(
-        f"simulated({codec.name})",
-        init=init,
-        average=average,
-        axis=axis,
-        figures=(*figure_names(codec), "would_send_bytes"),
-        contraction=functools.partial(leaf_contractions, plan),
-        chooses=functools.partial(leaf_choices, plan),
-        simulated=True,
+    codec = codec._replace(figures=(*codec.figures, would_send))
+    exchange = mean_of_payloads(
+        "simulated", plan, codec, axis, lambda _, sent: collectives.mean(sent, axis)
     )
+    return exchange._replace(simulated=True)

@@ -1,4 +1,4 @@
-"""Sparse reduce: chosen elements go to the worker that owns their place, and back."""
+"""Sparse reduce: an all-reduce of chosen elements, summed by owners of places."""
 
 import functools
 import math
@@ -21,14 +21,14 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.bounds import leaf_choices, leaf_contractions, worst
+from jaxcomp.bounds import leaf_choices, leaf_contractions, split_lossless, worst
 from jaxcomp.exchanges._common import compress_own, with_method
 from jaxcomp.exchanges._rows import halves, own_row, reduce_rows
 from jaxcomp.infos import figure_names, measure
-from jaxcomp.scope import Group, Leaf, Plan, groups_of, lift, to_tree, to_vectors
+from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, Pipe, Range, Shown, SpecError, method
-from jaxcomp.trees import cast_like, spec_of, wide_spec
+from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["sparse_reduce"]
 
@@ -51,12 +51,13 @@ def sparse_reduce(
     """All-reduce of chosen elements; a worker's traffic does not grow with the workers.
 
     The plan's compressor chooses k elements anywhere in the tree. Each worker owns one
-    of every N blocks of places, so that each owner gets about k/N of them; there is
-    room for c = slack k / N, and of more the largest go. The owner adds what arrives
-    and sends the c largest of its sums to all. Each worker hands over about 2 slack k
-    elements, and receives as many. What found no room counts as not sent: a memory
-    keeps it, and `no_room` tells how many of this worker's elements it was. Tensors
-    that the plan sends without loss are averaged as they are, by an all-reduce.
+    of every N blocks of places, so that about k / N of these elements belong to each
+    owner. A message to an owner has room for c = slack k / N elements; if there are
+    more, the largest are sent. The owner adds what arrives and sends the c largest of
+    its sums to all. Each worker sends and receives about 2 slack k elements. Elements
+    without room count as not sent: a memory keeps them, and `no_room` is their number
+    on this worker. Tensors that the plan sends without loss are averaged by an
+    all-reduce.
 
     Args:
       plan: which tensors are compressed as one vector, and how: a sparsifier.
@@ -69,31 +70,31 @@ def sparse_reduce(
       Learning, arXiv:1802.08021, 2019. Li and Hoefler, Near-Optimal Sparse Allreduce
       for Distributed Deep Learning, arXiv:2201.07598, 2022.
     """
-    sparse = _without_dense(plan)
-    codec = lift(sparse)
+    # What is sent dense is no matter of the codec.
+    lossy = plan._replace(groups=lambda leaves: split_lossless(plan.groups(leaves))[1])
+    codec = lift(lossy)
     coder = compressors.make(values)
 
     def init(tree: Tree) -> State:
         spec = spec_of(tree)
-        groups = groups_of(sparse, spec)
+        groups = groups_of(lossy, spec)
         elements = sum(joined_spec(group).size for group in groups)
         if not groups and any(leaf.size for leaf in jax.tree.leaves(spec)):
-            message = (
+            raise SpecError(
                 f"every tensor is sent dense by {codec.name!r}, so that sparse_reduce "
                 "has nothing to choose; use exact"
             )
-            raise SpecError(message)
         if codec.support(spec) > elements / 2:
-            message = (
+            raise SpecError(
                 f"sparse_reduce moves chosen elements, and {codec.name!r} chooses more "
                 f"than half of these {elements}; use two_phase"
             )
-            raise SpecError(message)
         return PerWorker(codec.init(spec))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        groups, count = groups_of(sparse, tree), collectives.size(axis)
+        dense_groups, groups = split_lossless(groups_of(plan, tree))
+        count = collectives.size(axis)
         choice_key, key = jax.random.split(key)
         payload, state = compress_own(codec, tree, state, choice_key, axis)
         vectors = to_vectors(codec.decompress(payload, wide), groups)
@@ -104,31 +105,23 @@ def sparse_reduce(
         held = jnp.zeros_like(rows[0])
         reduced = reduce_rows(rows, message, held, axis, key)
 
-        leaves, structure = jax.tree.flatten(tree)
-        chosen = {leaf.place for group in groups for leaf in group.leaves}
-        dense = [i for i in range(len(leaves)) if i not in chosen]
-        averaged = collectives.mean_of_all([leaves[i] for i in dense], axis)
-
-        def restored(rows: Array, rest: list[Array]) -> Tree:
-            """The tree of what was dealt out and of what was not."""
+        def restored(rows: Array, rest: Sequence[Array]) -> Tree:
+            """The tree of compressed vectors, in rows, and of dense ones."""
             parts = jnp.split(_collect(rows, borders[-1]), borders[:-1])
-            result = jax.tree.leaves(to_tree(parts, groups, wide))
-            for i, x in zip(dense, rest, strict=True):
-                result[i] = x
-            return cast_like(jax.tree.unflatten(structure, result), spec)
+            return to_tree([*parts, *rest], [*groups, *dense_groups], spec)
 
-        own = [leaves[i] for i in dense]
-        mean = restored(reduced.mean, averaged)
-        sent = restored(reduced.first - own_row(reduced.missing, axis), own)
+        dense = to_arrays(tree, dense_groups)
+        mean = restored(reduced.mean, collectives.mean_of_all(list(dense), axis))
+        sent = restored(reduced.first - own_row(reduced.missing, axis), dense)
         info = measure(tree, sent, codec, payload)
-        turned_away = _turned_away(rows, message.support(spec_of(held)))
-        info = info._replace(extra={**info.extra, "no_room": turned_away})
-        return Averaged(mean, sent, state, info, own=restored(reduced.first, own))
+        no_room = _count_beyond(rows, message.support(spec_of(held)))
+        info = info._replace(extra={**info.extra, "no_room": no_room})
+        return Averaged(mean, sent, state, info, restored(reduced.first, dense))
 
     def contraction(spec: Spec) -> list[float | None]:
-        # What finds no room is charged whole, and of chosen elements of the gradient
-        # it is a part of what was given. Values that are rounded on the way, by the
-        # plan or by `values`, add their own error: then that has to be bounded.
+        # Elements without room are part of what was given, so they add no error of
+        # their own. Values that the plan or `values` rounds do, and that has to be
+        # bounded.
         most = max(1, math.ceil(codec.support(spec) * slack))
         rooms = [jax.ShapeDtypeStruct((n,), jnp.float32) for n in halves(most)]
         of_values = worst(coder.contraction(room) for room in rooms)
@@ -152,29 +145,17 @@ def sparse_reduce(
     )
 
 
-def _without_dense(plan: Plan) -> Plan:
-    """The plan of the tensors of which something is lost."""
-
-    def loses(group: Group) -> bool:
-        return group.compressor.contraction(joined_spec(group)) != 1
-
-    def groups(leaves: Sequence[Leaf]) -> list[Group]:
-        return [group for group in plan.groups(leaves) if loses(group)]
-
-    return plan._replace(groups=groups)
-
-
-def _turned_away(rows: Array, room: int) -> Array:
+def _count_beyond(rows: Array, room: int) -> Array:
     """How many elements are beyond the room of their row."""
     held = jnp.count_nonzero(rows, axis=1)
     return jnp.sum(jnp.maximum(held - room, 0)).astype(jnp.float32)
 
 
 def _turns(blocks: int, count: int) -> Array:
-    """For each turn of `count` blocks, by how many owners it is rotated.
+    """By how many owners each run of `count` blocks is rotated.
 
-    Without it a stride of a layout, such as that of an output channel, may meet one
-    owner again and again.
+    Large elements may stand at regular distances, such as those of an output channel.
+    Without rotation all of them might belong to one owner.
 
     Example:
         >>> _turns(6, 4)
@@ -186,7 +167,7 @@ def _turns(blocks: int, count: int) -> Array:
 
 
 def _rotated(blocks: Array, turns: Array) -> Array:
-    """[turns, N, block] with each turn rotated by its own number of owners."""
+    """Blocks [turns, N, block], each turn rotated by its own number of owners."""
     count = blocks.shape[1]
     owners = jnp.arange(count, dtype=jnp.uint32)[None] + np.uint32(count)
     places = (owners - turns[:, None]) % np.uint32(count)
@@ -194,9 +175,9 @@ def _rotated(blocks: Array, turns: Array) -> Array:
 
 
 def _deal(vector: Array, count: int) -> Array:
-    """Blocks of neighbours in turn to `count` rows, with zeros at the end.
+    """Blocks of neighbouring elements, given to `count` rows in turn; zeros at the end.
 
-    Large elements stand together; dealt out, each owner gets its share of them.
+    Large elements often stand together. So each owner gets its share of them.
 
     Example:
         >>> _deal(jnp.arange(1, 65), 2)[:, 15:18]
@@ -218,6 +199,6 @@ def _collect(rows: Array, size: int) -> Array:
 
 
 def _message(room: int, width: int, values: Compressor) -> Compressor:
-    """What an owner is sent and sends: up to `room` elements that are not zero."""
+    """The compressor of messages to and from owners: up to `room` nonzero elements."""
     sparse = compressors.make(f"threshold(v={_TINY}, cap={min(1.0, room / width)!r})")
     return sparse if values.name == "none" else compressors.compose(sparse, values)

@@ -30,25 +30,27 @@ __all__ = ["two_phase"]
 
 
 class ServerState(NamedTuple):
-    """State of `two_phase` with feedback on the servers."""
+    """State of `two_phase` with error feedback of the owners' answers."""
 
-    held: PerWorker  # a tree; zero but in the part that this worker owns
+    held: PerWorker  # a tree; zero outside the part that this worker owns
 
 
 @method(given=2)
 def two_phase(
     name: str, plan: Plan, axis: Axis, server_feedback: bool = False
 ) -> Exchange:
-    """Every worker averages the part of each vector that it owns: compressed twice.
+    """Each worker owns a part of each vector, which it averages for all workers.
 
-    Vectors are cut into N parts. Part j of every worker goes to worker j (all-to-all),
-    which decodes and adds them, compresses the sum s_j = sum_i D(C(g_ij)) and sends it
-    to all (all-gather): mean_j = D(C(s_j)) / N. A worker hands over `nbits(payload)`
-    and an N-th of it, and receives about twice `nbits(payload)`, whatever N is.
+    Vectors are cut into N parts. Part j of every worker goes to worker j, its owner, by
+    an all-to-all. The owner decodes and adds the parts, compresses the sum
+    s_j = sum_i D(C(g_ij)) and sends it to all, by an all-gather: mean_j =
+    D(C(s_j)) / N. A worker sends `nbits(payload)` and an N-th of it, and receives about
+    twice `nbits(payload)`, whatever N is.
 
-    The owner is charged with what its answer lost, D(C(s_j)) - s_j, so that the mean of
-    `sent` is the mean: a memory keeps both errors. With `server_feedback` the owner
-    keeps this error itself and adds it to its next sum, exactly and uncompressed.
+    The owner's answer loses s_j - D(C(s_j)), which is subtracted from what the owner
+    itself has `sent`. So the mean over workers of `sent` equals `mean`, and a memory
+    keeps the errors of both compressions. With `server_feedback` the owner keeps this
+    error itself and adds it, uncompressed, to its next sum.
 
     Args:
       plan: which tensors are compressed as one vector, and how; without state.
@@ -64,20 +66,18 @@ def two_phase(
 
     def init(tree: Tree) -> State:
         if jax.tree.leaves(lift(plan).init(spec_of(tree))):
-            message = (
+            raise SpecError(
                 f"two_phase cuts vectors into as many parts as there are workers, so "
                 f"it takes compressors without state, and {plan.title!r} has one"
             )
-            raise SpecError(message)
         if not server_feedback:
             return ()
-        # Of what is answered: the sums, which have the sizes of the parts.
-        deltas = contraction(spec_of(tree))
+        spec = spec_of(tree)
         way_out = "leave out server_feedback"
         refuse_growth(
-            deltas, spec_of(tree), loser=plan.title, keeper=name, way_out=way_out
+            contraction(spec), spec, loser=plan.title, keeper=name, way_out=way_out
         )
-        return ServerState(PerWorker(zeros_like_spec(wide_spec(spec_of(tree)))))
+        return ServerState(PerWorker(zeros_like_spec(wide_spec(spec))))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
@@ -93,8 +93,8 @@ def two_phase(
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
-        own = tuple(own_row(row, axis) for row in reduced.missing)
-        missing = to_tree(own, groups, wide)
+        missing_rows = tuple(own_row(row, axis) for row in reduced.missing)
+        missing = to_tree(missing_rows, groups, wide)
         if server_feedback:
             state = ServerState(PerWorker(missing))
         else:
@@ -114,10 +114,10 @@ def two_phase(
 
 
 def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
-    """1 if no row loses anything, None if one may lose more than is in it, else 0.
+    """1 if no row loses anything, None if the error of one has no bound, else 0.
 
-    The number of workers is not known here, and a row has another shape than a tensor.
-    What workers send is of the vector's type, what owners answer of a wide one.
+    The number of workers is not known here, so rows of all lengths are asked. Workers
+    send rows in the vector's dtype, owners answer in at least float32.
     """
     dtypes = {spec.dtype, wide_spec(spec).dtype}
 
@@ -127,5 +127,5 @@ def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
 
     if all(of(length) == 1 for length in sorted(widths(spec.size), reverse=True)):
         return 1.0
-    # Halves of halves alone: a composition takes milliseconds to answer.
+    # Fewer lengths, because a composition of compressors takes milliseconds to answer.
     return None if any(of(length) is None for length in halves(spec.size)) else 0.0

@@ -1,4 +1,4 @@
-"""Gossip: each worker has a model of its own and talks to its neighbours alone.
+"""Gossip: each worker trains a model of its own and sends to its neighbours only.
 
 A factory takes the plan (which tensors, and how), the graph and the axis first; its own
 arguments come from the spec string. One algorithm, one file, one line here.

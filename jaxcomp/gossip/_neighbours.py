@@ -1,4 +1,4 @@
-"""What all gossip has in common: one fused message to each neighbour, weighed pulls."""
+"""How a worker sends to its neighbours: one message to each, and their weighted sum."""
 
 from typing import NamedTuple
 
@@ -7,120 +7,91 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Compressor, Info, Spec, State, Tree
-from jaxcomp.bounds import leaf_contractions, refuse_growth
+from jaxcomp.base import Array, Axis, Compressor, Info, Payload, Spec, State, Tree
 from jaxcomp.coding.message import fuse, split
-from jaxcomp.gossip.topology import Round, Topology
+from jaxcomp.gossip.topology import Round
 from jaxcomp.infos import measure
-from jaxcomp.scope import Plan
 from jaxcomp.specs import SpecError
 from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_spec
 
-__all__ = [
-    "Heard",
-    "check_contraction",
-    "listen",
-    "plus",
-    "symmetric_round",
-    "talk",
-]
+__all__ = ["Gossiped", "Neighbours", "plus"]
 
 
-class Heard(NamedTuple):
-    """What `talk` returns; trees in at least float32."""
+class Gossiped(NamedTuple):
+    """What `Neighbours.send` returns; trees in at least float32."""
 
-    own: Tree  # what this worker's message decodes to: D(q_i)
+    sent: Tree  # what this worker's message decodes to: D(q_i)
     pull: Tree  # sum_j w_ij (D(q_j) - D(q_i))
     state: State  # of the compressor
     info: Info
 
 
-def talk(
-    codec: Compressor, tree: Tree, state: State, key: Array, graph: Round, axis: str
-) -> Heard:
-    """Compress a tree, send it to the neighbours, and weigh what all of them said.
+class Neighbours(NamedTuple):
+    """What a worker needs in one step to send to its neighbours."""
 
-    One permutation for each neighbour slot of the round, each of which carries the
-    whole payload in one array.
+    codec: Compressor  # of trees
+    round: Round  # who sends to whom, and the weights
+    axis: Axis  # of the workers
+    key: Array  # of the step, the same on every worker
+    spec: Spec  # shapes and dtypes of the trees that are sent
 
-    Args:
-      codec: compressor of trees.
-      tree: of this worker, in the dtypes that are to be sent.
-      state: of the codec.
-      key: the same on every worker.
-      graph: who hears whom, and with which weights.
-      axis: the mapped axis.
-    """
-    own_key = jax.random.fold_in(key, collectives.index(axis))
-    payload, state = codec.compress(tree, state, own_key)
-    own = codec.decompress(payload, wide_spec(spec_of(tree)))
-    pull = listen(codec, fuse(payload), spec_of(payload), own, graph, axis)
-    info = measure(tree, cast_like(own, spec_of(tree)), codec, payload)
-    return Heard(own, pull, state, info)
+    def compress(self, tree: Tree, state: State) -> tuple[Payload, State]:
+        """This worker's payload, with a key of its own; and the codec's new state."""
+        own_key = jax.random.fold_in(self.key, collectives.index(self.axis))
+        return self.codec.compress(tree, state, own_key)
 
+    def send(self, tree: Tree, state: State) -> Gossiped:
+        """Compress a tree, send it to the neighbours, and weigh what they sent.
 
-def listen(
-    codec: Compressor,
-    words: Array,
-    payload_spec: Spec,
-    own: Tree,
-    graph: Round,
-    axis: str,
-) -> Tree:
-    """sum_j w_ij (D(q_j) - D(q_i)) over the neighbours, in at least float32.
+        Args:
+          tree: of this worker; it is cast to the dtypes of `spec`.
+          state: of the codec.
+        """
+        given = cast_like(tree, self.spec)
+        payload, state = self.compress(given, state)
+        sent = self.codec.decompress(payload, wide_spec(self.spec))
+        pull = self.pull(fuse(payload), spec_of(payload), sent)
+        info = measure(given, cast_like(sent, self.spec), self.codec, payload)
+        return Gossiped(sent, pull, state, info)
 
-    Of differences, so that neighbours who say the same pull by exactly nothing: weights
-    of float32 need not sum to 1, and what is missing would move the mean.
+    def pull(self, words: Array, payload_spec: Spec, sent: Tree) -> Tree:
+        """sum_j w_ij (D(q_j) - D(q_i)) over the neighbours j, in at least float32.
 
-    Args:
-      codec: compressor of trees.
-      words: this worker's fused message.
-      payload_spec: of the message.
-      own: what it decodes to, in at least float32.
-      graph: who hears whom.
-      axis: the mapped axis.
-    """
-    _check_workers(graph, axis)
-    nothing = zeros_like_spec(own)
-    if not graph.slots:  # one worker
-        return nothing
-    place = collectives.index(axis)
-    columns = np.stack([slot.weights for slot in graph.slots])
-    weights = jnp.asarray(columns, jnp.float32)[:, place]
-    messages = [collectives.permute(words, slot.pairs, axis) for slot in graph.slots]
+        Each neighbour slot of the round is one permutation of one array, which carries
+        the whole payload. Differences are summed, not the messages: then equal messages
+        add exactly zero, although float32 weights need not sum to exactly 1.
 
-    def add(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
-        weight, words = message
-        said = codec.decompress(split(words, payload_spec), own)
+        Args:
+          words: this worker's fused message.
+          payload_spec: of the message.
+          sent: what it decodes to, in at least float32.
+        """
+        workers, nodes = collectives.size(self.axis), len(self.round.matrix)
+        if workers != nodes:
+            message = f"the graph has {nodes} nodes and the axis {workers} workers"
+            raise SpecError(message)
+        slots, nothing = self.round.slots, zeros_like_spec(sent)
+        if not slots:  # one worker
+            return nothing
+        columns = jnp.asarray(np.stack([slot.weights for slot in slots]), jnp.float32)
+        weights = columns[:, collectives.index(self.axis)]
+        messages = [collectives.permute(words, s.pairs, self.axis) for s in slots]
 
-        # Nothing arrived where the weight is 0, and zeros need not decode to a number.
-        def term(p: Array, theirs: Array, mine: Array) -> Array:
-            difference = weight.astype(mine.dtype) * (theirs - mine)
-            return p + jnp.where(weight == 0, 0, difference)
+        def add(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
+            weight, words = message
+            arrived = self.codec.decompress(split(words, payload_spec), sent)
 
-        return jax.tree.map(term, pull, said, own), None
+            # A weight of 0 says that nothing arrived, and a message of zeros may decode
+            # to a NaN.
+            def term(p: Array, theirs: Array, mine: Array) -> Array:
+                difference = weight.astype(mine.dtype) * (theirs - mine)
+                return p + jnp.where(weight == 0, 0, difference)
 
-    # One after the other: no more than one neighbour's model is in memory.
-    heard = (weights, jnp.stack(messages))
-    return jax.lax.scan(add, vary_like(nothing, (own, heard)), heard)[0]
+            return jax.tree.map(term, pull, arrived, sent), None
 
-
-def check_contraction(plan: Plan, params: Tree, method: str) -> None:
-    """Refuse messages that may lose more than there is, where that is sent again.
-
-    Args:
-      plan: of the compressor.
-      params: of this worker.
-      method: name of the mixer.
-    """
-    spec = spec_of(params)
-    refuse_growth(
-        leaf_contractions(plan, spec),
-        spec,
-        loser=plan.title,
-        keeper=method,
-        way_out=f"say {method}(allow=True), to try it all the same",
-    )
+        # A loop, so that only one neighbour's decoded model is in memory at a time.
+        received = (weights, jnp.stack(messages))
+        return jax.lax.scan(add, vary_like(nothing, (sent, received)), received)[0]
 
 
 def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
@@ -131,23 +102,3 @@ def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
         3.0
     """
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, b.dtype) * b, x, y)
-
-
-def symmetric_round(graph: Topology, method: str) -> Round:
-    """The one round of a graph in which all talk both ways, or an error."""
-    first, *others = graph.rounds
-    if others:
-        reason = "remembers what neighbours said, so they have to stay the same"
-        found = "changes with time"
-    elif not graph.symmetric:
-        reason = "needs neighbours that hear each other with one weight"
-        found = "is not symmetric"
-    else:
-        return first
-    raise SpecError(f"{method} {reason}, and {graph.name!r} {found}. d_psgd takes it")
-
-
-def _check_workers(graph: Round, axis: str) -> None:
-    workers, nodes = collectives.size(axis), len(graph.matrix)
-    if workers != nodes:
-        raise SpecError(f"the graph has {nodes} nodes and the axis {workers} workers")

@@ -1,4 +1,4 @@
-"""A round of gossip as few permutations, which is what collectives can send."""
+"""A round of gossip as few permutations, because a collective sends one."""
 
 from typing import NamedTuple
 
@@ -8,22 +8,23 @@ __all__ = ["Slot", "decompose"]
 
 
 class Slot(NamedTuple):
-    """One permutation of a round: each worker sends and hears at most once."""
+    """One permutation of a round: a worker sends and receives at most one message."""
 
     pairs: tuple[tuple[int, int], ...]  # (source, destination), never i to i
     weights: np.ndarray  # float64 [n]: W[i, source of i], 0 where nothing arrives
 
 
 def decompose(matrix: np.ndarray) -> tuple[Slot, ...]:
-    """Cut W, without its diagonal, into as few partial permutations as possible.
+    """Divide W, without its diagonal, into as few partial permutations as possible.
 
-    That is the largest number of messages that a worker sends or hears: edges of a
-    bipartite graph (senders, hearers) have a colouring with as many colours as its
-    largest degree. Edges are coloured shift by shift, (destination - source) mod n, so
-    that a ring or a complete graph becomes one whole shift a slot.
+    Their number is the largest number of messages that a worker sends or receives.
+    This follows from Koenig's theorem: the edges of a bipartite graph, here of senders
+    and receivers, can be coloured with as many colours as its largest degree. Edges are
+    coloured in the order of (destination - source) mod n, so that each slot of a ring
+    or of a complete graph is one whole shift.
 
     Args:
-      matrix: [n, n]; W[i, j] is what i makes of j's value.
+      matrix: [n, n]; W[i, j] is the weight of worker j's value at worker i.
 
     Example:
         >>> ring = np.array([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
@@ -41,7 +42,7 @@ def decompose(matrix: np.ndarray) -> tuple[Slot, ...]:
     colours = int(max(linked.sum(axis=0).max(), linked.sum(axis=1).max()))
     edges = [(int(j), int(i)) for i, j in np.argwhere(linked)]
     edges.sort(key=lambda edge: ((edge[1] - edge[0]) % size, edge[0]))
-    # Who a worker sends to, and whom it hears, in each colour; -1 is nobody.
+    # To whom and from whom a worker's message of each colour is; -1 is nobody.
     sends = np.full((size, colours), -1)
     hears = np.full((size, colours), -1)
     for source, destination in edges:
@@ -54,14 +55,18 @@ def decompose(matrix: np.ndarray) -> tuple[Slot, ...]:
 def _free_colour(
     sends: np.ndarray, hears: np.ndarray, source: int, destination: int
 ) -> int:
-    """A colour that neither end has yet, if need be after two colours are swapped."""
+    """A colour that neither end of an edge has yet.
+
+    If there is none, two colours are swapped along a chain of edges to make one.
+    """
     unsent, unheard = sends[source] < 0, hears[destination] < 0
     common = np.flatnonzero(unsent & unheard)
     if len(common):
         return int(common[0])
     wanted, other = int(np.argmax(unsent)), int(np.argmax(unheard))
-    # The chain of wanted, other, wanted, ... from the destination. It comes to senders
-    # by `wanted` only, which the source has not, so it never ends there.
+    # The chain of colours wanted, other, wanted, ... that begins at the destination. It
+    # reaches senders by edges of `wanted` only. The source has none, so the chain never
+    # reaches it.
     chain = []
     hearer = destination
     while (sender := int(hears[hearer, wanted])) >= 0:

@@ -1,21 +1,21 @@
-"""What neighbours have to know of each other's starts."""
+"""What neighbours have to know of the models with which each of them starts."""
 
 from typing import Any
 
 import jax
 
 from jaxcomp.base import Axis, Tree
-from jaxcomp.gossip._neighbours import talk
+from jaxcomp.gossip._neighbours import Neighbours
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import lift
 from jaxcomp.starts import among_workers
-from jaxcomp.trees import zeros_like_spec
+from jaxcomp.trees import spec_of, zeros_like_spec
 
 __all__ = ["first_pull"]
 
 
 def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
-    """sum_j w_ij (x_j - x_i) of the starts, in at least float32; 0 where all are alike.
+    """sum_j w_ij (x_j - x_i) of the starts in at least float32; 0 if they are equal.
 
     Args:
       params: where this worker starts.
@@ -33,7 +33,8 @@ def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
 
     def asked(tree: Tree) -> Tree:
         none: Any = codec.init(tree)
-        heard = talk(codec, tree, none, jax.random.key(0), graph.rounds[0], axis)
-        return heard.pull
+        key, spec = jax.random.key(0), spec_of(tree)
+        neighbours = Neighbours(codec, graph.rounds[0], axis, key, spec)
+        return neighbours.send(tree, none).pull
 
     return among_workers(asked, zeros_like_spec, params, graph.size, axis)

@@ -1,7 +1,7 @@
 """The consensus step size: given, from theory, or tuned on a problem without gradients.
 
-How far a worker may step towards its neighbours' estimates depends on how wrong these
-are. Too far, and the models drift apart; too little, and they agree late.
+How far a worker may step towards its neighbours' estimates depends on their errors. If
+it steps too far, the models drift apart; if too little, they take long to agree.
 """
 
 import functools
@@ -51,7 +51,7 @@ def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:
     """The step size at which convergence is proved.
 
     gamma = d^2 w / (16 d + d^2 + 4 b^2 + 2 d b^2 - 8 d w), with d the spectral gap, w
-    the compressor's contraction and b = |I - W|. Far below what works.
+    the compressor's contraction and b = |I - W|. Much larger step sizes work as well.
 
     Args:
       codec: compressor of trees.
@@ -63,18 +63,17 @@ def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:
     """
     w = codec.contraction(spec)
     if not w:
-        message = (
+        raise SpecError(
             f"gamma='theory' needs a compressor with a contraction, and {codec.name!r} "
             "declares none. Give a number, or 'tuned'"
         )
-        raise SpecError(message)
     d = graph.spectral_gap
     b = float(np.linalg.norm(np.eye(graph.size) - graph.matrix, 2))
     return d**2 * w / (16 * d + d**2 + 4 * b**2 + 2 * d * b**2 - 8 * d * w)
 
 
 def tuned(codec: Compressor, graph: Topology, size: int) -> float:
-    """The step size of the grid that agrees soonest on vectors of Gaussian numbers.
+    """The step size of a grid with which Gaussian vectors agree fastest.
 
     Args:
       codec: compressor of trees.
@@ -82,20 +81,19 @@ def tuned(codec: Compressor, graph: Topology, size: int) -> float:
       size: of the vectors.
 
     Raises:
-      SpecError: with none of them the vectors come any closer.
+      SpecError: the vectors drift apart with all of them.
     """
-    # The result is a constant of programs, also of those that are traced right now.
+    # The result is a constant, even if a program is being traced right now.
     with jax.ensure_compile_time_eval():
         errors = np.asarray(consensus_errors(codec, graph, size, GRID))
     errors = np.where(np.isfinite(errors), errors, np.inf)
     best = int(np.argmin(errors))
     if errors[best] >= 1:
-        message = (
+        raise SpecError(
             f"workers that gossip with {codec.name!r} on {graph.name!r} drift apart at "
             f"every step size from {GRID[0]} to {GRID[-1]}: it adds more error than it "
             "sends. Take more levels, or smaller buckets"
         )
-        raise SpecError(message)
     return GRID[best]
 
 
@@ -106,9 +104,9 @@ def consensus_errors(
     gammas: tuple[float, ...],
     rounds: int = ROUNDS,
 ) -> Array:
-    """For each step size, the squared distance to the mean that is left in the end.
+    """For each step size, by what factor gossip shrinks the distance to the mean.
 
-    1 is that of the start: |x - mean|^2 after the rounds over that before.
+    That is |x - mean|^2 after all rounds, divided by |x - mean|^2 before them.
 
     Args:
       codec: compressor of trees.

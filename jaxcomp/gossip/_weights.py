@@ -1,4 +1,4 @@
-"""Weights of a graph's edges, what they must fulfil, and how fast they mix."""
+"""Mixing matrices: their weights, the conditions on them, and their spectral gap."""
 
 from collections.abc import Iterable
 
@@ -6,7 +6,13 @@ import numpy as np
 
 from jaxcomp.specs import SpecError, suggest
 
-__all__ = ["check_mixing", "fill_own", "is_connected", "mixing_matrix", "spectral_gap"]
+__all__ = [
+    "check_mixing",
+    "fill_diagonal",
+    "is_connected",
+    "mixing_matrix",
+    "spectral_gap",
+]
 
 TOLERANCE = 1e-12  # of sums that are to be 1
 _RULES = ("metropolis", "uniform")
@@ -15,10 +21,11 @@ _RULES = ("metropolis", "uniform")
 def mixing_matrix(
     edges: Iterable[tuple[int, int]], size: int, weights: str = "metropolis"
 ) -> np.ndarray:
-    """W with 1 / (1 + max(d_i, d_j)) for each edge, and the rest on the diagonal.
+    """W with 1 / (1 + max(d_i, d_j)) for each edge (i, j), and rows that sum to 1.
 
-    With 'uniform' each edge has 1 / (1 + max d). Rows sum to 1. Columns do so too where
-    every edge goes both ways, and where all degrees are equal.
+    d_i is the number of neighbours of worker i. With 'uniform' each edge has the weight
+    1 / (1 + max d). Columns sum to 1 too if every edge goes both ways, or if all
+    workers have equally many neighbours.
 
     Args:
       edges: (source, destination). Repeated edges count once, loops not at all.
@@ -41,24 +48,24 @@ def mixing_matrix(
     degree = np.maximum(hears.sum(axis=0), hears.sum(axis=1))
     if weights == "uniform":
         degree = np.full(size, degree.max())
-    return fill_own(hears / (1.0 + np.maximum.outer(degree, degree)))
+    return fill_diagonal(hears / (1.0 + np.maximum.outer(degree, degree)))
 
 
-def fill_own(matrix: np.ndarray) -> np.ndarray:
+def fill_diagonal(matrix: np.ndarray) -> np.ndarray:
     """The same matrix with a diagonal that makes each row sum to 1.
 
     Args:
       matrix: [n, n] with a diagonal of zeros.
 
     Example:
-        >>> fill_own(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
+        >>> fill_diagonal(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
         [[0.75, 0.25], [0.25, 0.75]]
     """
     return matrix + np.diag(1.0 - matrix.sum(axis=1))
 
 
 def is_connected(matrices: Iterable[np.ndarray]) -> bool:
-    """Whether what one worker says reaches all, over all rounds together.
+    """Whether messages of one worker can reach all others, over all rounds together.
 
     Args:
       matrices: doubly stochastic matrices, one a round.
@@ -71,7 +78,7 @@ def is_connected(matrices: Iterable[np.ndarray]) -> bool:
 
 
 def check_mixing(matrices: list[np.ndarray]) -> None:
-    """Refuse weights under which the workers would not agree on their mean.
+    """Refuse weights with which the workers would not agree on their mean.
 
     Args:
       matrices: [n, n] each, one a round.
@@ -101,8 +108,8 @@ def check_mixing(matrices: list[np.ndarray]) -> None:
 def spectral_gap(matrices: list[np.ndarray]) -> float:
     """1 - |W_r ... W_1 - 11^T/n|_2 ^ (1/r) for the r rounds of a cycle; 1 if n = 1.
 
-    In each round the distance to the mean shrinks by 1 - gap or better, on average over
-    a cycle. The norm is the largest singular value. For one symmetric W it is the
+    On average over a cycle, each round multiplies the distance to the mean by at most
+    1 - gap. The norm is the largest singular value. For one symmetric W it is the
     largest |eigenvalue| of W - 11^T/n, so this is the gap of the literature.
 
     Args:
@@ -116,7 +123,7 @@ def spectral_gap(matrices: list[np.ndarray]) -> float:
     for matrix in matrices:
         cycle = matrix @ cycle
     norm = float(np.linalg.norm(cycle - 1 / len(cycle), 2))
-    # The root would blow up what rounding leaves of a zero.
+    # A norm of zero is not exactly zero after rounding, and the root would enlarge it.
     return 1.0 - (norm ** (1 / len(matrices)) if norm > 1e-14 else 0.0)
 
 
@@ -136,9 +143,10 @@ def _check_stochastic(matrix: np.ndarray) -> None:
 
 
 def _reached(matrices: Iterable[np.ndarray]) -> np.ndarray:
-    """Who is joined with worker 0. Sums of 1 make directions equal.
+    """Which workers have a path to worker 0, as an array of bools.
 
-    What flows into a set of workers then equals what flows out of it.
+    Directions of edges do not matter: rows and columns sum to 1, so the weights into a
+    set of workers add up to the weights out of it.
     """
     joined = np.logical_or.reduce([(w != 0) | (w != 0).T for w in matrices])
     reached = np.zeros(len(joined), bool)

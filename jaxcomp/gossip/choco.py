@@ -2,15 +2,15 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.base import Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip._starts import first_pull
 from jaxcomp.gossip._step_size import Gamma, step_sizer
+from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.infos import figure_names
-from jaxcomp.scope import Plan, lift
+from jaxcomp.scope import Plan
 from jaxcomp.specs import method
-from jaxcomp.trees import cast_like, spec_of, widen
+from jaxcomp.trees import widen
 
 __all__ = ["ChocoState", "choco"]
 
@@ -20,7 +20,7 @@ class ChocoState(NamedTuple):
 
     public: Tree  # x_hat_i: what all neighbours know of this worker's model
     pull: Tree  # p_i = sum_j w_ij (x_hat_j - x_hat_i)
-    codec: State
+    codec: State = ()
 
 
 @method("gamma", given=3)
@@ -34,57 +34,48 @@ def choco(
 ) -> Mixer:
     """Send what the neighbours do not know yet, and step towards their estimates.
 
-    x    <- x + u                       the worker's own update
-    q    =  C(x - x_hat)                one message, to all neighbours
-    x_hat += D(q),  p += sum_j w_ij (D(q_j) - D(q))
-    x    <- x + gamma p
+    x     <- x + u                      u: the worker's own update
+    q      = C(x - x_hat)               one message, to all neighbours
+    x_hat <- x_hat + D(q)
+    p     <- p + sum_j w_ij (D(q_j) - D(q))
+    x     <- x + gamma p
 
-    Any contraction works: what a message leaves out stays in x - x_hat and comes with
-    the next ones. Estimates start at the initial models, and p at their differences:
-    `jaxcomp.starts` says where `init` knows these. p is kept instead of
-    sum_j w_ij x_hat_j: it rounds relative to what workers disagree on, and not relative
-    to the model, so that the mean hardly drifts.
+    Any compressor with a contraction works: what a message leaves out stays in
+    x - x_hat and is sent with later messages. The estimates x_hat start at the initial
+    models, and p at their weighted differences; `jaxcomp.starts` says when `init` knows
+    these. The state holds p instead of sum_j w_ij x_hat_j, because p is as small as the
+    differences between workers: rounding errors are relative to it, so the mean of the
+    models hardly drifts.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
-      graph: who hears whom; symmetric.
+      graph: who sends to whom; symmetric.
       axis: the mapped axis.
-      gamma: consensus step size in (0, 1]; smaller for stronger compression. "theory":
-        from the spectral gap and the compressor's contraction, safe and slow; "tuned":
-        the best of a grid on a consensus problem.
-      allow: take a compressor without a contraction all the same;
-        "tuned" finds out by itself whether it does.
+      gamma: consensus step size in (0, 1]; smaller for stronger compression. "theory"
+        computes it from the spectral gap and the compressor's contraction, which is
+        safe and slow. "tuned" takes the best of a grid on a consensus problem.
+      allow: take a compressor without a contraction. "tuned" takes it too, as it
+        measures whether the workers still agree.
 
     References:
       Koloskova, Stich and Jaggi, Decentralized Stochastic Optimization and Gossip
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019 (algorithm 2).
     """
-    talks = symmetric_round(graph, "choco")
-    codec, step_size = lift(plan), step_sizer(gamma, plan, graph)
+    step_size = step_sizer(gamma, plan, graph)
 
-    def init(params: Tree) -> ChocoState:
-        if not allow and gamma != "tuned":
-            check_contraction(plan, params, "choco")
-        pull = first_pull(params, graph, axis)
-        return ChocoState(widen(params), pull, codec.init(spec_of(params)))
+    def start(params: Tree) -> ChocoState:
+        return ChocoState(widen(params), first_pull(params, graph, axis))
 
-    def mix(
-        params: Tree, updates: Tree, state: ChocoState, key: Array, program: int
+    def step(
+        params: Tree, updates: Tree, state: ChocoState, neighbours: Neighbours
     ) -> Mixed:
-        spec = spec_of(params)
-        half = plus(widen(params), widen(updates))
-        unknown = cast_like(plus(half, state.public, -1), spec)
-        heard = talk(codec, unknown, state.codec, key, talks, axis)
-        public = plus(state.public, heard.own)
-        pull = plus(state.pull, heard.pull)
-        info = heard.info._replace(residual_norm=heard.info.unsent_norm)
-        new = ChocoState(public, pull, heard.state)
-        return Mixed(plus(widen(updates), pull, step_size(spec)), new, info)
+        unknown = plus(plus(params, updates), state.public, -1)
+        result = neighbours.send(unknown, state.codec)
+        public = plus(state.public, result.sent)
+        pull = plus(state.pull, result.pull)
+        info = result.info._replace(residual_norm=result.info.unsent_norm)
+        change = plus(updates, pull, step_size(neighbours.spec))
+        return Mixed(change, ChocoState(public, pull, result.state), info)
 
-    return Mixer(
-        f"{name} on {graph.name}, {codec.name}",
-        init=init,
-        mix=mix,
-        axis=axis,
-        figures=figure_names(codec),
-    )
+    allow = allow or gamma == "tuned"
+    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)

@@ -1,7 +1,7 @@
 """D-PSGD: average whole models with the neighbours, without compression."""
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import plus, talk
+from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 from jaxcomp.specs import SpecError
@@ -17,9 +17,9 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     The graph may change with time, and need not be symmetric.
 
     Args:
-      plan: has to compress nothing: models that lose something at every step never
-        agree. `choco` compresses.
-      graph: who hears whom.
+      plan: has to compress nothing, because models that lose something at every step
+        never agree. `choco` compresses.
+      graph: who sends to whom.
       axis: the mapped axis.
 
     References:
@@ -27,19 +27,17 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
       arXiv:1705.09056, 2017.
     """
     if any(compressor.name != "none" for compressor in plan.compressors):
-        message = (
+        raise SpecError(
             f"sends whole models, and the compressor is {plan.title!r}. Set it to "
             "'none', or take choco"
         )
-        raise SpecError(message)
     codec = lift(plan)
 
-    def mix(
-        params: Tree, updates: Tree, state: State, key: Array, program: int
-    ) -> Mixed:
-        half = plus(params, updates)
-        heard = talk(codec, half, state, key, graph.rounds[program], axis)
-        return Mixed(plus(widen(updates), heard.pull), heard.state, heard.info)
+    def mix(params: Tree, updates: Tree, state: State, key: Array, phase: int) -> Mixed:
+        half, spec = plus(params, updates), spec_of(params)
+        neighbours = Neighbours(codec, graph.rounds[phase], axis, key, spec)
+        result = neighbours.send(half, state)
+        return Mixed(plus(widen(updates), result.pull), result.state, result.info)
 
     return Mixer(
         f"d_psgd on {graph.name}",

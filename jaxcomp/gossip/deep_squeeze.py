@@ -2,14 +2,14 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.base import Axis, Mixed, Mixer, State, Tree
+from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip._step_size import StepSize
+from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.infos import figure_names
-from jaxcomp.scope import Plan, lift
+from jaxcomp.scope import Plan
 from jaxcomp.specs import method
-from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
+from jaxcomp.trees import wide_spec, zeros_like_spec
 
 __all__ = ["SqueezeState", "deep_squeeze"]
 
@@ -18,7 +18,7 @@ class SqueezeState(NamedTuple):
     """State of `deep_squeeze`."""
 
     error: Tree  # what the last messages left out
-    codec: State
+    codec: State = ()
 
 
 @method("gamma", given=3)
@@ -32,48 +32,37 @@ def deep_squeeze(
 ) -> Mixer:
     """Send the compressed model, and add what it lost to the next one.
 
-    x  <- x + u
-    c  =  C(x + e),  e <- x + e - D(c)
-    x  <- x + gamma sum_j w_ij (D(c_j) - D(c_i))
+    x <- x + u                  u: the worker's own update
+    c  = C(x + e)
+    e <- x + e - D(c)
+    x <- x + gamma sum_j w_ij (D(c_j) - D(c))
 
-    One vector of state less than `choco`; but models, not differences, are compressed,
-    so the error does not vanish when the models agree, and gamma has to be smaller.
+    It keeps one vector of state less than `choco`. But it compresses models, not
+    differences, so the error does not vanish when the models agree, and gamma has to be
+    smaller.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
-      graph: who hears whom; symmetric.
+      graph: who sends to whom; symmetric.
       axis: the mapped axis.
       gamma: consensus step size in (0, 1].
-      allow: take a compressor without a contraction all the same.
+      allow: take a compressor without a contraction.
 
     References:
       Tang et al., DeepSqueeze: Decentralization Meets Error-Compensated Compression,
       arXiv:1907.07346, 2019.
     """
-    talks = symmetric_round(graph, "deep_squeeze")
-    codec = lift(plan)
 
-    def init(params: Tree) -> SqueezeState:
-        if not allow:
-            check_contraction(plan, params, "deep_squeeze")
-        error = zeros_like_spec(wide_spec(spec_of(params)))
-        return SqueezeState(error, codec.init(spec_of(params)))
+    def start(params: Tree) -> SqueezeState:
+        return SqueezeState(zeros_like_spec(wide_spec(params)))
 
-    def mix(
-        params: Tree, updates: Tree, state: SqueezeState, key: Array, program: int
+    def step(
+        params: Tree, updates: Tree, state: SqueezeState, neighbours: Neighbours
     ) -> Mixed:
-        half = plus(widen(params), widen(updates))
-        given = plus(half, state.error)
-        message = cast_like(given, spec_of(params))
-        heard = talk(codec, message, state.codec, key, talks, axis)
-        new = SqueezeState(plus(given, heard.own, -1), heard.state)
-        info = heard.info._replace(residual_norm=heard.info.unsent_norm)
-        return Mixed(plus(widen(updates), heard.pull, gamma), new, info)
+        given = plus(plus(params, updates), state.error)
+        result = neighbours.send(given, state.codec)
+        new = SqueezeState(plus(given, result.sent, -1), result.state)
+        info = result.info._replace(residual_norm=result.info.unsent_norm)
+        return Mixed(plus(updates, result.pull, gamma), new, info)
 
-    return Mixer(
-        f"{name} on {graph.name}, {codec.name}",
-        init=init,
-        mix=mix,
-        axis=axis,
-        figures=figure_names(codec),
-    )
+    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)

@@ -1,4 +1,4 @@
-"""Delayed SGD: a simulation of workers that take turns at a server."""
+"""Delayed SGD: a simulation of a server that applies one update after the other."""
 
 from typing import Any, NamedTuple
 
@@ -27,26 +27,26 @@ class DelayedState(NamedTuple):
 
 
 def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
-    """The updates of N workers reach a server one after the other.
+    """Apply the updates of N workers to a server's model one after the other.
 
-    m_i = m_(i-1) + D(C(u_i)) / N, and worker i goes on from m_i; the next step starts
-    from m_N. So worker i computes on a model that lacks the updates of N - 1 - i
-    others. What is simulated is the delay: all messages travel at once, to everybody.
+    m_i = m_(i-1) + D(C(u_i)) / N for i = 0, ..., N - 1. Worker i computes its next
+    gradient on m_i, which lacks the updates of N - 1 - i other workers, as in
+    asynchronous training. The next step starts from the last m. Only the delay is
+    simulated: there is no server, and all messages are sent to all workers at once.
 
     Args:
       plan: which tensors are compressed as one vector, and how.
-      graph: "complete": everybody talks to the server.
+      graph: has to be "complete", because all workers send to the server.
       axis: the mapped axis.
 
     References:
       Dean et al., Large Scale Distributed Deep Networks, NIPS 2012.
     """
     if graph.degree != graph.size - 1 or len(graph.rounds) > 1:
-        message = (
+        raise SpecError(
             "delayed_sgd has one server for all workers: set the topology to "
             f"'complete', not {graph.name!r}"
         )
-        raise SpecError(message)
     codec = lift(plan)
 
     def init(params: Tree) -> DelayedState:
@@ -54,7 +54,7 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return DelayedState(server, codec.init(spec_of(params)))
 
     def mix(
-        params: Tree, updates: Tree, state: DelayedState, key: Array, program: int
+        params: Tree, updates: Tree, state: DelayedState, key: Array, phase: int
     ) -> Mixed:
         spec, place = spec_of(updates), collectives.index(axis)
         own_key = jax.random.fold_in(key, place)
@@ -63,21 +63,21 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         share = 1 / messages.shape[0]
 
         def add(carry: Any, message: tuple[Array, Array]) -> tuple[Any, None]:
-            server, own = carry
+            server, model = carry
             turn, words = message
-            said = codec.decompress(split(words, spec_of(payload)), server)
-            server = plus(server, said, share)
-            mine = jax.tree.map(
-                lambda s, o: jnp.where(turn == place, s, o), server, own
+            arrived = codec.decompress(split(words, spec_of(payload)), server)
+            server = plus(server, arrived, share)
+            model = jax.tree.map(
+                lambda s, m: jnp.where(turn == place, s, m), server, model
             )
-            return (server, mine), None
+            return (server, model), None
 
         turns = jnp.arange(messages.shape[0])
         start = (state.server, state.server)
-        (server, own), _ = jax.lax.scan(add, start, (turns, messages))
+        (server, model), _ = jax.lax.scan(add, start, (turns, messages))
         info = measure(updates, codec.decompress(payload, spec), codec, payload)
         new = DelayedState(server, codec_state)
-        return Mixed(plus(own, widen(params), -1), new, info)
+        return Mixed(plus(model, widen(params), -1), new, info)
 
     return Mixer(
         f"delayed_sgd of {graph.size} workers, {codec.name}",

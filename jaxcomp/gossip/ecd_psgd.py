@@ -1,16 +1,16 @@
-"""ECD-PSGD: messages that extrapolate, so that their errors average out."""
+"""ECD-PSGD: workers send extrapolated models, so that errors average out."""
 
 from typing import NamedTuple
 
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.gossip._neighbours import check_contraction, plus, symmetric_round, talk
+from jaxcomp.gossip._neighbours import Neighbours, plus
+from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.infos import figure_names
-from jaxcomp.scope import Plan, lift
+from jaxcomp.scope import Plan
 from jaxcomp.specs import method
-from jaxcomp.trees import cast_like, spec_of, widen
+from jaxcomp.trees import widen
 
 __all__ = ["EcdState", "ecd_psgd"]
 
@@ -20,57 +20,47 @@ class EcdState(NamedTuple):
 
     step: Array  # [] int32, steps done
     heard: Tree  # s_i = sum_j w_ij x_hat_j
-    codec: State
+    codec: State = ()
 
 
 @method(given=3)
 def ecd_psgd(
     name: str, plan: Plan, graph: Topology, axis: Axis, allow: bool = False
 ) -> Mixer:
-    """Neighbours estimate a model from messages that overshoot it.
+    """Send a point beyond the new model, from which neighbours estimate the model.
 
-    x' = s + u
-    z  = (1 - t/2) x + (t/2) x'
-    s <- (1 - 2/t) s + (2/t) sum_j w_ij D(C(z_j)),  x <- x'      t = 1, 2, ...
+    x' = s + u                          u: the worker's own update
+    z  = (1 - t/2) x + (t/2) x'         t = 1, 2, ...: number of the step
+    s <- (1 - 2/t) s + (2/t) sum_j w_ij D(C(z_j))
+    x <- x'
 
     With an unbiased compressor the error of the estimates falls as 1/t, as long as z,
-    which grows with t, is compressed well. A biased one, or one that keeps little,
-    diverges. `choco` does not.
+    which grows with t, is compressed precisely. With a biased compressor, or one that
+    keeps little, training diverges; with `choco` it does not.
 
     Args:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
-      graph: who hears whom; symmetric.
+      graph: who sends to whom; symmetric.
       axis: the mapped axis.
-      allow: take a compressor without a contraction all the same: models run away.
+      allow: take a compressor without a contraction, although models may diverge.
 
     References:
       Tang et al., Communication Compression for Decentralized Training,
       arXiv:1803.06443, 2018 (algorithm 2).
     """
-    talks = symmetric_round(graph, "ecd_psgd")
-    codec = lift(plan)
 
-    def init(params: Tree) -> EcdState:
-        if not allow:
-            check_contraction(plan, params, "ecd_psgd")
-        return EcdState(jnp.int32(0), widen(params), codec.init(spec_of(params)))
+    def start(params: Tree) -> EcdState:
+        return EcdState(jnp.int32(0), widen(params))
 
-    def mix(
-        params: Tree, updates: Tree, state: EcdState, key: Array, program: int
+    def step(
+        params: Tree, updates: Tree, state: EcdState, neighbours: Neighbours
     ) -> Mixed:
-        step = state.step + 1
-        t = step.astype(jnp.float32)
-        change = plus(plus(state.heard, widen(updates)), widen(params), -1)  # x' - x
-        overshot = cast_like(plus(widen(params), change, t / 2), spec_of(params))
-        heard = talk(codec, overshot, state.codec, key, talks, axis)
-        news = plus(plus(heard.own, heard.pull), state.heard, -1)
-        new = EcdState(step, plus(state.heard, news, 2 / t), heard.state)
-        return Mixed(change, new, heard.info)
+        steps = state.step + 1
+        t = steps.astype(jnp.float32)
+        change = plus(plus(state.heard, updates), params, -1)  # x' - x
+        result = neighbours.send(plus(params, change, t / 2), state.codec)
+        news = plus(plus(result.sent, result.pull), state.heard, -1)
+        new = EcdState(steps, plus(state.heard, news, 2 / t), result.state)
+        return Mixed(change, new, result.info)
 
-    return Mixer(
-        f"{name} on {graph.name}, {codec.name}",
-        init=init,
-        mix=mix,
-        axis=axis,
-        figures=figure_names(codec),
-    )
+    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)

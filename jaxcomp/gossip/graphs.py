@@ -1,4 +1,7 @@
-"""The named graphs. Each takes the number of workers and gives its matrices."""
+"""The named graphs. Each takes the number of workers and gives its matrices.
+
+That worker i hears worker j says that i receives the messages of j.
+"""
 
 import itertools
 import math
@@ -17,7 +20,7 @@ Weights = Literal["metropolis", "uniform"]
 
 
 class Graph(NamedTuple):
-    """What a factory gives: one mixing matrix a round, not yet checked."""
+    """What a factory returns: a mixing matrix for each round, not checked yet."""
 
     name: str
     matrices: tuple[np.ndarray, ...]
@@ -37,7 +40,7 @@ def ring_antipode(workers: int) -> Graph:
     """A ring where each worker hears the opposite one too.
 
     Args:
-      workers: any number. In a ring of odd length, two are opposite.
+      workers: any number. In a ring of odd length a worker has two opposite ones.
     """
     half = workers // 2
     return _shifted("ring_antipode", workers, (1, -1, half, -half))
@@ -85,8 +88,9 @@ def torus_sides(workers: int, rows: int | None = None) -> tuple[int, int]:
 def expander(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
     """A ring where i hears its inverse modulo a prime too.
 
-    0, 1 and -1 have no chord, and a chord may lie on the ring; Metropolis weights make
-    up for that. The gap does not vanish as the ring grows.
+    The spectral gap does not vanish as the ring grows. Workers differ in their number
+    of neighbours, because 0, 1 and -1 have no other inverse, and an inverse may be a
+    neighbour on the ring; Metropolis weights allow for that.
 
     Args:
       workers: a prime, or 1.
@@ -106,14 +110,14 @@ def expander(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
 
 @method(given=1)
 def margulis(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
-    """At most 8 neighbours on a square of m x m, modulo m.
+    """A square of m x m workers, each with at most 8 neighbours.
 
-    The gap does not vanish as m grows. (x, y) is joined with (x + 2y, y),
-    (x + 2y + 1, y), (x, y + 2x) and (x, y + 2x + 1).
+    (x, y) is joined with (x + 2y, y), (x + 2y + 1, y), (x, y + 2x) and (x, y + 2x + 1),
+    modulo m. The spectral gap does not vanish as m grows.
 
     Args:
       workers: a perfect square.
-      weights: 'metropolis' or 'uniform'; loops and double edges leave degrees unequal.
+      weights: 'metropolis' or 'uniform'; some workers have fewer neighbours than 8.
 
     References:
       Gabber, Galil, Explicit Constructions of Linear-Sized Superconcentrators, Journal
@@ -232,7 +236,7 @@ def _weighted(name: str, edges: Edges, workers: int, weights: Weights) -> Graph:
 
 
 def _in_turn(name: str, rounds: list[Edges], workers: int, one_peer: bool) -> Graph:
-    """All edges at once, or one set of them a round."""
+    """A graph of all edges at once, or one that takes a set of them in each round."""
     steps = rounds if one_peer and rounds else [set().union(*rounds)]
     matrices = tuple(mixing_matrix(edges, workers) for edges in steps)
     return Graph(name, matrices)

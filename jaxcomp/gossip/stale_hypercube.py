@@ -1,4 +1,4 @@
-"""Stale hypercube: updates of all workers, each as old as its way through the cube."""
+"""Stale hypercube: a simulation of updates that take several steps to arrive."""
 
 from typing import NamedTuple
 
@@ -19,21 +19,21 @@ __all__ = ["CubeState", "stale_hypercube"]
 
 
 class CubeState(NamedTuple):
-    """State of `stale_hypercube`: what this worker has last heard of everybody."""
+    """State of `stale_hypercube`: the newest update known of each worker."""
 
     step: Array  # [] int32
-    stamps: Array  # [N] int32: the step of each update; 0: never heard
-    table: Tree  # leaves [N, ...]
-    way: Tree  # to the mean of the starts; 0 once it is gone
+    stamps: Array  # [N] int32: the step of each update; 0: none has arrived
+    table: Tree  # leaves [N, ...]: the updates
+    way: Tree  # mean of the starts, minus this worker's; 0 after the first step
 
 
 def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
-    """Swap tables of everybody's latest updates with one peer a step.
+    """Swap tables of all workers' newest updates with one other worker a step.
 
-    In step t worker i swaps with i xor 2^(t mod log2 N), both keep the fresher of each
-    entry, and x_i <- x_i + the mean of the entries heard so far. An update is at most
-    log2 N steps old when it arrives. A simulation of staleness: whole tables travel,
-    N times the model.
+    In step t workers i and i xor 2^(t mod log2 N) swap their tables, and both keep the
+    newer one of each entry. Then x_i <- x_i + the mean of the entries that have arrived
+    so far. An update is at most log2 N steps old when it arrives. It is a simulation of
+    staleness: a message is a whole table, N times as large as the model.
 
     Args:
       plan: has to compress nothing.
@@ -44,11 +44,10 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         message = f"sends what it heard as it is, and the compressor is {plan.title!r}"
         raise SpecError(f"{message}. Set it to 'none'")
     if not graph.name.startswith("hypercube") or graph.degree > 1:
-        message = (
+        raise SpecError(
             "stale_hypercube has one peer a step: set the topology to "
             f"'hypercube(one_peer=True)', not {graph.name!r}"
         )
-        raise SpecError(message)
 
     def init(params: Tree) -> CubeState:
         def rows(spec: jax.ShapeDtypeStruct) -> Array:
@@ -59,14 +58,14 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table, way)
 
     def mix(
-        params: Tree, updates: Tree, state: CubeState, key: Array, program: int
+        params: Tree, updates: Tree, state: CubeState, key: Array, phase: int
     ) -> Mixed:
         place, step = collectives.index(axis), state.step + 1
         stamps = state.stamps.at[place].set(step)
         table = jax.tree.map(
             lambda rows, u: rows.at[place].set(u), state.table, widen(updates)
         )
-        for slot in graph.rounds[program].slots:
+        for slot in graph.rounds[phase].slots:
             words = collectives.permute(fuse((stamps, table)), slot.pairs, axis)
             their_stamps, their_table = split(words, spec_of((stamps, table)))
             fresher = their_stamps > stamps
@@ -80,7 +79,7 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
             stamps = jnp.maximum(their_stamps, stamps)
         heard = jnp.sum(stamps > 0).astype(jnp.float32)
 
-        # What was never heard is 0.
+        # Entries that have not arrived are 0.
         def mean(rows: Array) -> Array:
             return jnp.sum(rows, axis=0) / heard.astype(rows.dtype)
 

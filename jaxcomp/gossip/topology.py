@@ -1,4 +1,4 @@
-"""Communication graphs: who hears whom in a round of gossip, and with what weight."""
+"""Communication graphs: who receives from whom in a round, and the weights."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -21,14 +21,14 @@ __all__ = ["REGISTRY", "Round", "Slot", "Topology", "topology"]
 
 
 class Round(NamedTuple):
-    """What happens at once: x_i <- sum_j W[i, j] x_j."""
+    """The messages that are sent at the same time: x_i <- sum_j W[i, j] x_j."""
 
     matrix: np.ndarray  # W, float64 [n, n], doubly stochastic
-    slots: tuple[Slot, ...]  # all of W but its diagonal
+    slots: tuple[Slot, ...]  # the edges of W, without its diagonal
 
 
 class Topology(NamedTuple):
-    """A graph that always looks the same has one round; others take theirs in turn."""
+    """A graph. One that changes with time has several rounds, which repeat in turn."""
 
     name: str
     size: int
@@ -36,7 +36,7 @@ class Topology(NamedTuple):
 
     @property
     def matrix(self) -> np.ndarray:
-        """What one cycle does, W_r ... W_1: of a static graph, the mixing matrix."""
+        """The product W_r ... W_1 of a cycle; of a static graph, its mixing matrix."""
         product = self.rounds[0].matrix
         for later in self.rounds[1:]:
             product = later.matrix @ product
@@ -49,7 +49,7 @@ class Topology(NamedTuple):
 
     @property
     def degree(self) -> int:
-        """The largest number of other workers that one worker hears in a round."""
+        """The largest number of workers from which one worker receives in a round."""
         return max(
             sum(bool(slot.weights[i]) for slot in r.slots)
             for r in self.rounds
@@ -58,12 +58,12 @@ class Topology(NamedTuple):
 
     @property
     def spectral_gap(self) -> float:
-        """See `jaxcomp.gossip._weights.spectral_gap`; 1 is the exact mean."""
+        """See `jaxcomp.gossip._weights.spectral_gap`; with 1 a cycle gives the mean."""
         return spectral_gap([r.matrix for r in self.rounds])
 
     @property
     def connected(self) -> bool:
-        """Whether every worker is reached, over all rounds of a cycle together."""
+        """Whether messages reach every worker, over all rounds of a cycle together."""
         return is_connected(r.matrix for r in self.rounds)
 
     def __str__(self) -> str:
@@ -87,7 +87,7 @@ def topology(spec: str | Call, n: int) -> Topology:
 
     Every W is non-negative and doubly stochastic, W 1 = 1 and 1^T W = 1^T, so that
     gossip keeps the mean; the graph is connected and its spectral gap is above 0.
-    What is not so is refused.
+    Other graphs are refused.
 
     Args:
       spec: such as 'ring', 'exponential(one_peer=True)' or "file(path='graph.txt')".

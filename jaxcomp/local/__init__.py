@@ -1,4 +1,4 @@
-"""Local updates: workers train alone and exchange what they learnt, now and then.
+"""Local updates: workers train alone and exchange what they learnt every few steps.
 
 A factory takes the exchange first, with its compressor and memory; its own arguments
 come from the spec string.

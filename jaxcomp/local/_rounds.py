@@ -1,4 +1,4 @@
-"""Rounds of local training: what all local-update methods have in common."""
+"""Rounds of local training, the frame of all local-update methods."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,16 +12,17 @@ from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, widen
 
-__all__ = ["Outer", "RoundState", "nesterov", "plain", "rounds"]
+__all__ = ["Outer", "RoundState", "nesterov", "rounds", "scaled_mean"]
 
-Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]  # (mean, state) -> (step, state)
+# (mean difference, momentum) -> (step of the common model, momentum)
+Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]
 
 
 class RoundState(NamedTuple):
     """State of `rounds`; each tuple has an entry for each fragment of the model."""
 
-    anchors: tuple[Tree, ...]  # the model that all workers agreed on last
-    momenta: tuple[Tree, ...]  # of the outer step
+    anchors: tuple[Tree, ...]  # the common model at the end of the last round
+    momenta: tuple[Tree, ...]  # of the outer optimiser
     exchanges: tuple[State, ...]
 
 
@@ -36,14 +37,16 @@ def rounds(
 ) -> Mixer:
     """Train alone for h steps, then move the common model by what all have learnt.
 
-    d_i = anchor - x_i,  anchor <- anchor - outer(mean of d),  x_i <- anchor
+    d_i     = anchor - x_i
+    anchor <- anchor - outer(mean of d)
+    x_i    <- anchor
 
-    With several fragments each is synchronised once in h steps, at steps of its own, so
-    that the messages are as many times smaller and spread over the round.
+    With P fragments, each of them is synchronised once in h steps, at steps of its own.
+    So messages are P times smaller and spread over the round.
 
     Args:
       exchange: averages the differences over the workers.
-      outer: from the mean difference to the step of the common model.
+      outer: the outer optimiser.
       h: steps of a round.
       fragments: parts of the model, of about equal size.
       title: name of the method.
@@ -66,12 +69,12 @@ def rounds(
         )
 
     def mix(
-        params: Tree, updates: Tree, state: RoundState, key: Array, program: int
+        params: Tree, updates: Tree, state: RoundState, key: Array, phase: int
     ) -> Mixed:
-        later = ticked(state)  # of exchanges whose turn it is not
-        if program == 0:
+        later = ticked(state)  # clocks of all fragments go on
+        if phase == 0:
             return Mixed(widen(updates), later, _silence(exchange))
-        i = program - 1
+        i = phase - 1
         spec = _cut(spec_of(params), fragments)[i]
         before = _cut(widen(params), fragments)[i]
         half = jax.tree.map(jnp.add, before, _cut(widen(updates), fragments)[i])
@@ -101,13 +104,13 @@ def rounds(
     )
 
 
-def plain(rate: float) -> Outer:
-    """The step is rate times the mean difference."""
+def scaled_mean(rate: float) -> Outer:
+    """Gradient descent without momentum: step = rate d."""
     return lambda mean, state: (jax.tree.map(lambda d: rate * d, mean), state)
 
 
 def nesterov(rate: float, momentum: float) -> Outer:
-    """b <- m b + d, step = rate (d + m b)."""
+    """Nesterov momentum m: b <- m b + d, step = rate (d + m b)."""
 
     def outer(mean: Tree, state: Tree) -> tuple[Tree, Tree]:
         buffer = jax.tree.map(lambda b, d: momentum * b + d, state, mean)
@@ -118,16 +121,17 @@ def nesterov(rate: float, momentum: float) -> Outer:
 
 
 def _silence(exchange: Exchange) -> Info:
-    """The report of a step at which nothing is sent."""
+    """The report of a step in which nothing is sent."""
     zero = jnp.float32(0)
     figures = {name: jnp.float32(0) for name in exchange.figures}
     return Info(zero, zero, zero, figures, np.False_)
 
 
 def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
-    """The tree in parts of about equal size, each with None for leaves of the others.
+    """Divide a tree into parts of about equal size.
 
-    Every leaf keeps its path, which a policy may ask for.
+    Each part has None for the leaves of the others, so that leaves keep their paths,
+    which a policy may ask for.
 
     Example:
         >>> _cut({"a": jnp.zeros(2), "b": jnp.ones(2)}, 2)[1]
@@ -137,7 +141,7 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
     total, done = sum(x.size for x in leaves), 0
     parts: list[list[Any]] = [[None] * len(leaves) for _ in range(fragments)]
     for place, leaf in enumerate(leaves):
-        # A leaf belongs where its middle lies.
+        # The part in which the middle of the leaf lies.
         middle = (done + leaf.size / 2) / max(total, 1)
         parts[min(int(middle * fragments), fragments - 1)][place] = leaf
         done += leaf.size
@@ -145,7 +149,7 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
 
 
 def _with(tree: Tree, part: Tree) -> Tree:
-    """The tree with the leaves of a part."""
+    """The tree with its leaves replaced by those of a part."""
     return jax.tree.map(lambda x, new: x if new is None else new, tree, part)
 
 

@@ -19,16 +19,17 @@ def diloco(
 ) -> Mixer:
     """Take what all workers have learnt in h steps as a gradient of the common model.
 
-    d = mean of (anchor - x_i)
-    b <- momentum b + d
-    anchor <- anchor - rate (d + momentum b),  x_i <- anchor
+    d       = mean of (anchor - x_i)
+    b      <- momentum b + d
+    anchor <- anchor - rate (d + momentum b)
+    x_i    <- anchor
 
-    The inner optimiser and its momentum stay local. Fragments are the streaming form:
-    each part of the model has its own step in the round.
+    The inner optimiser and its momentum stay local. With several fragments it is
+    Streaming DiLoCo: each part of the model is synchronised at a step of its own.
 
     Args:
-      exchange: how the differences are averaged; 4 bits for each element are enough:
-        "gather" with compressor "qsgd(levels=7)".
+      exchange: how the differences are averaged. 4 bits for each element are enough:
+        "gather" with the compressor "qsgd(levels=7)".
       h: steps of a round.
       rate: of the outer step.
       momentum: of the outer step, in [0, 1).

@@ -1,7 +1,7 @@
 """Local SGD: train alone for a while, then average the models."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import plain, rounds
+from jaxcomp.local._rounds import rounds, scaled_mean
 from jaxcomp.specs import Count, method
 
 __all__ = ["local_sgd"]
@@ -13,8 +13,8 @@ def local_sgd(
 ) -> Mixer:
     """Average the models every h steps: x_i <- anchor - mean of (anchor - x_j).
 
-    The exchange averages what the workers have learnt since they last agreed, so a
-    compressor loses a part of that, not of the models. Momentum stays local.
+    The exchange averages the differences since the last round, so a compressor loses a
+    part of these and not of the models. Momentum stays local.
 
     Args:
       exchange: how the differences are averaged.
@@ -29,4 +29,4 @@ def local_sgd(
     References:
       Stich, Local SGD Converges Fast and Communicates Little, arXiv:1805.09767, 2019.
     """
-    return rounds(exchange, plain(1.0), h, fragments, title=name)
+    return rounds(exchange, scaled_mean(1.0), h, fragments, title=name)

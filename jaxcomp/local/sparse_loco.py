@@ -1,7 +1,7 @@
-"""SparseLoCo: few elements of what was learnt, with error feedback for momentum."""
+"""SparseLoCo: few elements of what was learnt, and error feedback as momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import plain, rounds
+from jaxcomp.local._rounds import rounds, scaled_mean
 from jaxcomp.memory._common import Factor
 from jaxcomp.memory.error_feedback import error_feedback
 from jaxcomp.specs import Count, Positive, SpecError, method
@@ -21,17 +21,21 @@ def sparse_loco(
 ) -> Mixer:
     """Send the largest elements of what was learnt, and keep the rest for later.
 
-    e_i <- decay e_i + (anchor - x_i),  send C(e_i),  e_i <- e_i - D(C(e_i))
-    anchor <- anchor - rate mean of D(C(e_j)),  x_i <- anchor
+    e_i    <- decay e_i + (anchor - x_i)
+    sent_i  = D(C(e_i))
+    e_i    <- e_i - sent_i
+    anchor <- anchor - rate (mean of sent)
+    x_i    <- anchor
 
-    What is kept back acts as a momentum of the outer step, which therefore has none.
+    The residual e acts as a momentum of the outer step, which has no other momentum.
 
     Args:
-      exchange: how the differences are averaged, without a memory of its own; the
-        paper's compressor is "block_top_k" of 1 to 3 % | "qsgd" of 2 bits.
+      exchange: how the differences are averaged, without a memory. The paper's
+        compressor is "block_top_k" with 1 to 3 % of the elements, then "qsgd" with 2
+        bits.
       h: steps of a round.
       rate: of the outer step.
-      decay: of what is kept, in [0, 1].
+      decay: of the residual, in [0, 1].
       fragments: parts of the model that are synchronised at different steps.
       allow: take a compressor without a contraction, as in `error_feedback`.
 
@@ -45,10 +49,9 @@ def sparse_loco(
       arXiv:2508.15706, 2025.
     """
     if exchange.held:
-        message = (
+        raise SpecError(
             f"sparse_loco has error feedback of its own, and {exchange.name!r} keeps "
             "something too: set memory to 'none'"
         )
-        raise SpecError(message)
     with_feedback = error_feedback(exchange, decay, allow)
-    return rounds(with_feedback, plain(rate), h, fragments, title=name)
+    return rounds(with_feedback, scaled_mean(rate), h, fragments, title=name)

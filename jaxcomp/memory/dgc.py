@@ -78,7 +78,7 @@ def dgc(
         step = exchange.average(v, state.exchange, key)
         v = jax.tree.map(jnp.subtract, v, step.sent)
         if masking:
-            out = step.sent if step.own is None else step.own
+            out = step.sent if step.own_sent is None else step.own_sent
             u = _masked(u, out, exchange.chooses(spec_of(gradient)))
         return step._replace(state=DgcState(PerWorker(u), PerWorker(v), step.state))
 

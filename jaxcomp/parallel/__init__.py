@@ -1,6 +1,6 @@
-"""Workers: their devices, where their state lives, and how a step is mapped to them.
+"""Workers: their devices, the placement of their state, and the mapping of a step.
 
-`PerWorker` state has a leading axis of workers; all else is the same on all of them.
+`PerWorker` state has a leading axis of workers; other state is the same on all of them.
 """
 
 from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map

@@ -1,8 +1,8 @@
-"""How one per-worker step becomes a program for many. Alone names `jax.pmap`.
+"""Mapping of a step of one worker to all workers. Only this file names `jax.pmap`.
 
-The step is written against an axis name and does not know its mapper: pmap and
-shard_map, with one worker on each device, or vmap, which simulates any number of them
-on one. State crosses the border by its marks.
+A step names an axis and does not depend on its mapper. pmap and shard_map run one
+worker on each device; vmap simulates any number of workers on one device. `PerWorker`
+marks say which state has an axis of workers outside the mapped step.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,9 +22,9 @@ __all__ = ["Mapped", "map_step", "pmap", "shard_map"]
 
 
 class Mapped(NamedTuple):
-    """A mapped step: called, or lowered to be looked at."""
+    """A mapped step, which can be called or lowered."""
 
-    run: Callable[..., Any]  # made by `jax.pmap`, of steps on pairs
+    run: Callable[..., Any]  # made by `jax.pmap`; takes and returns pairs, see `_pair`
     in_axes: Any
 
     def __call__(self, *args: Any) -> Any:
@@ -32,7 +32,7 @@ class Mapped(NamedTuple):
         return _joined(self.run(*map(_checked, args)))
 
     def lower(self, *args: Any) -> Any:
-        """As that of what `jax.jit` returns."""
+        """Like `lower` of a function that `jax.jit` returned."""
         _check_axes(self.in_axes, args)
         return self.run.lower(*map(_checked, args))  # pyright: ignore[reportFunctionMemberAccess]
 
@@ -45,10 +45,11 @@ def pmap(
     out_axes: Any = 0,
     **options: Any,
 ) -> Mapped:
-    """`jax.pmap`, for state that is each worker's own in part.
+    """`jax.pmap` for arguments of which some parts are marked `PerWorker`.
 
-    What is marked keeps its leading axis, whatever the axes say of the argument that
-    holds it: `in_axes=(None, 0)` stays right for a training state with residuals.
+    Marked parts are mapped along their leading axis, whatever `in_axes` says of the
+    argument that holds them. So `in_axes=(None, 0)` is right for a training state with
+    residuals.
 
     Args:
       step: of one worker.
@@ -86,17 +87,17 @@ def shard_map(
     axis: Any = None,
     **options: Any,
 ) -> Callable[..., Any]:
-    """`jax.shard_map`, for state that is each worker's own in part.
+    """`jax.shard_map` for arguments of which some parts are marked `PerWorker`.
 
-    What is marked is cut into one part for each worker, whatever the specs say of the
-    argument that holds it, and the step sees its own without a leading axis.
+    Marked parts are cut along their leading axis, whatever the specs say of the
+    argument that holds them. The step gets its worker's entry, without that axis.
 
     Args:
       step: of one worker.
       mesh: as of `jax.shard_map`.
-      in_specs: the same: of each argument, in a tuple.
+      in_specs: as of `jax.shard_map`, a tuple with one for each argument.
       out_specs: the same.
-      axis: of the workers; by default all that `step` is mapped over.
+      axis: of the workers; by default all axes over which `step` is mapped.
       options: `axis_names` or `check_vma`, as of `jax.shard_map`.
 
     Example:
@@ -113,8 +114,8 @@ def shard_map(
     of_marked_parts = partition(0, axis or entry(tuple(names)))
 
     def on_pairs(*pairs: Any) -> Any:
-        own = [of_marked(lambda x: x[0], _joined(pair)) for pair in pairs]
-        return _pair(of_marked(lambda x: x[None], step(*own)))
+        slices = [of_marked(lambda x: x[0], _joined(pair)) for pair in pairs]
+        return _pair(of_marked(lambda x: x[None], step(*slices)))
 
     mapped = jax.shard_map(
         on_pairs,
@@ -131,7 +132,7 @@ def shard_map(
 
 
 def _pair(tree: Tree) -> tuple[Tree, list[PerWorker]]:
-    """A tree without its marked parts, which keep their places, and these parts."""
+    """A tree with empty marks in place of its marked parts, and a list of these."""
     marked = [
         n for n in jax.tree.leaves(tree, is_leaf=is_per_worker) if is_per_worker(n)
     ]
@@ -142,33 +143,31 @@ def _pair(tree: Tree) -> tuple[Tree, list[PerWorker]]:
 
 
 def _checked(argument: Tree) -> tuple[Tree, list[PerWorker]]:
-    """The pair of an argument from outside."""
+    """The pair of an argument; refuses marked parts without an axis of workers."""
     rest, marked = _pair(argument)
-    # Of the state of an exchange, some parts are single numbers.
+    # Some parts of an exchange's state are single numbers before they are spread.
     if any(np.ndim(x) == 0 for x in jax.tree.leaves(marked)):
-        message = (
+        raise ValueError(
             "state that is each worker's own has no axis of workers: call "
             "state = jaxcomp.parallel.spread(state) once, before the loop"
         )
-        raise ValueError(message)
     return rest, marked
 
 
 def _check_axes(in_axes: Any, args: tuple[Any, ...]) -> None:
-    """Refuse single numbers in an argument that is said to have an axis of workers."""
+    """Refuse single numbers in an argument whose `in_axes` says 0."""
     each = in_axes if isinstance(in_axes, Sequence) else [in_axes] * len(args)
     for axis, argument in zip(each, args, strict=False):
         if axis != 0:
             continue
         for path, leaf in jax.tree_util.tree_flatten_with_path(argument)[0]:
             if np.ndim(leaf) == 0:
-                message = (
+                raise ValueError(
                     f"{label_of(path)} has no axis of workers, and in_axes says 0 of "
                     "the argument that holds it. What `spread` returns is for "
                     "in_axes=None; in a loop that replicates all of its state give "
                     "that one to flax.jax_utils.replicate in place of `spread`"
                 )
-                raise ValueError(message)
 
 
 def _joined(pair: tuple[Tree, list[PerWorker]]) -> Tree:
@@ -192,14 +191,15 @@ def map_step(
     """Map a per-worker step over the workers.
 
     Args:
-      step: names `workers.axis` in its collectives.
+      step: of one worker; its collectives name `workers.axis`.
       workers: from `setup`.
       in_axes: a prefix tree of the arguments with 0 (a leading worker axis) or None
-        (the same for all); `axes(state)` gives it for state.
-      out_axes: the same for the results. None promises that all workers agree.
+        (the same for all workers); `axes(state)` returns it for state.
+      out_axes: the same for the results. None promises that all workers have the same.
       donate_argnums: arguments whose memory the results may take.
-      check_vma: for shard_map: check by types that workers agree where they should.
-        `jax.grad` then sums the gradients of what all workers share.
+      check_vma: for shard_map: check by types that results without a worker axis are
+        the same on all workers. `jax.grad` then sums gradients of params that all
+        workers share.
 
     Returns:
       A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
@@ -228,12 +228,12 @@ def map_step(
 def _shard_map(
     step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
 ) -> Any:
-    """`step` under shard_map; it sees its own slice without the axis, as in pmap."""
+    """`step` under shard_map; like pmap, it removes the worker axis inside the step."""
     assert workers.mesh is not None
 
     def local(*args: Any) -> Any:
-        own = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
-        result = step(*own)
+        slices = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
+        result = step(*slices)
         return by_axis(lambda axis, x: x if axis is None else x[None], out_axes, result)
 
     def specs_of(axis_tree: Any) -> Any:

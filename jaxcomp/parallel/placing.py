@@ -1,6 +1,6 @@
-"""Where state lives: a leading axis of workers for what is marked, copies of the rest.
+"""Placement of state: marked parts have an axis of workers, other parts are copied.
 
-All arrays are global, so the same code serves one process and several.
+All arrays are global, so the same code works for one process and for several.
 """
 
 import functools
@@ -32,22 +32,22 @@ __all__ = [
     "to_host",
 ]
 
-# What every link reports, and marks: elsewhere than behind a mark, marks are lost.
+# Keys of `Info`, which every link marks. In a plain dict, the marks have been lost.
 _REPORT = {"gradient_error", "unsent_norm", "residual_norm"}
 
 
 def axes(tree: Tree) -> Tree:
-    """in_axes or out_axes of state: 0 for what is `PerWorker`, None for the rest.
+    """in_axes or out_axes of state: 0 for `PerWorker` parts, None for the rest.
 
     Example:
         >>> axes({"step": 1, "residual": PerWorker((2, 3))})
         {'residual': PerWorker(value=0), 'step': None}
 
     Raises:
-      TypeError: the state of a link without its marks, such as `nnx.state(optimizer)`.
+      TypeError: the state has lost its marks, as that of `nnx.state(optimizer)` has.
     """
 
-    # Parts without marks are one None: other people's nodes take no None for an array.
+    # A part without marks becomes one None: some pytree nodes take arrays only.
     def is_whole(node: Any) -> bool:
         return is_per_worker(node) or not _marked(node)
 
@@ -59,17 +59,16 @@ def axes(tree: Tree) -> Tree:
 
 
 def _marked(tree: Tree) -> list[PerWorker]:
-    """The marked parts of a tree; refuses what has lost its marks."""
+    """The marked parts of a tree; refuses a state that has lost its marks."""
 
     def is_whole(node: Any) -> bool:
         if isinstance(node, Mapping) and node.keys() >= _REPORT:
-            message = (
+            raise TypeError(
                 "this state was turned into plain dicts, one with the keys "
                 f"{sorted(map(str, node))}, and nothing there marks what is each "
                 "worker's own, such as residuals. Take the state as optax made it: "
                 "tx.init(params), TrainState.opt_state, nnx.Optimizer.opt_state"
             )
-            raise TypeError(message)
         return is_per_worker(node)
 
     return [n for n in jax.tree.leaves(tree, is_leaf=is_whole) if is_per_worker(n)]
@@ -79,7 +78,7 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
     """Put host arrays on the devices of the workers.
 
     Args:
-      tree: arrays; where the axis is 0, this process's workers only.
+      tree: arrays; where the axis is 0, they hold this process's workers only.
       workers: from `setup`.
       axis_tree: a prefix tree with 0 or None.
     """
@@ -95,7 +94,7 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
 
 
 def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
-    """Give freshly made state to the workers: a copy of each `PerWorker` part for each.
+    """Place a new state on the workers, with a copy of `PerWorker` parts for each.
 
     Args:
       state: as `init` made it.
@@ -120,7 +119,7 @@ def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
 
 
 def abstract(tree: Tree) -> Tree:
-    """Shapes, dtypes and shardings of placed arrays; checkpoints restore into it."""
+    """Shapes, dtypes and shardings of placed arrays, for restoring a checkpoint."""
 
     def describe(x: jax.Array) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
@@ -129,9 +128,9 @@ def abstract(tree: Tree) -> Tree:
 
 
 def to_host(tree: Tree) -> Tree:
-    """NumPy copies of what this process holds; typed keys, which have none, stay keys.
+    """NumPy copies of the parts that this process holds; typed keys stay typed keys.
 
-    Indexing a mapped result instead would gather it from all devices first.
+    Indexing a mapped result would first gather it from all devices.
     """
 
     def fetch(x: Any) -> Any:
@@ -148,7 +147,7 @@ def to_host(tree: Tree) -> Tree:
 
 
 def sum_over_processes(values: np.ndarray) -> np.ndarray:
-    """Sum of a small float64 array over all processes, exact where they are one.
+    """The sum of a small float64 array over all processes.
 
     All processes must call it at the same place.
     """
@@ -158,17 +157,17 @@ def sum_over_processes(values: np.ndarray) -> np.ndarray:
 
 
 def of_processes(values: np.ndarray) -> np.ndarray:
-    """[processes, ...]: a small array of each process, of elements of 4 or 8 bytes.
+    """A small array of each process, stacked; elements have 4 or 8 bytes.
 
     All processes must call it at the same place, with arrays of one shape.
     """
-    # jax would round float64 to float32 on the way; bits travel as they are.
+    # jax would round float64 to float32, so the bits are sent as integers.
     bits = multihost_utils.process_allgather(values.view(np.uint32))
     return np.asarray(bits).view(values.dtype)
 
 
 def of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:
-    """The state, its marked arrays changed."""
+    """The state with a function applied to its marked arrays."""
 
     def changed(node: Any) -> Any:
         return jax.tree.map(change, node) if is_per_worker(node) else node
@@ -183,14 +182,14 @@ def _sharding(workers: Workers, axis: int | None) -> NamedSharding | None:
 
 
 def partition(axis: int | None, name: Any) -> PartitionSpec:
-    """An axis of 0 or None, as a spec."""
+    """An axis of 0 or None as a `PartitionSpec`."""
     return PartitionSpec() if axis is None else PartitionSpec(name)
 
 
 def by_axis(
     change: Callable[[int | None, Any], Any], axis_tree: Any, tree: Tree
 ) -> Tree:
-    """Every array of a tree changed, given its axis by a prefix tree of axes."""
+    """Apply a function to every array and its axis, from a prefix tree of axes."""
     return jax.tree.map(
         lambda axis, part: jax.tree.map(functools.partial(change, axis), part),
         axis_tree,
@@ -200,5 +199,5 @@ def by_axis(
 
 
 def is_none(node: Any) -> bool:
-    """For trees in which None is a leaf."""
+    """True for None; the `is_leaf` of trees in which None is a leaf."""
     return node is None

@@ -1,4 +1,4 @@
-"""The workers of a run: devices, real or virtual, of one process or of several."""
+"""The workers of a run: devices, real or virtual, of one or several processes."""
 
 import os
 from typing import Any, NamedTuple
@@ -16,7 +16,7 @@ MAPPERS = ("pmap", "shard_map", "vmap")
 
 
 class Workers(NamedTuple):
-    """The workers of a run and where they live."""
+    """The workers of a run and their devices."""
 
     mapper: str
     size: int  # their number, over all processes
@@ -43,8 +43,8 @@ def setup(
 ) -> Workers:
     """Prepare devices for a number of workers. Call it before anything touches jax.
 
-    On a CPU it makes one virtual device for each worker, and gives XLA the threads
-    without which queued steps of several virtual devices block each other for ever.
+    On a CPU it makes one virtual device for each worker. It also raises XLA's number of
+    threads, because with few threads several virtual devices can block each other.
 
     Args:
       workers: number over all processes; default: the devices that exist.
@@ -65,8 +65,7 @@ def setup(
         raise UserError(f"workers is at least 1, not {workers}")
     processes = _start_distributed(coordinator, processes, process, mapper)
     if workers is not None and workers % processes:
-        message = f"{workers} workers do not divide over {processes} processes"
-        raise UserError(message)
+        raise UserError(f"{workers} workers do not divide over {processes} processes")
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
     if workers is not None:
@@ -74,19 +73,18 @@ def setup(
     devices = jax.devices()
     count = workers or len(devices)
     if count > len(devices):
-        message = (
+        raise UserError(
             f"{count} workers need {count} devices and there are {len(devices)}. "
             f"Use mapper='vmap' to simulate them on one device, or call "
             "jaxcomp.parallel.setup before anything else touches jax"
         )
-        raise UserError(message)
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
 
 
 def _start_distributed(
     coordinator: str | None, processes: int | None, process: int | None, mapper: str
 ) -> int:
-    """Join the other processes when there are any; returns their number."""
+    """Connect to the other processes if there are any; returns their number."""
     environment = os.environ.get
     coordinator = coordinator or environment("JAXCOMP_COORDINATOR")
     if coordinator is None:
@@ -96,12 +94,11 @@ def _start_distributed(
         index = environment("JAXCOMP_PROCESS", "") if process is None else process
         process = int(index)
     except ValueError:
-        message = (
+        raise UserError(
             f"coordinator {coordinator} needs the number of processes and the index "
             "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
             "JAXCOMP_PROCESS"
-        )
-        raise UserError(message) from None
+        ) from None
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
     if not 0 <= process < processes:
@@ -115,8 +112,8 @@ def _make_cpu_devices(count: int) -> None:
     """Virtual CPU devices and enough threads, if the backend has not started yet.
 
     With few cores, programs of several virtual devices wait for each other in a thread
-    pool too small to run them all, and the process is aborted; two threads for each
-    device cured it wherever it was seen. XLA reads NPROC once, when it starts.
+    pool that is too small to run them all, and XLA aborts the process. Two threads for
+    each device were enough in all cases seen. XLA reads NPROC once, when it starts.
     """
     threads = max(2 * count, os.cpu_count() or 1, int(os.environ.get("NPROC", 0)))
     os.environ["NPROC"] = str(threads)

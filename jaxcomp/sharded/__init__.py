@@ -1,4 +1,4 @@
-"""Arrays that live on a mesh, under jit: methods in loops that name no axis."""
+"""Methods for training loops under jit, whose arrays are sharded over a mesh."""
 
 from jaxcomp.sharded.data_parallel import Comm, DataParallel, data_parallel
 from jaxcomp.sharded.decentralised import ChainState, Decentralised, decentralised

@@ -19,7 +19,7 @@ __all__ = ["check_axes", "each_worker", "kinds_of", "workers_of"]
 
 
 def workers_of(mesh: Mesh, data: tuple[str, ...]) -> int:
-    """How many workers share a batch."""
+    """The number of workers over which a batch is divided."""
     return math.prod(mesh.shape[name] for name in data)
 
 
@@ -30,7 +30,7 @@ def check_axes(
 
     Args:
       axis: of the method.
-      mesh: on which it works.
+      mesh: of the arrays.
       data: the axes that the caller names.
       does: what the method does over its axis, for the message.
       kind: "exchange" or "mixer".
@@ -40,12 +40,11 @@ def check_axes(
             hint = suggest(name, mesh.axis_names)
             raise ValueError(f"the mesh has no axis {name!r}. {hint}")
     if axis not in (data, entry(data)):
-        message = (
+        raise ValueError(
             f"{does} over {axis!r}, and batches are divided over {entry(data)!r}: "
             f"build it by make_{kind}(..., axis={entry(data)!r}), or say axis= where "
             "you name the mesh"
         )
-        raise ValueError(message)
 
 
 def kinds_of(
@@ -53,16 +52,16 @@ def kinds_of(
     batch: tuple[Any, ...],
     mesh: Mesh,
     data: tuple[str, ...],
-    own: bool = False,
+    has_own: bool = False,
 ) -> list[Any]:
-    """Of each leaf of a batch: 0 if it is divided, None if all workers get it whole.
+    """For each leaf of a batch: 0 if it is divided, None if all workers get all of it.
 
     Args:
       in_axes: a prefix tree of the batch that says so.
       batch: the arguments.
-      mesh: on which they live.
+      mesh: of the arrays.
       data: the axes of the workers.
-      own: whether it may hold "own", of what has an axis of workers in front.
+      has_own: whether in_axes may say "own", of what has an axis of workers in front.
     """
     workers = workers_of(mesh, data)
     kinds = []
@@ -75,29 +74,27 @@ def kinds_of(
         kinds.extend([axis] * len(leaves))
         if axis is None:
             return
-        is_own = own and axis == "own"
+        is_own = has_own and axis == "own"
         if axis != 0 and not is_own:
-            valid = "0, 'own' and None" if own else "0 and None"
+            valid = "0, 'own' and None" if has_own else "0 and None"
             raise ValueError(f"in_axes holds {valid}, not {axis!r}")
         for label, x in zip(labels, leaves, strict=False):
             if not _is_array(x):
                 continue
             shape = x.shape
             if is_own and shape[:1] != (workers,):
-                message = (
+                raise ValueError(
                     f"{label}, of shape {shape}, has no axis of {workers} workers in "
                     "front, as in_axes says by 'own'"
                 )
-                raise ValueError(message)
             if not shape or shape[0] % workers:
-                message = (
+                raise ValueError(
                     f"{label}, of shape {shape}, does not divide over {workers} "
                     "workers along its first axis. in_axes says None of what all "
                     "workers get whole, as in in_axes=(0, None)"
                 )
-                raise ValueError(message)
 
-    # Into a list: other people's nodes take nothing but arrays.
+    # `add` fills a list, because some pytree nodes refuse leaves that are no arrays.
     jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
     return kinds
 
@@ -112,10 +109,11 @@ def each_worker(
     """Run a function for each worker, manual over the axes of the data alone.
 
     Args:
-      function: of one worker; the axes of the data are bound in it.
-      args: what is no array, such as an activation function, stays where it is.
-      kinds: of their leaves, as `kinds_of` tells.
-      mesh: on which they live.
+      function: of one worker; it may name the axes of the data.
+      args: leaves that are no arrays, such as activation functions, are passed as they
+        are.
+      kinds: of their leaves, from `kinds_of`.
+      mesh: of the arrays.
       data: the axes of the workers.
 
     Returns:
@@ -137,7 +135,7 @@ def each_worker(
         in_specs=([P() if kinds[i] is None else P(entry(data)) for i in arrays],),
         out_specs=P(entry(data)),
         axis_names=set(data),
-        check_vma=False,  # or gradients would come summed already
+        check_vma=False,  # otherwise `jax.grad` would sum gradients over the workers
     )
     return mapped([leaves[i] for i in arrays])
 

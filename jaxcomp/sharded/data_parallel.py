@@ -1,9 +1,9 @@
 """Data parallelism under jit: each worker's gradient, then one exchange of them.
 
-Two stages inside the caller's program. The first takes gradients, manual over the data
-axes alone: how the model is cut over other axes stays the compiler's matter. The second
-is manual over all axes: a device compresses the shard that it holds and talks to those
-that hold the same one, so that nothing is gathered before, and nothing sent twice.
+A step has two stages. The first computes gradients and is manual over the data axes
+only, so that the compiler cuts the model over other axes as usual. The second is manual
+over all axes: each device compresses its shard and exchanges it with the devices that
+hold the same shard. So no tensor is gathered first, and no element is sent twice.
 """
 
 import dataclasses
@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Array, Exchange, State, Tree
 from jaxcomp.link_state import DistributedState
 from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
-from jaxcomp.sharded.cuts import entry, spec_of_param
+from jaxcomp.sharded.cuts import entry, on_devices, put, spec_of_param
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of
-from jaxcomp.sharded.layout import Layout, in_parts, layouts
-from jaxcomp.sharded.models import own
+from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
+from jaxcomp.sharded.models import without_axis
 from jaxcomp.transform import distributed
 from jaxcomp.trees import label_of
 
@@ -32,11 +32,11 @@ __all__ = ["Comm", "DataParallel", "data_parallel"]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Comm:
-    """What methods keep between steps: global arrays, to be saved as such."""
+    """The state of a method between steps, as global arrays."""
 
     # One for each set of axes over which params are cut.
     links: tuple[DistributedState, ...]
-    # Of each param: under jit no array tells how it is cut.
+    # How each param is cut, which arrays under jit cannot tell.
     specs: tuple[P, ...] = dataclasses.field(metadata={"static": True})
 
 
@@ -46,7 +46,7 @@ class DataParallel(NamedTuple):
     init: Callable[[Tree], Comm]  # (params) -> comm, outside jit
     # (loss_fn, has_aux, in_axes) -> ((comm, params, *batch) -> (value, grads, comm))
     value_and_grad: Callable[..., Callable[..., tuple[Any, Tree, Comm]]]
-    # The same of a function that answers (value, grads) of a worker by itself.
+    # The same for a function that returns (value, grads) of a worker.
     averaged: Callable[..., Callable[..., tuple[Any, Tree, Comm]]]
 
 
@@ -55,28 +55,29 @@ def data_parallel(
 ) -> DataParallel:
     """Average gradients over the data axes of a mesh by an exchange, under jit.
 
-    `init(params)`, outside jit, gives `comm`, which is kept between steps.
-    `value_and_grad(loss_fn)(comm, params, *batch)` answers `(loss, grads, comm)`: the
-    means over the workers, and grads sharded like params. What follows is global.
+    `init(params)`, outside jit, returns `comm`, the state between steps.
+    `value_and_grad(loss_fn)(comm, params, *batch)` returns `(loss, grads, comm)`: means
+    over the workers, and grads are sharded like params. The optimiser then works on
+    global arrays as usual.
 
-    `loss_fn(params, *batch)` sees a worker's share of the batch, and the data axis is
-    bound in it, as under pmap. `in_axes`, a prefix tree of the batch, says 0 of what is
-    divided along its first axis (everything, by default) and None of what all workers
-    get whole. With `has_aux=True` the loss comes with aux, which is returned with a
-    leading axis of workers.
+    `loss_fn(params, *batch)` gets a worker's share of the batch, and may name the data
+    axis in collectives, as under pmap. `in_axes`, a prefix tree of the batch, is 0 for
+    arrays that are divided along their first axis (the default), and None for arrays of
+    which all workers get all. With `has_aux=True` the loss function returns
+    `(loss, aux)`, and aux is returned with a leading axis of workers.
 
-    `averaged(grad_fn)` does the same with a gradient function of one's own: it answers
+    `averaged(grad_fn)` does the same for a gradient function of your own, which returns
     `(loss, grads)`, or `((loss, aux), grads)`, as `jax.value_and_grad(loss_fn)` does.
-    It may accumulate over micro-batches, scale its loss, or take gradients of some of
-    the params alone: `init` is given what gradients are like.
+    It may accumulate over micro-batches, scale its loss, or return gradients of some
+    params only; `init` is then given these params.
 
-    Params may be cut over all axes of the mesh but those of the data. Each shard is
-    compressed by itself. Params that are cut over the same axes share a message; what
-    depends on all of a tree, such as the scope `whole_tree`, sees these alone.
+    Params may be cut over all axes of the mesh except those of the data. Each shard is
+    compressed by itself. Params that are cut over the same axes share a message, and a
+    scope that joins tensors, such as `whole_tree`, joins only such params.
 
     Args:
       exchange: from `make_exchange(..., axis=axis)`.
-      mesh: on which params and batch live.
+      mesh: of params and batch.
       axis: of the mesh, over which a batch is divided; a tuple for several.
       seed: of all keys, as in `distributed`.
 
@@ -91,7 +92,7 @@ def data_parallel(
         (0.0, [2.0, -2.0])
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
-    # Keys are passed. What is masked here is no param of the loss, and has no gradient.
+    # Keys are passed to `update`. A masked tensor here is no param of the loss.
     link = distributed(exchange, allow_masked=True)
     check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
 
@@ -100,29 +101,18 @@ def data_parallel(
         _check_differentiable(pairs)
         specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
         plan = layouts(link.init, params, specs, mesh, data)
-
-        def on_device(params: Tree) -> tuple[State, ...]:
-            return tuple(x.stored(link.init(x.part(params))) for x in plan)
-
-        spec_tree = jax.tree.unflatten(structure, specs)
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), spec_tree)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(spec_tree,),
-            out_specs=tuple(x.specs for x in plan),
-            check_vma=False,
-        )
-        return Comm(jax.jit(mapped)(jax.device_put(params, shardings)), specs)
+        of_params = jax.tree.unflatten(structure, specs)
+        placed = put(params, of_params, mesh)
+        return Comm(first_states(link.init, plan, placed, of_params, mesh), specs)
 
     def exchanged(grads: Tree, comm: Comm) -> tuple[Tree, Comm]:
-        """The second stage; grads have a leading axis of workers."""
+        """The second stage: the mean of grads, which have a leading worker axis."""
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), grads)
         plan = layouts(link.init, one, comm.specs, mesh, data)
         structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
-            shards = own(grads)
+            shards = without_axis(grads)
             shards = instead_of_bad(shards, _all_finite(shards, plan))
 
             def update(layout: Layout, state: State, key: Any) -> tuple[Tree, State]:
@@ -135,14 +125,8 @@ def data_parallel(
         of_means = jax.tree.unflatten(structure, comm.specs)
         of_grads = jax.tree.map(lambda spec: P(entry(data), *spec), of_means)
         of_links = tuple(x.specs for x in plan)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(of_grads, of_links),
-            out_specs=(of_means, of_links),
-            check_vma=False,  # types know no parts of an axis
-        )
-        means, links = mapped(grads, comm.links)
+        specs = (of_grads, of_links), (of_means, of_links)
+        means, links = on_devices(on_device, mesh, *specs)(grads, comm.links)
         return means, Comm(links, comm.specs)
 
     def averaged(
@@ -171,42 +155,39 @@ def data_parallel(
 
 
 def _check_differentiable(pairs: list[Any]) -> None:
-    """Refuse what has no gradient."""
+    """Refuse params that are integers, which have no gradient."""
     for path, leaf in pairs:
         if hasattr(leaf, "dtype") and not jnp.issubdtype(leaf.dtype, jnp.inexact):
-            message = (
+            raise TypeError(
                 f"{label_of(path)} is of {leaf.dtype}, and has no gradient: `init` is "
                 "given the params that gradients are taken of"
             )
-            raise TypeError(message)
 
 
 def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments after `comm`; refuses them in another order."""
+    """The arguments after `comm`; refuses another order of arguments."""
     if not isinstance(comm, Comm) or not args:
-        message = (
+        raise TypeError(
             f"given are {1 + len(args)} arguments, the first a {type(comm).__name__}: "
             "call it as (comm, params, *batch), comm as `init` returned it"
         )
-        raise TypeError(message)
     return args
 
 
 def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
-    """Refuse a loss without a batch: each worker would compute all of it."""
+    """Refuse a loss without a batch: each worker would compute the same."""
     if in_axes == 0 and not jax.tree.leaves(batch):
-        message = (
+        raise ValueError(
             "no batch is given: a loss that closes over it gets all of it on every "
             "worker. Make it an argument: value_and_grad(lambda p, x: loss(p, x)), "
             "called with (comm, params, x). Workers that make their data: in_axes=()"
         )
-        raise ValueError(message)
 
 
 def _all_finite(shards: Tree, plan: list[Layout]) -> Array:
-    """Whether a worker's gradient is finite, on all devices that share it.
+    """Whether all shards of a worker's gradient are finite.
 
-    One that knew of its own shard alone would go on where others skip the step.
+    A device that looked at its own shard only might go on where others skip the step.
     """
     is_bad = jnp.int8(~all_finite(shards))
     cut = tuple({name: None for layout in plan for name in layout.cut})

@@ -1,9 +1,9 @@
-"""A model for each worker under jit, drawn together by a mixer.
+"""Decentralised training under jit: a model for each worker, and a mixer of them.
 
-Each worker's gradient and optimiser run in programs that are manual over the data axes
-alone: how a model is cut over other axes stays the compiler's matter. The mixer runs in
-one that is manual over all: a device mixes the shard that it holds with those of the
-neighbours that hold the same one.
+Each worker's gradient and optimiser run in stages that are manual over the data axes
+only, so that the compiler cuts a model over other axes as usual. The mixer runs in a
+stage that is manual over all axes: each device mixes its shard with the same shard of
+the neighbours.
 """
 
 import functools
@@ -15,26 +15,20 @@ import optax
 from jax.sharding import Mesh
 
 from jaxcomp.base import Mixer, Tree
-from jaxcomp.sharded.cuts import entry
+from jaxcomp.sharded.cuts import entry, put
 from jaxcomp.sharded.data_axes import check_axes, each_worker, kinds_of, workers_of
 from jaxcomp.sharded.data_parallel import Comm
 from jaxcomp.sharded.links import of_workers
 from jaxcomp.sharded.mixers import on_mesh
-from jaxcomp.sharded.models import (
-    in_front,
-    of_one,
-    put,
-    specs_of,
-    spread,
-)
+from jaxcomp.sharded.models import in_front, of_one, specs_of, spread
 
 __all__ = ["ChainState", "Decentralised", "decentralised"]
 
 
 class ChainState(NamedTuple):
-    """State of `Decentralised.chain`: global arrays, to be saved as such."""
+    """State of `Decentralised.chain`, as global arrays."""
 
-    own: Any  # of the links, with an axis of workers
+    own: Any  # of the links of each worker, with an axis of workers
     comm: Comm  # of the mixer
 
 
@@ -44,7 +38,7 @@ class Decentralised(NamedTuple):
     spread: Callable[[Tree], Tree]  # (params) -> models, outside jit
     # (loss_fn, has_aux, in_axes) -> ((models, *batch) -> (value, grads))
     value_and_grad: Callable[..., Callable[..., tuple[Any, Tree]]]
-    # The same of a function that answers (value, grads) of a worker by itself.
+    # The same for a function that returns (value, grads) of a worker.
     each: Callable[..., Callable[..., tuple[Any, Tree]]]
     # (*links) -> one link; its init is called outside jit
     chain: Callable[..., optax.GradientTransformationExtraArgs]
@@ -55,29 +49,30 @@ def decentralised(
 ) -> Decentralised:
     """Train a model for each worker of a mesh, and mix them by a mixer, under jit.
 
-    `spread(params)` copies a model for each worker: trees with an axis of workers in
-    front, which lies along the data axis of the mesh. Workers may as well start from
-    models of their own: any tree with that axis will do.
+    `spread(params)` copies a model for each worker. The result is a tree with a leading
+    axis of workers, which is cut over the data axis of the mesh. Workers may also start
+    with different models: any tree with that axis can be used.
 
-    `value_and_grad(loss_fn)(models, *batch)` answers `(losses, grads)`, each worker's
-    own: the loss sees one model and that worker's share of the batch. `in_axes` and
-    `has_aux` are those of `data_parallel`. Besides, "own" in `in_axes` is for what has
-    an axis of workers, such as the statistics that a step before returned as aux: the
-    loss gets its worker's, without that axis. `each(grad_fn)` does the same with a
-    gradient function of one's own, as `averaged` of `data_parallel` does.
+    `value_and_grad(loss_fn)(models, *batch)` returns `(losses, grads)` of all workers:
+    the loss gets one model and that worker's share of the batch. `in_axes` and
+    `has_aux` are those of `data_parallel`. In addition, `in_axes` may be "own" for
+    arrays with a leading axis of workers, such as statistics that the last step
+    returned as aux; the loss gets its worker's entry, without that axis.
+    `each(grad_fn)` does the same for a gradient function of your own.
 
-    `chain(*links)` is as `optax.chain(*links, mixing(mixer))` under pmap: each worker
-    runs the links on what is its own, so that clipping sees its own norm, and then all
-    mix. It gives updates for `optax.apply_updates`. A bad gradient is its worker's own
-    matter, as there: `optax.apply_if_finite` around the links lets it go on talking.
+    `chain(*links)` is like `optax.chain(*links, mixing(mixer))` under pmap: each worker
+    runs the links on its own gradient and state, so that clipping sees its own norm,
+    and then all models are mixed. It returns updates for `optax.apply_updates`. A bad
+    gradient concerns its worker only. With `optax.apply_if_finite` around the links,
+    that worker skips its update and goes on sending.
 
-    Models may be cut over all axes of the mesh but those of the data. Each shard is
+    Models may be cut over all axes of the mesh except those of the data. Each shard is
     mixed by itself, and only with the same shard of the neighbours. Tensors that are
     cut over the same axes share a message.
 
     Args:
       mixer: from `make_mixer(..., axis=axis)`.
-      mesh: on which models and batch live.
+      mesh: of models and batch.
       axis: of the mesh, over which a batch is divided; a tuple for several.
       seed: of all keys, as in `mixing`.
 
@@ -131,7 +126,7 @@ def decentralised(
     ) -> Callable[..., tuple[Any, Tree]]:
         def call(models: Tree, *batch: Any) -> tuple[Any, Tree]:
             of_one(models, mesh, data)
-            kinds = kinds_of(in_axes, batch, mesh, data, own=True)
+            kinds = kinds_of(in_axes, batch, mesh, data, has_own=True)
             own = ["own"] * len(jax.tree.leaves(models))
             return each_worker(grad_fn, (models, *batch), own + kinds, mesh, data)
 
@@ -149,8 +144,7 @@ def decentralised(
 def _check_workers(mixer: Mixer, workers: int, data: tuple[str, ...]) -> None:
     """Refuse a graph that has not as many nodes as there are workers."""
     if mixer.workers not in (None, workers):
-        message = (
+        raise ValueError(
             f"{mixer.name}: the graph has {mixer.workers} nodes, and {entry(data)!r} "
             f"has {workers} workers: build it by make_mixer(..., workers={workers})"
         )
-        raise ValueError(message)

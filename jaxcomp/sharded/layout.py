@@ -1,8 +1,8 @@
-"""Where the state of an exchange lives on a mesh.
+"""How the state of an exchange or a mixer is laid out on a mesh.
 
-Params are exchanged together with those that are cut over the same axes, and with no
-others: a replicated tensor whose message depended on shards beside it would not stay
-replicated.
+Only params that are cut over the same axes are exchanged together. If the message of a
+replicated tensor depended on a shard beside it, devices would receive different values,
+and the tensor would not stay replicated.
 """
 
 import dataclasses
@@ -13,29 +13,22 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp.base import (
-    Array,
-    PerWorker,
-    State,
-    Tree,
-    is_clock,
-    is_per_worker,
-)
-from jaxcomp.sharded.cuts import axes_of, entry
+from jaxcomp.base import Array, PerWorker, State, Tree, is_clock, is_per_worker
+from jaxcomp.sharded.cuts import axes_of, entry, on_devices
 
-__all__ = ["Layout", "in_parts", "layouts"]
+__all__ = ["Layout", "first_states", "in_parts", "layouts"]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Of a leaf of the state: what devices have of their own, behind leading axes."""
+    """How one leaf of the state is cut."""
 
     spec: P
-    leading: int
+    leading: int  # axes in front of it over which devices have different values
 
 
 class Layout(NamedTuple):
-    """The params that are cut over the same axes, or over none, and their state."""
+    """The params that are cut over the same axes, and the state of their link."""
 
     cut: tuple[str, ...]
     members: tuple[int, ...]  # their places among the leaves of params
@@ -52,16 +45,18 @@ class Layout(NamedTuple):
         kept = [x if i in self.members else None for i, x in enumerate(leaves)]
         return jax.tree.unflatten(structure, kept)
 
-    def own(self, stored: State) -> State:
-        """A device's state, from its piece of the global arrays."""
+    def on_device(self, stored: State) -> State:
+        """A device's state, from its shard of the global arrays."""
         return jax.tree.map(
             lambda place, x: x.reshape(x.shape[place.leading :]), self.places, stored
         )
 
-    def stored(self, own: State) -> State:
-        """A device's piece of the global arrays, from its state."""
+    def stored(self, state: State) -> State:
+        """A device's shard of the global arrays, from its state."""
         return jax.tree.map(
-            lambda place, x: x.reshape((1,) * place.leading + x.shape), self.places, own
+            lambda place, x: x.reshape((1,) * place.leading + x.shape),
+            self.places,
+            state,
         )
 
 
@@ -75,10 +70,10 @@ def layouts(
     """A layout for each set of axes over which params are cut.
 
     Args:
-      init: from params, as a device holds them, to its state.
-      params: global, or tracers of them.
-      specs: of each param.
-      mesh: on which they live.
+      init: from a device's params to its state.
+      params: global arrays, or tracers of them.
+      specs: how each param is cut.
+      mesh: of the params.
       data: the axes of the workers.
     """
     shards = _shards(params, specs, mesh)
@@ -89,9 +84,37 @@ def layouts(
         layout = Layout(cut, members, places=())
         part = layout.part(shards)
         state = jax.eval_shape(init, part)
-        like = jax.tree.unflatten(jax.tree.structure(part), [specs[i] for i in members])
-        result.append(layout._replace(places=_places(state, part, like, cut, data)))
+        cuts_of_part = jax.tree.unflatten(
+            jax.tree.structure(part), [specs[i] for i in members]
+        )
+        result.append(
+            layout._replace(places=_places(state, part, cuts_of_part, cut, data))
+        )
     return result
+
+
+def first_states(
+    init: Callable[[Tree], State],
+    plan: list[Layout],
+    params: Tree,
+    specs: Tree,
+    mesh: Mesh,
+) -> tuple[State, ...]:
+    """The state of each layout as global arrays, made on the devices that hold it.
+
+    Args:
+      init: from a device's params to its state.
+      plan: from `layouts`.
+      params: global arrays.
+      specs: how params are cut.
+      mesh: of the params.
+    """
+
+    def on_device(params: Tree) -> tuple[State, ...]:
+        return tuple(layout.stored(init(layout.part(params))) for layout in plan)
+
+    of_states = tuple(layout.specs for layout in plan)
+    return jax.jit(on_devices(on_device, mesh, (specs,), of_states))(params)
 
 
 def in_parts(
@@ -101,11 +124,11 @@ def in_parts(
     structure: Any,
     update: Callable[[Layout, State, Array], tuple[Tree, State]],
 ) -> tuple[Tree, tuple[State, ...]]:
-    """Run an update for each layout, on a device; gives the whole tree and the state.
+    """Run an update for each layout, on a device; returns the whole tree and the state.
 
     Args:
       plan: from `layouts`.
-      links: a device's pieces of the state of each.
+      links: a device's shards of the state of each.
       seed: of all keys.
       structure: of the whole tree.
       update: (layout, state, key) -> (its part of the tree, state).
@@ -114,9 +137,9 @@ def in_parts(
     after = []
     for layout, stored in zip(plan, links, strict=True):
         key = jax.random.key(seed)
-        if layout.cut:  # shards of a tensor draw apart
+        if layout.cut:  # shards of a tensor draw different random numbers
             key = jax.random.fold_in(key, jax.lax.axis_index(layout.cut))
-        part, state = update(layout, layout.own(stored), key)
+        part, state = update(layout, layout.on_device(stored), key)
         leaves |= zip(layout.members, jax.tree.leaves(part), strict=True)
         after.append(layout.stored(state))
     whole = [leaves[place] for place in range(len(leaves))]
@@ -128,16 +151,17 @@ def _places(
 ) -> Tree:
     """A `_Place` for each leaf of a device's state.
 
-    What looks like the params, such as a residual, is cut like them. Clocks are the
-    same everywhere; of anything else, devices that hold other shards have their own. An
-    axis of workers stands in front where these differ.
+    A part with the structure and shapes of the params, such as a residual, is cut like
+    them. Clocks are the same on all devices. Any other leaf differs between devices
+    that hold different shards. State that differs between workers has an axis of
+    workers in front.
     """
     structure = jax.tree.structure(part)
     shapes = [leaf.shape for leaf in jax.tree.leaves(part)]
 
     def like_params(node: Any) -> bool:
-        leaves, own = jax.tree.flatten(node)
-        return own == structure and [leaf.shape for leaf in leaves] == shapes
+        leaves, found = jax.tree.flatten(node)
+        return found == structure and [leaf.shape for leaf in leaves] == shapes
 
     def is_whole(node: Any) -> bool:
         return is_per_worker(node) or is_clock(node) or like_params(node)
@@ -159,14 +183,13 @@ def _places(
 
 
 def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
-    """Shapes and types of what one device holds."""
+    """Shapes and dtypes of the shards that one device holds."""
     leaves, structure = jax.tree.flatten(params)
     if len(leaves) != len(specs):
-        message = (
+        raise ValueError(
             f"there are {len(leaves)} tensors, and comm was made for {len(specs)}: "
             "call init with the params that gradients are taken of"
         )
-        raise ValueError(message)
     shapes = [
         NamedSharding(mesh, spec).shard_shape(leaf.shape)
         for leaf, spec in zip(leaves, specs, strict=True)

@@ -1,4 +1,4 @@
-"""Links of an optax chain for each worker's own model, on a mesh."""
+"""A chain of optax links that each worker runs for its own model, on a mesh."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -27,15 +27,16 @@ class Links(NamedTuple):
 def of_workers(
     links: tuple[optax.GradientTransformation, ...], mesh: Mesh, data: tuple[str, ...]
 ) -> Links:
-    """A chain of links that each worker runs alone; all trees have an axis of workers.
+    """A chain of links that each worker runs alone; all trees have a worker axis.
 
-    Manual over the data axes, so that nothing crosses them but what a link sends, and
-    mapped inside: what a link decides by `lax.cond` is then a choice of results, and no
-    worker leaves others alone in a collective over the axes of the model.
+    It is manual over the data axes, so that only what a link sends crosses them. Inside
+    it is mapped by vmap, which turns `lax.cond` of a link into a selection between both
+    results. Otherwise some workers might wait in a collective over the axes of the
+    model that others do not reach.
 
     Args:
       links: as for `optax.chain`.
-      mesh: on which models live.
+      mesh: of the models.
       data: the axes of the workers.
     """
     tx = optax.with_extra_args_support(
@@ -56,7 +57,7 @@ def of_workers(
         shapes = jax.eval_shape(mapped(tx.init), models)
         cuts = _cuts(shapes, models, specs, entry(data))
         shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), cuts)
-        # Zeros do not know where they are to be.
+        # The compiler cannot know how to shard zeros.
         return jax.jit(mapped(tx.init), out_shardings=shardings)(models)
 
     def update(
@@ -74,10 +75,11 @@ def of_workers(
 
 
 def _cuts(state: Tree, models: Tree, specs: tuple[P, ...], data: Any) -> Tree:
-    """How each leaf of a state is cut: as the tensor of whose name and shape it is.
+    """How each leaf of a state is cut.
 
-    Such as the mean of its gradients, wherever in the state that may be. All else is
-    small, and each worker's devices have it whole.
+    A leaf whose path ends in that of a tensor, and which has its shape, is cut like the
+    tensor; a momentum is an example. All other leaves are small, and each device of a
+    worker holds all of them.
     """
 
     def names_of(path: Any) -> tuple[str, ...]:
@@ -98,12 +100,11 @@ def _cuts(state: Tree, models: Tree, specs: tuple[P, ...], data: Any) -> Tree:
 
 
 def _check_extra(extra: dict[str, Any], workers: int) -> None:
-    """Refuse arguments of update that are not each worker's own."""
+    """Refuse arguments of update that have no axis of workers in front."""
     for name, value in extra.items():
         for shape in map(np.shape, jax.tree.leaves(value)):
             if shape[:1] != (workers,):
-                message = (
+                raise ValueError(
                     f"{name}= of update has the shape {shape}: it has an axis of "
                     f"{workers} workers in front, as the losses of value_and_grad have"
                 )
-                raise ValueError(message)

@@ -1,4 +1,4 @@
-"""A mixer on a mesh: neighbours that hold the same shard mix it, and nobody else."""
+"""A mixer on a mesh: each shard is mixed with the same shard of the neighbours."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -8,9 +8,10 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Mixer, PerWorker, State, Tree
+from jaxcomp.sharded.cuts import on_devices
 from jaxcomp.sharded.data_parallel import Comm
-from jaxcomp.sharded.layout import Layout, in_parts, layouts
-from jaxcomp.sharded.models import in_front, of_one, own, stacked
+from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
+from jaxcomp.sharded.models import in_front, of_one, with_axis, without_axis
 from jaxcomp.transform import mixing
 
 __all__ = ["OnMesh", "on_mesh"]
@@ -25,15 +26,15 @@ class OnMesh(NamedTuple):
 
 
 def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMesh:
-    """`mixing` of models that have an axis of workers in front.
+    """`mixing` for models that have an axis of workers in front.
 
     Args:
       mixer: over the axes of the data.
-      mesh: on which they live.
+      mesh: of the models.
       data: the axes of the workers.
       seed: of all keys.
     """
-    link = mixing(mixer)  # keys are passed
+    link = mixing(mixer)  # without a seed: keys are passed to `update`
 
     def planned(models: Tree, specs: tuple[P, ...]) -> list[Layout]:
         def own_state(params: Tree) -> PerWorker:
@@ -43,20 +44,12 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
         return [x._replace(places=x.places.value) for x in plan]
 
     def init(models: Tree, specs: tuple[P, ...]) -> Comm:
-        plan = planned(models, specs)
+        # It runs under the axis, where workers can ask for each other's first models.
+        def of_part(models: Tree) -> State:
+            return link.init(without_axis(models))
 
-        def on_device(models: Tree) -> tuple[State, ...]:
-            # Under the axis, where workers ask for each other's starts.
-            return tuple(x.stored(link.init(x.part(own(models)))) for x in plan)
-
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(in_front(models, specs, data),),
-            out_specs=tuple(x.specs for x in plan),
-            check_vma=False,
-        )
-        return Comm(jax.jit(mapped)(models), specs)
+        plan, of_models = planned(models, specs), in_front(models, specs, data)
+        return Comm(first_states(of_part, plan, models, of_models, mesh), specs)
 
     def update(updates: Tree, comm: Comm, models: Tree) -> tuple[Tree, Comm]:
         plan = planned(models, comm.specs)
@@ -65,24 +58,19 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
         def on_device(
             updates: Tree, models: Tree, links: tuple[State, ...]
         ) -> tuple[Tree, tuple[State, ...]]:
-            given, params = own(updates), own(models)
+            given, params = without_axis(updates), without_axis(models)
 
             def of_part(layout: Layout, state: Any, key: Any) -> tuple[Tree, State]:
                 parts = layout.part(given), state, layout.part(params)
                 return link.update(*parts, key=key)
 
             whole, after = in_parts(plan, links, seed, structure, of_part)
-            return stacked(whole), after
+            return with_axis(whole), after
 
         of_models = in_front(models, comm.specs, data)
         of_links = tuple(x.specs for x in plan)
-        mapped = jax.shard_map(
-            on_device,
-            mesh=mesh,
-            in_specs=(of_models, of_models, of_links),
-            out_specs=(of_models, of_links),
-            check_vma=False,  # types know no parts of an axis
-        )
+        specs = (of_models, of_models, of_links), (of_models, of_links)
+        mapped = on_devices(on_device, mesh, *specs)
         updates, links = mapped(updates, models, comm.links)
         return updates, Comm(links, comm.specs)
 

@@ -1,42 +1,44 @@
-"""Models with an axis of workers in front, on a mesh: a model for each worker."""
+"""Models on a mesh: one for each worker, stacked along a leading axis."""
 
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Tree
-from jaxcomp.sharded.cuts import OWN, entry, spec_of_model, spec_of_param
+from jaxcomp.sharded.cuts import (
+    OWN,
+    entry,
+    on_devices,
+    put,
+    spec_of_model,
+    spec_of_param,
+)
 from jaxcomp.sharded.data_axes import workers_of
 from jaxcomp.trees import label_of
 
-__all__ = ["in_front", "of_one", "own", "put", "specs_of", "spread", "stacked"]
+__all__ = ["in_front", "of_one", "specs_of", "spread", "with_axis", "without_axis"]
 
 
-def own(tree: Tree) -> Tree:
-    """A device's part of what workers have of their own, without their axis."""
+def without_axis(tree: Tree) -> Tree:
+    """A device's slice of each array, without the axis of workers in front."""
     return jax.tree.map(lambda x: x[0], tree)
 
 
-def stacked(tree: Tree) -> Tree:
-    """The inverse of `own`."""
+def with_axis(tree: Tree) -> Tree:
+    """The inverse of `without_axis`."""
     return jax.tree.map(lambda x: x[None], tree)
 
 
 def in_front(models: Tree, specs: tuple[P, ...], data: tuple[str, ...]) -> Tree:
-    """How models are cut, from how each tensor of one of them is."""
+    """How models with a leading worker axis are cut, from how one model is."""
     cuts = [P(entry(data), *spec) for spec in specs]
     return jax.tree.unflatten(jax.tree.structure(models), cuts)
 
 
-def put(tree: Tree, specs: Tree, mesh: Mesh) -> Tree:
-    """Arrays where they are to be."""
-    return jax.device_put(tree, jax.tree.map(lambda s: NamedSharding(mesh, s), specs))
-
-
 def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
-    """A copy of params for each worker, made where it is to be.
+    """A copy of params for each worker, made on that worker's devices.
 
     Args:
       params: cut over any axes but those of the data.
@@ -46,27 +48,21 @@ def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
     pairs, structure = jax.tree_util.tree_flatten_with_path(params)
     specs = [spec_of_param(path, leaf, mesh, data, why=OWN) for path, leaf in pairs]
     of_params = jax.tree.unflatten(structure, specs)
-    copied = jax.shard_map(
-        stacked,
-        mesh=mesh,
-        in_specs=(of_params,),
-        out_specs=in_front(params, tuple(specs), data),
-        check_vma=False,
-    )
+    of_models = in_front(params, tuple(specs), data)
+    copied = on_devices(with_axis, mesh, (of_params,), of_models)
     return jax.jit(copied)(put(params, of_params, mesh))
 
 
 def of_one(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
-    """Shapes and types of one worker's model; refuses trees without their axis."""
+    """Shapes and dtypes of one worker's model; refuses trees without a worker axis."""
     workers = workers_of(mesh, data)
 
     def spec(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
         if leaf.shape[:1] != (workers,):
-            message = (
+            raise ValueError(
                 f"{label_of(path)} has the shape {leaf.shape}, and models have an axis "
                 f"of {workers} workers in front: begin with models = dec.spread(params)"
             )
-            raise ValueError(message)
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
     return jax.tree_util.tree_map_with_path(spec, models)

@@ -110,7 +110,7 @@ def make_chain(
     setting = setting._replace(given=given)
     optimizer = build(config.optimizer, REGISTRY, "optimizer", setting)
     if isinstance(method, Mixer):
-        links = [optimizer, mixing(method, program=stage.program)]
+        links = [optimizer, mixing(method, phase=stage.phase)]
     else:
         links = [distributed(method), optimizer]
     if config.clip_norm:

@@ -21,10 +21,10 @@ class Stage(NamedTuple):
 
     compressor: str | None  # None: the exchange has a way of its own
     dense: bool  # everything goes as it is, whatever the method
-    program: int = 0  # of a mixer
+    phase: int = 0  # of a mixer
 
     def __str__(self) -> str:
-        part = f" (program {self.program})" if self.program else ""
+        part = f" (phase {self.phase})" if self.phase else ""
         sent = self.compressor or "what the exchange sends"
         return f"{'everything as it is' if self.dense else sent}{part}"
 
@@ -99,7 +99,7 @@ def make_stages(
       config: its keep_warmup, dense_for and flush_every.
       usual: what is sent at most steps. Without a compressor nothing warms up.
       horizon: what an epoch is.
-      schedule: the programs of a mixer, in turn.
+      schedule: the phase of each step of a mixer's cycle.
     """
     warmup: list[Stage] = []
     if config.keep_warmup and usual.compressor:
@@ -116,7 +116,7 @@ def make_stages(
         return warmup[epoch] if epoch < len(warmup) else usual
 
     def at(step: int) -> Stage:
-        return sent_at(step)._replace(program=schedule[step % len(schedule)])
+        return sent_at(step)._replace(phase=schedule[step % len(schedule)])
 
     return Stages(at, first)
 

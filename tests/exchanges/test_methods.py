@@ -331,7 +331,7 @@ def test_sparse_reduce_tells_what_went_out_from_what_is_charged():
 
     def step(x):
         result = exchange.average(x, exchange.init(x), jax.random.key(0))
-        return result.sent, result.own
+        return result.sent, result.own_sent
 
     x = np.random.default_rng(0).normal(size=(4, 1024)).astype(np.float32)
     sent, own = jax.jit(jax.vmap(step, axis_name="workers"))(jnp.asarray(x))

@@ -142,7 +142,7 @@ def test_a_policy_sees_the_paths_of_the_model():
 
 
 def sent_by(mixer, number, params):
-    """Bytes of one of the mixer's programs, compiled for real workers."""
+    """Bytes of one of the mixer's phases, compiled for real workers."""
     only = mixer._replace(schedule=(number,))
     return wire.collective_bytes(program(only, params, WORKERS))
 
@@ -165,7 +165,7 @@ def test_fragments_share_the_bytes_of_a_round():
 
 
 def test_one_program_or_many_are_the_same_run():
-    """A compiled step for each program, and one that looks at the step count."""
+    """A compiled step for each phase, and one that looks at the step count."""
     mixer = mixer_of("diloco(h=3)", "gather", compressor="sign")
     params = problem(1).start
 
@@ -182,7 +182,7 @@ def test_one_program_or_many_are_the_same_run():
         return mapped(jax.numpy.array([0.1, -0.2]))
 
     one = run(lambda step: jaxcomp.mixing(mixer, seed=0))
-    many = run(lambda step: jaxcomp.mixing(mixer, 0, mixer.program(step)))
+    many = run(lambda step: jaxcomp.mixing(mixer, 0, mixer.phase(step)))
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-6), one, many)
 
 

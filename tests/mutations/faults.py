@@ -93,10 +93,10 @@ FAULTS = [
     # --- Exchanges --------------------------------------------------------------------
     Fault(
         "gather sends every message twice",
-        "jaxcomp/exchanges/gather.py",
-        "collectives.gather(fuse(payload), axis)",
-        "collectives.gather(jax.numpy.tile(fuse(payload), 2), axis)"
-        "[:, : fuse(payload).size]",
+        "jaxcomp/exchanges/_messages.py",
+        "collectives.gather(fuse(tree), axis, alike)",
+        "collectives.gather(jax.numpy.tile(fuse(tree), 2), axis, alike)"
+        "[:, : fuse(tree).size]",
         "tests/exchanges/test_plain.py"
         "::test_the_program_sends_the_payload_and_nothing_else",
     ),
@@ -147,7 +147,7 @@ FAULTS = [
     Fault(
         "dgc masks what is charged for others",
         "jaxcomp/memory/dgc.py",
-        "out = step.sent if step.own is None else step.own",
+        "out = step.sent if step.own_sent is None else step.own_sent",
         "out = step.sent",
         "tests/memory/test_together.py::test_masking_clears_what_went_out",
     ),
@@ -177,8 +177,8 @@ FAULTS = [
     Fault(
         "choco believes that all of its message arrived",
         "jaxcomp/gossip/choco.py",
-        "public = plus(state.public, heard.own)",
-        "public = plus(state.public, widen(unknown))",
+        "public = plus(state.public, result.sent)",
+        "public = plus(state.public, unknown)",
         "tests/gossip/test_algorithms.py::test_it_equals_the_reference",
     ),
     Fault(
@@ -359,15 +359,15 @@ FAULTS = [
     Fault(
         "all shards of a tensor draw the same",
         "jaxcomp/sharded/layout.py",
-        "if layout.cut:  # shards of a tensor draw apart",
-        "if False:  # shards of a tensor draw apart",
+        "if layout.cut:  # shards of a tensor draw different random numbers",
+        "if False:  # shards of a tensor draw different random numbers",
         "tests/test_data_parallel.py::test_shards_of_a_tensor_draw_apart",
     ),
     Fault(
         "a mixer on a mesh is told of other starts",
         "jaxcomp/sharded/mixers.py",
-        "link.init(x.part(own(models)))",
-        "link.init(x.part(jax.tree.map(lambda m: 0 * m[0], models)))",
+        "link.init(without_axis(models))",
+        "link.init(jax.tree.map(lambda m: 0 * m[0], models))",
         "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
     Fault(
