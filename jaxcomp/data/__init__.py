@@ -15,9 +15,9 @@ from jaxcomp.specs import suggest
 
 from . import digits, sources, tfds_source
 from .augment import augment, normalize, pad_crop_flip
+from .batches import batches, epoch_order, eval_batches, worker_batches
 from .dataset import DataError, Dataset
-from .partition import batches, epoch_order, eval_batches
-from .shards import PARTITIONS, Partition, make_partition, worker_batches
+from .partition import PARTITIONS, Partition, make_partition
 
 __all__ = [
     "PARTITIONS",

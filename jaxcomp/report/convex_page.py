@@ -9,7 +9,7 @@ from jaxcomp.report.convex_folder import (
     compression,
     evaluations,
 )
-from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
+from jaxcomp.report.page import Card, Numbers, Plot, provenance, render, started
 from jaxcomp.report.titles import convex_problem, convex_title, method_names
 from jaxcomp.runs.units import bytes_text, number_text, times_text
 
@@ -133,7 +133,7 @@ def _part(run: ConvexRun, named: bool) -> dict[str, Any]:
     return {
         "of": f" of {run.name}" if named else "",
         "evaluations": Numbers(HEADS, [_row(found, i) for i in range(found.step.size)]),
-        "setting": setting(run.config, run.environment),
+        "provenance": provenance(run.config, run.environment),
     }
 
 

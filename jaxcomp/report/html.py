@@ -7,7 +7,7 @@ from pathlib import Path
 from jaxcomp.files import write_atomically
 from jaxcomp.report.convex_folder import read_convex
 from jaxcomp.report.convex_page import render_convex_page
-from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
+from jaxcomp.report.page import Card, Numbers, Plot, provenance, render, started
 from jaxcomp.report.run_folder import Run, is_convex, read_run
 from jaxcomp.report.summary import Summary, summarize
 from jaxcomp.report.tables import metrics_table
@@ -109,7 +109,7 @@ def render_page(run: Run) -> str:
         cards=_cards(summarize(run), mixer),
         plots=_plots(run),
         epochs=Numbers(*metrics_table(run.metrics, mixed=bool(mixer))),
-        setting=setting(run.config, run.environment),
+        provenance=provenance(run.config, run.environment),
     )
 
 

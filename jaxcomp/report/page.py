@@ -40,7 +40,7 @@ class Numbers(NamedTuple):
     rows: Iterable[Sequence[str]]
 
 
-class Setting(NamedTuple):
+class Provenance(NamedTuple):
     """What a run was given, as names and texts."""
 
     config: dict[str, str]
@@ -64,16 +64,16 @@ def render(template: str, **content: Any) -> str:
     return _TEMPLATES.get_template(template).render(content)
 
 
-def setting(config: dict[str, Any], environment: dict[str, Any]) -> Setting:
+def provenance(config: dict[str, Any], environment: dict[str, Any]) -> Provenance:
     """What `config.json` and `environment.json` say.
 
-    >>> setting({}, {"platform": "cpu", "command": ["train.py", "--note=a b"]})
-    Setting(config={}, environment={'platform': 'cpu'}, command="train.py '--note=a b'")
+    >>> provenance({}, {"command": ["train.py", "--note=a b"]}).command
+    "train.py '--note=a b'"
     """
     facts = {name: fact for name, fact in environment.items() if name != "command"}
     words = environment.get("command")
     command = shlex.join(map(str, words)) if isinstance(words, list) else ""
-    return Setting(flatten(config), flatten(facts), command)
+    return Provenance(flatten(config), flatten(facts), command)
 
 
 def started(environment: dict[str, Any]) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from jaxcomp.cli import train
 from jaxcomp.convex import record, runner
-from jaxcomp.convex.setting import build
+from jaxcomp.convex.experiment import build
 from jaxcomp.convex.simulation import make_simulation
 from jaxcomp.runs.lock import locked
 from jaxcomp.training import Interrupted
