@@ -22,11 +22,13 @@ from jaxcomp import (
     memory,
     models,
     optimizers,
+    report,
     scope,
     training,
 )
 from jaxcomp.cli import main
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
+from jaxcomp.report import plots
 from jaxcomp.training import schedules
 from tests import laws
 from tests.training.small import small_config
@@ -241,6 +243,10 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
     )
     result = training.train_and_evaluate(config, tmp_path)
     assert result.test_accuracy == 1
+    monkeypatch.setitem(plots.REGISTRY, "learning_rate", parts.LEARNING_RATE)
+    page = report.write_report(tmp_path).read_text()
+    assert parts.LEARNING_RATE.caption in page
+    assert "linear on stripes</h1>" in page
 
 
 # Facts of a compressor stand in the columns of the first table of docs/methods.md.

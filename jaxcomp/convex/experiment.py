@@ -19,7 +19,7 @@ from jaxcomp.convex import (
     solve,
     testbeds,
 )
-from jaxcomp.data import PARTITIONS, Partition
+from jaxcomp.data import Partition, make_partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
@@ -113,9 +113,8 @@ def build(config: Any) -> Experiment:
 
 
 def partition_of(config: Any, labels: np.ndarray, seed: int) -> Partition:
-    """Who owns which examples in a repetition."""
-    given = labels, config.workers, seed
-    return specs.build(config.partition, PARTITIONS, "partition", *given)
+    """Which examples belong to which worker in the repetition with this seed."""
+    return make_partition(config.partition, labels, workers=config.workers, seed=seed)
 
 
 def _problem(config: Any) -> Problem:

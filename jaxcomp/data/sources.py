@@ -108,9 +108,4 @@ FASHION_MNIST = MNIST._replace(
     },
 )
 
-SOURCES = {
-    "cifar10": CIFAR10,
-    "cifar100": CIFAR100,
-    "mnist": MNIST,
-    "fashion_mnist": FASHION_MNIST,
-}
+SOURCES = {it.name: it for it in (CIFAR10, CIFAR100, MNIST, FASHION_MNIST)}
