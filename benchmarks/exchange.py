@@ -9,10 +9,10 @@ every step is waited for. Medians of the turns; compilation is not in them.
     python -m benchmarks.exchange --cases power_sgd exact --scale 0.3
 
 PyTorch's DDP hooks run in the same turns, in processes of their own: peers_ddp.py says
-what is timed there. A method is one line in CASES. Large fresh arrays cost page faults,
-often more than the arithmetic, and small ones are recycled, so a tree of many tensors
-has the better of one vector: --huge-pages asks the C library for large pages, for both
-sides.
+what is timed there. A method is one line in CASES; what is not there is run with its
+defaults. Large fresh arrays cost page faults, often more than the arithmetic, and small
+ones are recycled, so a tree of many tensors is faster than one vector: --huge-pages
+asks the C library for large pages, for both sides.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 from benchmarks import peers_ddp, trees
 from benchmarks.common import (
     in_turns,
+    others,
     ratio,
     read_pass,
     timed,
@@ -39,7 +40,7 @@ from benchmarks.common import (
     write_csv,
 )
 from benchmarks.vectors import draw
-from jaxcomp import make_exchange, parallel, wire
+from jaxcomp import exchanges, make_exchange, parallel, wire
 from jaxcomp.exchanges._common import with_method
 from jaxcomp.report import style
 from jaxcomp.scope import lift
@@ -103,6 +104,7 @@ CASES = (
     # Four bits an element; "sign" stands for the tensors that have a choice.
     Case("budget(bits_per_step=100000000)", "sign"),
 )
+CASES += tuple(map(Case, others((c.exchange for c in CASES), exchanges.REGISTRY)))
 
 _UNKNOWN = dict.fromkeys(("compile_s", "memory", "sent", "collectives"))
 COUNTS = (2, 4, 8, 16)  # payloads that are decoded together
