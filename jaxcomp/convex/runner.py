@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxcomp.convex import objective
-from jaxcomp.convex.experiment import Experiment, Traffic, build, partition_of
+from jaxcomp.convex.experiment import Experiment, build, partition_of
 from jaxcomp.convex.record import State, load_state, read_rows, save_state
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.errors import RunFailed
@@ -37,16 +37,14 @@ class Result(NamedTuple):
     """What a run ends with."""
 
     rows: list[Evaluation]  # of all seeds
-    optimum: float  # f*
     start: float  # f(0) - f*
-    steps: int
-    traffic: Traffic
+    experiment: Experiment
     folder: Path
 
     @property
     def finals(self) -> list[Evaluation]:
         """The last evaluation of each seed."""
-        return [row for row in self.rows if row.step == self.steps]
+        return [row for row in self.rows if row.step == self.experiment.total_steps]
 
 
 def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -83,14 +81,7 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
     with framed(workdir, json.loads(config.to_json()), facts, total) as frame:
         frame.show.say(_headline(experiment))
         rows = _run(config, experiment, above, frame)
-        return Result(
-            rows=rows,
-            optimum=experiment.optimum.value,
-            start=above,
-            steps=experiment.total_steps,
-            traffic=experiment.traffic,
-            folder=frame.folder,
-        )
+        return Result(rows, above, experiment, frame.folder)
 
 
 def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
@@ -126,8 +117,8 @@ def summary(result: Result) -> dict[str, str]:
     seeds = f"seed {result.finals[0].seed}"
     if len(ends) > 1:
         seeds = f"{len(ends)} seeds, {min(ends):.3g} to {max(ends):.3g}"
-    steps = result.steps
-    sent, dense = result.traffic.sent(steps), result.traffic.dense(steps)
+    steps, traffic = result.experiment.total_steps, result.experiment.traffic
+    sent, dense = traffic.sent(steps), traffic.dense(steps)
     return {
         "suboptimality": f"{np.median(ends):.3g} ({seeds}), from {result.start:.3g}",
         "each worker": traffic_line(sent, dense, steps, moved=False),
@@ -174,10 +165,9 @@ def _resume(
 ) -> tuple[State, list[Evaluation]]:
     """Where the folder's run stands, and its rows up to there; or a new run."""
     state, rows = load_state(folder / _STATE, fresh), read_rows(folder / _TABLE)
-    if state is None:
-        return State(fresh, 0, 0, 0), []
-    if len(rows) < state.rows:
-        show.say(f"{folder / _TABLE} lacks rows of its run, which starts again")
+    if state is None or len(rows) < state.rows:
+        if state is not None:
+            show.say(f"{folder / _TABLE} lacks rows of its run, which starts again")
         return State(fresh, 0, 0, 0), []
     if (state.repetition + 1, state.step) != (config.seeds, experiment.total_steps):
         step = f"step {state.step} of {experiment.total_steps}"

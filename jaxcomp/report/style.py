@@ -9,27 +9,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-__all__ = [
-    "BLUE",
-    "GREEN",
-    "GREY",
-    "INK",
-    "ORANGE",
-    "PINK",
-    "RC",
-    "SKY",
-    "YELLOW",
-    "EndLabel",
-    "draw_curve",
-    "epoch_axis",
-    "label_ends",
-    "look",
-    "new_axes",
-    "percent_tick",
-    "ticks_with",
-    "write_note",
-]
-
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
 SKY, YELLOW, PINK = "#56B4E9", "#E69F00", "#CC79A7"
