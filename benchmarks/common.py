@@ -6,7 +6,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,11 @@ from jaxcomp import parallel
 
 __all__ = [
     "in_turns",
-    "torch_peers",
+    "others",
     "ratio",
     "read_pass",
     "timed",
+    "torch_peers",
     "use_huge_pages",
     "write_csv",
 ]
@@ -51,6 +52,17 @@ def in_turns(
             time.sleep(0.005)  # idle threads of the side before spin for a while
             seconds[name].append(run())
     return seconds
+
+
+def others(specs: Iterable[str], registry: Iterable[str]) -> list[str]:
+    """The names of a registry that no spec is of; compositions are of no single one.
+
+    Example:
+        >>> others(["top_k(keep=0.1)", "sign | top_k"], ["sign", "top_k"])
+        ['sign']
+    """
+    covered = {spec.partition("(")[0].strip() for spec in specs if "|" not in spec}
+    return [name for name in registry if name not in covered]
 
 
 def ratio(own: Sequence[float], others: Sequence[tuple[float, float]]) -> float:

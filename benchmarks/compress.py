@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.common import in_turns, torch_peers, use_huge_pages, write_csv
+from benchmarks.common import in_turns, others, torch_peers, use_huge_pages, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.report import style
@@ -346,9 +346,8 @@ def _chosen(methods: list[str] | None) -> list[Case]:
     if methods:
         names = [make_compressor(spec).name for spec in methods]
         return [known.get(n, Case(s)) for n, s in zip(names, methods, strict=True)]
-    covered = {case.spec.split("(")[0] for case in CASES if "|" not in case.spec}
-    rest = [name for name in compressors.REGISTRY if name not in covered]
-    return [*CASES, *(Case(name) for name in rest)]
+    rest = others((case.spec for case in CASES), compressors.REGISTRY)
+    return [*CASES, *map(Case, rest)]
 
 
 # --- What is shown --------------------------------------------------------------------

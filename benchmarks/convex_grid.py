@@ -24,7 +24,7 @@ import numpy as np
 
 from benchmarks.convex import BASELINE, PARTITIONS, SORTED
 from jaxcomp.convex import Facts, make_average, make_rate, objective
-from jaxcomp.convex.setting import Setting, build, partition_of
+from jaxcomp.convex.experiment import Experiment, build, partition_of
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation
 from jaxcomp.runs.units import bytes_text
 
@@ -106,31 +106,31 @@ def measure(config: Any, grid: Grid) -> list[Run]:
       config: of a convex run; its learning rate and its average are not used.
       grid: the pairs.
     """
-    setting = build(config)
-    divided = partition_of(config, setting.problem.labels, config.seed)
-    rates, shares = _tables(setting, grid)
+    experiment = build(config)
+    divided = partition_of(config, experiment.problem.labels, config.seed)
+    rates, shares = _tables(experiment, grid)
 
     def start(rate: jax.Array, share: jax.Array) -> Crew:
-        return make_simulation(_with(setting, rate, share)).start()
+        return make_simulation(_with(experiment, rate, share)).start()
 
     def advance(rate: jax.Array, share: jax.Array, crew: Crew, batches: Any) -> Crew:
-        own = make_simulation(_with(setting, rate, share))
+        own = make_simulation(_with(experiment, rate, share))
         return own.advance(crew, batches, config.seed)
 
     program = jax.jit(jax.vmap(advance, in_axes=(0, 0, 0, None)))
     crews = jax.vmap(start)(rates, shares)
-    value = objective(setting.problem).value
-    begun = value(np.zeros(setting.problem.dimension)) - setting.optimum.value
+    value = objective(experiment.problem).value
+    begun = value(np.zeros(experiment.problem.dimension)) - experiment.optimum.value
     places, above = [0], [[begun] * len(grid.pairs)]
-    while places[-1] < setting.total_steps:
+    while places[-1] < experiment.total_steps:
         first = places[-1]
-        last = min(first + setting.eval_steps, setting.total_steps)
+        last = min(first + experiment.eval_steps, experiment.total_steps)
         batches = batches_between(divided, config.batch_size, first, last)
         crews = program(rates, shares, crews, jnp.asarray(batches, jnp.int32))
         means = np.asarray(crews.averages, np.float64).mean(axis=1)
         places.append(last)
-        above.append([value(x) - setting.optimum.value for x in means])
-    step_bytes = sum(setting.traffic.wire) / len(setting.traffic.wire)
+        above.append([value(x) - experiment.optimum.value for x in means])
+    step_bytes = sum(experiment.traffic.wire) / len(experiment.traffic.wire)
     return [
         Run(a, tau, step_bytes, [crossing(places, own, v) for v in LEVELS], own[-1])
         for (a, tau), own in zip(grid.pairs, zip(*above, strict=True), strict=True)
@@ -188,10 +188,10 @@ def write_csv(file: Path, methods: Sequence[Method]) -> None:
                 writer.writerow(row)
 
 
-def _tables(setting: Setting, grid: Grid) -> tuple[jax.Array, jax.Array]:
+def _tables(experiment: Experiment, grid: Grid) -> tuple[jax.Array, jax.Array]:
     """Rates, and shares of x_t in the average, [pairs, steps]."""
-    steps = jnp.arange(setting.total_steps)
-    facts = Facts(setting.problem.regulariser, setting.horizon.steps_per_epoch)
+    steps = jnp.arange(experiment.total_steps)
+    facts = Facts(experiment.problem.regulariser, experiment.horizon.steps_per_epoch)
     rates, shares = [], []
     for a, tau in grid.pairs:
         average = make_average(f"quadratic(tau={tau})")
@@ -200,9 +200,9 @@ def _tables(setting: Setting, grid: Grid) -> tuple[jax.Array, jax.Array]:
     return jnp.stack(rates), jnp.stack(shares)
 
 
-def _with(setting: Setting, rate: jax.Array, share: jax.Array) -> Setting:
-    """A setting whose rules are read from tables, and so may be traced."""
-    return setting._replace(
+def _with(experiment: Experiment, rate: jax.Array, share: jax.Array) -> Experiment:
+    """An experiment whose rules are read from tables, and so may be traced."""
+    return experiment._replace(
         rate=lambda t: rate[t],
         average=lambda before, x, t: before + share[t] * (x - before),
     )

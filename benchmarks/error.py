@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from benchmarks import gradients
-from benchmarks.common import write_csv
+from benchmarks.common import others, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.base import Compressor
@@ -158,9 +158,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 def lines(methods: list[str] | None) -> list[Line]:
     """All lines and what else is registered, or those of the methods asked for."""
-    covered = {_name(line.spec) for line in LINES}
-    rest = [Line("other", name) for name in compressors.REGISTRY if name not in covered]
-    found = [*LINES, *rest]
+    rest = others((line.spec for line in LINES), compressors.REGISTRY)
+    found = [*LINES, *(Line("other", name) for name in rest)]
     if methods is None:
         return found
     known = {_name(line.spec) for line in found}

@@ -9,10 +9,10 @@ every step is waited for. Medians of the turns; compilation is not in them.
     python -m benchmarks.exchange --cases power_sgd exact --scale 0.3
 
 PyTorch's DDP hooks run in the same turns, in processes of their own: peers_ddp.py says
-what is timed there. A method is one line in CASES. Large fresh arrays cost page faults,
-often more than the arithmetic, and small ones are recycled, so a tree of many tensors
-has the better of one vector: --huge-pages asks the C library for large pages, for both
-sides.
+what is timed there. A method is one line in CASES; what is not there is run with its
+defaults. Large fresh arrays cost page faults, often more than the arithmetic, and small
+ones are recycled, so a tree of many tensors is faster than one vector: --huge-pages
+asks the C library for large pages, for both sides.
 """
 
 import argparse
@@ -32,6 +32,7 @@ from matplotlib.figure import Figure
 from benchmarks import peers_ddp, trees
 from benchmarks.common import (
     in_turns,
+    others,
     ratio,
     read_pass,
     timed,
@@ -39,7 +40,7 @@ from benchmarks.common import (
     write_csv,
 )
 from benchmarks.vectors import draw
-from jaxcomp import make_exchange, parallel, wire
+from jaxcomp import exchanges, make_exchange, parallel, wire
 from jaxcomp.exchanges._common import with_method
 from jaxcomp.report import style
 from jaxcomp.scope import lift
@@ -103,6 +104,7 @@ CASES = (
     # Four bits an element; "sign" stands for the tensors that have a choice.
     Case("budget(bits_per_step=100000000)", "sign"),
 )
+CASES += tuple(map(Case, others((c.exchange for c in CASES), exchanges.REGISTRY)))
 
 _UNKNOWN = dict.fromkeys(("compile_s", "memory", "sent", "collectives"))
 COUNTS = (2, 4, 8, 16)  # payloads that are decoded together
@@ -180,16 +182,16 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     with_peers = not args.no_peers and peers_ddp.has_torch(args.python)
     if not with_peers:
         print("no peers: own figures alone (--python names an interpreter with torch)")
-    setting = _setting(chosen, crew, args)
+    race = _race(chosen, crew, args)
     print(_HEADER)
     rows: list[Row] = []
     for cases in _heats(chosen):
-        for row in measure(cases, setting, args, with_peers):
+        for row in measure(cases, race, args, with_peers):
             if row.method in {r.method for r in rows}:
                 continue  # `exact` runs in every heat
             rows.append(row)
             print(_line(row), flush=True)
-    del setting
+    del race
     decoded = [] if args.no_decoding else decode(args)
     _conclude(rows, decoded)
     if args.out:
@@ -212,7 +214,7 @@ class Runner(NamedTuple):
     facts: dict[str, Any] = {}  # fields of its row
 
 
-class Setting(NamedTuple):
+class Race(NamedTuple):
     """What all heats share."""
 
     crew: parallel.Workers
@@ -223,26 +225,26 @@ class Setting(NamedTuple):
 
 
 def measure(
-    cases: list[Case], setting: Setting, args: argparse.Namespace, with_peers: bool
+    cases: list[Case], race: Race, args: argparse.Namespace, with_peers: bool
 ) -> list[Row]:
     """A row for each case of a heat and for its peers."""
     with contextlib.ExitStack() as stack:
-        runners = {"read": setting.read, _DENSE.title: setting.exact}
+        runners = {"read": race.read, _DENSE.title: race.exact}
         for case in cases:
             if case != _DENSE:
-                runners[case.title] = _ours(case, setting)
+                runners[case.title] = _ours(case, race)
             for hook in case.peers if with_peers else ():
-                shapes = setting.shapes[case.tree].values()
+                shapes = race.shapes[case.tree].values()
                 runners[f"DDP: {hook}"] = _theirs(hook, shapes, args, stack)
         seconds = _in_turns(runners, args.repeats)
     order = [c.title for c in cases]
     order += [name for name in runners if name not in (*order, "read", _DENSE.title)]
-    return [_row(name, runners[name], seconds, setting) for name in order]
+    return [_row(name, runners[name], seconds, race) for name in order]
 
 
-def _ours(case: Case, setting: Setting) -> Runner:
+def _ours(case: Case, race: Race) -> Runner:
     """The exchange as a program for all workers, whose state is fed back."""
-    crew, inputs = setting.crew, setting.inputs[case.tree]
+    crew, inputs = race.crew, race.inputs[case.tree]
     exchange = make_exchange(
         case.exchange, case.compressor, case.memory, case.scope, crew.axis
     )
@@ -254,7 +256,7 @@ def _ours(case: Case, setting: Setting) -> Runner:
         mean, _, inner, info, _ = exchange.average(tree, inner, key)
         return mean, info, (count + 1, inner)
 
-    fresh = (jnp.int32(0), exchange.init(_spec(setting.shapes[case.tree])))
+    fresh = (jnp.int32(0), exchange.init(_spec(race.shapes[case.tree])))
     state = parallel.spread(fresh, crew)
     axes = parallel.axes(state)
     began = time.perf_counter()
@@ -286,7 +288,7 @@ def _ours(case: Case, setting: Setting) -> Runner:
         "tree": case.tree,
         "compile_s": compile_s,
         "memory": (found.temp_size_in_bytes + found.output_size_in_bytes)
-        / (4 * trees.elements(setting.shapes[case.tree])),
+        / (4 * trees.elements(race.shapes[case.tree])),
         "sent": sum(sent.values()),
         "by_kind": " ".join(f"{kind}={count}" for kind, count in sorted(sent.items())),
         "collectives": sum(c.times for c in wire.collectives(compiled)),
@@ -307,9 +309,7 @@ def _theirs(
     return Runner(peer.run, {"who": "PyTorch", "tree": "resnet50", "by_kind": ""})
 
 
-def _setting(
-    cases: list[Case], crew: parallel.Workers, args: argparse.Namespace
-) -> Setting:
+def _race(cases: list[Case], crew: parallel.Workers, args: argparse.Namespace) -> Race:
     """Gradients are drawn once, and differ between workers."""
     names = {"resnet50", *(case.tree for case in cases)}
     shapes = {name: trees.tree(name, args.scale) for name in sorted(names)}
@@ -322,10 +322,8 @@ def _setting(
     }
     # The flat read pass: of many small tensors each costs a call.
     vector = inputs.get("flat") or parallel.place({"w": drawn}, crew, 0)
-    setting = Setting(
-        crew, shapes, inputs, Runner(read_pass(crew, vector)), Runner(_nothing)
-    )
-    return setting._replace(exact=_ours(_DENSE, setting))
+    race = Race(crew, shapes, inputs, Runner(read_pass(crew, vector)), Runner(_nothing))
+    return race._replace(exact=_ours(_DENSE, race))
 
 
 def _nothing() -> tuple[float, float]:
@@ -348,15 +346,15 @@ def _row(
     name: str,
     runner: Runner,
     seconds: dict[str, list[tuple[float, float]]],
-    setting: Setting,
+    race: Race,
 ) -> Row:
     own = [whole - off for whole, off in seconds[name]]
     off = 1e3 * statistics.median(off for _, off in seconds[name])
     facts: dict[str, Any] = {**_UNKNOWN, **runner.facts}
     return Row(
         method=name,
-        elements=trees.elements(setting.shapes["resnet50"]),
-        workers=setting.crew.size,
+        elements=trees.elements(race.shapes["resnet50"]),
+        workers=race.crew.size,
         ms=1e3 * statistics.median(own),
         to_exact=ratio(own, seconds[_DENSE.title]),
         to_read=ratio(own, seconds["read"]),

@@ -27,9 +27,16 @@ import numpy as np
 
 import jaxcomp
 from benchmarks import trees
-from benchmarks.common import in_turns, ratio, read_pass, torch_peers, write_csv
+from benchmarks.common import (
+    in_turns,
+    others,
+    ratio,
+    read_pass,
+    torch_peers,
+    write_csv,
+)
 from benchmarks.vectors import draw
-from jaxcomp import parallel, wire
+from jaxcomp import gossip, local, parallel, wire
 from jaxcomp.base import PerWorker
 from jaxcomp.gossip.topology import Round
 
@@ -65,6 +72,12 @@ CASES = (
     Case("diloco", "qsgd(levels=7, norm='max')", "gather"),
     Case("sparse_loco", "top_k(keep=0.01)", "gather"),
 )
+# What simulates a delay sends more than the method that it stands for.
+_SIMULATED = ("delayed_sgd", "stale_hypercube")
+_COVERED = (*(case.mixer for case in CASES), *_SIMULATED)
+# Mixers without a line above are run with their defaults.
+CASES += tuple(map(Case, others(_COVERED, gossip.REGISTRY)))
+CASES += tuple(Case(m, exchange="exact") for m in others(_COVERED, local.REGISTRY))
 
 
 class Row(NamedTuple):

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import compressors, exchanges, gossip, local, memory, scope
+from jaxcomp import compressors, data, exchanges, gossip, local, memory, scope
 from jaxcomp.convex import testbeds
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.scope import Leaf
@@ -161,6 +161,21 @@ FAMILIES = {
         lambda problem: (np.shape(problem.features), problem.regulariser),
     ),
 }
+LABELS = np.arange(60) % 5
+FAMILIES["partition"] = Family(
+    data.PARTITIONS,
+    3,
+    lambda spec: data.make_partition(spec, LABELS, workers=4, seed=0),
+    lambda partition: partition.name,
+    lambda partition: [partition.shares(epoch).tolist() for epoch in (0, 1)],
+)
+FAMILIES["data set"] = Family(
+    {"digits": data.REGISTRY["digits"]},  # the others are on no disk here
+    1,
+    data.load,
+    lambda dataset: dataset.name,
+    lambda dataset: (dataset.train_images.shape, dataset.mean),
+)
 CASES = [
     (family, name)
     for family, (registry, given, *_) in FAMILIES.items()

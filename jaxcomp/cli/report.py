@@ -75,16 +75,16 @@ def _write_pngs(folders: Sequence[Path], target: Path) -> None:
     from jaxcomp.report import all_convex, read_convex, read_run
     from jaxcomp.report.convex_curves import draw_runs
     from jaxcomp.report.plots import plots_of
-    from jaxcomp.report.svg import write_png
+    from jaxcomp.report.svg import write
 
     if all_convex(*folders):
         runs = [read_convex(folder) for folder in folders]
         figures = {"suboptimality": draw_runs(runs)}
     else:
         run = read_run(folders[0])
-        figures = {plot.name: plot.draw(run) for plot in plots_of(run)}
+        figures = {name: plot.draw(run) for name, plot in plots_of(run).items()}
     target.mkdir(parents=True, exist_ok=True)
     for name, figure in figures.items():
         path = target / f"{name}.png"
-        write_png(figure, path)
+        write(figure, path)
         print(path)

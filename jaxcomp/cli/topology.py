@@ -183,7 +183,8 @@ def _neighbours(matrix: np.ndarray, most: int = 10) -> list[str]:
 
 
 def _draw(graph: "Topology", spec: str, path: Path) -> None:
-    from jaxcomp.report.graph_plot import Panel, draw_graph, write
+    from jaxcomp.report.graph_plot import Panel, draw_graph
+    from jaxcomp.report.svg import write
 
     panels, weights = [], []
     for number, step in enumerate(graph.rounds, 1):

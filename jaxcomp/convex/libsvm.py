@@ -20,6 +20,7 @@ import numpy as np
 
 from jaxcomp.convex.problem import Features, Rows
 from jaxcomp.errors import UserError
+from jaxcomp.specs import Count, check
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]
 
@@ -73,9 +74,8 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
     # It takes a second to import; only whoever reads such a file pays for it.
     from sklearn.datasets import load_svmlight_file
 
-    limit = _LARGEST_INDEX if n_features is None else n_features
-    if not isinstance(limit, int) or limit < 1:
-        raise UserError(f"n_features is 1 or more, not {n_features!r}")
+    check(Count | None, "n_features", n_features)
+    limit = n_features or _LARGEST_INDEX
     with _Lines(_opened(path), path, limit) as lines:
         try:
             load: Any = load_svmlight_file

@@ -7,7 +7,7 @@ NumPy in float64: what is plotted is f(x) - f*, and float32 ends at 1e-7.
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.specs import Range, check
 
 __all__ = [
     "Features",
@@ -40,6 +41,7 @@ class Rows(NamedTuple):
 
 _BLOCK = 1 << 22  # elements of a dense matrix that are widened at a time
 
+Regulariser = Annotated[float, Range(least=0)] | None  # None: 1 / examples
 Features = Any  # float32 [examples, features], or Rows
 
 
@@ -74,7 +76,7 @@ class Objective(NamedTuple):
 
 
 def make(
-    name: str, features: Features, labels: ArrayLike, regulariser: float | None = None
+    name: str, features: Features, labels: ArrayLike, regulariser: Regulariser = None
 ) -> Problem:
     """Check the data of a problem.
 
@@ -103,10 +105,8 @@ def make(
     if not np.isfinite(values).all():
         row = int(np.flatnonzero(~np.isfinite(values).all(axis=1))[0])
         raise UserError(f"{name}: example {row} is not finite")
+    check(Regulariser, "regulariser", regulariser)
     lam = 1 / len(signs) if regulariser is None else regulariser
-    number = isinstance(lam, int | float) and not isinstance(lam, bool)
-    if not number or not 0 <= lam < np.inf:
-        raise UserError(f"regulariser is a number from 0, not {lam!r}")
     return Problem(name, features, signs, float(lam))
 
 

@@ -5,17 +5,18 @@ from the step, which may be traced, to the rate.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
-from jaxcomp.specs import Positive
+from jaxcomp.specs import Positive, Range
 
 __all__ = ["REGISTRY", "Facts", "Rate", "bottou", "constant", "decay", "epoch_decay"]
 
+Factor = Annotated[float, Range(above=0, most=1)]
 Rate = Callable[[ArrayLike], jax.Array]  # step, from 0 -> float32
 
 
@@ -36,7 +37,7 @@ def constant(facts: Facts, rate: Positive) -> Rate:
     return lambda step: jnp.float32(rate)
 
 
-def epoch_decay(facts: Facts, rate: Positive, factor: Positive = 0.9) -> Rate:
+def epoch_decay(facts: Facts, rate: Positive, factor: Factor = 0.9) -> Rate:
     """rate * factor^epoch, constant within each epoch.
 
     Example:
@@ -44,8 +45,6 @@ def epoch_decay(facts: Facts, rate: Positive, factor: Positive = 0.9) -> Rate:
         >>> float(rule(9)), float(rule(10)), float(rule(25))
         (1.0, 0.5, 0.25)
     """
-    if factor > 1:
-        raise UserError(f"factor is at most 1, not {factor!r}")
     if facts.steps_per_epoch < 1:
         raise UserError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
 

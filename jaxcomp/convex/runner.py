@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxcomp.convex import objective
+from jaxcomp.convex.experiment import Experiment, build, partition_of
 from jaxcomp.convex.record import State, load_state, read_rows, save_state
-from jaxcomp.convex.setting import Setting, Traffic, build, partition_of
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.errors import RunFailed
 from jaxcomp.runs.errors import RunError
@@ -37,16 +37,14 @@ class Result(NamedTuple):
     """What a run ends with."""
 
     rows: list[Evaluation]  # of all seeds
-    optimum: float  # f*
     start: float  # f(0) - f*
-    steps: int
-    traffic: Traffic
+    experiment: Experiment
     folder: Path
 
     @property
     def finals(self) -> list[Evaluation]:
         """The last evaluation of each seed."""
-        return [row for row in self.rows if row.step == self.steps]
+        return [row for row in self.rows if row.step == self.experiment.total_steps]
 
 
 def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -66,31 +64,24 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
       Diverged: says at which step, and what to lower.
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    setting = build(config)
-    start = objective(setting.problem).value(np.zeros(setting.problem.dimension))
+    experiment = build(config)
+    start = objective(experiment.problem).value(np.zeros(experiment.problem.dimension))
     facts = {
-        "problem": setting.problem.name,
-        "regulariser": setting.problem.regulariser,
-        "optimum": setting.optimum.value,
+        "problem": experiment.problem.name,
+        "regulariser": experiment.problem.regulariser,
+        "optimum": experiment.optimum.value,
         "start": start,
-        "method": setting.method.name,
-        "wire_bytes_per_step": list(setting.traffic.wire),
-        "plain_bytes_per_step": list(setting.traffic.plain),
+        "method": experiment.method.name,
+        "wire_bytes_per_step": list(experiment.traffic.wire),
+        "plain_bytes_per_step": list(experiment.traffic.plain),
         "simulated": True,
     }
-    above = start - setting.optimum.value
-    total = setting.total_steps * config.seeds
+    above = start - experiment.optimum.value
+    total = experiment.total_steps * config.seeds
     with framed(workdir, json.loads(config.to_json()), facts, total) as frame:
-        frame.show.say(_headline(setting))
-        rows = _run(config, setting, above, frame)
-        return Result(
-            rows=rows,
-            optimum=setting.optimum.value,
-            start=above,
-            steps=setting.total_steps,
-            traffic=setting.traffic,
-            folder=frame.folder,
-        )
+        frame.show.say(_headline(experiment))
+        rows = _run(config, experiment, above, frame)
+        return Result(rows, above, experiment, frame.folder)
 
 
 def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
@@ -113,11 +104,11 @@ def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evalua
         )
     folder = Path(workdir)
     check_config(folder, json.loads(config.to_json()))
-    setting = build(config)
-    state = load_state(folder / _STATE, make_simulation(setting).start())
+    experiment = build(config)
+    state = load_state(folder / _STATE, make_simulation(experiment).start())
     if state is None:
         raise RunError(f"{workdir} holds no saved state; let it run first")
-    return _evaluate(setting, state, config.seed + state.repetition)
+    return _evaluate(experiment, state, config.seed + state.repetition)
 
 
 def summary(result: Result) -> dict[str, str]:
@@ -126,36 +117,38 @@ def summary(result: Result) -> dict[str, str]:
     seeds = f"seed {result.finals[0].seed}"
     if len(ends) > 1:
         seeds = f"{len(ends)} seeds, {min(ends):.3g} to {max(ends):.3g}"
-    steps = result.steps
-    sent, dense = result.traffic.sent(steps), result.traffic.dense(steps)
+    steps, traffic = result.experiment.total_steps, result.experiment.traffic
+    sent, dense = traffic.sent(steps), traffic.dense(steps)
     return {
         "suboptimality": f"{np.median(ends):.3g} ({seeds}), from {result.start:.3g}",
         "each worker": traffic_line(sent, dense, steps, moved=False),
     }
 
 
-def _run(config: Any, setting: Setting, above: float, frame: Frame) -> list[Evaluation]:
+def _run(
+    config: Any, experiment: Experiment, above: float, frame: Frame
+) -> list[Evaluation]:
     """All repetitions, an evaluation at a time."""
     folder, show = frame.folder, frame.show
-    simulation, total = make_simulation(setting), setting.total_steps
-    state, rows = _resume(config, folder, setting, simulation.start(), show)
+    simulation, total = make_simulation(experiment), experiment.total_steps
+    state, rows = _resume(config, folder, experiment, simulation.start(), show)
     known = {(row.seed, row.step) for row in rows}
     append = open_table(
         folder / _TABLE, EVALUATIONS, lambda row: (row["seed"], row["step"]) in known
     )
     while True:
         seed = config.seed + state.repetition
-        divided = partition_of(config, setting.problem.labels, seed)
+        divided = partition_of(config, experiment.problem.labels, seed)
         while state.step < total:
-            first, last = state.step, min(state.step + setting.eval_steps, total)
+            first, last = state.step, min(state.step + experiment.eval_steps, total)
             batches = batches_between(divided, config.batch_size, first, last)
             crew = simulation.advance(state.crew, batches, seed)
             state = State(crew, state.repetition, last, state.rows + 1)
-            rows.append(_evaluate(setting, state, seed))
+            rows.append(_evaluate(experiment, state, seed))
             append(rows[-1]._asdict())
-            _report(rows[-1], setting, state, show)
+            _report(rows[-1], experiment, state, show)
             _check(rows[-1], above, config)
-            due = last // setting.save_steps > first // setting.save_steps
+            due = last // experiment.save_steps > first // experiment.save_steps
             signum = frame.caught()
             if due or signum or last == total:
                 save_state(folder / _STATE, state)
@@ -168,39 +161,40 @@ def _run(config: Any, setting: Setting, above: float, frame: Frame) -> list[Eval
 
 
 def _resume(
-    config: Any, folder: Path, setting: Setting, fresh: Crew, show: Display
+    config: Any, folder: Path, experiment: Experiment, fresh: Crew, show: Display
 ) -> tuple[State, list[Evaluation]]:
     """Where the folder's run stands, and its rows up to there; or a new run."""
     state, rows = load_state(folder / _STATE, fresh), read_rows(folder / _TABLE)
-    if state is None:
+    if state is None or len(rows) < state.rows:
+        if state is not None:
+            show.say(f"{folder / _TABLE} lacks rows of its run, which starts again")
         return State(fresh, 0, 0, 0), []
-    if len(rows) < state.rows:
-        show.say(f"{folder / _TABLE} lacks rows of its run, which starts again")
-        return State(fresh, 0, 0, 0), []
-    if (state.repetition + 1, state.step) != (config.seeds, setting.total_steps):
-        step = f"step {state.step} of {setting.total_steps}"
+    if (state.repetition + 1, state.step) != (config.seeds, experiment.total_steps):
+        step = f"step {state.step} of {experiment.total_steps}"
         show.say(f"going on from {step}, seed {config.seed + state.repetition}")
     return state, rows[: state.rows]
 
 
-def _evaluate(setting: Setting, state: State, seed: int) -> Evaluation:
-    found = score(setting, state.crew)
+def _evaluate(experiment: Experiment, state: State, seed: int) -> Evaluation:
+    found = score(experiment, state.crew)
     return Evaluation(
         seed=seed,
         step=state.step,
-        epoch=state.step / setting.horizon.steps_per_epoch,
-        bytes_sent=setting.traffic.sent(state.step),
-        learning_rate=float(setting.rate(state.step - 1)),
+        epoch=state.step / experiment.horizon.steps_per_epoch,
+        bytes_sent=experiment.traffic.sent(state.step),
+        learning_rate=float(experiment.rate(state.step - 1)),
         **found._asdict(),
     )
 
 
-def _report(row: Evaluation, setting: Setting, state: State, show: Display) -> None:
+def _report(
+    row: Evaluation, experiment: Experiment, state: State, show: Display
+) -> None:
     """The bar moves at every evaluation; a line stays about ten times a seed."""
-    total = setting.total_steps
+    total = experiment.total_steps
     done = state.repetition * total + row.step
     show.step(done, f"suboptimality {row.suboptimality:.2e}")
-    before = max(row.step - setting.eval_steps, 0)
+    before = max(row.step - experiment.eval_steps, 0)
     if 10 * row.step // total > 10 * before // total:
         show.say(
             f"seed {row.seed}  epoch {row.epoch:6.2f}  suboptimality "
@@ -226,13 +220,13 @@ def _check(row: Evaluation, above: float, config: Any) -> None:
     )
 
 
-def _headline(setting: Setting) -> str:
-    problem, optimum = setting.problem, setting.optimum
-    steps = len(setting.traffic.wire)
-    sent = bytes_text(setting.traffic.sent(steps))
+def _headline(experiment: Experiment) -> str:
+    problem, optimum = experiment.problem, experiment.optimum
+    steps = len(experiment.traffic.wire)
+    sent = bytes_text(experiment.traffic.sent(steps))
     per = "step" if steps == 1 else f"{steps} steps"
     return (
         f"{problem.name}: {problem.examples} examples, {problem.dimension} features, "
-        f"f* = {optimum.value:.10g}\n{setting.method.name}, {setting.workers} "
+        f"f* = {optimum.value:.10g}\n{experiment.method.name}, {experiment.workers} "
         f"simulated workers; each would send {sent} per {per}"
     )

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.convex import Features, objective, stochastic_gradient
+from jaxcomp.convex.experiment import Experiment
 from jaxcomp.convex.problem import Rows
-from jaxcomp.convex.setting import Setting
-from jaxcomp.data.shards import Partition, worker_batches
+from jaxcomp.data import Partition, worker_batches
 from jaxcomp.link_state import DistributedState
 from jaxcomp.parallel import AXIS
 
@@ -41,7 +41,7 @@ class Simulation(NamedTuple):
     advance: Callable[[Crew, np.ndarray, int], Crew]
 
 
-def make_simulation(setting: Setting) -> Simulation:
+def make_simulation(experiment: Experiment) -> Simulation:
     """Workers as one vmap over scans of their steps.
 
     x_i <- what the method makes of x_i - eta_t grad f_i(x_i), from x_i = 0
@@ -52,7 +52,7 @@ def make_simulation(setting: Setting) -> Simulation:
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
     """
-    problem, link, workers = setting.problem, setting.link, setting.workers
+    problem, link, workers = experiment.problem, experiment.link, experiment.workers
     features, labels = _on_device(problem.features), jnp.asarray(problem.labels)
     # The link's step is one number for all: a mixer that takes turns then runs one
     # program, and not all of them to choose from.
@@ -73,10 +73,10 @@ def make_simulation(setting: Setting) -> Simulation:
             gradient = stochastic_gradient(
                 features, labels, x, batch, problem.regulariser
             )
-            own = -setting.rate(t) * gradient
+            own = -experiment.rate(t) * gradient
             mixed: Any = link.update(own, crew.link, x, key=key)
             x = x + mixed[0]
-            return Crew(x, setting.average(crew.averages, x, t), mixed[1]), None
+            return Crew(x, experiment.average(crew.averages, x, t), mixed[1]), None
 
         return jax.lax.scan(step, crew, batches)[0]
 
@@ -113,9 +113,9 @@ def batches_between(
     return np.concatenate(parts)
 
 
-def score(setting: Setting, crew: Crew) -> Score:
+def score(experiment: Experiment, crew: Crew) -> Score:
     """How far the workers are from the optimum, and from each other."""
-    value = objective(setting.problem).value
+    value = objective(experiment.problem).value
     models = np.asarray(crew.models, np.float64)
     averages = np.asarray(crew.averages, np.float64)
     if not (np.isfinite(models).all() and np.isfinite(averages).all()):
@@ -124,8 +124,8 @@ def score(setting: Setting, crew: Crew) -> Score:
     same = (averages == averages[0]).all()
     own = [value(x) for x in (averages[:1] if same else averages)]
     return Score(
-        suboptimality=value(averages.mean(axis=0)) - setting.optimum.value,
-        worst_suboptimality=max(own) - setting.optimum.value,
+        suboptimality=value(averages.mean(axis=0)) - experiment.optimum.value,
+        worst_suboptimality=max(own) - experiment.optimum.value,
         consensus_distance=float(np.sqrt(distances.mean())),
     )
 

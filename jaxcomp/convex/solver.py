@@ -1,11 +1,12 @@
 """The optimum of a logistic regression, to the last digits: what f(x) - f* needs."""
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
 from jaxcomp.convex.problem import Objective, Problem, objective
-from jaxcomp.errors import RunFailed, UserError
+from jaxcomp.errors import RunFailed
+from jaxcomp.specs import Count, Range, check
 
 __all__ = ["NotConverged", "Optimum", "solve"]
 
@@ -57,10 +58,8 @@ def solve(
     References:
       Nocedal and Wright, Numerical Optimization, chapter 7, 2006.
     """
-    if not 0 < tolerance < 1:
-        raise UserError(f"tolerance is between 0 and 1, not {tolerance!r}")
-    if max_iterations < 1:
-        raise UserError(f"max_iterations is 1 or more, not {max_iterations!r}")
+    check(Annotated[float, Range(above=0, below=1)], "tolerance", tolerance)
+    check(Count, "max_iterations", max_iterations)
     f = objective(problem)
     x = np.zeros(problem.dimension)
     value, slope = f.value(x), f.gradient(x)

@@ -7,18 +7,14 @@ from typing import Annotated
 import numpy as np
 
 from jaxcomp.convex import libsvm
-from jaxcomp.convex.problem import Problem, make
+from jaxcomp.convex.problem import Problem, Regulariser, make
 from jaxcomp.specs import Count, Range, build, method
 
 __all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthetic"]
 
-FromZero = Annotated[float, Range(least=0)]
-
 
 @method()
-def digits(
-    name: str, regulariser: FromZero | None = None, pairs: bool = False
-) -> Problem:
+def digits(name: str, regulariser: Regulariser = None, pairs: bool = False) -> Problem:
     """Even against odd handwritten digits: 1797 examples, 64 pixels and a bias.
 
     With pairs there are 1817 features: pixels, products of two pixels, squares among
@@ -56,7 +52,7 @@ def digits(
 
 
 @method()
-def breast_cancer(name: str, regulariser: FromZero | None = None) -> Problem:
+def breast_cancer(name: str, regulariser: Regulariser = None) -> Problem:
     """Malignant (-1) against benign: 569 examples, 30 standardised features.
 
     Args:
@@ -84,7 +80,7 @@ def synthetic(
     features: Count = 2000,
     seed: int = 0,
     noise: Annotated[float, Range(least=0, below=1)] = 0.1,
-    regulariser: FromZero | None = None,
+    regulariser: Regulariser = None,
 ) -> Problem:
     """Gaussian rows of about length 1, signs of a hidden direction, some of them wrong.
 
@@ -113,7 +109,7 @@ def synthetic(
 
 
 def from_libsvm(
-    path: str, n_features: int | None = None, regulariser: float | None = None
+    path: str, n_features: Count | None = None, regulariser: Regulariser = None
 ) -> Problem:
     """A file of LIBSVM text, such as rcv1 or epsilon.
 

@@ -1,4 +1,4 @@
-"""Data sets in memory, augmentation on the device, and partition over workers.
+"""Data sets in memory, augmentation on the device, and who sees which example when.
 
 Example:
   >>> load("digits").train_images.shape
@@ -10,14 +10,15 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from jaxcomp.errors import UserError
-from jaxcomp.specs import suggest
+from jaxcomp.specs import Call, build, parse
 
-from . import digits, sources, tfds_source
 from .augment import augment, normalize, pad_crop_flip
+from .batches import batches, epoch_order, eval_batches, worker_batches
 from .dataset import DataError, Dataset
-from .partition import batches, epoch_order, eval_batches
-from .shards import PARTITIONS, Partition, make_partition, worker_batches
+from .digits import digits
+from .partition import PARTITIONS, Partition, make_partition
+from .sources import SOURCES
+from .tfds_source import load as load_prepared
 
 __all__ = [
     "PARTITIONS",
@@ -37,36 +38,34 @@ __all__ = [
 ]
 
 REGISTRY: dict[str, Callable[..., Dataset]] = {
-    "digits": digits.load,
-    "cifar10": functools.partial(tfds_source.load, sources.CIFAR10),
-    "cifar100": functools.partial(tfds_source.load, sources.CIFAR100),
-    "mnist": functools.partial(tfds_source.load, sources.MNIST),
-    "fashion_mnist": functools.partial(tfds_source.load, sources.FASHION_MNIST),
+    "digits": digits,
+    **{name: functools.partial(load_prepared, it) for name, it in SOURCES.items()},
 }
 
 
 def load(
-    name: str, *, data_dir: str | os.PathLike[str] | None = None, **kw: Any
+    spec: str, *, data_dir: str | os.PathLike[str] | None = None, **options: Any
 ) -> Dataset:
-    """Load a data set into memory by name.
+    """Load a data set into memory, as a spec string says.
 
     Args:
-      name: a key of `REGISTRY`.
+      spec: a name in `REGISTRY`, with or without arguments.
       data_dir: where prepared data lies; else the environment variable
         JAXCOMP_DATA_DIR, else ~/.cache/jaxcomp.
-      **kw: options of the loader, such as `size` of digits.
+      **options: further arguments of the spec, such as `size` of digits.
 
     Returns:
       The data set, images as uint8.
 
     Raises:
-      UserError: there is no such data set.
+      UserError: there is no such data set, or it has no such argument.
       DataError: it is not prepared yet; the message gives the command.
 
     Example:
-      >>> load("digits", size=8).test_images.shape
+      >>> load("digits(size=8)").test_images.shape
       (360, 8, 8, 1)
     """
-    if name not in REGISTRY:
-        raise UserError(f"unknown data set {name!r}. {suggest(name, REGISTRY)}")
-    return REGISTRY[name](data_dir=data_dir, **kw)
+    call = parse(spec)
+    if isinstance(call, Call):
+        call = call._replace(kwargs={**call.kwargs, **options})
+    return build(call, REGISTRY, "data set", data_dir)

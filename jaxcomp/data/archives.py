@@ -1,5 +1,6 @@
 """Members of a tar, a zip or a folder, in memory: nothing is unpacked to disk."""
 
+import functools
 import hashlib
 import tarfile
 import zipfile
@@ -10,7 +11,9 @@ from typing import IO
 
 from .dataset import DataError
 
-__all__ = ["checksum", "read_members"]
+__all__ = ["checksum", "md5_of", "read_members"]
+
+_md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 
 # The largest true member is CIFAR-100's pickled training set, 155 MB. The limit
 # keeps a crafted archive from filling the memory.
@@ -38,9 +41,12 @@ def checksum(path: Path) -> str:
       32 hexadecimal digits.
     """
     with path.open("rb") as stream:
-        return hashlib.file_digest(
-            stream, lambda: hashlib.md5(usedforsecurity=False)
-        ).hexdigest()
+        return hashlib.file_digest(stream, _md5).hexdigest()
+
+
+def md5_of(content: bytes | memoryview) -> str:
+    """MD5 of bytes in memory, in hexadecimal."""
+    return _md5(content).hexdigest()
 
 
 def read_members(
@@ -96,12 +102,9 @@ def _walk(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 if not entry.is_dir():
+                    name = PurePosixPath(entry.filename).name
                     with archive.open(entry) as stream:
-                        yield (
-                            PurePosixPath(entry.filename).name,
-                            entry.file_size,
-                            stream,
-                        )
+                        yield name, entry.file_size, stream
     else:
         # "r|*" reads forward only: one pass, any compression, no seeking.
         with tarfile.open(path, "r|*") as archive:

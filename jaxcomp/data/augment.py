@@ -5,17 +5,17 @@ that the host only sends bytes.
 """
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.errors import UserError
+from jaxcomp.specs import Range, check
 
 __all__ = ["augment", "normalize", "pad_crop_flip"]
 
 PadMode = Literal["reflect", "constant"]
-PAD_MODES = ("reflect", "constant")
+Pad = Annotated[int, Range(least=0)]
 
 
 def normalize(
@@ -76,10 +76,8 @@ def pad_crop_flip(
       He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
       section 4.2, https://arxiv.org/abs/1512.03385, 2015.
     """
-    if pad < 0:
-        raise UserError(f"pad={pad}: give 0 or more pixels")
-    if mode not in PAD_MODES:
-        raise UserError(f"unknown mode {mode!r}; valid: {', '.join(PAD_MODES)}")
+    check(Pad, "pad", pad)
+    check(PadMode, "mode", mode)
     count, height, width, _ = images.shape
     key_crop, key_flip = jax.random.split(key)
     corner = jax.random.randint(key_crop, (count, 2), 0, 2 * pad + 1)

@@ -5,7 +5,6 @@ planes red, green, blue one after the other. So one set of published checksums c
 both, and a user's re-packed archive is judged by its content.
 """
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -88,24 +87,18 @@ def _from_pickle(content: bytes, layout: Layout, where: str) -> np.ndarray:
             f"{where}: no {', '.join(missing)}; found keys {', '.join(sorted(batch))}"
         )
     images = np.asarray(batch["data"])
+    found, columns = f"{images.dtype} {images.shape}", []
     if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != PIXELS:
-        raise DataError(
-            f"{where}: data is {images.dtype} {images.shape}, "
-            f"expected uint8 (N, {PIXELS})"
-        )
-    labels = [np.asarray(batch[key]) for key in layout.labels]
-    for key, column in zip(layout.labels, labels, strict=True):
-        if column.shape != images.shape[:1] or column.dtype.kind not in "iu":
-            raise DataError(
-                f"{where}: {key} is {column.dtype} {column.shape}, "
-                f"expected integers {images.shape[:1]}"
-            )
-        if column.size and not 0 <= column.min() <= column.max() <= 255:
-            raise DataError(
-                f"{where}: {key} has values {column.min()}..{column.max()}, "
-                "expected one byte each"
-            )
-    columns = [column.astype(np.uint8)[:, None] for column in labels]
+        raise DataError(f"{where}: data is {found}, expected uint8 (N, {PIXELS})")
+    for key in layout.labels:
+        labels = np.asarray(batch[key])
+        found, expected = f"{labels.dtype} {labels.shape}", images.shape[:1]
+        if labels.shape != expected or labels.dtype.kind not in "iu":
+            raise DataError(f"{where}: {key} is {found}, expected integers {expected}")
+        if labels.size and not 0 <= labels.min() <= labels.max() <= 255:
+            values = f"{labels.min()}..{labels.max()}"
+            raise DataError(f"{where}: {key} has values {values}, expected bytes")
+        columns.append(labels.astype(np.uint8)[:, None])
     return np.concatenate([*columns, images], axis=1)
 
 
@@ -114,10 +107,7 @@ def _verify(
 ) -> str:
     """Compare content, else the archive, with the published MD5s; say which."""
     expected = {stem: md5.get(f"{stem}.bin") for stem in records}
-    actual = {
-        stem: hashlib.md5(batch.data, usedforsecurity=False).hexdigest()
-        for stem, batch in records.items()
-    }
+    actual = {stem: archives.md5_of(batch.data) for stem, batch in records.items()}
     if actual == expected:
         return "MD5 of every batch"
     archive_md5 = archives.checksum(path) if path.is_file() else "none, a folder"

@@ -5,25 +5,27 @@ import os
 
 import numpy as np
 
-from jaxcomp.errors import UserError
+from jaxcomp.specs import Count, method
 
 from .dataset import Dataset
 
-__all__ = ["load"]
+__all__ = ["digits"]
 
 NUM_CLASSES = 10
 TEST_EXAMPLES = 360
-# Fixed for ever: another seed is another data set, and published numbers would
-# no longer be comparable.
+# Never to be changed: with another seed the training and test sets differ, and results
+# could no longer be compared with published ones.
 SPLIT_SEED = 20240229
 
 
-def load(*, data_dir: str | os.PathLike[str] | None = None, size: int = 16) -> Dataset:
+@method(given=1)
+def digits(
+    name: str, data_dir: str | os.PathLike[str] | None = None, size: Count = 16
+) -> Dataset:
     """Handwritten digits 0..9 as grey images, 1437 for training and 360 for test.
 
     Args:
-      data_dir: not used, the images come with scikit-learn; accepted because every
-        loader is called in the same way.
+      data_dir: not used, because the images come with scikit-learn.
       size: height and width; the 8x8 originals are resized bilinearly.
 
     Returns:
@@ -33,23 +35,21 @@ def load(*, data_dir: str | os.PathLike[str] | None = None, size: int = 16) -> D
       UserError: size is below 1.
 
     Example:
-      >>> load(size=8).train_images.shape
+      >>> digits(size=8).train_images.shape
       (1437, 8, 8, 1)
 
-    Reference:
+    References:
       Alpaydin and Kaynak, "Optical Recognition of Handwritten Digits",
       https://archive.ics.uci.edu/dataset/80, 1998.
     """
     del data_dir
-    if size < 1:
-        raise UserError(f"digits: size={size} is not an image size, give 1 or more")
     levels, labels = _originals()
     images = _resize(levels * (255.0 / 16.0), size)
     test = _stratified(labels, TEST_EXAMPLES)
     train = np.setdiff1d(np.arange(len(labels)), test)
     scaled = images[train] / 255.0
     return Dataset(
-        name="digits",
+        name=name,
         train_images=images[train],
         train_labels=labels[train],
         test_images=images[test],

@@ -1,11 +1,11 @@
 """Fetch one file over HTTP, and give up soon when the host cannot be reached."""
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
 from pathlib import Path
 
+from .archives import checksum
 from .builders import Progress
 from .dataset import DataError
 
@@ -36,7 +36,6 @@ def fetch(
       DataError: the host cannot be reached, the transfer breaks off or stalls, or
         the content is another one.
     """
-    digest = hashlib.md5(usedforsecurity=False)
     done = total = 0
     try:
         with (
@@ -46,7 +45,6 @@ def fetch(
             total = int(response.headers.get("Content-Length") or 0)
             while block := response.read(BLOCK):
                 stream.write(block)
-                digest.update(block)
                 done += len(block)
                 progress(f"downloading {target.name}", done, total)
     except (OSError, http.client.HTTPException, ValueError) as error:
@@ -55,8 +53,8 @@ def fetch(
         reason = getattr(error, "reason", None) or error
         arrived = f" after {done:,} bytes" if done else ""
         raise DataError(f"could not download {url}{arrived}: {reason}") from error
-    if digest.hexdigest() != md5:
+    if (actual := checksum(target)) != md5:
         raise DataError(
-            f"{url} sent {done:,} of {max(total, done):,} bytes with MD5 "
-            f"{digest.hexdigest()}, expected {md5}"
+            f"{url} sent {done:,} of {max(total, done):,} bytes with MD5 {actual}, "
+            f"expected {md5}"
         )

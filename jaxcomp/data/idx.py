@@ -1,7 +1,6 @@
 """The idx files of MNIST and Fashion-MNIST as arrays."""
 
 import gzip
-import hashlib
 import struct
 import zlib
 from collections.abc import Mapping
@@ -42,7 +41,7 @@ def read(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
     """
     members = archives.read_members(path, [FILES], md5)
     for name, content in members.items():
-        actual = hashlib.md5(content, usedforsecurity=False).hexdigest()
+        actual = archives.md5_of(content)
         if actual != md5[name]:
             raise DataError(
                 f"{path}: {name} has {len(content):,} bytes and MD5 {actual}, "

@@ -56,13 +56,9 @@ CIFAR10 = Source(
     },
 )
 
-CIFAR100 = Source(
+CIFAR100 = CIFAR10._replace(
     name="cifar100",
-    version="3.0.2",
-    shape=(32, 32, 3),
     num_classes=100,
-    counts=(50_000, 10_000),
-    balanced=True,
     mean=(0.5071, 0.4866, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
     read=functools.partial(cifar.read, layout=cifar.CIFAR100),
@@ -108,9 +104,4 @@ FASHION_MNIST = MNIST._replace(
     },
 )
 
-SOURCES = {
-    "cifar10": CIFAR10,
-    "cifar100": CIFAR100,
-    "mnist": MNIST,
-    "fashion_mnist": FASHION_MNIST,
-}
+SOURCES = {it.name: it for it in (CIFAR10, CIFAR100, MNIST, FASHION_MNIST)}

@@ -44,7 +44,7 @@ def find_prepared(
     return folder if all(file.is_file() for file in written) else None
 
 
-def load(source: Source, *, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a prepared data set into memory, in the order of the original archive.
 
     `prepare` keeps the arrays beside the records. Where they are missing, as in data

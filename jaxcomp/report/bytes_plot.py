@@ -1,72 +1,56 @@
 """The plot that compression is judged by: accuracy over bytes sent."""
 
-from typing import NamedTuple
-
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from jaxcomp.report import style
+from jaxcomp.report.cards import bytes_sent
 from jaxcomp.report.run_folder import Run
-from jaxcomp.report.summary import bytes_sent
 from jaxcomp.report.titles import mixer_title
-from jaxcomp.runs.table import Table
 from jaxcomp.runs.units import bytes_text, number_text, percent_text, times_text
 
+__all__ = ["draw"]
+
+# What may stand on the vertical axis: the first that was recorded.
+_MEASURES = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
 # Below this ratio of the largest to the smallest position a linear axis shows more.
-LOG_RATIO = 8.0
-
-
-class Quality(NamedTuple):
-    """The measure on the vertical axis."""
-
-    name: str
-    values: np.ndarray
-    of: str = ""
+_LOG_RATIO = 8.0
 
 
 @style.look()
-def plot_bytes(run: Run) -> Figure:
-    """Draws test accuracy over the bytes that one worker sent.
+def draw(run: Run) -> Figure:
+    """Test accuracy over the bytes that one worker has sent.
 
-    Args:
-        run: The run. Without test accuracy the plot takes train accuracy, or a loss.
-
-    Returns:
-        The figure.
+    Without test accuracy, train accuracy or a loss takes its place.
     """
     sent, dense = bytes_sent(run, "wire"), bytes_sent(run, "dense")
-    quality = _quality(run.metrics)
-    over = "sent per worker"
-    if mixer_title(run.config) and quality.name.startswith("test"):
-        # The longer title leaves no room for both.
-        quality, over = quality._replace(of=" of the mean model"), "sent"
-    title = f"{quality.name.capitalize()}{quality.of} over bytes {over}"
+    metrics = run.metrics
+    recorded = [name for name in _MEASURES if np.isfinite(metrics[name]).any()]
+    measure = recorded[0] if recorded else "quality"
+    title = f"{measure.replace('_', ' ').capitalize()} over bytes sent per worker"
+    if mixer_title(run.config) and measure.startswith("test"):
+        # The longer title leaves no room for "per worker".
+        title = title.replace(" over bytes sent per worker", " of the mean model")
+        title += " over bytes sent"
     figure, axes = style.new_axes(title, top=0.85)
     if not (sent[-1] > 0 and dense[-1] > 0):
         style.write_note(axes, "bytes per step were not recorded")
-        return figure
-    if not style.draw_curve(axes, sent, quality.values, style.ORANGE):
+    elif not recorded or not style.draw_curve(
+        axes, sent, metrics[measure], style.ORANGE
+    ):
         style.write_note(axes, "neither accuracy nor loss was recorded")
-        return figure
-    _byte_axis(axes, sent[sent > 0], float(dense[-1]))
-    _mark_ends(axes, float(sent[-1]), float(dense[-1]))
-    _label_quality(axes, sent, quality)
+    else:
+        _byte_axis(axes, sent[sent > 0], float(dense[-1]))
+        _mark_ends(axes, float(sent[-1]), float(dense[-1]))
+        _label_measure(axes, sent, metrics[measure], measure)
     return figure
-
-
-def _quality(metrics: Table) -> Quality:
-    names = ("test_accuracy", "train_accuracy", "test_loss", "train_loss")
-    for name in names:
-        if np.any(np.isfinite(metrics[name])):
-            return Quality(name.replace("_", " "), metrics[name])
-    return Quality("quality", metrics["test_accuracy"])
 
 
 def _byte_axis(axes: Axes, sent: np.ndarray, dense: float) -> None:
     smallest, largest = float(sent[0]), max(float(sent[-1]), dense)
-    if dense / float(sent[-1]) >= LOG_RATIO:
+    if dense / float(sent[-1]) >= _LOG_RATIO:
         axes.set_xscale("log")
         pad = (largest / smallest) ** 0.04
         axes.set_xlim(smallest / pad, largest * pad)
@@ -86,7 +70,7 @@ def _mark_ends(axes: Axes, sent: float, dense: float) -> None:
     if abs(ratio - 1) < 0.005:
         _mark(axes, sent, f"sent {bytes_text(sent)}\nas without compression", "right")
         return
-    # Near each other, the two labels lean away from each other.
+    # Labels that are close to each other are aligned away from each other.
     if abs(_place(axes, dense) - _place(axes, sent)) > 0.42:
         sides = ("center", "center")
     else:
@@ -110,12 +94,14 @@ def _mark(axes: Axes, x: float, text: str, side: str) -> None:
     axes.axvline(x, ymin=0.985, ymax=1.02, color=style.INK, lw=1.2, clip_on=False)
 
 
-def _label_quality(axes: Axes, sent: np.ndarray, quality: Quality) -> None:
-    is_share = quality.name.endswith("accuracy")
+def _label_measure(
+    axes: Axes, sent: np.ndarray, values: np.ndarray, measure: str
+) -> None:
+    is_share = measure.endswith("accuracy")
     tick = style.percent_tick if is_share else number_text
     axes.yaxis.set_major_formatter(style.ticks_with(tick))
-    last = np.flatnonzero(np.isfinite(quality.values))[-1]
-    x, y = float(sent[last]), float(quality.values[last])
+    last = np.flatnonzero(np.isfinite(values))[-1]
+    x, y = float(sent[last]), float(values[last])
     text = (percent_text if is_share else number_text)(y)
     if _place(axes, x) < 0.7:
         gap = {"xytext": (8, 0), "textcoords": "offset points"}
@@ -125,5 +111,6 @@ def _label_quality(axes: Axes, sent: np.ndarray, quality: Quality) -> None:
 
 
 def _place(axes: Axes, x: float) -> float:
+    """Where a value lies on the horizontal axis, from 0 at the left to 1."""
     to_axes = axes.get_xaxis_transform() - axes.transAxes
     return float(to_axes.transform((x, 0.0))[0])

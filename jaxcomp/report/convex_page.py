@@ -1,157 +1,134 @@
 """The page of one run of the convex testbed, or of several side by side."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from jaxcomp.report.convex_folder import (
-    ConvexRun,
-    Evaluations,
-    compression,
-    evaluations,
-)
-from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
+from jaxcomp.report.evaluations import compression, evaluations
+from jaxcomp.report.page import Card, Drawing, provenance, render, started
+from jaxcomp.report.run_folder import Run
 from jaxcomp.report.titles import convex_problem, convex_title, method_names
 from jaxcomp.runs.units import bytes_text, number_text, times_text
 
-CAPTION = (
+__all__ = ["render_convex_page"]
+
+_CAPTION = (
     "Suboptimality f(x) − f* of the mean over workers of their averaged models: left "
     "over the bytes that one worker sent so far, right over steps. Lines are medians "
     "over the seeds, bands reach from the lowest to the highest."
 )
-HEADS = (
-    "epoch",
-    "step",
-    "seeds",
-    "sent",
-    "learning rate",
-    "suboptimality",
-    "lowest",
-    "highest",
-    "worst worker",
-    "consensus distance",
-)
-RUN_HEADS = (
-    "run",
-    "method",
-    "suboptimality",
-    "lowest",
-    "highest",
-    "worst worker",
-    "sent",
-    "ratio",
-    "steps",
-    "seeds",
-    "workers",
-    "problem",
+
+
+def _rounded(epoch: float) -> str:
+    # Evaluations lie at whole steps, which are odd fractions of an epoch.
+    return number_text(round(float(epoch), 2))
+
+
+# Columns of the table of evaluations: column of `evaluations`, heading, text.
+_COLUMNS = (
+    ("epoch", "epoch", _rounded),
+    ("step", "step", number_text),
+    ("seeds", "seeds", str),
+    ("bytes_sent", "sent", bytes_text),
+    ("learning_rate", "learning rate", number_text),
+    ("suboptimality", "suboptimality", number_text),
+    ("lowest", "lowest", number_text),
+    ("highest", "highest", number_text),
+    ("worst_suboptimality", "worst worker", number_text),
+    ("consensus_distance", "consensus distance", number_text),
 )
 
 
-def render_convex_page(runs: Sequence[ConvexRun]) -> str:
-    """Writes the page of convex runs.
+def render_convex_page(runs: Sequence[Run]) -> str:
+    """The page of convex runs; the same runs give the same text.
 
     Args:
-        runs: The runs, one or several.
-
-    Returns:
-        The page as text; the same runs give the same text.
+      runs: one or several, from `read_convex`.
 
     Raises:
-        RunError: If the runs do not fit into one plot.
+      RunError: the runs do not fit into one plot.
     """
     # Matplotlib takes most of a second to import; only whoever draws pays for it.
     from jaxcomp.report.convex_curves import draw_runs
     from jaxcomp.report.svg import inline_svg
 
-    first, content = runs[0], {}
-    if len(runs) == 1:
-        title = convex_title(first.config, first.environment.get("method"))
-        subtitle = f"run {first.name}{started(first.environment)}"
-        content["cards"] = _cards(first)
-    else:
+    first, several = runs[0], len(runs) > 1
+    title = convex_title(first.config, first.environment) or first.name
+    subtitle = started(first)
+    if several:
         title = f"Convex runs: {', '.join(run.name for run in runs)}"
         subtitle = "suboptimality is the median over the seeds, at the last evaluation"
-        content["overview"] = Numbers(RUN_HEADS, map(_run_row, runs))
     return render(
         "convex.html",
-        title=title or first.name,
+        title=title,
         subtitle=subtitle,
-        plot=Plot(inline_svg(draw_runs(runs), "suboptimality"), CAPTION),
-        runs=[_part(run, named=len(runs) > 1) for run in runs],
-        **content,
+        cards=[] if several else _cards(first),
+        overview=[_overview(run) for run in runs] if several else [],
+        plot=Drawing(inline_svg(draw_runs(runs), "suboptimality"), _CAPTION),
+        runs=[
+            {
+                "of": f" of {run.name}" if several else "",
+                "evaluations": _evaluations(run),
+                "provenance": provenance(run),
+            }
+            for run in runs
+        ],
     )
 
 
-def _cards(run: ConvexRun) -> list[Card]:
-    found, ratio = evaluations(run), compression(run)
+def _cards(run: Run) -> list[Card]:
+    end, ratio = _last(run), compression(run)
     start, optimum = run.environment.get("start"), run.environment.get("optimum")
-    seeds = int(found.seeds[-1])
-    middle = "one seed" if seeds == 1 else f"median of {seeds} seeds"
-    since = ""
+    middle = "one seed" if end["seeds"] == 1 else f"median of {end['seeds']} seeds"
     if isinstance(start, float) and isinstance(optimum, float):
-        since = f", {number_text(start - optimum)} at the start"
+        middle += f", {number_text(start - optimum)} at the start"
+    dense = bytes_text(end["bytes_sent"] * ratio)
     return [
-        Card("final suboptimality", number_text(found.middle[-1]), middle + since),
+        Card("final suboptimality", number_text(end["suboptimality"]), middle),
         Card(
             "suboptimality of the seeds",
-            number_text(found.low[-1]),
-            f"lowest; highest {number_text(found.high[-1])}",
+            number_text(end["lowest"]),
+            f"lowest; highest {number_text(end['highest'])}",
         ),
-        Card("of the worst worker", number_text(found.worst[-1]), "median"),
-        Card("consensus distance", number_text(found.distance[-1]), "at the end"),
+        Card("of the worst worker", number_text(end["worst_suboptimality"]), "median"),
+        Card(
+            "consensus distance", number_text(end["consensus_distance"]), "at the end"
+        ),
         Card(
             "sent per worker in total",
-            bytes_text(found.sent[-1]),
-            f"uncompressed {bytes_text(found.sent[-1] * ratio)}, simulated",
+            bytes_text(end["bytes_sent"]),
+            f"uncompressed {dense}, simulated",
         ),
         Card("compression", times_text(ratio), "uncompressed / sent"),
-        Card(
-            "steps", number_text(found.step[-1]), f"epochs: {_number(found.epoch[-1])}"
-        ),
+        Card("steps", number_text(end["step"]), f"epochs: {_rounded(end['epoch'])}"),
     ]
 
 
-def _run_row(run: ConvexRun) -> list[str]:
-    found = evaluations(run)
-    return [
-        run.name,
-        method_names(run.config, run.environment.get("method")),
-        number_text(found.middle[-1]),
-        number_text(found.low[-1]),
-        number_text(found.high[-1]),
-        number_text(found.worst[-1]),
-        bytes_text(found.sent[-1]),
-        times_text(compression(run)),
-        number_text(found.step[-1]),
-        str(found.seeds[-1]),
-        str(run.config.get("workers", "")),
-        convex_problem(run.config),
-    ]
-
-
-def _part(run: ConvexRun, named: bool) -> dict[str, Any]:
-    found = evaluations(run)
+def _overview(run: Run) -> dict[str, str]:
+    """The row of a run in the table of several."""
+    end = _last(run)
     return {
-        "of": f" of {run.name}" if named else "",
-        "evaluations": Numbers(HEADS, [_row(found, i) for i in range(found.step.size)]),
-        "setting": setting(run.config, run.environment),
+        "run": run.name,
+        "method": method_names(run.config, run.environment),
+        "suboptimality": number_text(end["suboptimality"]),
+        "lowest": number_text(end["lowest"]),
+        "highest": number_text(end["highest"]),
+        "worst worker": number_text(end["worst_suboptimality"]),
+        "sent": bytes_text(end["bytes_sent"]),
+        "ratio": times_text(compression(run)),
+        "steps": number_text(end["step"]),
+        "seeds": str(end["seeds"]),
+        "workers": str(run.config.get("workers", "")),
+        "problem": convex_problem(run.config),
     }
 
 
-def _row(found: Evaluations, i: int) -> list[str]:
+def _evaluations(run: Run) -> list[dict[str, str]]:
+    found = evaluations(run)
     return [
-        _number(found.epoch[i]),
-        number_text(found.step[i]),
-        str(found.seeds[i]),
-        bytes_text(found.sent[i]),
-        number_text(found.rate[i]),
-        number_text(found.middle[i]),
-        number_text(found.low[i]),
-        number_text(found.high[i]),
-        number_text(found.worst[i]),
-        number_text(found.distance[i]),
+        {head: text(found[column][i]) for column, head, text in _COLUMNS}
+        for i in range(found["step"].size)
     ]
 
 
-def _number(epoch: float) -> str:
-    # Evaluations lie at whole steps, which are odd fractions of an epoch.
-    return number_text(round(float(epoch), 2))
+def _last(run: Run) -> dict[str, float]:
+    """The last evaluation of a run."""
+    return {name: values[-1] for name, values in evaluations(run).items()}

@@ -1,7 +1,7 @@
 """Suboptimality over bytes and over steps: the plot of convex runs."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,39 +37,39 @@ class Block(NamedTuple):
 
 @style.look()
 def plot_suboptimality(blocks: Sequence[Block]) -> Figure:
-    """Draws suboptimality over bytes on the left, over steps on the right.
+    """Draw suboptimality over bytes on the left, over steps on the right.
 
     Args:
-        blocks: One row of panels each. Bands reach from the lowest to the highest.
+      blocks: one row of panels each. Bands reach from the lowest to the highest.
 
     Returns:
-        The figure.
+      The figure.
     """
     height = _TOP + len(blocks) * (_ROW + _GAP) - _GAP + _BOTTOM
     figure = Figure(figsize=(_WIDTH, height))
-    shared: Axes | None = None
-    rows: list[tuple[Axes, Block]] = []
-    width = (_WIDTH - _LEFT - _RIGHT - _BETWEEN) / 2
-    for number, block in enumerate(blocks):
-        bottom = height - _TOP - _ROW - number * (_ROW + _GAP)
-        y, w, h = bottom / height, width / _WIDTH, _ROW / height
-        first = figure.add_axes((_LEFT / _WIDTH, y, w, h), sharey=shared)
-        shared = shared or first
-        left = (_LEFT + width + _BETWEEN) / _WIDTH
-        second = figure.add_axes((left, y, w, h), sharey=first)
-        _draw(first, block, "sent")
-        _draw(second, block, "steps")
-        first.set_title(block.title)
-        first.set_ylabel("f(x) − f*")
-        second.tick_params(labelleft=False)
-        last = number + 1 == len(blocks)
-        first.set_xlabel("sent by one worker since the start" if last else "")
-        second.set_xlabel("steps" if last else "")
-        rows.append((second, block))
+    panel = (_WIDTH - _LEFT - _RIGHT - _BETWEEN) / 2
+    borders = {
+        "left": _LEFT / _WIDTH,
+        "right": 1 - _RIGHT / _WIDTH,
+        "bottom": _BOTTOM / height,
+        "top": 1 - _TOP / height,
+        "wspace": _BETWEEN / panel,
+        "hspace": _GAP / _ROW,
+    }
+    rows = figure.subplots(
+        len(blocks), 2, sharey=True, squeeze=False, gridspec_kw=borders
+    )
+    for (left, right), block in zip(rows, blocks, strict=True):
+        _draw(left, block, "sent")
+        _draw(right, block, "steps")
+        left.set_title(block.title)
+        left.set_ylabel("f(x) − f*")
+    rows[-1, 0].set_xlabel("sent by one worker since the start")
+    rows[-1, 1].set_xlabel("steps")
     # After all is drawn: each row may widen the common vertical axis.
-    for axes, block in rows:
+    for (_, right), block in zip(rows, blocks, strict=True):
         ends = [style.EndLabel(c.label, c.middle[-1], c.colour) for c in block.curves]
-        style.label_ends(axes, ends)
+        style.label_ends(right, ends)
     return figure
 
 
@@ -80,10 +80,8 @@ def _draw(axes: Axes, block: Block, across: str) -> None:
         x, colour = getattr(curve, across), curve.colour
         # A line through a single evaluation would be invisible.
         marker = "o" if len(x) == 1 else ""
-        look: dict[str, Any] = {"marker": marker, "solid_capstyle": "round"}
-        axes.plot(x, curve.middle, color=colour, **look)
-        band: dict[str, Any] = {"color": colour, "alpha": 0.2, "lw": 0}
-        axes.fill_between(x, curve.low, curve.high, **band)
+        axes.plot(x, curve.middle, color=colour, marker=marker, solid_capstyle="round")
+        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.2, lw=0)
     text = bytes_text if across == "sent" else number_text
     subs = (1.0,) if across == "sent" else (1.0, 3.0)
     axes.xaxis.set_major_locator(LogLocator(subs=subs))

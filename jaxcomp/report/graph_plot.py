@@ -2,7 +2,6 @@
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from jaxcomp.report.style import BLUE, FONT_SIZE, GREY, INK, SKY, look
-from jaxcomp.report.svg import write_png
 
-# Inches. One panel is larger than each of several; several stand three in a row.
+__all__ = ["Layout", "Panel", "circle", "draw_graph", "grid", "hub", "two_columns"]
+
+# Inches. A single panel is larger than each of several; of these, three share a row.
 SINGLE, SMALL, HEAD, CAPTION, PAD = 4.6, 2.6, 0.62, 0.28, 0.12
 EDGE = 1.15  # half the width of a panel in the units of positions
 ACROSS = 3
@@ -22,10 +22,11 @@ Edge = tuple[int, int, float]  # source, destination, weight
 
 
 class Layout(NamedTuple):
-    """Where workers stand, and what to do with a line that would cross one of them."""
+    """Where workers stand, and how a line is drawn that would cross a third worker."""
 
     positions: np.ndarray  # [n, 2] in -1 .. 1
-    crossing: str = "straight"  # "bend" to the middle, "cut" into a stub at each end
+    # "straight" nevertheless, "bend" towards the middle, or "cut" to a stub at each end
+    crossing: str = "straight"
 
 
 class Panel(NamedTuple):
@@ -36,10 +37,11 @@ class Panel(NamedTuple):
 
 
 def circle(workers: int) -> Layout:
-    """Clockwise from the top.
+    """All workers on a circle, clockwise from the top.
 
-    >>> circle(4).positions.round(3)[1].tolist()
-    [1.0, 0.0]
+    Example:
+      >>> circle(4).positions.round(3)[1].tolist()
+      [1.0, 0.0]
     """
     return hub(1) if workers == 1 else Layout(_around(workers), "bend")
 
@@ -50,7 +52,7 @@ def hub(workers: int) -> Layout:
 
 
 def grid(rows: int, columns: int) -> Layout:
-    """Row by row from the top; a torus closes where its lines leave the grid."""
+    """Workers row by row from the top; a torus closes where lines leave the grid."""
     y, x = np.divmod(np.arange(rows * columns), columns)
     centred = np.stack([x - (columns - 1) / 2, (rows - 1) / 2 - y], axis=1)
     return Layout(2 * centred / max(rows, columns), "cut")
@@ -66,16 +68,16 @@ def two_columns(left: int, right: int) -> Layout:
 def draw_graph(
     title: str, note: str, layout: Layout, panels: Sequence[Panel]
 ) -> Figure:
-    """Draws one panel a round.
+    """Draw one panel for each round of communication.
 
     Args:
-        title: Title of the figure.
-        note: A line below it.
-        layout: Where the workers stand.
-        panels: The edges of each round.
+      title: of the figure.
+      note: a line below the title.
+      layout: where the workers stand.
+      panels: the edges of each round.
 
     Returns:
-        The figure.
+      The figure.
     """
     side, caption = (SINGLE, 0.0) if len(panels) == 1 else (SMALL, CAPTION)
     across, down = min(len(panels), ACROSS), -(-len(panels) // ACROSS)
@@ -107,21 +109,6 @@ def draw_graph(
     return figure
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Draws a figure into an SVG or a PNG file, as the name of the file says.
-
-    Args:
-        figure: The figure.
-        path: The file.
-    """
-    if path.suffix.lower() == ".png":
-        write_png(figure, path)
-        return
-    # Without a date the same graph gives the same file.
-    with look():
-        figure.savefig(path, format="svg", metadata={"Date": None})
-
-
 def _around(count: int) -> np.ndarray:
     angles = 2 * np.pi * np.arange(count) / max(1, count)
     return np.stack([np.sin(angles), np.cos(angles)], axis=1)
@@ -130,17 +117,17 @@ def _around(count: int) -> np.ndarray:
 def _draw_panel(
     axes: Axes, layout: Layout, edges: Sequence[Edge], largest: float, points: float
 ) -> None:
-    """Draws the workers and lines; `points` is the length of 1 in points."""
+    """Draw workers and lines; `points` is a unit of the positions in points."""
     axes.set_axis_off()
     at = layout.positions
     spacing = _spacing(at) * points
     radius = min(0.34 * spacing, 0.12 * points, 11)
     numbered = radius >= 5
-    if not numbered:  # The lines between close neighbours are to be seen at least.
+    if not numbered:  # Small circles, so that lines between neighbours are visible.
         radius = max(0.2 * spacing, 1)
 
     weights = {(i, j): weight for i, j, weight in edges}
-    # Where lines are many, all of them together are to stay as light as a few.
+    # The more lines there are, the more transparent each of them is.
     alpha = float(np.clip(3.2 * len(at) / (len(edges) + 1), 0.3, 0.9))
     for (i, j), weight in weights.items():
         mutual = weights.get((j, i)) == weight
@@ -185,7 +172,7 @@ def _spacing(at: np.ndarray) -> float:
 
 
 def _half_height(at: np.ndarray) -> float:
-    """Flat grids take less height; there is room for stubs above and below."""
+    """Half the height that a panel needs: less for flat grids, with room for stubs."""
     room = np.max(np.abs(at[:, 1])) + 0.5 * _spacing(at) + 0.05
     return float(np.clip(room, 0.2, EDGE))
 

@@ -1,27 +1,23 @@
-"""Write the report of a run as one HTML page that needs nothing else."""
+"""Write the report of a run as one HTML page that needs no other file."""
 
-import math
 import os
 from pathlib import Path
 
-from jaxcomp.files import write_atomically
-from jaxcomp.report.convex_folder import read_convex
-from jaxcomp.report.convex_page import render_convex_page
-from jaxcomp.report.page import Card, Numbers, Plot, render, setting, started
-from jaxcomp.report.run_folder import Run, is_convex, read_run
-from jaxcomp.report.summary import Summary, summarize
-from jaxcomp.report.tables import metrics_table
-from jaxcomp.report.titles import method_title, mixer_title
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.units import (
-    bytes_text,
-    number_text,
-    percent_text,
-    seconds_text,
-    times_text,
-)
+import numpy as np
 
-# What nobody may overlook, by the column of metrics.csv that tells it.
+from jaxcomp.files import write_atomically
+from jaxcomp.report.cards import headline
+from jaxcomp.report.convex_page import render_convex_page
+from jaxcomp.report.page import Drawing, provenance, render, started
+from jaxcomp.report.run_folder import Run, is_convex, read_convex, read_run
+from jaxcomp.report.titles import mixer_title, run_title
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.metrics import METRICS
+from jaxcomp.runs.units import number_text
+
+__all__ = ["all_convex", "render_page", "write_report"]
+
+# Warnings at the top of the page, by the column of metrics.csv that is above 0.
 _ALARMS = {
     "residual_grows": (
         "what is kept and not sent grew without end: the compressor loses more than "
@@ -37,22 +33,23 @@ _ALARMS = {
         "The table of epochs says how many."
     ),
 }
+_OF_MEAN_MODEL = ("test_loss", "test_accuracy")  # where each worker has its own model
 
 
 def write_report(*folders: str | os.PathLike[str]) -> Path:
-    """Writes `report.html` into a run folder.
+    """Write `report.html` into a run folder.
 
     Args:
-        folders: The run folder. Of the convex testbed there may be several; the first
-            gets the page.
+      *folders: the folder of one training run, or of one or more convex runs. The first
+        one gets the page.
 
     Returns:
-        The written file. An older report is replaced in one step, so whoever reads
-        it meanwhile sees the old page or the new one.
+      The written file. An older report is replaced in one step: whoever opens it
+      meanwhile sees the old page or the new one.
 
     Raises:
-        RunError: If a folder holds no run with a finished epoch or evaluation, or
-            if the runs do not fit on one page.
+      RunError: a folder holds no run with a finished epoch or evaluation, or the runs
+        do not fit on one page.
     """
     if all_convex(*folders):
         page = render_convex_page([read_convex(folder) for folder in folders])
@@ -64,16 +61,13 @@ def write_report(*folders: str | os.PathLike[str]) -> Path:
 
 
 def all_convex(*folders: str | os.PathLike[str]) -> bool:
-    """Says which of the two kinds of page these folders make.
+    """Whether the folders hold convex runs; if not, they hold one training run.
 
     Args:
-        folders: One run folder or several.
-
-    Returns:
-        Whether they are of the convex testbed; else it is one training run.
+      *folders: one run folder or several.
 
     Raises:
-        RunError: If they do not fit on one page.
+      RunError: the runs do not fit on one page.
     """
     kinds = [is_convex(folder) for folder in folders]
     if any(kinds) and not all(kinds):
@@ -91,25 +85,25 @@ def all_convex(*folders: str | os.PathLike[str]) -> bool:
 
 
 def render_page(run: Run) -> str:
-    """Writes the page of a run.
+    """The page of a training run; the same run gives the same text."""
+    # Matplotlib takes most of a second to import; only whoever draws pays for it.
+    from jaxcomp.report.plots import plots_of
+    from jaxcomp.report.svg import inline_svg
 
-    Args:
-        run: The run.
-
-    Returns:
-        The page as text; the same run gives the same text.
-    """
-    title = method_title(run.config, run.environment.get("method")) or run.name
     mixer = mixer_title(run.config)
+    own = f"; each worker has a model of its own, mixed by {mixer}" if mixer else ""
     return render(
         "run.html",
-        title=title,
-        subtitle=_subtitle(run, mixer),
+        title=run_title(run.config, run.environment) or run.name,
+        subtitle=started(run) + own,
         alarms=_alarms(run),
-        cards=_cards(summarize(run), mixer),
-        plots=_plots(run),
-        epochs=Numbers(*metrics_table(run.metrics, mixed=bool(mixer))),
-        setting=setting(run.config, run.environment),
+        cards=headline(run),
+        plots=[
+            Drawing(inline_svg(plot.draw(run), name), plot.caption)
+            for name, plot in plots_of(run).items()
+        ],
+        epochs=_epochs(run, mixed=bool(mixer)),
+        provenance=provenance(run),
     )
 
 
@@ -122,72 +116,14 @@ def _alarms(run: Run) -> list[str]:
     return alarms
 
 
-def _subtitle(run: Run, mixer: str) -> str:
-    own = f"; each worker has a model of its own, mixed by {mixer}" if mixer else ""
-    return f"run {run.name}{started(run.environment)}{own}"
-
-
-def _cards(summary: Summary, mixer: str) -> list[Card]:
-    whose = " of the mean model" if mixer else ""
-    cards = [
-        Card(
-            f"final test accuracy{whose}",
-            percent_text(summary.final_accuracy),
-            _when(summary.final_epoch),
-        ),
-        Card(
-            f"best test accuracy{whose}",
-            percent_text(summary.best_accuracy),
-            _when(summary.best_epoch),
-        ),
-        Card(
-            "sent per worker and step",
-            bytes_text(summary.wire_bytes_per_step),
-            f"uncompressed {bytes_text(summary.dense_bytes_per_step)}",
-        ),
-        Card("compression", times_text(summary.ratio), "uncompressed / sent"),
-        Card(
-            "sent per worker in total",
-            bytes_text(summary.wire_bytes),
-            f"uncompressed {bytes_text(summary.dense_bytes)}",
-        ),
-        Card(
-            "training time",
-            seconds_text(summary.seconds),
-            f"without compiling; epochs: {summary.epochs:,}, "
-            f"steps: {number_text(summary.steps)}",
-        ),
-        Card(
-            "images per second",
-            number_text(summary.images_per_second),
-            "all workers together",
-        ),
-    ]
-    return cards[:2] + _own_cards(summary) + cards[2:]
-
-
-def _own_cards(summary: Summary) -> list[Card]:
-    own, worst = summary.own_accuracy, summary.worst_accuracy
-    when, distance = _when(summary.own_epoch), summary.consensus_distance
-    cards = [
-        Card("own test accuracy", percent_text(own), f"mean of the workers, {when}"),
-        Card("worst own accuracy", percent_text(worst), f"of one worker, {when}"),
-        Card("consensus distance", number_text(distance), "at the end"),
-    ]
-    values = (own, worst, distance)
-    return [c for c, value in zip(cards, values, strict=True) if math.isfinite(value)]
-
-
-def _when(epoch: float) -> str:
-    return "not evaluated" if math.isnan(epoch) else f"epoch {number_text(epoch)}"
-
-
-def _plots(run: Run) -> list[Plot]:
-    # Matplotlib takes most of a second to import; only whoever draws pays for it.
-    from jaxcomp.report.plots import plots_of
-    from jaxcomp.report.svg import inline_svg
-
+def _epochs(run: Run, mixed: bool) -> list[dict[str, str]]:
+    """The table of epochs, without the columns that the run did not record."""
+    columns = {}
+    for metric in METRICS:
+        if metric.heading and not np.all(np.isnan(run.metrics[metric.name])):
+            of_mean = mixed and metric.name in _OF_MEAN_MODEL
+            columns[metric.heading + (" of the mean model" if of_mean else "")] = metric
     return [
-        Plot(inline_svg(plot.draw(run), plot.name), plot.caption)
-        for plot in plots_of(run)
+        {head: m.text(run.metrics[m.name][i]) for head, m in columns.items()}
+        for i in range(len(run.metrics["epoch"]))
     ]

@@ -1,13 +1,25 @@
-"""What pages are made of, and the templates beside this file that write them."""
+"""What pages are made of, and the templates beside this file that render them."""
 
+import json
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
 
-from jaxcomp.report.tables import flatten
+from jaxcomp.report.run_folder import Run
+from jaxcomp.runs.units import MISSING
+
+__all__ = [
+    "Card",
+    "Drawing",
+    "Provenance",
+    "flatten",
+    "provenance",
+    "render",
+    "started",
+]
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -26,22 +38,15 @@ class Card(NamedTuple):
     note: str
 
 
-class Plot(NamedTuple):
-    """A plot and what it shows."""
+class Drawing(NamedTuple):
+    """A plot on the page, and what it shows."""
 
     svg: str  # an SVG element
     caption: str
 
 
-class Numbers(NamedTuple):
-    """A table with one column per quantity."""
-
-    heads: Sequence[str]
-    rows: Iterable[Sequence[str]]
-
-
-class Setting(NamedTuple):
-    """What a run was given, as names and texts."""
+class Provenance(NamedTuple):
+    """Where the figures of a run come from, as names and texts."""
 
     config: dict[str, str]
     environment: dict[str, str]
@@ -49,38 +54,72 @@ class Setting(NamedTuple):
 
 
 def render(template: str, **content: Any) -> str:
-    """Writes a page; all text in it is escaped.
+    """Render a page; all text in it is escaped.
 
     Args:
-        template: A file in `templates`.
-        content: What it names.
+      template: name of a file in `templates`.
+      **content: values of the template's variables. A table is a list of rows, each a
+        dict from heading to text.
 
     Returns:
-        The page.
+      The page.
 
-    >>> "<h1>a &lt; b</h1>" in render("page.html", title="a < b", subtitle="run 1")
-    True
+    Example:
+      >>> "<h1>a &lt; b</h1>" in render("page.html", title="a < b", subtitle="run 1")
+      True
     """
     return _TEMPLATES.get_template(template).render(content)
 
 
-def setting(config: dict[str, Any], environment: dict[str, Any]) -> Setting:
-    """What `config.json` and `environment.json` say.
+def provenance(run: Run) -> Provenance:
+    """The config, the environment and the command of a run.
 
-    >>> setting({}, {"platform": "cpu", "command": ["train.py", "--note=a b"]})
-    Setting(config={}, environment={'platform': 'cpu'}, command="train.py '--note=a b'")
+    Example:
+      >>> provenance(Run("a", {}, {"command": ["train.py", "--note=a b"]}, {})).command
+      "train.py '--note=a b'"
     """
-    facts = {name: fact for name, fact in environment.items() if name != "command"}
-    words = environment.get("command")
+    facts = {name: fact for name, fact in run.environment.items() if name != "command"}
+    words = run.environment.get("command")
     command = shlex.join(map(str, words)) if isinstance(words, list) else ""
-    return Setting(flatten(config), flatten(facts), command)
+    return Provenance(flatten(run.config), flatten(facts), command)
 
 
-def started(environment: dict[str, Any]) -> str:
-    """Says when a run started, to follow its name; empty if it was not recorded.
+def started(run: Run) -> str:
+    """The name of a run, and when it started if that was recorded.
 
-    >>> started({"started": "2025-11-18"}), started({})
-    (', started 2025-11-18', '')
+    Example:
+      >>> started(Run("first", {}, {"started": "2025-11-18"}, {}))
+      'run first, started 2025-11-18'
     """
-    time = environment.get("started")
-    return f", started {time}" if time else ""
+    time = run.environment.get("started")
+    return f"run {run.name}, started {time}" if time else f"run {run.name}"
+
+
+def flatten(content: Mapping[str, Any]) -> dict[str, str]:
+    """A nested dict as one level of dotted names and texts.
+
+    Args:
+      content: as read from a JSON file.
+
+    Example:
+      >>> flatten({"seed": 0, "optimizer": {"name": "sgd"}, "devices": ["a", "b"]})
+      {'seed': '0', 'optimizer.name': 'sgd', 'devices': 'a, b'}
+    """
+    flat = {}
+    for name, value in content.items():
+        if isinstance(value, dict) and value:
+            inner = flatten(value)
+            flat |= {f"{name}.{key}": text for key, text in inner.items()}
+        else:
+            flat[name] = _value_text(value)
+    return flat
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return MISSING
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return ", ".join(value)
+    return json.dumps(value, ensure_ascii=False)

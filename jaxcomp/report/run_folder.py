@@ -1,4 +1,4 @@
-"""A run folder as plain arrays and dicts."""
+"""Read the folder of a run as plain arrays and dicts."""
 
 import os
 from pathlib import Path
@@ -6,84 +6,86 @@ from typing import Any, NamedTuple
 
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import read_json
-from jaxcomp.runs.metrics import EPOCHS, STEPS
+from jaxcomp.runs.metrics import EPOCHS, EVALUATIONS, STEPS
 from jaxcomp.runs.table import Schema, Table, read_header, read_table
 
-__all__ = ["Run", "is_convex", "read_metrics", "read_run"]
+__all__ = ["Run", "is_convex", "read_convex", "read_run"]
 
 
 class Run(NamedTuple):
-    """What the folder of a training run holds."""
+    """What the folder of a run holds."""
 
     name: str  # of the folder
     config: dict[str, Any]  # config.json; empty if it is missing or cut off
     environment: dict[str, Any]  # environment.json; likewise
-    metrics: Table  # the columns of `EPOCHS`; NaN for what the file lacks
-    steps: Table  # those of `STEPS`; arrays of length 0 if there is no file
+    # Columns of metrics.csv: those of `EPOCHS`, or of `EVALUATIONS` in a convex run.
+    # A column that the file lacks is NaN.
+    metrics: Table
+    steps: Table = {}  # steps.csv of a training run; without the file it has no rows
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
-    r"""The run in a folder, also one that was killed while it wrote.
+    r"""Read a training run, also one that was killed while it wrote.
 
     Args:
-      folder: of a training run.
+      folder: of the run.
 
     Raises:
-      RunError: there is no folder, or no complete epoch in metrics.csv, or it is one of
-        the convex testbed, which `read_convex` reads.
+      RunError: there is no such folder, its metrics.csv holds no complete epoch, or it
+        is the folder of a convex run, which `read_convex` reads.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     table = "epoch,step,test_accuracy\n1,10,0.25\n2,20,0.5\n3,30,0."
-        ...     _ = Path(folder, "metrics.csv").write_text(table)
-        ...     run = read_run(folder)
-        >>> run.metrics["test_accuracy"]
-        array([0.25, 0.5 ])
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     table = "epoch,step,test_accuracy\n1,10,0.25\n2,20,0.5\n3,30,0."
+      ...     _ = Path(folder, "metrics.csv").write_text(table)
+      ...     run = read_run(folder)
+      >>> run.metrics["test_accuracy"]
+      array([0.25, 0.5 ])
     """
     path = Path(folder)
     if is_convex(path):
         raise RunError(f"{path} holds a convex run, expected a training run")
-    return Run(
-        name=path.resolve().name,
-        config=read_json(path / "config.json"),
-        environment=read_json(path / "environment.json"),
-        metrics=read_metrics(path, EPOCHS, "epoch"),
-        steps=read_table(path / "steps.csv", STEPS),
-    )
+    steps = read_table(path / "steps.csv", STEPS)
+    return _read(path, EPOCHS, "epoch")._replace(steps=steps)
 
 
-def read_metrics(folder: Path, schema: Schema, row: str) -> Table:
-    """metrics.csv of a run of any kind, which has a row or more.
+def read_convex(folder: str | os.PathLike[str]) -> Run:
+    r"""Read a run of the convex testbed, also one that was killed while it wrote.
 
     Args:
       folder: of the run.
-      schema: of the table.
-      row: what a row is of, for the message where there is none.
+
+    Raises:
+      RunError: its metrics.csv holds no complete evaluation.
+
+    Example:
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     table = "seed,step,suboptimality\n0,10,0.25\n0,20,0.125\n0,30,0."
+      ...     _ = Path(folder, "metrics.csv").write_text(table)
+      ...     run = read_convex(folder)
+      >>> run.metrics["suboptimality"]
+      array([0.25 , 0.125])
     """
-    metrics = read_table(folder / "metrics.csv", schema)
-    if not metrics["step"].size:
-        raise RunError(
-            f"no complete row in {folder / 'metrics.csv'}: expected one row per {row}, "
-            f"so the run has to finish its first {row} before it has a report"
-        )
-    return metrics
+    return _read(Path(folder), EVALUATIONS, "evaluation")
 
 
 def is_convex(folder: str | os.PathLike[str]) -> bool:
-    r"""Whether a run folder is one of the convex testbed.
+    r"""Whether a folder holds a run of the convex testbed.
 
-    Its config names a problem; where that is lost, its table names a suboptimality.
+    The config of such a run names a problem. If the config is lost, the header of
+    metrics.csv, which has a suboptimality, tells as much.
 
     Raises:
       RunError: there is no folder with a metrics.csv.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     _ = Path(folder, "metrics.csv").write_text("seed,step,suboptimality\n")
-        ...     is_convex(folder)
-        True
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     _ = Path(folder, "metrics.csv").write_text("seed,step,suboptimality\n")
+      ...     is_convex(folder)
+      True
     """
     path = Path(folder)
     if not path.is_dir():
@@ -95,3 +97,19 @@ def is_convex(folder: str | os.PathLike[str]) -> bool:
         )
     header = read_header(path / "metrics.csv")
     return "problem" in read_json(path / "config.json") or "suboptimality" in header
+
+
+def _read(path: Path, schema: Schema, row: str) -> Run:
+    """A run whose table has at least one row; `row` is what a row stands for."""
+    metrics = read_table(path / "metrics.csv", schema)
+    if not metrics["step"].size:
+        raise RunError(
+            f"no complete row in {path / 'metrics.csv'}: expected one row per {row}, "
+            f"so the run has to finish its first {row} before it has a report"
+        )
+    return Run(
+        name=path.resolve().name,
+        config=read_json(path / "config.json"),
+        environment=read_json(path / "environment.json"),
+        metrics=metrics,
+    )

@@ -1,7 +1,6 @@
-"""The common look of the plots, and the marks that all of them use."""
+"""The common look of the plots, and what they are drawn with."""
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -54,38 +53,31 @@ RC: dict[Any, Any] = {
 
 
 class EndLabel(NamedTuple):
-    """A label right of the plot, at the height where its curve ends.
+    """A label right of the plot, at the height where its curve ends."""
 
-    Its text may have several lines.
-    """
-
-    text: str
+    text: str  # may have several lines
     y: float
     colour: str
 
 
-@contextmanager
-def look() -> Iterator[None]:
-    """Applies the look; needed while a figure is made and while it is saved.
+def look() -> Any:
+    """A context, or decorator, in which figures have the common look.
 
-    Yields:
-        Nothing.
+    A figure needs it while it is made and while it is saved: Matplotlib creates ticks
+    only when it draws, and reads its settings then.
     """
-    # Matplotlib creates ticks only when it draws and reads its settings then, so
-    # the settings of the time of saving count as well.
-    with matplotlib.rc_context(RC):
-        yield
+    return matplotlib.rc_context(RC)
 
 
 def new_axes(title: str, top: float = TOP) -> tuple[Figure, Axes]:
-    """Makes a figure with one plot of the common size.
+    """Make a figure with one plot of the common size.
 
     Args:
-        title: Title of the plot.
-        top: Inches above the plot.
+      title: of the plot.
+      top: inches above the plot.
 
     Returns:
-        The figure and its axes.
+      The figure and its axes.
     """
     figure = Figure(figsize=(WIDTH, HEIGHT))
     width, height = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - top
@@ -97,16 +89,16 @@ def new_axes(title: str, top: float = TOP) -> tuple[Figure, Axes]:
 
 
 def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> bool:
-    """Draws a curve through the points that are numbers.
+    """Draw a curve through the points that are numbers.
 
     Args:
-        axes: Where to draw.
-        x: Horizontal positions.
-        y: Values; NaN and infinite ones are left out and bridged.
-        colour: Colour of the curve.
+      axes: to draw in.
+      x: horizontal positions.
+      y: values; the curve skips NaN and infinite ones.
+      colour: of the curve.
 
     Returns:
-        Whether there was anything to draw.
+      Whether there was anything to draw.
     """
     seen = np.isfinite(x) & np.isfinite(y)
     # Single points are invisible without a marker, many markers hide the curve.
@@ -116,12 +108,7 @@ def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> bool:
 
 
 def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
-    """Labels the horizontal axis with whole epochs.
-
-    Args:
-        axes: The plot.
-        epochs: Epochs of the run.
-    """
+    """Label the horizontal axis with whole epochs."""
     axes.set_xlabel("epoch")
     # One epoch is one tick, not a fraction of an epoch.
     ticks = MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
@@ -131,11 +118,11 @@ def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
 
 
 def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
-    """Writes labels right of the plot, moved apart where they would overlap.
+    """Write labels right of the plot, moved apart where they would overlap.
 
     Args:
-        axes: The plot, with its final limits.
-        labels: The labels.
+      axes: of the plot, with its final limits.
+      labels: of its curves.
     """
     axes.get_ylim()  # Matplotlib settles pending limits only when they are asked for.
     box = axes.get_window_extent()
@@ -151,61 +138,48 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
 
 
 def write_note(axes: Axes, text: str) -> None:
-    """Writes in an empty plot why it is empty.
-
-    Args:
-        axes: The plot.
-        text: The reason.
-    """
+    """Write in an empty plot why it is empty."""
     axes.set_axis_off()
     axes.text(0.5, 0.5, text, ha="center", color=GREY, transform=axes.transAxes)
 
 
 def ticks_with(text: Callable[[float], str]) -> FuncFormatter:
-    """Writes the ticks of an axis with one of the functions of `units`.
+    """The formatter of an axis whose ticks are written by a function of `units`.
 
-    Args:
-        text: Writes a number.
-
-    Returns:
-        The formatter for the axis.
-
-    >>> from jaxcomp.runs.units import bytes_text
-    >>> ticks_with(bytes_text)(2e6), ticks_with(bytes_text)(0)
-    ('2 MB', '0')
+    Example:
+      >>> from jaxcomp.runs.units import bytes_text
+      >>> ticks_with(bytes_text)(2e6), ticks_with(bytes_text)(0)
+      ('2 MB', '0')
     """
     # Zero has no unit, so it fits in with any that the other ticks have.
     return FuncFormatter(lambda value, _: text(value) if value else "0")
 
 
 def percent_tick(fraction: float) -> str:
-    """Writes a fraction as a percentage with as few digits as it needs.
+    """A fraction as a percentage with as few digits as it needs.
 
-    Args:
-        fraction: Position of a tick.
-
-    Returns:
-        For example `"90 %"`.
-
-    >>> percent_tick(0.9), percent_tick(0.9502)
-    ('90 %', '95.02 %')
+    Example:
+      >>> percent_tick(0.9), percent_tick(0.9502)
+      ('90 %', '95.02 %')
     """
     return f"{100 * fraction:.4g} %"
 
 
 def _height(axes: Axes, y: float) -> float:
+    """Where a value lies on the vertical axis, from 0 at the bottom to 1."""
     to_axes = axes.get_yaxis_transform() - axes.transAxes
     return float(np.clip(to_axes.transform((0.0, y))[1], 0.0, 1.0))
 
 
-def _apart(heights: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    order = np.argsort(heights, kind="stable")
-    placed = np.asarray(heights, dtype=float)[order]
-    tall = np.asarray(sizes, dtype=float)[order]
+def _apart(heights: Sequence[float], sizes: Sequence[float]) -> np.ndarray:
+    """Heights of labels of some sizes, moved so that no two overlap."""
+    wanted = np.asarray(heights, dtype=float)
+    order = np.argsort(wanted, kind="stable")
+    placed, tall = wanted[order], np.asarray(sizes, dtype=float)[order]
     for i in range(1, len(placed)):
         placed[i] = max(placed[i], placed[i - 1] + (tall[i - 1] + tall[i]) / 2)
-    # Pushing upwards moved the whole group up; bring its middle back.
-    placed -= np.mean(placed - np.asarray(heights)[order]) if len(placed) else 0.0
+    # This moved the group upwards as a whole, so it is centred again.
+    placed -= np.mean(placed - wanted[order])
     apart = np.empty_like(placed)
     apart[order] = placed
-    return apart.tolist()
+    return apart

@@ -1,4 +1,4 @@
-"""Turn figures into files and into SVG elements for one page."""
+"""Turn figures into files, and into SVG elements of a page."""
 
 import io
 import re
@@ -8,8 +8,10 @@ from matplotlib.figure import Figure
 
 from jaxcomp.report.style import look
 
-# What makes an SVG file out of the element, and what belongs to the file only. The
-# style element would count for the whole page; the page has its own rule instead.
+__all__ = ["inline_svg", "write"]
+
+# What stands before the element in an SVG file, and parts of it that a page must not
+# have: a style element would apply to the whole page, which has its own rule instead.
 _FILE_PARTS = re.compile(
     r"\A.*?(?=<svg)|<metadata>.*?</metadata>|<style\b.*?</style>", re.DOTALL
 )
@@ -18,16 +20,16 @@ _ID = re.compile(r'(\bid="|\bhref="#|url\(#)')
 
 
 def inline_svg(figure: Figure, name: str) -> str:
-    """Draws a figure as an SVG element for an HTML page.
+    """Draw a figure as an SVG element of an HTML page, which scales with the page.
 
     Args:
-        figure: The figure.
-        name: Prefix of all ids in the element. Matplotlib calls the first axes of
-            every figure `axes_1`; in one page a clip path would else be taken from
-            whichever plot comes first.
+      figure: to draw.
+      name: prefix of all ids in the element. Matplotlib calls the first axes of every
+        figure `axes_1`, and without prefixes a plot would take its clip path from the
+        first plot of the page.
 
     Returns:
-        The element, which scales with the page.
+      The element.
     """
     buffer = io.StringIO()
     # Without a date the same run gives the same page.
@@ -39,12 +41,7 @@ def inline_svg(figure: Figure, name: str) -> str:
     return _ID.sub(rf"\g<1>{name}-", head + end + body).strip()
 
 
-def write_png(figure: Figure, path: Path) -> None:
-    """Draws a figure into a PNG file.
-
-    Args:
-        figure: The figure.
-        path: The file.
-    """
+def write(figure: Figure, path: Path) -> None:
+    """Draw a figure into a file: SVG, PNG, or what else the file's name says."""
     with look():
-        figure.savefig(path, format="png", dpi=200)
+        figure.savefig(path, dpi=200, metadata={"Date": None})

@@ -1,93 +1,90 @@
-"""What a run is called: its method, its workers and its task."""
+"""What a run is called: its method, its number of workers and its task.
+
+A run records the names of what it was built from in environment.json: `method`, and
+`model` and `data` as its task calls them. Where a folder lacks these, because an older
+version wrote it, they are taken from the config.
+"""
 
 from typing import Any
 
+__all__ = ["convex_problem", "convex_title", "method_names", "mixer_title", "run_title"]
 
-def mixer_title(config: dict[str, Any]) -> str:
-    """Names the mixer and the topology of a run.
+Names = dict[str, Any]  # of a config, or the facts of an environment
+
+
+def run_title(config: Names, facts: Names) -> str:
+    """One line that says what was trained, and how.
 
     Args:
-        config: Config of the run.
+      config: of a training run.
+      facts: its environment.
 
     Returns:
-        The name, empty where all workers have one common model.
+      The parts that are known: method, workers, and model on data.
 
-    >>> mixer_title({"mixer": "d_psgd", "topology": "ring"})
-    'd_psgd on ring'
-    >>> mixer_title({"mixer": "diloco(h=16)", "topology": ""}), mixer_title({})
-    ('diloco(h=16)', '')
+    Example:
+      >>> config = {"workers": 4, "model": "resnet20", "dataset": "cifar10"}
+      >>> run_title(config, {"method": "gather(sign)"})
+      'gather(sign), 4 workers, resnet20 on cifar10'
+      >>> run_title(config | {"task": "my.tasks:text(length=9)"}, {})
+      '4 workers, my.tasks:text(length=9)'
+      >>> run_title(config, {"model": "lstm", "data": "letters"})
+      '4 workers, lstm on letters'
+    """
+    parts = [method_names(config, facts), _workers(config), _task(config, facts)]
+    return ", ".join(filter(None, parts))
+
+
+def convex_title(config: Names, facts: Names) -> str:
+    """One line that says which problem was solved, and how.
+
+    Args:
+      config: of a convex run.
+      facts: its environment.
+
+    Example:
+      >>> config = {"problem": "breast_cancer", "workers": 9}
+      >>> convex_title(config, {"method": "d_psgd on ring"})
+      'd_psgd on ring, 9 workers, breast_cancer'
+    """
+    parts = [method_names(config, facts), _workers(config), convex_problem(config)]
+    return ", ".join(filter(None, parts))
+
+
+def method_names(config: Names, facts: Names) -> str:
+    """How the workers exchanged gradients or models.
+
+    Example:
+      >>> config = {"mixer": "choco(gamma=0.5)", "topology": "ring", "memory": ""}
+      >>> method_names(config | {"compressor": "sign"}, {})
+      'choco(gamma=0.5) on ring · sign'
+    """
+    keys = ("compressor", "memory", "exchange")
+    names = [mixer_title(config), *(_name(config, key) for key in keys)]
+    return str(facts.get("method") or " · ".join(filter(None, names)))
+
+
+def mixer_title(config: Names) -> str:
+    """The mixer and its topology; empty where all workers share one model.
+
+    Example:
+      >>> mixer_title({"mixer": "d_psgd", "topology": "ring"})
+      'd_psgd on ring'
+      >>> mixer_title({"mixer": "diloco(h=16)", "topology": ""}), mixer_title({})
+      ('diloco(h=16)', '')
     """
     mixer, topology = _name(config, "mixer"), _name(config, "topology")
     return f"{mixer} on {topology}" if mixer and topology else mixer
 
 
-def method_names(config: dict[str, Any], method: Any = None) -> str:
-    """Names how the workers exchanged gradients or models.
+def convex_problem(config: Names) -> str:
+    """The problem of a convex run, with what else decides how hard it is.
 
-    Args:
-        config: Config of the run.
-        method: The method as the run recorded it; default: the names in the config.
+    Suboptimality can be compared between runs of one such problem.
 
-    Returns:
-        The names, empty if there are none.
-
-    >>> method_names({"mixer": "choco(gamma=0.5)", "topology": "ring",
-    ...               "compressor": "sign", "memory": "", "exchange": ""})
-    'choco(gamma=0.5) on ring · sign'
-    """
-    keys = ("compressor", "memory", "exchange")
-    names = [mixer_title(config), *(_name(config, key) for key in keys)]
-    return str(method or " · ".join(filter(None, names)))
-
-
-def method_title(config: dict[str, Any], method: Any = None) -> str:
-    """Names what was trained and how in one line.
-
-    Args:
-        config: Config of the run.
-        method: The method as the run recorded it; default: the names in the config.
-
-    Returns:
-        The line, with the parts that the config holds.
-
-    >>> method_title({"compressor": "top_k(keep=0.01)", "memory": "error_feedback",
-    ...               "exchange": "gather", "workers": 4, "model": "resnet20",
-    ...               "dataset": "cifar10"})
-    'top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10'
-    """
-    task = [_name(config, key) for key in ("model", "dataset")]
-    parts = [method_names(config, method), _workers(config)]
-    return ", ".join(filter(None, [*parts, " on ".join(filter(None, task))]))
-
-
-def convex_title(config: dict[str, Any], method: Any = None) -> str:
-    """Names what was solved and how in one line.
-
-    Args:
-        config: Config of a convex run.
-        method: The method as the run recorded it; default: the names in the config.
-
-    Returns:
-        The line, with the parts that the config holds.
-
-    >>> convex_title({"problem": "breast_cancer", "workers": 9}, "d_psgd on ring")
-    'd_psgd on ring, 9 workers, breast_cancer'
-    """
-    parts = [method_names(config, method), _workers(config), convex_problem(config)]
-    return ", ".join(filter(None, parts))
-
-
-def convex_problem(config: dict[str, Any]) -> str:
-    """Names the problem of a convex run; suboptimality compares within one.
-
-    Args:
-        config: Config of the run.
-
-    Returns:
-        The problem, with what else sets its difficulty.
-
-    >>> convex_problem({"problem": "digits(pairs=True)", "partition": "sorted"})
-    'digits(pairs=True), partition sorted'
+    Example:
+      >>> convex_problem({"problem": "digits(pairs=True)", "partition": "sorted"})
+      'digits(pairs=True), partition sorted'
     """
     parts = [_name(config, "problem")]
     for key in ("regulariser", "partition"):
@@ -96,13 +93,23 @@ def convex_problem(config: dict[str, Any]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def _workers(config: dict[str, Any]) -> str:
+def _task(config: Names, facts: Names) -> str:
+    task = _name(config, "task")
+    names = [_name(facts, "model"), _name(facts, "data")]
+    if not any(names):
+        if task not in ("", "classification"):
+            return task  # the config's model and dataset may not be those of the task
+        names = [_name(config, "model"), _name(config, "dataset")]
+    return " on ".join(filter(None, names))
+
+
+def _workers(config: Names) -> str:
     workers = _name(config, "workers")
     return workers and f"{workers} worker{'' if workers == '1' else 's'}"
 
 
-def _name(config: dict[str, Any], key: str) -> str:
-    value = config.get(key)
+def _name(names: Names, key: str) -> str:
+    value = names.get(key)
     if isinstance(value, dict):
         value = value.get("name")
     return "" if value in (None, "", "none") else str(value)

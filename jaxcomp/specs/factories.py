@@ -81,7 +81,10 @@ def method(
 
 
 def build(
-    spec: "str | Call", registry: Mapping[str, Callable[..., Any]], kind: str, *given
+    spec: "str | Call | Pipe",
+    registry: Mapping[str, Callable[..., Any]],
+    kind: str,
+    *given: Any,
 ) -> Any:
     """Call the factory that a spec names, with the spec's arguments.
 

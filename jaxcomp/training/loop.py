@@ -85,6 +85,8 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     pieces = build(config)
     facts = {
         "method": pieces.method.name,
+        "model": pieces.task.model,
+        "data": pieces.task.data,
         "simulated": pieces.method.simulated or pieces.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())

@@ -15,8 +15,10 @@ from jaxcomp.wire.groups import NAMES_GROUPS, Devices, read_groups
 
 __all__ = ["collectives"]
 
-_INSTRUCTION = re.compile(r"^\s*(?:ROOT )?%?([\w.\-]+) = (.*)$")
-_OPERATION = re.compile(r"^(\([^=]*?\)|\S+) ([\w\-]+)\((.*)$")
+# Name of the result, its shape, the operation, and the rest of the line.
+_INSTRUCTION = re.compile(
+    r"^\s*(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([\w\-]+)\((.*)$"
+)
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 _SHOWN = 300  # characters at each end of a line that cannot be read
@@ -134,37 +136,26 @@ def _callees(line: str) -> list[str]:
 
 def _waits(line: str) -> bool:
     """Whether a line waits for what a start began; it may name the same computation."""
-    operation = _operation(line)
-    return bool(operation) and operation[2].endswith(("-done", "-update"))
-
-
-def _operation(line: str) -> re.Match[str] | None:
-    """(shape of the result, name of the operation, the rest of the line)."""
     instruction = _INSTRUCTION.match(line)
-    return _OPERATION.match(instruction[2]) if instruction else None
+    return bool(instruction) and instruction[3].endswith(("-done", "-update"))
 
 
 def _shapes(lines: list[str]) -> dict[str, str]:
     """Instruction name -> text of its result shape."""
-    shapes = {}
-    for line in lines:
-        instruction, operation = _INSTRUCTION.match(line), _operation(line)
-        if instruction and operation:
-            shapes[instruction[1]] = operation[1]
-    return shapes
+    return {found[1]: found[2] for found in map(_INSTRUCTION.match, lines) if found}
 
 
 def _collective(
     line: str, shapes: dict[str, str], devices: Devices
 ) -> Collective | None:
     """The collective of an instruction line, or None for any other instruction."""
-    operation = _operation(line)
-    kind = operation[2].removesuffix("-start") if operation else ""
-    if not operation or kind not in KINDS:
+    instruction = _INSTRUCTION.match(line)
+    kind = instruction[3].removesuffix("-start") if instruction else ""
+    if not instruction or kind not in KINDS:
         if NAMES_GROUPS.search(line) and not _waits(line):
             raise _unreadable(line, f"known are {', '.join(KINDS)}")
         return None
-    operands = _operands(operation[3])
+    operands = _operands(instruction[4])
     if kind == "ragged-all-to-all":  # behind it are where it goes to, and how much
         operands = operands[:1]
     try:

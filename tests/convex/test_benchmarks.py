@@ -11,8 +11,8 @@ from ml_collections import ConfigDict
 
 from benchmarks import convex, convex_grid
 from configs.convex import base
-from jaxcomp.convex import averages, rates, record, runner, setting, testbeds
-from jaxcomp.data.shards import PARTITIONS
+from jaxcomp.convex import averages, experiment, rates, record, runner, testbeds
+from jaxcomp.data.partition import PARTITIONS
 from jaxcomp.report.convex_plot import Block, plot_suboptimality
 from jaxcomp.runs.metrics import Evaluation
 from jaxcomp.runs.units import bytes_text
@@ -39,8 +39,8 @@ def test_a_config_says_what_it_is_and_what_it_sends(path, monkeypatch):
     for part in ("Reproduces:", "Expected:", "Cost:", "Command:"):
         assert part in header
     assert f"--config=configs/convex/{path.name} --workdir=" in header
-    monkeypatch.setattr(setting, "solve", lambda problem: None)  # it takes a while
-    sent = setting.build(config.lock()).traffic.sent(1)
+    monkeypatch.setattr(experiment, "solve", lambda problem: None)  # it takes a while
+    sent = experiment.build(config.lock()).traffic.sent(1)
     assert f"; {bytes_text(sent)} a step." in header
 
 

@@ -4,12 +4,14 @@ import json
 import shutil
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
+from jaxcomp import CheckpointError
 from jaxcomp.cli import train
 from jaxcomp.convex import record, runner
-from jaxcomp.convex.setting import build
+from jaxcomp.convex.experiment import build
 from jaxcomp.convex.simulation import make_simulation
 from jaxcomp.runs.lock import locked
 from jaxcomp.training import Interrupted
@@ -128,6 +130,27 @@ def test_a_state_of_another_shape_does_not_count(finished, fresh):
     like = fresh._replace(models=fresh.models[:3])
     with pytest.warns(RuntimeWarning, match=r"crew.models is \(4, 30\), not \(3, 30\)"):
         assert record.load_state(finished / "state.npz", like) is None
+
+
+def rewritten(finished: Path, file: Path, leave: str = "", **changed: object) -> Path:
+    """The state of a finished run with other arrays, and with their checksum."""
+    stored = {k: v for k, v in arrays(finished).items() if k not in ("sha256", leave)}
+    stored |= {name: np.asarray(value) for name, value in changed.items()}
+    np.savez(file, allow_pickle=False, sha256=record._digest(stored), **stored)
+    return file
+
+
+def test_a_state_says_its_format_and_holds_no_report(finished, fresh, tmp_path):
+    stored = arrays(finished)
+    assert stored["format"] == record.FORMAT
+    assert not [name for name in stored if ".info" in name]
+    wanted = record.load_state(finished / "state.npz", fresh)
+    report = {"crew.link.info.value.gradient_error": np.ones(4, np.float32)}
+    old = rewritten(finished, tmp_path / "old.npz", leave="format", **report)
+    jax.tree.map(np.testing.assert_array_equal, record.load_state(old, fresh), wanted)
+    later = rewritten(finished, tmp_path / "later.npz", format=record.FORMAT + 1)
+    with pytest.raises(CheckpointError, match="by a later jaxcomp, in format 3"):
+        record.load_state(later, fresh)
 
 
 def test_rows_that_are_gone_start_the_run_again(finished, tmp_path, capsys):

@@ -5,7 +5,7 @@ import pytest
 
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
-from jaxcomp.convex.setting import build, partition_of
+from jaxcomp.convex.experiment import build, partition_of
 from jaxcomp.convex.simulation import batches_between
 from tests.convex.small import CENTRALISED, arrays, small
 

@@ -10,7 +10,7 @@ import pytest
 from jaxcomp.cli import report
 from jaxcomp.report import RunError, read_convex, read_run, write_report
 from jaxcomp.report.convex_curves import COLOURS, draw_runs
-from jaxcomp.report.convex_folder import evaluations
+from jaxcomp.report.evaluations import evaluations
 from jaxcomp.report.run_folder import is_convex
 from tests.report.test_report_page import Page, headline
 
@@ -137,8 +137,8 @@ def test_a_killed_run_has_fewer_seeds_at_later_steps(make_convex: Make) -> None:
     path = folder / "metrics.csv"
     path.write_text(path.read_text()[:-3])
     found = evaluations(read_convex(folder))
-    np.testing.assert_array_equal(found.seeds, [3, 2])
-    np.testing.assert_allclose(found.middle, [0.2, 0.0375])
+    np.testing.assert_array_equal(found["seeds"], [3, 2])
+    np.testing.assert_allclose(found["suboptimality"], [0.2, 0.0375])
     assert "median of 2 seeds" in write_report(folder).read_text(encoding="utf-8")
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxcomp.report import read_run
+from jaxcomp.report import epoch_plots, read_run
 from jaxcomp.report.html import render_page
-from jaxcomp.report.plots import plot_accuracy, plot_consensus, plots_of
-from jaxcomp.report.titles import method_title
+from jaxcomp.report.plots import plots_of
+from jaxcomp.report.titles import run_title
 from jaxcomp.runs.metrics import EPOCHS
 from tests.report.test_report_page import Page, headline
 
@@ -66,7 +66,7 @@ def test_one_common_model_reads_as_before(
     make_run: MakeRun, config: dict[str, str], columns: dict[str, object]
 ) -> None:
     run = read_run(make_run(epochs=2, config=config, **columns))
-    assert "consensus" not in [plot.name for plot in plots_of(run)]
+    assert "consensus" not in plots_of(run)
     page = render_page(run)
     assert len(headline(page)) == 7
     assert Page(page).tags["svg"] == 6
@@ -86,7 +86,7 @@ def test_consensus_plot_has_the_distances_and_names_the_mixer(
     make_run: MakeRun,
 ) -> None:
     run = read_run(make_run(epochs=3, config=GOSSIP, **OWN))
-    axes = plot_consensus(run).axes[0]
+    axes = epoch_plots.consensus(run).axes[0]
     title = axes.get_title(loc="left")
     assert title == "Consensus distance, choco(gamma=0.5) on ring"
     np.testing.assert_array_equal(np.asarray(axes.lines[0].get_ydata()), [0.25] * 3)
@@ -95,7 +95,7 @@ def test_consensus_plot_has_the_distances_and_names_the_mixer(
 def test_a_long_mixer_does_not_outgrow_the_title(make_run: MakeRun) -> None:
     long = GOSSIP | {"topology": "exponential_one_peer(offset=3, seed=1)"}
     run = read_run(make_run(epochs=1, config=long, **OWN))
-    title = plot_consensus(run).axes[0].get_title(loc="left")
+    title = epoch_plots.consensus(run).axes[0].get_title(loc="left")
     assert title == "Consensus distance"
 
 
@@ -103,7 +103,7 @@ def test_accuracy_plot_has_a_curve_for_each_that_was_measured(
     make_run: MakeRun,
 ) -> None:
     run = read_run(make_run(epochs=2, config=GOSSIP, **OWN | {"worst_accuracy": ""}))
-    axes = plot_accuracy(run).axes[0]
+    axes = epoch_plots.accuracy(run).axes[0]
     names = [text.get_text().split()[0] for text in axes.texts]
     assert names == ["train", "test", "own"]
     assert axes.get_title(loc="left") == "Accuracy (test: of the mean model)"
@@ -119,5 +119,5 @@ def test_pages_name_mixer_and_topology(make_run: MakeRun) -> None:
 
 def test_a_local_method_names_its_exchange() -> None:
     config = LOCAL | {"compressor": "sign", "exchange": "gather"}
-    assert method_title(config) == "diloco(h=8) · sign · gather"
-    assert method_title(config, "as recorded") == "as recorded"
+    assert run_title(config, {}) == "diloco(h=8) · sign · gather"
+    assert run_title(config, {"method": "as recorded"}) == "as recorded"

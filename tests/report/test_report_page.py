@@ -1,5 +1,6 @@
 """The page: complete, self-contained, escaped and written in one step."""
 
+import json
 import os
 import re
 from collections import Counter
@@ -75,6 +76,19 @@ def test_page_names_run_config_environment_and_command(make_run: MakeRun) -> Non
     assert '<th scope="row">versions.jax</th><td>0.10.0</td>' in page
     command = "python train.py --config=configs/cifar10.py &#39;--note=a b&#39;"
     assert f"<code>{command}</code>" in page
+
+
+def test_the_title_names_what_the_task_says_was_trained(make_run: MakeRun) -> None:
+    """The config's model and dataset mean nothing to a task of somebody's own."""
+    own = {"task": "my_package.tasks:text(length=9)"}
+    folder = make_run(epochs=1, config=own)
+    method = "top_k(keep=0.01) · error_feedback · gather, 4 workers"
+    page = render_page(read_run(folder))
+    assert f"<h1>{method}, my_package.tasks:text(length=9)</h1>" in page
+    facts = {"model": "my_package.nets:lstm", "data": "letters"}
+    (folder / "environment.json").write_text(json.dumps(facts))
+    page = render_page(read_run(folder))
+    assert f"<h1>{method}, my_package.nets:lstm on letters</h1>" in page
 
 
 def test_page_needs_no_other_file(make_run: MakeRun) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 import jaxcomp
 from jaxcomp.cli import train
-from jaxcomp.convex.setting import build, partition_of
+from jaxcomp.convex.experiment import build, partition_of
 from jaxcomp.convex.simulation import batches_between
 from tests.convex.small import CENTRALISED, small
 
@@ -53,8 +53,8 @@ def test_mistakes_are_one_message(changes, message, tmp_path, capsys):
 
 
 def test_the_regulariser_of_the_config_is_that_of_the_problem():
-    setting = build(small(problem="breast_cancer", regulariser=0.5))
-    assert setting.problem.regulariser == 0.5
+    experiment = build(small(problem="breast_cancer", regulariser=0.5))
+    assert experiment.problem.regulariser == 0.5
 
 
 @pytest.mark.parametrize("compressor", ["top_k(keep=0.1)", "qsgd(levels=7)", "sign"])

@@ -19,7 +19,7 @@ from jaxcomp.convex import (
     solve,
     testbeds,
 )
-from jaxcomp.data.shards import PARTITIONS, Partition
+from jaxcomp.data import Partition, make_partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
@@ -30,7 +30,7 @@ from jaxcomp.training.schedules import Horizon, steps_of
 from jaxcomp.transform import distributed, mixing
 from jaxcomp.wire import collective_bytes, traced_collectives
 
-__all__ = ["Setting", "Traffic", "build", "partition_of"]
+__all__ = ["Experiment", "Traffic", "build", "partition_of"]
 
 _SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 
@@ -56,7 +56,7 @@ class Traffic(NamedTuple):
         return _total(self.plain, steps)
 
 
-class Setting(NamedTuple):
+class Experiment(NamedTuple):
     """Everything that the seeds of a run share."""
 
     problem: Problem
@@ -73,7 +73,7 @@ class Setting(NamedTuple):
     traffic: Traffic
 
 
-def build(config: Any) -> Setting:
+def build(config: Any) -> Experiment:
     """Look up and check everything that a config names, before any work is done."""
     for key in ("problem", "partition", "learning_rate", "average", "compressor"):
         if not config[key].strip():
@@ -93,7 +93,7 @@ def build(config: Any) -> Setting:
     every = steps_of(config.eval_every, horizon)
     if not total or not every:
         raise UserError("train_for and eval_every are durations such as '10 epochs'")
-    return Setting(
+    return Experiment(
         problem=problem,
         optimum=solve(problem),
         workers=workers,
@@ -113,9 +113,8 @@ def build(config: Any) -> Setting:
 
 
 def partition_of(config: Any, labels: np.ndarray, seed: int) -> Partition:
-    """Who owns which examples in a repetition."""
-    given = labels, config.workers, seed
-    return specs.build(config.partition, PARTITIONS, "partition", *given)
+    """Which examples belong to which worker in the repetition with this seed."""
+    return make_partition(config.partition, labels, workers=config.workers, seed=seed)
 
 
 def _problem(config: Any) -> Problem:
