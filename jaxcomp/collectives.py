@@ -35,7 +35,7 @@ __all__ = [
 class Part(NamedTuple):
     """Groups of workers; a collective runs in each of them by itself."""
 
-    axis: str
+    axis: Axis
     per_host: int  # neighbouring workers that share a host
     inside: bool  # True: groups of one host; False: one place in every host
 
@@ -124,7 +124,7 @@ def swap(rows: Array, axis: Axis) -> Array:
     return _over(exchanged, simulated, rows, axis)
 
 
-def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: str) -> Array:
+def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
     """Worker d receives x of worker s for each pair (s, d); the others receive zeros.
 
     Args:
@@ -207,7 +207,7 @@ def _written_out(
     collective: Callable[[Tree], Tree],
     simulated: Callable[[Array], Array],
     tree: Tree,
-    axis: str,
+    axis: Axis,
     alike: bool = False,
 ) -> Tree:
     """A collective that vmap does not have, with a function that computes it for vmap.

@@ -209,7 +209,7 @@ def mixing(
 
 
 def _link(
-    init: Callable[[Tree], DistributedState],
+    init: optax.TransformInitFn,
     step: Callable[..., tuple[Tree, DistributedState]],
     seed: int | None,
 ) -> optax.GradientTransformationExtraArgs:

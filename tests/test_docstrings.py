@@ -17,17 +17,17 @@ SECTIONS = ["Args", "Returns", "Yields", "Raises", "Example", "References"]
 def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
     """Names of what has a docstring, and the docstring."""
     tree = ast.parse(path.read_text())
-    kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for node in ast.walk(tree):
-        text = isinstance(node, kinds) and ast.get_docstring(node)
-        if text:
-            yield getattr(node, "name", "the module"), text
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            text = ast.get_docstring(node)
+            if text:
+                yield getattr(node, "name", "the module"), text
 
 
 def problems(text: str) -> list[str]:
     """What is not as in all docstrings."""
     lines = text.splitlines()
-    found = [] if lines[0].rstrip().endswith((".", ":")) else ["no first sentence"]
+    found = [] if lines[0].rstrip().endswith((".", ":", "?")) else ["no first sentence"]
     heads = [i for i, line in enumerate(lines) if re.fullmatch(r"[A-Z]\w+:", line)]
     names = [lines[i][:-1] for i in heads]
     found += [f"no such section: {name}" for name in names if name not in SECTIONS]

@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import parallel, transform
-from jaxcomp.link_state import find_state, find_states
+from jaxcomp import parallel
+from jaxcomp.link_state import find_state, find_states, step_key
 
 WORKERS = 4
 RNG = np.random.default_rng(0)
@@ -263,9 +263,13 @@ def test_what_the_ways_out_promise_holds():
 
 def test_a_part_is_the_same_in_every_process():
     """A number that a hash of names, salted anew in each process, would not give."""
+    key = jax.random.key(1)
     part = {"a": jnp.ones(2), "b": optax.MaskedNode()}
-    assert transform._part(part) == zlib.crc32(b"['a']")
-    assert transform._part({"a": jnp.ones(2)}) == 0, "as it always was"
+    of_part = step_key(key, None, jnp.int32(3), part)
+    named = jax.random.fold_in(key, zlib.crc32(b"['a']"))
+    assert of_part == jax.random.fold_in(named, 3)
+    whole = step_key(key, None, jnp.int32(3), {"a": jnp.ones(2)})
+    assert whole == jax.random.fold_in(key, 3), "as it always was"
 
 
 def test_find_state_wants_exactly_one():

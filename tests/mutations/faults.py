@@ -85,7 +85,7 @@ FAULTS = [
     ),
     Fault(
         "a key is used twice: all steps draw alike",
-        "jaxcomp/transform.py",
+        "jaxcomp/link_state.py",
         "jax.random.fold_in(key, step)",
         "jax.random.fold_in(key, 0 * step)",
         "tests/test_transform.py",
