@@ -1,11 +1,11 @@
-"""Random bits at the speed of arithmetic: a hash of the place, keyed by a seed.
+"""Fast random bits: a hash of the place in the vector and of a seed.
 
-JAX's own generator takes 30 times as long as the rounding that uses its numbers. Here
-word i is h(h(i xor a) + b + h(a)) with a seed (a, b) and a mixing function h, so that
-the compiler computes it inside the loop that uses it: nothing is stored and no pass
-over memory is added. It is not for cryptography; tests/test_noise.py tests what
-compressors rely on: even bits, independent along a vector and between seeds. The seed
-itself comes from JAX's generator.
+JAX's generator takes 30 times as long as the rounding that uses its numbers. Here word
+i is h(h(i xor a) + b + h(a)) with a seed (a, b), which comes from JAX's generator, and
+a mixing function h. The compiler computes these words inside the loop that uses them,
+so they are never stored. They are not suited for cryptography. tests/test_noise.py
+tests what compressors need: uniform bits that are independent along a vector and
+between seeds.
 
 References:
   Steele et al., Fast splittable pseudorandom number generators, OOPSLA 2014 (the idea).
@@ -24,7 +24,7 @@ __all__ = ["high_product", "seed_of", "uniform", "words"]
 
 
 def seed_of(key: Array) -> Array:
-    """A seed of two words, to draw from or to send in place of what is drawn.
+    """A seed of two words. A payload may contain it instead of what is drawn from it.
 
     Example:
       >>> seed_of(jax.random.key(0)).shape
@@ -34,24 +34,27 @@ def seed_of(key: Array) -> Array:
 
 
 def words(seed: Array, size: int) -> Array:
-    """`size` random words. The first ones are the same whatever the size.
+    """`size` random words. A larger size continues the words of a smaller one.
 
     Args:
       seed: [2] uint32.
       size: number of words, at most 2^32.
+
+    Returns:
+      [size] uint32.
 
     Example:
       >>> words(jnp.array([1, 2], jnp.uint32), 3).dtype
       dtype('uint32')
     """
     places = jax.lax.iota(jnp.uint32, size)
-    # The second word takes in the first: seeds that differ in their first word alone
-    # would give the same words in another order.
+    # Without h(a), seeds that differ only in a would give the same words in another
+    # order.
     return _mix(_mix(places ^ seed[0]) + (seed[1] + _mix(seed[0])))
 
 
 def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
-    """Numbers in [0, 1) in steps of 2^-24, all that float32 can hold evenly.
+    """Uniform multiples of 2^-24 in [0, 1), the finest even spacing that float32 has.
 
     Example:
       >>> u = uniform(jnp.array([1, 2], jnp.uint32), (1000,))
@@ -63,9 +66,10 @@ def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
 
 
 def high_product(a: Array, b: Array) -> Array:
-    """floor(a b / 2^32): a random word a becomes an almost even number below b.
+    """floor(a b / 2^32), which for a random word a is almost uniform below b.
 
-    By halves, as `jax.lax.mulhi` does not compile inside a mapped step (jax 0.10.2).
+    It multiplies halves of words, because `jax.lax.mulhi` does not compile inside a
+    mapped step (jax 0.10.2).
 
     Args:
       a: uint32.
@@ -76,14 +80,14 @@ def high_product(a: Array, b: Array) -> Array:
       Array([3], dtype=uint32)
     """
     half, low = np.uint32(16), np.uint32(0xFFFF)
-    # No sum passes 2^32: (2^16 - 1)^2 + 2 (2^16 - 1) = 2^32 - 1.
+    # No sum exceeds 32 bits: (2^16 - 1)^2 + 2 (2^16 - 1) = 2^32 - 1.
     first = (a >> half) * (b & low) + (((a & low) * (b & low)) >> half)
     second = (a & low) * (b >> half) + (first & low)
     return (a >> half) * (b >> half) + (first >> half) + (second >> half)
 
 
 def _mix(x: Array) -> Array:
-    """A bijection of 32-bit words in which every input bit moves every output bit."""
+    """A bijection of 32-bit words in which every input bit affects every output bit."""
     x = (x ^ (x >> np.uint32(16))) * np.uint32(0x21F0AAAD)
     x = (x ^ (x >> np.uint32(15))) * np.uint32(0x735A2D97)
     return x ^ (x >> np.uint32(15))

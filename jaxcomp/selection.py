@@ -1,9 +1,10 @@
-"""Exact selection of the largest magnitudes, in a few passes over the vector.
+"""Exact selection of the elements of largest magnitude, in a few passes over a vector.
 
-Magnitudes are compared as integers: without its sign bit, a float's bits order as its
-magnitude does, NaN above infinity above all numbers. The selection narrows the vector
-to little more than the elements it is asked for, finds the exact last one among these,
-and lists the places in ascending order.
+Magnitudes are compared as integers: the bits of a float without its sign bit have the
+same order as its magnitude. NaN is above infinity, and infinity above all numbers. The
+selection first finds a threshold that few more elements reach than are wanted. Among
+these candidates it finds the smallest element that is wanted, and then it lists the
+places of the wanted elements in ascending order.
 """
 
 from typing import Any, NamedTuple
@@ -16,23 +17,30 @@ from jaxcomp.base import Array
 from jaxcomp.coding import bitmaps
 from jaxcomp.trees import vary_like
 
-__all__ = ["Selected", "largest", "magnitude_bits", "magnitude_bits_of"]
+__all__ = [
+    "Selected",
+    "kth_largest",
+    "largest",
+    "magnitude_bits",
+    "magnitude_bits_of",
+]
 
 
-# A model has many short tensors and each is compiled; their time hardly counts.
+# Shorter vectors are sorted. A model has many of them, each is compiled, and compiling
+# takes longer than sorting.
 _SHORT = 1 << 16
 
 
 class Selected(NamedTuple):
-    """Places of chosen elements in ascending order."""
+    """Places of selected elements in ascending order."""
 
-    places: Array  # [most] uint32; the vector's size where there are fewer
-    taken: Array  # [] uint32: how many places are chosen
+    places: Array  # [most] uint32; the vector's size if fewer are selected
+    taken: Array  # [] uint32: how many elements are selected
     passed: Array  # [] uint32: how many elements reached the floor
 
 
 def magnitude_bits(x: Array) -> Array:
-    """|x| as unsigned integers in the same order; NaN is the largest.
+    """Unsigned integers in the same order as |x|; that of NaN is the largest.
 
     Example:
       >>> magnitude_bits(jnp.array([-2.0, 1.0, 0.0])).argsort()
@@ -44,7 +52,7 @@ def magnitude_bits(x: Array) -> Array:
 
 
 def magnitude_bits_of(value: float, dtype: Any) -> int:
-    """`magnitude_bits` of a Python number, at least as large, in the given dtype.
+    """`magnitude_bits` of a Python number, rounded up to the next number of a dtype.
 
     Example:
       >>> hex(magnitude_bits_of(1.0, jnp.float32))
@@ -56,18 +64,19 @@ def magnitude_bits_of(value: float, dtype: Any) -> int:
 
 
 def largest(x: Array, most: int, floor: Array | int = 0) -> Selected:
-    """The elements of magnitude bits >= floor, and of these the `most` largest.
+    """The `most` largest elements among those whose magnitude bits are >= floor.
 
-    Of equal magnitudes the ones in front are taken. A first guess of the threshold
-    comes from a strided sample; bisection mends it until the elements above are at
-    most half as many again as wanted. Counting takes a pass over the vector, and the
-    first guess is right as a rule. Equal magnitudes cannot defeat it: where a threshold
-    is met by too many, the elements beyond it and the first of those on it remain.
+    Of elements with equal magnitudes the first ones are taken. A threshold is guessed
+    from a sample at fixed distances. Bisection corrects it until at most half as many
+    more elements reach it as are wanted. Each of its steps counts elements in one pass
+    over the vector, and usually the first guess is right. If too many elements have
+    the same magnitude as the threshold, the elements above it and the first of the
+    equal ones are the candidates.
 
     Args:
       x: [n] floats.
-      most: at most so many are taken; at most n.
-      floor: magnitude bits below which none is taken.
+      most: largest number of elements that are taken, at most n.
+      floor: magnitude bits below which no element is taken.
 
     Example:
       >>> largest(jnp.array([1.0, -3.0, 2.0]), most=2).places
@@ -79,19 +88,19 @@ def largest(x: Array, most: int, floor: Array | int = 0) -> Selected:
     room = min(x.size, most + most // 2 + 64)
     threshold = _threshold(x, most, room, floor)
     candidates = _reaching(x, threshold, np.uint32(room), room)
-    theirs = x.at[candidates].get(mode="fill", fill_value=0)
-    # The rest would do with `x` as well; among the candidates it costs almost nothing.
-    there = bitmaps.count(bitmaps.to_words(candidates < x.size))
-    count = jnp.minimum(there, np.uint32(most))
-    last = _kth_largest(theirs, count)
-    chosen = _reaching(theirs, last, count, most)
+    values = x.at[candidates].get(mode="fill", fill_value=0)
+    # From here on only the candidates are searched, which takes almost no time.
+    present = bitmaps.count(bitmaps.to_words(candidates < x.size))
+    count = jnp.minimum(present, np.uint32(most))
+    last = kth_largest(values, count)
+    chosen = _reaching(values, last, count, most)
     places = candidates.at[chosen].get(mode="fill", fill_value=x.size)
     passed = bitmaps.count(bitmaps.to_words(_reach(x, floor)))
     return Selected(places, count, passed)
 
 
 def _sorted(x: Array, most: int, floor: Array) -> Selected:
-    """`largest` by sorting: milliseconds at most here, and compiled much faster."""
+    """`largest` by sorting, which is compiled faster."""
     _, places = jax.lax.top_k(jnp.abs(x), most)
     reaches = magnitude_bits(x) >= floor
     places = jnp.where(reaches[places], places, x.size)
@@ -101,7 +110,14 @@ def _sorted(x: Array, most: int, floor: Array) -> Selected:
 
 
 def _reaching(x: Array, threshold: Array, count: Array | np.uint32, most: int) -> Array:
-    """Places of all beyond the threshold and of the first on it: `count` in total."""
+    """Places of the elements above a threshold and of the first ones equal to it.
+
+    Args:
+      x: [n] floats.
+      threshold: magnitude bits.
+      count: number of places in total.
+      most: length of the result.
+    """
     beyond = bitmaps.to_words(_reach(x, threshold + np.array(1, threshold.dtype)))
     on = bitmaps.to_words(_reach(x, threshold)) & ~beyond
     on = bitmaps.first(on, count - bitmaps.count(beyond))
@@ -109,17 +125,19 @@ def _reaching(x: Array, threshold: Array, count: Array | np.uint32, most: int) -
 
 
 def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
-    """The largest bits found that `most` elements reach, and if it can be few others.
+    """A threshold that between `most` and `room` elements reach, if there is one.
 
-    On return either between `most` and `room` elements reach it, or it is the floor
-    and fewer do, or so many are equal to it that no threshold separates them.
+    Otherwise it is the floor, which fewer than `most` elements reach, or a threshold
+    that more than `room` elements reach because many are equal to it.
     """
 
     class Search(NamedTuple):
-        low: Array  # `most` elements reach it, or it is the floor
-        high: Array  # fewer than `most` do
-        probe: Array
-        counted: Array  # that reach `low`
+        """The state of the bisection."""
+
+        low: Array  # at least `most` elements reach it, or it is the floor
+        high: Array  # fewer than `most` elements reach it
+        probe: Array  # the threshold that is tried next
+        counted: Array  # number of elements that reach `low`
 
     def searching(s: Search) -> Array:
         return (s.counted > room) & (s.high - s.low > 1)
@@ -132,7 +150,7 @@ def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
         counted = jnp.where(enough, found, s.counted)
         return Search(low, high, low + (high - low) // 2, counted)
 
-    # Nothing reaches the sign bit. One less would lose a NaN with all bits set.
+    # No magnitude has the sign bit. A smaller limit would lose a NaN with all bits set.
     top = jnp.asarray(_sign_bit(floor.dtype), floor.dtype)
     guess = jnp.maximum(_guess(x, most, room), floor)
     start = Search(floor, top, guess, jnp.uint32(x.size))
@@ -140,16 +158,26 @@ def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
 
 
 def _guess(x: Array, most: int, room: int) -> Array:
-    """Where a threshold between `most` and `room` elements may be, from a sample."""
-    # Odd, so that it falls in step with no power of two of channels; a sample of
-    # 65,536 or of one in 33 estimates ranks to some percent.
+    """A threshold that between `most` and `room` elements may reach, from a sample."""
+    # The distance is odd, because a power of two may divide the number of channels, and
+    # all samples would be of the same channel. A sample of 65,536 elements, or of one
+    # in 33, estimates ranks up to a few percent.
     sample = x[:: min(33, x.size // 65536) | 1]
     wanted = min(most + (room - most) // 2, x.size) * sample.size // x.size
-    return _kth_largest(sample, jnp.uint32(max(1, wanted)))
+    return kth_largest(sample, jnp.uint32(max(1, wanted)))
 
 
-def _kth_largest(x: Array, k: Array) -> Array:
-    """The largest threshold that k elements reach, bit by bit from the top."""
+def kth_largest(x: Array, k: Array) -> Array:
+    """Bits of the k-th largest magnitude, found one by one from the leading bit.
+
+    Args:
+      x: [n] floats.
+      k: [] uint32.
+
+    Example:
+      >>> int(kth_largest(jnp.array([-2.0, 1.0, 3.0]), jnp.uint32(2)))
+      1073741824
+    """
     unsigned = _unsigned(x.dtype)
     width = jnp.iinfo(unsigned).bits
 
@@ -164,10 +192,10 @@ def _kth_largest(x: Array, k: Array) -> Array:
 
 
 def _reach(x: Array, threshold: Array) -> Array:
-    """Where magnitude_bits(x) >= threshold.
+    """A mask of magnitude_bits(x) >= threshold.
 
-    The barrier keeps the compiler from computing the bits once ahead of a loop: storing
-    a copy of the vector costs more than all rounds of the loop.
+    Without the barrier the compiler would compute all bits once before a loop. Storing
+    this copy of the vector takes more time than all steps of the loop.
     """
     x, threshold = jax.lax.optimization_barrier((x, threshold))
     return magnitude_bits(x) >= threshold

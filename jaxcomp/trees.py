@@ -1,4 +1,4 @@
-"""What is done to trees of arrays: names, shapes, dtypes and norms."""
+"""Functions of trees of arrays: names of leaves, shapes, dtypes and norms."""
 
 import functools
 from collections.abc import Iterable
@@ -30,11 +30,11 @@ __all__ = [
 
 
 def name_of(path: Any, separator: str = "/") -> str:
-    """A leaf's path, as people and patterns write it; of an array by itself, nothing.
+    """The path of a leaf as a string, such as "Dense_0/kernel"; empty for a lone array.
 
     Args:
       path: from `jax.tree_util.tree_flatten_with_path`.
-      separator: between its parts.
+      separator: string between the parts of the path.
 
     Example:
       >>> [(path, _)] = jax.tree_util.tree_flatten_with_path({"a": [3]})[0]
@@ -45,7 +45,7 @@ def name_of(path: Any, separator: str = "/") -> str:
 
 
 def label_of(path: Any) -> str:
-    """A leaf as messages call it."""
+    """How messages refer to a leaf."""
     return name_of(path) or "the tensor"
 
 
@@ -65,33 +65,33 @@ def zeros_like_spec(spec: Spec) -> Tree:
 
 
 def varies_over(x: Any) -> frozenset[str]:
-    """The axes along which `jax.shard_map` takes an array to differ.
+    """The mapped axes along which an array differs, according to `jax.shard_map`.
 
-    None where nothing is known: under other mappers, and under `check_vma=False`.
+    Under other mappers, and with `check_vma=False`, this is not known and empty.
 
     Example:
       >>> varies_over(jnp.ones(3))
       frozenset()
     """
     kind = jax.typeof(x)
-    # The first jax versions of 0.10 call it `vma`.
+    # The first versions of jax 0.10 call it `vma`.
     return (
         kind.manual_axis_type.varying if hasattr(kind, "manual_axis_type") else kind.vma
     )
 
 
-def vary_like(tree: Tree, like: Tree) -> Tree:
-    """The same arrays, typed to differ along all axes along which `like` does.
+def vary_like(tree: Tree, others: Tree) -> Tree:
+    """The same arrays, with a type that differs along the axes along which others do.
 
-    A loop begins with what has the type of its result, and branches have results of
-    one type: constants have to be told so where `jax.shard_map` checks types. Nothing
-    is computed.
+    `jax.shard_map` checks that a loop starts with the type of its result, and that all
+    branches have results of one type. A constant does not differ between workers, so it
+    needs this function there. Nothing is computed.
 
     Args:
-      tree: arrays.
-      like: arrays.
+      tree: the arrays to start with.
+      others: arrays that the result depends on.
     """
-    axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(like)))
+    axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(others)))
 
     def typed(x: Array) -> Array:
         missing = axes - varies_over(x)
@@ -101,7 +101,7 @@ def vary_like(tree: Tree, like: Tree) -> Tree:
 
 
 def wide_spec(spec: Spec) -> Spec:
-    """The same shapes in at least float32: sums and residuals live there.
+    """The same shapes in at least float32, the dtype of sums and residuals.
 
     Example:
       >>> wide_spec(jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
@@ -115,7 +115,7 @@ def wide_spec(spec: Spec) -> Spec:
 
 
 def joint_dtype(dtypes: Iterable[Any]) -> Any:
-    """The type of a vector of parts of several types: theirs, or at least float32.
+    """The dtype of a vector that joins arrays: their dtype, or at least float32.
 
     Example:
       >>> joint_dtype([jnp.dtype("float16"), jnp.dtype("bfloat16")])
@@ -132,9 +132,9 @@ def joint_dtype(dtypes: Iterable[Any]) -> Any:
 
 
 def cast(x: Array, dtype: Any) -> Array:
-    """An array in another dtype; numbers beyond its largest become the largest.
+    """An array in another dtype; finite numbers beyond its largest become the largest.
 
-    A NaN or an infinity stays what it is: it is to be seen.
+    NaN and infinity stay, so that they can be detected.
 
     Example:
       >>> cast(jnp.array([1e6, jnp.inf]), jnp.float16).tolist()
@@ -147,7 +147,7 @@ def cast(x: Array, dtype: Any) -> Array:
 
 
 def cast_like(tree: Tree, spec: Spec) -> Tree:
-    """The tree in the dtypes of a spec, as by `cast`; another tree serves as one.
+    """The tree in the dtypes of a spec or of another tree, by `cast`.
 
     Example:
       >>> cast_like(jnp.zeros(2), jax.ShapeDtypeStruct((2,), jnp.bfloat16)).dtype
@@ -167,7 +167,7 @@ def widen(tree: Tree) -> Tree:
 
 
 def norms(tree: Tree) -> list[Array]:
-    """Euclidean norm of each leaf in float32, at any scale.
+    """Euclidean norm of each leaf in float32, without overflow or underflow.
 
     Example:
       >>> norms({"a": jnp.array([3e30, -4e30]), "b": jnp.zeros(2)})
@@ -183,7 +183,7 @@ def norm(tree: Tree) -> Array:
 
 
 def scale_to(length: Array, limit: Array | float) -> Array:
-    """The factor, at most 1, that makes a length at most the limit; NaN for NaN."""
+    """The factor of at most 1 that reduces a length to a limit; NaN for NaN."""
     return jnp.where(length <= limit, 1.0, limit / length)
 
 
@@ -204,8 +204,8 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
 def _norm(x: Array) -> Array:
     x = jnp.abs(x.astype(jnp.float32))
     _, exponent = jnp.frexp(jnp.max(x, initial=0))
-    # A power of two and its inverse, both normal numbers: squares stay in range. The
-    # sum shows a NaN that a maximum may forget.
+    # The power of two keeps squares in range. It and its inverse are normal numbers. A
+    # reduction by maximum may lose a NaN, but the sum does not.
     exponent = jnp.clip(exponent, -120, 120)
     scaled = x * jnp.ldexp(jnp.float32(1), -exponent)
     return jnp.sqrt(jnp.sum(jnp.square(scaled))) * jnp.ldexp(jnp.float32(1), exponent)

@@ -1,7 +1,8 @@
-"""What goes over the wire: payloads, their bits, and the one message of a step.
+"""What is sent: payloads, how they are packed into bits, and the message of a step.
 
-`payloads` are the types, `packing` puts symbols into bytes, `indices` codes the places
-of kept elements, `bitmaps` are sets of places, and `message` joins all of a step.
+`payloads` has the types of payloads, `packing` packs symbols into bytes, `indices`
+codes the places of elements, `bitmaps` are sets of places, and `message` joins all
+payloads of a step into one array.
 """
 
 from jaxcomp.coding import bitmaps, indices, message, packing, payloads

@@ -1,7 +1,8 @@
-"""Sets of places as bits, 32 to a word, and the way back to the places.
+"""Bitmaps: sets of places as bits, 32 to a word, and the way back to the places.
 
-Finding the set places of a mask is what sparse methods do most. A bitmap is 32 times
-smaller than what it was computed from, so everything after its one pass is cheap.
+Sparse methods spend most of their time on finding the places where a mask is true. A
+bitmap is computed in one pass over the vector and has one word for 32 of its elements,
+so all further steps are cheap.
 """
 
 import jax
@@ -14,7 +15,9 @@ __all__ = ["count", "first", "places", "to_bits", "to_words"]
 
 
 def to_words(mask: Array) -> Array:
-    """[n] bool -> [ceil(n / 32)] uint32: place i is bit i % 32 of word i // 32.
+    """The bitmap of a mask: place i is bit i % 32 of word i // 32.
+
+    [n] bool becomes [ceil(n / 32)] uint32.
 
     Example:
       >>> to_words(jnp.array([True, False, True]))
@@ -37,7 +40,7 @@ def to_bits(words: Array, size: int) -> Array:
 
 
 def count(words: Array) -> Array:
-    """Number of set bits.
+    """Number of bits that are set.
 
     Example:
       >>> count(jnp.array([5, 1], jnp.uint32))
@@ -47,7 +50,7 @@ def count(words: Array) -> Array:
 
 
 def first(words: Array, most: Array) -> Array:
-    """The bitmap with only its first `most` set bits left.
+    """The bitmap of the first `most` bits that are set; all others are cleared.
 
     Example:
       >>> first(jnp.array([5, 7], jnp.uint32), jnp.uint32(3))
@@ -56,19 +59,19 @@ def first(words: Array, most: Array) -> Array:
     counts = jax.lax.population_count(words)
     before = _cumulative(counts) - counts
     room = most - jnp.minimum(most, before)
-    # Below the bit that is one too many. All of the word where there is none.
+    # The bits below the first one that is too many; the whole word if there is none.
     limit = _place_of_bit(words, room)
     kept = words & ((np.uint32(1) << limit) - np.uint32(1))
     return jnp.where(counts <= room, words, kept)
 
 
 def places(words: Array, most: int, absent: int) -> Array:
-    """Places of the first `most` set bits in ascending order.
+    """Places of the first `most` bits that are set, in ascending order.
 
     Args:
       words: the bitmap.
       most: length of the result.
-      absent: fills the result where fewer bits are set.
+      absent: fills the rest of the result if fewer bits are set.
 
     Returns:
       [most] uint32.
@@ -80,7 +83,7 @@ def places(words: Array, most: int, absent: int) -> Array:
     ranks = jax.lax.iota(jnp.uint32, most)
     counts = jax.lax.population_count(words)
     ends = _cumulative(counts)
-    # The word of rank r is the first one that ends beyond r.
+    # The bit with rank r is in the first word at whose end the count exceeds r.
     owner = jnp.searchsorted(ends, ranks, side="right").astype(jnp.uint32)
     owner = jnp.minimum(owner, np.uint32(words.size - 1))
     within = ranks - (ends[owner] - counts[owner])
@@ -89,7 +92,7 @@ def places(words: Array, most: int, absent: int) -> Array:
 
 
 def _cumulative(counts: Array) -> Array:
-    """Inclusive sums, by rows: a long cumulative sum is not vectorised, rows are."""
+    """Inclusive cumulative sums, by rows: XLA does not vectorise one long sum."""
     rows = jnp.pad(counts, (0, -counts.size % 1024)).reshape(-1, 1024)
     totals = jnp.sum(rows, axis=1, dtype=jnp.uint32)
     before = jnp.cumsum(totals) - totals
@@ -98,9 +101,9 @@ def _cumulative(counts: Array) -> Array:
 
 
 def _place_of_bit(words: Array, ranks: Array) -> Array:
-    """Place (0 to 31) of the set bit that `ranks` set bits precede, by halving.
+    """Place, 0 to 31, of the set bit that follows `ranks` other set bits, by bisection.
 
-    Where a word has no more than `ranks` set bits, the result means nothing.
+    If a word has no more than `ranks` bits set, the result has no meaning.
     """
     place = jnp.zeros_like(words)
     for half in (16, 8, 4, 2, 1):

@@ -1,10 +1,11 @@
-"""Sorted places on the wire: plain integers, or Elias-Fano at a few bits each.
+"""Codes for sorted places: plain integers, or Elias-Fano with a few bits for each.
 
-k ascending places below n carry log2 C(n, k) bits, about k log2(e n / k). Elias-Fano
-sends the l = floor(log2(n / k)) low bits of each as they are, and the rest, which is
-ascending too, in a bitmap: place i sets bit (place >> l) + i. That is a size known from
-n and k alone, within 7 % of the bound for the fractions that are used, and both ways
-are a few vector operations.
+k ascending places below n have log2 C(n, k) bits of information, about k log2(e n / k).
+Elias-Fano sends the l = floor(log2(n / k)) low bits of each place as they are. The high
+bits are ascending too and are sent as a bitmap, in which place i sets the bit
+(place >> l) + i. The size of this code depends on n and k alone, and it is at most 7 %
+above the information for usual fractions. Coding and decoding are a few vector
+operations.
 
 References:
   Elias, Efficient storage and retrieval by content and address of static files, Journal
@@ -29,9 +30,9 @@ CODES = get_args(Code)
 
 
 class EliasFano(NamedTuple):
-    """Ascending places: low bits as they are, the rest as steps in a bitmap."""
+    """Ascending places: their low bits as they are, their high bits as a bitmap."""
 
-    low: Array  # [ceil(l k / 32)] uint32: bit 0 of all k places, then bit 1, ...
+    low: Array  # [ceil(l k / 32)] uint32: bit 0 of all places, then bit 1, ...
     high: Array  # [ceil((k + (n - 1 >> l) + 1) / 32)] uint32
 
 
@@ -39,9 +40,9 @@ def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:
     """Code ascending places below `limit`.
 
     Args:
-      places: [k] ascending integers; repetitions are allowed.
-      limit: all places are below it.
-      code: one of `CODES`; "auto" takes the smaller one for these sizes.
+      places: [k] ascending integers, which may be equal.
+      limit: a number above all places.
+      code: one of `CODES`; "auto" takes the smaller of the two codes.
 
     Example:
       >>> places = jnp.array([3, 500, 999], jnp.uint32)
@@ -59,7 +60,7 @@ def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:
     steps = (places >> np.uint32(bits)) + jax.lax.iota(jnp.uint32, places.size)
     ones = np.uint32(1) << (steps % np.uint32(32))
     high = jnp.zeros(_high_words(limit, places.size), jnp.uint32)
-    # No two places set the same bit, so adding is setting.
+    # No two places have the same bit, so adding a bit sets it.
     return EliasFano(low, high.at[steps // np.uint32(32)].add(ones))
 
 
@@ -77,7 +78,7 @@ def decode(coded: Array | EliasFano, limit: int, count: int) -> Array:
 
 
 def coded_bits(limit: int, count: int, code: str = "auto") -> int:
-    """Bits of `encode`'s result.
+    """Bits of the result of `encode`.
 
     Example:
       >>> coded_bits(1_000_000, 1000, "plain"), coded_bits(1_000_000, 1000)
@@ -92,12 +93,11 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
 def _resolve(code: str, limit: int, count: int) -> str:
     if code != "auto":
         return code
-    coded, plain = (coded_bits(limit, count, name) for name in CODES[1:])
-    return "elias_fano" if coded < plain else "plain"
+    return min("plain", "elias_fano", key=lambda code: coded_bits(limit, count, code))
 
 
 def _low_bits(limit: int, count: int) -> int:
-    """floor(log2(n / k)): one more would cost a bit each and halve less than one."""
+    """floor(log2(n / k)). One more bit for each place would add more than it saves."""
     return max(0, (limit // count).bit_length() - 1)
 
 

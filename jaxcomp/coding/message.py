@@ -1,4 +1,4 @@
-"""The one fused buffer that a step sends."""
+"""The message of a step: all payloads in one array."""
 
 import math
 from typing import Any
@@ -15,11 +15,12 @@ __all__ = [
 
 
 def fuse(payload: Payload) -> Array:
-    """The whole payload tree as one uint32 array: one message, whatever the tensors.
+    """All arrays of a payload tree as one uint32 array.
 
-    Arrays of equal width are joined before they are padded to whole words, so all the
-    padding of a message is less than two words. Bits are moved, never converted: bf16
-    travels as two bytes, which a collective of bf16 would not do on every backend.
+    Arrays with elements of the same size are joined before they are padded to whole
+    words, so a message has less than two words of padding. Elements are not converted:
+    a bfloat16 takes two bytes, while on some backends a collective of bfloat16 arrays
+    sends four.
 
     Example:
       >>> from jaxcomp.coding.payloads import Dense
@@ -35,14 +36,14 @@ def fuse(payload: Payload) -> Array:
     return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.uint32)
 
 
-def split(words: Array, like: Spec) -> Payload:
+def split(words: Array, spec: Spec) -> Payload:
     """The inverse of `fuse`.
 
     Args:
-      words: what `fuse` returned.
-      like: the payload tree's shapes and dtypes.
+      words: the result of `fuse`.
+      spec: shapes and dtypes of the payload tree.
     """
-    leaves, structure = jax.tree.flatten(like)
+    leaves, structure = jax.tree.flatten(spec)
     widths = [_wire_width(leaf.dtype) for leaf in leaves]
     result: list[Any] = [None] * len(leaves)
     start = 0
@@ -63,7 +64,7 @@ _UNSIGNED = {4: jnp.uint32, 2: jnp.uint16, 1: jnp.uint8}
 
 
 def _wire_width(dtype: Any) -> int:
-    """Bytes of the unsigned integer that carries this dtype; 8-byte types use two."""
+    """Bytes of the unsigned integers that an element becomes; 8 bytes become two."""
     whole_bytes = False
     if jnp.issubdtype(dtype, jnp.integer):
         whole_bytes = jnp.iinfo(dtype).bits % 8 == 0
@@ -75,7 +76,7 @@ def _wire_width(dtype: Any) -> int:
 
 
 def _wire_size(leaf: Any) -> int:
-    """Elements of that unsigned type in one leaf."""
+    """Number of these unsigned integers in a leaf."""
     nbytes = math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize
     return nbytes // _wire_width(leaf.dtype)
 

@@ -1,4 +1,4 @@
-"""Symbols into bytes and back, by powers of two or by digits of a base."""
+"""Packing of symbols into bytes: by bits, or as the digits of a number."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def index_dtype(size: int) -> Any:
-    """The narrowest unsigned type that addresses `size` places."""
+    """The narrowest unsigned dtype for the places of `size` elements."""
     if size <= 1 << 16:
         return jnp.uint16
     if size <= 1 << 32:
@@ -31,7 +31,7 @@ def index_dtype(size: int) -> Any:
 
 
 def bit_width(symbols: int) -> int:
-    """Bits that tell `symbols` values apart: ceil(log2(symbols)).
+    """Bits that tell `symbols` different symbols apart: ceil(log2(symbols)).
 
     Example:
       >>> [bit_width(n) for n in (2, 3, 15, 16, 255)]
@@ -41,18 +41,19 @@ def bit_width(symbols: int) -> int:
 
 
 def pack(symbols: Array, bits: int) -> Array:
-    """Pack small unsigned integers into bytes, `bits` each.
+    """Pack small unsigned integers into bytes, with `bits` bits for each.
 
-    The bits of a symbol are cut into fields of 8, 4, 2 or 1, the widest first and at
-    the low end. A field of all symbols stands together, in the order of the symbols,
-    so that every symbol is found by shifts whatever the width.
+    The bits of a symbol are divided into fields of 8, 4, 2 or 1 bits. The widest field
+    has the lowest bits. The result has the first field of all symbols in their order,
+    then the second field of all, and so on. No field crosses the border of a byte, so
+    shifts are enough to find it, whatever the number of bits.
 
     Args:
       symbols: integers in [0, 2^bits).
       bits: 1 to 32.
 
     Returns:
-      uint8; n * bits / 8 bytes, and less than two more for each field.
+      uint8 of n * bits / 8 bytes, plus less than two bytes for each field.
 
     Example:
       >>> pack(jnp.array([1, 0, 1]), bits=1)
@@ -75,7 +76,7 @@ def unpack(packed: Array, bits: int, size: int) -> Array:
     """The inverse of `pack`.
 
     Args:
-      packed: what `pack` returned.
+      packed: the result of `pack`.
       bits: bits of one symbol.
       size: number of symbols.
 
@@ -99,9 +100,9 @@ def unpack(packed: Array, bits: int, size: int) -> Array:
 def pack_symbols(symbols: Array, alphabet: int) -> Array:
     """Pack symbols of an alphabet in the smaller of two ways.
 
-    Either as `pack` does with `bit_width(alphabet)` bits each, or as many digits of
-    base `alphabet` as a byte holds: five of base 3, so 1.6 bits each, three of base 5
-    or 6.
+    One way is `pack` with `bit_width(alphabet)` bits for each. The other way takes the
+    symbols as digits in base `alphabet` and puts as many as possible into a byte: five
+    in base 3, which is 1.6 bits for each, and three in base 5 or 6.
 
     Args:
       symbols: integers in [0, alphabet).
@@ -130,9 +131,9 @@ def unpack_symbols(packed: Array, alphabet: int, size: int) -> Array:
 
 
 def pack_signs(x: Array) -> Array:
-    """The signs of numbers, -1, 0 or 1 each, five to a byte.
+    """Pack the signs of numbers, -1, 0 or 1, five to a byte.
 
-    A NaN becomes one of the three.
+    A NaN becomes one of these three.
 
     Example:
       >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
@@ -153,17 +154,17 @@ def unpack_signs(packed: Array, size: int) -> Array:
 
 
 def complete(flat: Array, alphabet: int) -> Array:
-    """A long vector with its last element repeated until packed symbols fill up.
+    """A long vector, extended by its last element to a length that packs fast.
 
-    XLA vectorises a loop over an odd number of results badly: it takes five to ten
-    times as long on a CPU. A few more symbols cost a byte or two.
+    On a CPU XLA takes five to ten times as long for a loop over an odd number of
+    results. The additional symbols take a byte or two.
 
     Args:
-      flat: [n] what the symbols are computed from.
+      flat: [n] the vector that the symbols are computed from.
       alphabet: number of different symbols.
 
     Returns:
-      [m] with m >= n. Packed, its symbols have the size of n symbols.
+      [m] with m >= n. Its packed symbols take as many bytes as those of n elements.
 
     Example:
       >>> complete(jnp.zeros(99_999), alphabet=3).size
@@ -173,30 +174,31 @@ def complete(flat: Array, alphabet: int) -> Array:
     size = _whole(flat.size, digits or _piece(bit_width(alphabet)))
     if size == flat.size:
         return flat
-    # A padded copy would cost more than all else. What is read in two ways is copied
-    # too, hence the bits, which are read in one.
+    # A padded copy of the vector would take more time than all the rest. XLA also makes
+    # a copy if the floats are read in two different ways, so their bits are read here.
     unsigned = jnp.dtype(f"uint{8 * flat.dtype.itemsize}")
     bits = jax.lax.bitcast_convert_type(flat, unsigned)
     bits = bits.at[jax.lax.iota(jnp.uint32, size)].get(mode="clip")
     return jax.lax.bitcast_convert_type(bits, flat.dtype)
 
 
-# Below it a loop takes microseconds, and a larger program longer to compile.
+# Up to this size vectors are not extended: it would save microseconds, and the program
+# would take longer to compile.
 _SHORT = 1 << 16
 
 
 def _whole(size: int, piece: int) -> int:
-    """Symbols that are packed for `size`: pieces, an even number if there are many."""
+    """Number of symbols that are packed: an even number of pieces if they are many."""
     return size if size <= _SHORT else -(-size // (2 * piece)) * 2 * piece
 
 
 def _piece(bits: int) -> int:
-    """Symbols whose narrowest field fills a byte."""
+    """Number of symbols whose narrowest fields fill a byte."""
     return 8 // _fields(bits)[-1][1]
 
 
 def _fields(bits: int) -> list[tuple[int, int]]:
-    """(place, width) of the fields of a symbol: whole bytes, then what is left.
+    """(lowest bit, width) of each field of a symbol, the widest field first.
 
     Example:
       >>> _fields(7), _fields(9)
@@ -211,7 +213,7 @@ def _fields(bits: int) -> list[tuple[int, int]]:
 
 
 def _digits(base: int) -> int:
-    """How many digits of a base a byte holds."""
+    """Number of digits in a base that fit into a byte."""
     digits = 1
     while base ** (digits + 1) <= 256:
         digits += 1
@@ -223,10 +225,10 @@ def _is_denser_by_digits(alphabet: int) -> bool:
 
 
 def _to_bytes(symbols: Array, base: int, size: int) -> Array:
-    """`size` digits to bytes: a byte b is the fraction b / 256 that its digits are.
+    """Bytes of `size` digits: byte b means the fraction b / 256 with these digits.
 
-    The integer v of d digits is the fraction v / base^d. Rounded up to 1/256 it still
-    lies below (v + 1) / base^d, as there are no more such steps than bytes.
+    The integer v of d digits is the fraction v / base^d. It is rounded up to a multiple
+    of 1/256, which is still below (v + 1) / base^d because base^d <= 256.
     """
     digits = _digits(base)
     size = -(-size // digits) * digits
@@ -244,7 +246,7 @@ def _to_bytes(symbols: Array, base: int, size: int) -> Array:
 
 
 def _from_bytes(packed: Array, base: int, size: int) -> Array:
-    """The inverse: digit i is the whole part of fraction * base^i * base, mod base."""
+    """The inverse of `_to_bytes`; digit i is floor(fraction base^(i + 1)) mod base."""
     packed = packed.astype(jnp.uint32)
     digits = _digits(base)
     if digits == 1:

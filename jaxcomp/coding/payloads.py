@@ -1,8 +1,8 @@
-"""What methods send: trees of arrays with static shapes.
+"""Payloads: the trees of arrays that methods send.
 
-So the size of a payload is read off shapes and dtypes rather than claimed. Whatever a
-sparsifier or a factorisation sends as numbers is in a field called `values`:
-composition and exchanges that sum values rely on that name.
+Their shapes do not depend on the data, so shapes and dtypes tell how many bits are
+sent. The numbers that a sparsifier or a factorisation sends are in a field with the
+name `values`. Compositions and exchanges that add values find them by this name.
 """
 
 import math
@@ -28,27 +28,27 @@ __all__ = [
 class Dense(NamedTuple):
     """Every element as it is."""
 
-    values: Array  # the tensor's own shape and dtype
+    values: Array  # in the shape and dtype of the tensor
 
 
 class Sparse(NamedTuple):
-    """Chosen elements with their places in the flattened tensor."""
+    """Some elements and their places in the flattened tensor."""
 
     values: Array  # [k]
-    indices: Any  # ascending, as `jaxcomp.coding.indices` codes them
+    indices: Any  # ascending, in a code of `jaxcomp.coding.indices`
 
 
 class Seeded(NamedTuple):
-    """Chosen elements whose places follow from a seed."""
+    """Some elements, and a seed from which their places follow."""
 
     values: Array  # [k]
     seed: Array  # [2] uint32
 
 
 class Quantized(NamedTuple):
-    """Integer levels, packed, with one step size for each bucket."""
+    """Packed integer levels, and the distance of two levels for each bucket."""
 
-    units: Array  # [buckets] float32: an element is units * level
+    units: Array  # [buckets] float32: an element is unit * level
     packed: Array  # uint8
 
 
@@ -56,11 +56,11 @@ class Signs(NamedTuple):
     """The sign of each element and one scale for all."""
 
     scale: Array  # [] float32
-    packed: Array  # uint8: a bit each, set for negative ones, or as `pack_signs` does
+    packed: Array  # uint8: one bit for each, set if negative, or as in `pack_signs`
 
 
 def nbits(payload: Payload) -> int:
-    """Bits of the arrays that are sent, from their shapes and dtypes.
+    """Number of bits in the arrays of a payload, from their shapes and dtypes.
 
     Args:
       payload: tree of arrays, tracers or `ShapeDtypeStruct`s.
@@ -74,12 +74,13 @@ def nbits(payload: Payload) -> int:
 
 
 def map_values(function: Callable[[Any], Any], payload: Payload) -> Payload:
-    """Apply `function` to the list of all `values` in a payload tree at once.
+    """The payload tree with all of its `values` replaced.
 
     Args:
-      function: list of arrays -> list of as many arrays.
-      payload: a payload or a tree of payloads, each with a `values` field. Where a
-        composition has put a payload there, its own `values` are meant.
+      function: list of all `values` -> list of what replaces them.
+      payload: a payload or a tree of payloads, each with a field `values`. In the
+        payload of a composition, `values` is a payload itself; then the `values` in
+        this inner payload are replaced.
     """
     nodes, structure = jax.tree.flatten(payload, is_leaf=_has_values)
     values = function([_innermost(node) for node in nodes])

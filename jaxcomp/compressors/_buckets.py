@@ -117,8 +117,8 @@ def spread(values: Array, bucket: int | None, size: int) -> Array:
 def factors(peaks: Array) -> Array:
     """A power of two for each bucket by which its elements get squares in range.
 
-    In float32 the square of 1e20 and 1 / 1e39 are out of range. A bucket with a NaN or
-    an infinity gets the factor NaN, so that all of it decodes to NaN.
+    In float32 the square of 1e20 overflows, and 1 / 1e38 underflows. A bucket with NaN
+    or infinity gets the factor NaN, so that all of it decodes to NaN.
     """
     powers = jnp.where(peaks < 2.0**-40, 2.0**-87, 1)
     powers = jnp.where(peaks > 2.0**40, 2.0**87, powers)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Payload, Spec
 from jaxcomp.coding.payloads import Dense
+from jaxcomp.compressors._rotation import multiply
 from jaxcomp.trees import spec_of, vary_like, wide_spec
 
 __all__ = [
@@ -165,9 +166,9 @@ def spectrum(matrix: Array) -> Spectrum:
     lengths |A v_i|. The equation A = sum_i (A v_i) v_i^T holds for all orthonormal v_i,
     however accurate the eigenvectors are.
     """
-    _, vectors = jnp.linalg.eigh(_matmul(matrix.T, matrix))
+    _, vectors = jnp.linalg.eigh(multiply(matrix.T, matrix))
     right = vectors.T
-    left = _matmul(right, matrix.T)
+    left = multiply(right, matrix.T)
     return Spectrum(jnp.sqrt(jnp.sum(jnp.square(left), axis=1)), left, right)
 
 
@@ -192,9 +193,9 @@ def leading(matrix: Array, rank: int, key: Array) -> tuple[Array, Array]:
 def _leading_by_eigh(matrix: Array, rank: int) -> tuple[Array, Array]:
     @jax.custom_batching.sequential_vmap
     def solve(matrix: Array) -> tuple[Array, Array]:
-        _, vectors = jnp.linalg.eigh(_matmul(matrix.T, matrix))
+        _, vectors = jnp.linalg.eigh(multiply(matrix.T, matrix))
         right = vectors[:, -rank:].T
-        return _matmul(right, matrix.T), right
+        return multiply(right, matrix.T), right
 
     return solve(matrix)
 
@@ -220,19 +221,19 @@ def _leading_by_krylov(matrix: Array, start: Array) -> tuple[Array, Array]:
 
     def step(i: Array, span: Array) -> Array:
         last = jax.lax.dynamic_slice(span, ((i - 1) * block, 0), (block, n))
-        more = _matmul(_matmul(last, matrix.T), matrix)
+        more = multiply(multiply(last, matrix.T), matrix)
         for _ in range(2):  # the second time removes the rounding errors of the first
-            more = _evened(more - _matmul(_matmul(more, span.T), span))
+            more = _evened(more - multiply(multiply(more, span.T), span))
         return jax.lax.dynamic_update_slice(span, more, (i * block, 0))
 
     span = jax.lax.fori_loop(1, _STEPS, step, vary_like(span, matrix))
     # If A has few nonzero singular values, later vectors consist of rounding errors and
     # are not orthogonal to the others before this decomposition.
     span = jnp.linalg.qr(span.T)[0].T
-    image = _matmul(span, matrix.T)
-    _, vectors = jnp.linalg.eigh(_matmul(image, image.T))
+    image = multiply(span, matrix.T)
+    _, vectors = jnp.linalg.eigh(multiply(image, image.T))
     best = vectors[:, -rank:].T
-    return _matmul(best, image), _matmul(best, span)
+    return multiply(best, image), multiply(best, span)
 
 
 def _evened(rows: Array) -> Array:
@@ -242,17 +243,12 @@ def _evened(rows: Array) -> Array:
     would be called in a loop; if all cores are busy, each call waits for its threads
     and takes a hundred times as long.
     """
-    lengths, vectors = jnp.linalg.eigh(_matmul(rows, rows.T))
+    lengths, vectors = jnp.linalg.eigh(multiply(rows, rows.T))
     floor = jnp.finfo(rows.dtype).eps * lengths[-1] + jnp.finfo(rows.dtype).tiny
     scales = jax.lax.rsqrt(jnp.maximum(lengths, floor))
-    return _matmul(vectors.T, rows) * scales[:, None]
+    return multiply(vectors.T, rows) * scales[:, None]
 
 
 @jax.custom_batching.sequential_vmap
 def _outer(a: Array, b: Array) -> Array:
-    return _matmul(a.T, b)
-
-
-def _matmul(a: Array, b: Array) -> Array:
-    """A product in full float32, also on accelerators."""
-    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+    return multiply(a.T, b)

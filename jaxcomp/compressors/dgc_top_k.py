@@ -195,31 +195,23 @@ def _last_of_largest(samples: Array, top: int) -> Array:
     if samples.size <= _FEW:
         return jax.lax.top_k(samples, top)[0][-1]
     bits = selection.magnitude_bits(samples)
+
+    def kth_largest(bits: Array) -> Array:
+        floats = jax.lax.bitcast_convert_type(bits, samples.dtype)
+        return selection.kth_largest(floats, jnp.uint32(top))
+
     groups = -(-samples.size // _GROUP)
     if groups > 2 * top:
         # The `top` groups with the largest maxima contain the `top` largest elements.
         padded = jnp.pad(bits, (0, groups * _GROUP - samples.size))
         columns = padded.reshape(_GROUP, groups)
         peaks = jnp.max(columns, axis=0)
-        last = _kth_largest(peaks, top)
+        last = kth_largest(peaks)
         beyond = bitmaps.to_words(peaks > last)
         on = bitmaps.to_words(peaks == last)
         on = bitmaps.first(on, np.uint32(top) - bitmaps.count(beyond))
         bits = columns[:, bitmaps.places(beyond | on, top, absent=0)].reshape(-1)
-    return jax.lax.bitcast_convert_type(_kth_largest(bits, top), samples.dtype)
-
-
-def _kth_largest(bits: Array, k: int) -> Array:
-    """The k-th largest number, found bit by bit from the leading one."""
-    width = jnp.iinfo(bits.dtype).bits
-
-    def step(i: Array, found: Array) -> Array:
-        raised = found | (jnp.ones_like(found) << (width - 2 - i).astype(bits.dtype))
-        reached = bitmaps.count(bitmaps.to_words(bits >= raised))
-        return jnp.where(reached >= np.uint32(k), raised, found)
-
-    start = vary_like(jnp.zeros((), bits.dtype), bits)
-    return jax.lax.fori_loop(0, width - 1, step, start)
+    return jax.lax.bitcast_convert_type(kth_largest(bits), samples.dtype)
 
 
 def _bits(threshold: Array) -> Array:

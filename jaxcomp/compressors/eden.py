@@ -110,7 +110,9 @@ def eden(
         matrix, flips = _rotation(payload.seed, layout)
         packed = payload.packed.reshape(layout.parts, -1)
         scales = payload.scales.reshape(layout.parts, -1).astype(jnp.float32)
-        levels = jnp.asarray(_levels(bits), jnp.float32)
+        # The level of each symbol: first the positive ones, then the negative ones.
+        both = np.concatenate([lloyd_max(bits), -lloyd_max(bits)])
+        levels = jnp.asarray(both, jnp.float32)
         largest = float(min(jnp.finfo(d).max for d in (spec.dtype, jnp.float32)))
 
         def decode(i: Array, flat: Array) -> Array:
@@ -259,8 +261,3 @@ def _narrow(scales: Array, draws: Array) -> Array:
 def _clip(x: Array, largest: float) -> Array:
     """x clipped to [-largest, largest]. NaN stays, unlike in XLA's minimum."""
     return jnp.where(x > largest, largest, jnp.where(x < -largest, -largest, x))
-
-
-def _levels(bits: int) -> np.ndarray:
-    """The level of each symbol: first the positive ones, then the negative ones."""
-    return np.concatenate([lloyd_max(bits), -lloyd_max(bits)])

@@ -68,7 +68,7 @@ def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
         again, factor, divisor = jax.lax.optimization_barrier((flat, factor, divisor))
         chances = jnp.abs(again).astype(jnp.float32) * factor / divisor
         seed = noise.seed_of(key)
-        # The words of the seeds (a, b) and (a, a) are independent, because b is random.
+        # The words of the seeds (a, b) and (a, a) are independent: only one has b.
         high, low = (
             noise.words(jnp.stack([seed[0], b]), flat.size) for b in seed[::-1]
         )

@@ -61,9 +61,6 @@ def dgc(
       Distributed Training, arXiv:1712.01887, 2018.
     """
 
-    def start(zeros: Tree, inner: State) -> DgcState:
-        return DgcState(PerWorker(zeros), PerWorker(zeros), inner)
-
     def average(gradient: Tree, state: DgcState, key: Array) -> Averaged:
         if clip is not None:
             limit = clip / math.sqrt(collectives.size(exchange.axis))
@@ -85,7 +82,7 @@ def dgc(
     return wrapped(
         name,
         exchange,
-        start,
+        lambda zeros, inner: DgcState(PerWorker(zeros), PerWorker(zeros), inner),
         average,
         keeps=True,
         momentum=momentum > 0,

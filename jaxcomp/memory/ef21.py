@@ -45,9 +45,6 @@ def ef21(name: str, exchange: Exchange, allow: bool = False) -> Exchange:
 def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
     """`ef21` with another name."""
 
-    def start(zeros: Tree, inner: State) -> Ef21State:
-        return Ef21State(PerWorker(zeros), zeros, inner)
-
     def average(gradient: Tree, state: Ef21State, key: Array) -> Averaged:
         distance = jax.tree.map(jnp.subtract, gradient, state.estimate.value)
         step = exchange.average(distance, state.exchange, key)
@@ -59,7 +56,7 @@ def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
     memory = wrapped(
         name,
         exchange,
-        start,
+        lambda zeros, inner: Ef21State(PerWorker(zeros), zeros, inner),
         average,
         keeps=True,
         allow=allow,

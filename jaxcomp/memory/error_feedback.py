@@ -46,9 +46,6 @@ def error_feedback(
       arXiv:1901.09847, 2019.
     """
 
-    def start(zeros: Tree, inner: State) -> FeedbackState:
-        return FeedbackState(PerWorker(zeros), inner)
-
     def average(gradient: Tree, state: FeedbackState, key: Array) -> Averaged:
         given = jax.tree.map(lambda g, e: g + decay * e, gradient, state.residual.value)
         step = exchange.average(given, state.exchange, key)
@@ -58,7 +55,7 @@ def error_feedback(
     return wrapped(
         name,
         exchange,
-        start,
+        lambda zeros, inner: FeedbackState(PerWorker(zeros), inner),
         average,
         keeps=True,
         held=lambda state: state.residual.value,

@@ -41,9 +41,6 @@ def local_momentum(
       Training with Distributed Lion, arXiv:2404.00438, 2024.
     """
 
-    def start(zeros: Tree, inner: State) -> MomentumState:
-        return MomentumState(PerWorker(zeros), inner)
-
     def average(gradient: Tree, state: MomentumState, key: Array) -> Averaged:
         old = state.momentum.value
         momentum = blended(old, gradient, beta)
@@ -54,7 +51,7 @@ def local_momentum(
     return wrapped(
         name,
         exchange,
-        start,
+        lambda zeros, inner: MomentumState(PerWorker(zeros), inner),
         average,
         keeps=False,
         momentum=beta > 0,

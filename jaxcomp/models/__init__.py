@@ -1,8 +1,8 @@
 """Image classifiers by name, as flax modules.
 
-Every model is called as `model(images, train)` with float images
-[batch, height, width, channels] and returns float32 logits
-[batch, num_classes]. Its variables are `params` and `batch_stats`.
+A model is called as `model(images, train)` with images [batch, height, width, channels]
+of a float type. It returns float32 logits [batch, num_classes]. Its variables are
+`params` and `batch_stats`.
 """
 
 import inspect
@@ -35,14 +35,14 @@ REGISTRY: dict[str, Callable[..., nn.Module]] = {
 
 
 def _keywords(factory: Callable[..., nn.Module]) -> list[str]:
-    # What a partial fixes is part of the name: resnet20 takes no depth. The
-    # last two belong to flax, which places a module in its parent.
+    # Arguments that a partial fixes are part of the name, so resnet20 takes no depth.
+    # flax adds the last two to every module.
     fixed = {*getattr(factory, "keywords", ()), "parent", "name"}
     return [key for key in inspect.signature(factory).parameters if key not in fixed]
 
 
 def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
-    """Returns the registered model `name`, without parameters yet.
+    """The registered model `name`, as a module without parameters.
 
     Args:
       name: a key of `REGISTRY`.
@@ -50,14 +50,15 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
       **kw: further fields of the model, such as `width` or `bn_axis`.
 
     Raises:
-      UserError: if a name, a field or the value of a field is not valid.
+      UserError: a name, a field or the value of a field is not valid.
 
-    >>> make("resnet20", shortcut="B").shortcut
-    'B'
-    >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-        ...
-    jaxcomp.errors.UserError: resnet9 has no keyword 'widht'. Did you mean 'width'? ...
+    Example:
+      >>> make("resnet20", shortcut="B").shortcut
+      'B'
+      >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+          ...
+      jaxcomp.errors.UserError: resnet9 has no keyword 'widht'. Did you mean ...
     """
     if name not in REGISTRY:
         raise UserError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")

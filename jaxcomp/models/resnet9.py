@@ -1,4 +1,4 @@
-"""The nine-layer residual network of the DAWNBench speed records."""
+"""ResNet9: the residual network of nine layers from the DAWNBench speed records."""
 
 import flax.linen as nn
 import jax
@@ -13,18 +13,18 @@ from jaxcomp.models._layers import (
     max_pool2,
 )
 
-# The head has no normalisation before it. The fixed factor keeps its logits
-# small at the learning rates that suit the convolutions.
+# The last layer has no normalisation before it. This factor keeps its logits small at
+# the learning rates that suit the convolutions.
 HEAD_SCALE = 0.125
 
 
 class ConvBNReLU(nn.Module):
-    """Convolution, batch normalisation and ReLU: relu(bn(conv3x3(x))).
+    """A convolution with batch normalisation and ReLU: relu(bn(conv3x3(x))).
 
     Args:
       features: number of output channels.
-      bn_axis: mapped axis of the batch statistics, or None.
-      dtype: type the convolution computes in.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of the convolution.
     """
 
     features: int
@@ -38,27 +38,30 @@ class ConvBNReLU(nn.Module):
 
 
 class ResNet9(nn.Module):
-    """DAWNBench ResNet9, with w = 64 in the original.
+    """ResNet9 as in the DAWNBench records; the original has w = 64.
 
-    prep(w), layer1(2w)-pool-residual, layer2(4w)-pool, layer3(8w)-pool-residual,
-    global max pool, bias-free dense, times 0.125. Each layer is
-    conv3x3-bn-relu and each residual is x + layer(layer(x)). The original ends
-    in a 4x4 max pool, which is the global one for images of 32x32.
+    The layers are prep(w), layer1(2w)-pool-residual, layer2(4w)-pool,
+    layer3(8w)-pool-residual, a global max pool, and a dense layer without bias, whose
+    output is multiplied by 0.125. Each layer is conv3x3-bn-relu, and each residual is
+    x + layer(layer(x)). The original has a 4x4 max pool at the end, which is the same
+    as the global one for images of 32x32.
 
     Args:
       num_classes: number of logits.
-      width: w, channels of the first layer.
-      bn_axis: mapped axis of the batch statistics, or None.
-      dtype: type the convolutions compute in; the logits are float32.
+      width: w, number of channels of the first layer.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of the convolutions; the logits are float32.
 
-    >>> model = ResNet9()
-    >>> images = jnp.zeros((2, 32, 32, 3))
-    >>> init = jax.eval_shape(lambda k: model.init(k, images, False), jax.random.key(0))
-    >>> sum(p.size for p in jax.tree.leaves(init["params"]))
-    6573120
+    Example:
+      >>> model = ResNet9()
+      >>> images = jnp.zeros((2, 32, 32, 3))
+      >>> key = jax.random.key(0)
+      >>> init = jax.eval_shape(lambda k: model.init(k, images, False), key)
+      >>> sum(p.size for p in jax.tree.leaves(init["params"]))
+      6573120
 
-    D. Page, "How to Train Your ResNet",
-    https://github.com/davidcpage/cifar10-fast, 2018.
+    References:
+      Page, How to Train Your ResNet, https://github.com/davidcpage/cifar10-fast, 2018.
     """
 
     num_classes: int = 10
@@ -72,7 +75,7 @@ class ResNet9(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        # Three 2x2 pools leave a single pixel of 8x8.
+        # The three 2x2 pools need images of at least 8x8.
         check_images(images, min_size=8)
 
         def layer(x: jax.Array, factor: int, name: str) -> jax.Array:

@@ -1,4 +1,4 @@
-"""The residual networks that He et al. trained on CIFAR-10."""
+"""ResNet-20, ResNet-32 and so on: the residual networks of He et al. for CIFAR-10."""
 
 import flax.linen as nn
 import jax
@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxcomp.errors import UserError
 from jaxcomp.models._layers import (
     batch_norm,
-    blocks_per_stage,
+    blocks,
     check_images,
     check_positive,
     conv,
@@ -18,17 +18,18 @@ SHORTCUTS = ("A", "B")
 
 
 def shortcut_a(x: jax.Array, features: int, stride: int) -> jax.Array:
-    """Returns `x` subsampled in space and zero-padded in channels.
+    """x subsampled in space, with channels of zeros added on both sides.
 
     out[:, i, j] = [0, x[:, stride * i, stride * j], 0]
 
     Args:
       x: input [batch, height, width, channels].
-      features: number of output channels, at least that of `x`.
+      features: number of output channels, at least as many as `x` has.
       stride: step in both directions.
 
-    >>> shortcut_a(jnp.ones((1, 2, 2, 2)), features=4, stride=2).tolist()
-    [[[[0.0, 1.0, 1.0, 0.0]]]]
+    Example:
+      >>> shortcut_a(jnp.ones((1, 2, 2, 2)), features=4, stride=2).tolist()
+      [[[[0.0, 1.0, 1.0, 0.0]]]]
     """
     extra = features - x.shape[-1]
     before = extra // 2
@@ -37,16 +38,16 @@ def shortcut_a(x: jax.Array, features: int, stride: int) -> jax.Array:
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions with a residual connection.
+    """A residual block of two 3x3 convolutions.
 
     out = relu(shortcut(x) + bn(conv(relu(bn(conv(x))))))
 
     Args:
       features: number of output channels.
       stride: step of the first convolution and of the shortcut.
-      shortcut: "A" or "B", used where the shape changes.
-      bn_axis: mapped axis of the batch statistics, or None.
-      dtype: type the convolutions compute in.
+      shortcut: "A" or "B"; it is used if the shape changes.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of the convolutions.
     """
 
     features: int
@@ -73,27 +74,30 @@ class BasicBlock(nn.Module):
 
 
 class ResNetCifar(nn.Module):
-    """CIFAR ResNet of depth 6n+2.
+    """A ResNet for CIFAR of depth 6n+2.
 
-    conv3x3(16), then n basic blocks each with 16, 32 and 64 channels (stride 2
-    on entering the last two stages), global average pool, dense.
+    The layers are conv3x3(16), n basic blocks each with 16, 32 and 64 channels, a
+    global average pool and a dense layer. The first blocks with 32 and with 64 channels
+    have stride 2.
 
     Args:
       num_classes: number of logits.
       depth: number of weighted layers, 6n+2.
-      shortcut: "A" pads the channels with zeros and has no parameters; "B" is
-        a 1x1 convolution with batch normalisation.
-      bn_axis: mapped axis of the batch statistics, or None.
-      dtype: type the convolutions compute in; the logits are float32.
+      shortcut: "A" adds channels of zeros and has no parameters; "B" is a 1x1
+        convolution with batch normalisation.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of the convolutions; the logits are float32.
 
-    >>> model = ResNetCifar(depth=20)
-    >>> images = jnp.zeros((2, 32, 32, 3))
-    >>> init = jax.eval_shape(lambda k: model.init(k, images, False), jax.random.key(0))
-    >>> sum(p.size for p in jax.tree.leaves(init["params"]))
-    269722
+    Example:
+      >>> model = ResNetCifar(depth=20)
+      >>> images = jnp.zeros((2, 32, 32, 3))
+      >>> key = jax.random.key(0)
+      >>> init = jax.eval_shape(lambda k: model.init(k, images, False), key)
+      >>> sum(p.size for p in jax.tree.leaves(init["params"]))
+      269722
 
-    K. He, X. Zhang, S. Ren, J. Sun, "Deep Residual Learning for Image
-    Recognition", https://arxiv.org/abs/1512.03385, 2015.
+    References:
+      He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385, 2015.
     """
 
     num_classes: int = 10
@@ -105,7 +109,7 @@ class ResNetCifar(nn.Module):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(num_classes=self.num_classes)
-        blocks_per_stage(self.depth, offset=2)
+        blocks(self.depth, offset=2)  # refuses a depth that is not valid
         if self.shortcut not in SHORTCUTS:
             raise UserError(
                 f"shortcut={self.shortcut!r} is not valid; valid: {SHORTCUTS}"
@@ -116,14 +120,8 @@ class ResNetCifar(nn.Module):
         check_images(images)
         x = conv(16, dtype=self.dtype)(images)
         x = nn.relu(batch_norm(x, train, self.bn_axis))
-        for stage, features in enumerate((16, 32, 64)):
-            for block in range(blocks_per_stage(self.depth, offset=2)):
-                x = BasicBlock(
-                    features,
-                    stride=2 if stage > 0 and block == 0 else 1,
-                    shortcut=self.shortcut,
-                    bn_axis=self.bn_axis,
-                    dtype=self.dtype,
-                    name=f"stage{stage + 1}_block{block + 1}",
-                )(x, train)
+        for block in blocks(self.depth, offset=2):
+            x = BasicBlock(
+                **block, shortcut=self.shortcut, bn_axis=self.bn_axis, dtype=self.dtype
+            )(x, train)
         return nn.Dense(self.num_classes)(jnp.mean(x, axis=(1, 2)))

@@ -1,4 +1,4 @@
-"""A convnet of a few thousand parameters that compiles in about a second."""
+"""A convolutional network of a few thousand parameters, which compiles quickly."""
 
 import flax.linen as nn
 import jax
@@ -9,22 +9,23 @@ from jaxcomp.models._layers import batch_norm, check_images, check_positive, con
 
 
 class Tiny(nn.Module):
-    """Small convnet for tests and demonstrations; not from a paper.
+    """A small convolutional network for tests and demonstrations.
 
-    Three times conv3x3-bn-relu with w, 2w and 2w channels and strides 1, 2 and
-    2, global average pool, dense.
+    The layers are three times conv3x3-bn-relu with w, 2w and 2w channels and the
+    strides 1, 2 and 2, a global average pool and a dense layer.
 
     Args:
       num_classes: number of logits.
-      width: w, channels of the first layer.
-      bn_axis: mapped axis of the batch statistics, or None.
-      dtype: type the convolutions compute in; the logits are float32.
+      width: w, number of channels of the first layer.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of the convolutions; the logits are float32.
 
-    >>> images = jnp.zeros((2, 8, 8, 1))
-    >>> key = jax.random.key(0)
-    >>> init = jax.eval_shape(lambda k: Tiny().init(k, images, False), key)
-    >>> sum(p.size for p in jax.tree.leaves(init["params"]))
-    3778
+    Example:
+      >>> images = jnp.zeros((2, 8, 8, 1))
+      >>> key = jax.random.key(0)
+      >>> init = jax.eval_shape(lambda k: Tiny().init(k, images, False), key)
+      >>> sum(p.size for p in jax.tree.leaves(init["params"]))
+      3778
     """
 
     num_classes: int = 10

@@ -1,11 +1,11 @@
-"""Whole optimisers whose workers exchange something compressed, for any optax chain.
+"""Optimisers for any optax chain whose workers exchange compressed updates.
 
     tx = optax.chain(optax.clip_by_global_norm(1.0), signum(1e-3, exchange, seed=0))
 
-Each is plain optax around an exchange without a memory: it puts its own momentum and
-its own memory there. Map the step with `jaxcomp.pmap` or `jaxcomp.shard_map`. Where the
-mean is taken outside the chain, by `jaxcomp.pmean`, `add_decayed_momentum` and
-`scale_by_one_bit_adam` are what stands in the chain after it.
+Each of them is an optax transformation. It takes an exchange without a memory and adds
+the momentum and the memory of its method. The step has to be mapped by `jaxcomp.pmap`
+or `jaxcomp.shard_map`. If gradients are averaged before the chain, by `jaxcomp.pmean`,
+the chain needs only `add_decayed_momentum` or `scale_by_one_bit_adam`.
 """
 
 from jaxcomp.optimizers._common import scale_by_rate

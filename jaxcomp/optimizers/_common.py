@@ -1,4 +1,4 @@
-"""What every optimiser here needs: a bare exchange, and a link that makes the step."""
+"""What all optimisers of this folder share: their exchange and their last links."""
 
 from typing import Any
 
@@ -10,17 +10,21 @@ from jaxcomp.base import Clock, Exchange, Tree, ticked
 from jaxcomp.errors import UserError
 from jaxcomp.transform import distributed
 
-__all__ = ["Rate", "check_bare", "decay_by", "scale_by_rate", "step_along"]
+__all__ = ["Rate", "check_bare", "decay_by", "scale_by_rate", "sgd_with"]
 
 Rate = float | optax.Schedule
 
 
 def check_bare(exchange: Exchange, name: str) -> None:
-    """Refuse an exchange that brings a memory: the optimiser has its own.
+    """Refuse an exchange that has a memory, because the optimiser adds its own.
 
     Args:
       exchange: from `make_exchange`.
-      name: of the optimiser.
+      name: name of the optimiser.
+
+    Raises:
+      TypeError: this is not an exchange.
+      UserError: the exchange has a memory.
     """
     if not isinstance(exchange, Exchange):
         message = f"{name} takes an Exchange from make_exchange, not {exchange!r}"
@@ -34,13 +38,13 @@ def check_bare(exchange: Exchange, name: str) -> None:
 
 
 def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
-    """Take a step against the update, as long as the rate at the run's step says.
+    """Multiply updates by minus the learning rate of the run's current step.
 
-    optax counts the steps that it is asked for; where one is not applied its count
-    stands still, and it would follow another schedule than the rest of the run.
+    `optax.scale_by_learning_rate` counts only the steps that are applied. If some are
+    skipped, it follows another schedule than the rest of the run.
 
     Args:
-      rate: a number, or a schedule: from the number of the step to a number.
+      rate: a number, or a schedule: number of the step -> learning rate.
 
     Example:
       >>> link = scale_by_rate(lambda step: 0.5**step)
@@ -63,14 +67,14 @@ def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
 
 
 def decay_by(weight_decay: float) -> optax.GradientTransformation:
-    """Add the decay of weights; without any, `update` needs no params."""
+    """Add decayed weights to the updates; a decay of 0 needs no parameters."""
     return optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity()
 
 
-def step_along(
+def sgd_with(
     exchange: Exchange, learning_rate: Rate, weight_decay: float, seed: int | None
 ) -> optax.GradientTransformationExtraArgs:
-    """w <- w - rate (what the exchange answers + weight_decay w)."""
+    """The optimiser w <- w - rate (mean of the exchange + weight_decay w)."""
     return optax.chain(
         distributed(exchange, seed),
         decay_by(weight_decay),

@@ -1,4 +1,4 @@
-"""Deep Gradient Compression: momentum SGD of which a small part is sent."""
+"""Deep Gradient Compression: SGD with momentum that sends few elements."""
 
 from typing import Any
 
@@ -24,22 +24,22 @@ def dgc_sgd(
     weight_decay: float = 0.0,
     seed: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """SGD whose momentum is local, and which keeps velocity that was not sent.
+    """SGD with local momentum, which keeps the velocities that were not sent.
 
         u <- m u + g,  v <- v + u,  c = C(v),  v <- v - c,  u <- 0 where c is not
         b <- m b + weight_decay w,  w <- w - rate (mean c + b)
 
-    g is a worker's gradient, u and v are its own, b is everybody's. If C loses nothing,
-    this is SGD with momentum.
+    g is the gradient, u the momentum and v the velocity of one worker; b is the same on
+    all workers. If C loses nothing, this is SGD with momentum.
 
     Args:
       learning_rate: a number or a schedule.
-      exchange: without a memory; the paper's C is `dgc_top_k`.
+      exchange: an exchange without a memory; the paper's C is `dgc_top_k`.
       momentum: m, in [0, 1).
-      nesterov: whether the momentum is Nesterov's.
-      masking: whether u is cleared where something was sent.
-      clip: the local gradient is clipped to a norm of clip / sqrt(workers).
-      weight_decay: goes through a momentum, but not through the exchange.
+      nesterov: whether Nesterov momentum is used.
+      masking: whether u is cleared for the elements that were sent.
+      clip: clip each worker's gradient to a norm of clip / sqrt(workers).
+      weight_decay: added after the exchange, with a momentum of its own.
       seed: as in `jaxcomp.distributed`.
 
     Example:
@@ -69,16 +69,16 @@ def dgc_sgd(
 def add_decayed_momentum(
     weight_decay: float, momentum: float = 0.9, nesterov: bool = False
 ) -> optax.GradientTransformation:
-    """Add a momentum that sees the weight decay and nothing else.
+    """Add weight decay that has a momentum of its own.
 
-    b <- m b + weight_decay w, step = update + b. What memory `dgc` answers carries the
-    momentum already, and weight decay needs no sending: it is the same on every worker.
-    Together both give what SGD with momentum gives to their sum.
+    b <- m b + weight_decay w, step = update + b. The mean that memory `dgc` returns
+    already has the momentum of the gradients. Weight decay is the same on all workers,
+    so it is not sent. The sum is the step that SGD with momentum would take.
 
     Args:
       weight_decay: factor on the weights.
-      momentum: m, that of the memory.
-      nesterov: step = update + m b + weight_decay w.
+      momentum: m, the momentum of the memory.
+      nesterov: use Nesterov momentum: step = update + m b + weight_decay w.
 
     Example:
       >>> link = add_decayed_momentum(0.5)
@@ -89,15 +89,16 @@ def add_decayed_momentum(
       Array([1.95], dtype=float32)
     """
 
+    def pushed(buffer: Tree, decay: Tree) -> Tree:
+        return jax.tree.map(lambda b, d: momentum * b + d, buffer, decay)
+
     def init(params: Tree) -> Tree:
         return jax.tree.map(jnp.zeros_like, params)
 
     def update(updates: Tree, state: Tree, params: Any = None) -> tuple[Tree, Tree]:
         decay = jax.tree.map(lambda w: weight_decay * w, params)
-        buffer = jax.tree.map(lambda b, d: momentum * b + d, state, decay)
-        step = buffer
-        if nesterov:
-            step = jax.tree.map(lambda b, d: momentum * b + d, buffer, decay)
+        buffer = pushed(state, decay)
+        step = pushed(buffer, decay) if nesterov else buffer
         return jax.tree.map(jnp.add, updates, step), buffer
 
     return optax.GradientTransformation(init, update)

@@ -1,10 +1,10 @@
-"""EF-SignSGD: signs with a scale, and an error that is sent later."""
+"""EF-SignSGD: SGD that sends signs with a scale, with error feedback."""
 
 import optax
 
 from jaxcomp.base import Exchange
 from jaxcomp.memory import error_feedback
-from jaxcomp.optimizers._common import Rate, check_bare, step_along
+from jaxcomp.optimizers._common import Rate, check_bare, sgd_with
 
 __all__ = ["ef_signsgd"]
 
@@ -15,17 +15,17 @@ def ef_signsgd(
     weight_decay: float = 0.0,
     seed: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """SGD on compressed gradients, each of which brings what the last one left out.
+    """SGD on compressed gradients with error feedback.
 
         p = g + e,  c = C(p),  e <- p - c,  w <- w - rate (mean c + weight_decay w)
 
-    g is a worker's gradient and e its own. The paper's e holds the rate; with a rate
-    that stays, both are the same.
+    g is the gradient and e the residual of one worker. In the paper e is multiplied by
+    the learning rate, which is the same if the rate is constant.
 
     Args:
       learning_rate: a number or a schedule.
-      exchange: without a memory; the paper's C is `sign`.
-      weight_decay: added after the exchange, where it costs no bits.
+      exchange: an exchange without a memory; the paper's C is `sign`.
+      weight_decay: added after the exchange, because it is the same on all workers.
       seed: as in `jaxcomp.distributed`.
 
     Example:
@@ -43,4 +43,4 @@ def ef_signsgd(
       Schemes, arXiv:1901.09847, 2019.
     """
     check_bare(exchange, "ef_signsgd")
-    return step_along(error_feedback(exchange), learning_rate, weight_decay, seed)
+    return sgd_with(error_feedback(exchange), learning_rate, weight_decay, seed)

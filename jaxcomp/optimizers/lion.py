@@ -1,10 +1,10 @@
-"""Distributed Lion: workers vote on the sign of a blend of momentum and gradient."""
+"""Distributed Lion: workers vote on the signs of their Lion updates."""
 
 import optax
 
 from jaxcomp.base import Exchange
 from jaxcomp.memory import local_momentum
-from jaxcomp.optimizers._common import Rate, check_bare, step_along
+from jaxcomp.optimizers._common import Rate, check_bare, sgd_with
 
 __all__ = ["lion"]
 
@@ -17,20 +17,21 @@ def lion(
     weight_decay: float = 0.0,
     seed: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Lion, of whose updates one bit for each coordinate crosses the workers.
+    """Lion that sends one bit for each element of its update.
 
         c = b1 m + (1 - b1) g,  m <- b2 m + (1 - b2) g
         w <- w - rate (vote of sign(c) + weight_decay w)
 
-    g is a worker's gradient and m its own. With one worker it is `optax.lion`.
+    g is the gradient and m the momentum of one worker. With one worker this is the same
+    as `optax.lion`.
 
     Args:
       learning_rate: a number or a schedule.
-      exchange: without a memory: `majority_vote`, or `gather` of plain signs, which
-        takes their mean. Both are in the paper.
-      b1: weight of the old momentum in what is sent, in [0, 1].
-      b2: factor on the old momentum, in [0, 1].
-      weight_decay: added after the vote, where it costs no bits.
+      exchange: an exchange without a memory: `majority_vote`, or `gather` of signs
+        without a scale, which takes their mean. The paper has both.
+      b1: factor on the old momentum in what is sent, in [0, 1].
+      b2: factor on the old momentum in the new one, in [0, 1].
+      weight_decay: added after the vote, because it is the same on all workers.
       seed: as in `jaxcomp.distributed`.
 
     Example:
@@ -50,4 +51,4 @@ def lion(
     """
     check_bare(exchange, "lion")
     momentum = local_momentum(exchange, beta=b2, blend=b1)
-    return step_along(momentum, learning_rate, weight_decay, seed)
+    return sgd_with(momentum, learning_rate, weight_decay, seed)

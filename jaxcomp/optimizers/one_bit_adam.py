@@ -1,4 +1,4 @@
-"""1-bit Adam: what is compressed is the momentum; the variance stands still."""
+"""1-bit Adam: Adam that compresses the momentum while the variance is frozen."""
 
 from typing import Any, NamedTuple
 
@@ -27,25 +27,26 @@ def one_bit_adam(
     weight_decay: float = 0.0,
     seed: int | None = None,
 ) -> optax.GradientTransformationExtraArgs:
-    """Adam in dense first steps; then its momentum is compressed, its variance frozen.
+    """Adam whose momentum is compressed and whose variance is frozen after some steps.
 
         p = b1 m + (1 - b1) g + e,  c = C(p),  e <- p - c,  m <- mean c
-        v <- b2 v + (1 - b2) (mean g)^2 in the dense steps, whose C loses nothing
+        v <- b2 v + (1 - b2) (mean g)^2 in the dense steps, where C loses nothing
         w <- w - rate (m / (sqrt(v) + eps) + weight_decay w)
 
-    g is a worker's gradient and e its own; m and v are everybody's, and are divided by
-    1 - b^t as in Adam. The compiled step holds both ways and takes one of them:
-    `jaxcomp.wire.collective_bytes` counts both.
+    g is the gradient and e the residual of one worker; m and v are the same on all
+    workers, and their biases are corrected as in Adam. The compiled step contains both
+    the dense and the compressed exchange, and `jaxcomp.wire.collective_bytes` counts
+    both.
 
     Args:
       learning_rate: a number or a schedule.
-      exchange: without a memory; the paper's C is `sign`, its exchange `two_phase`.
-      dense_steps: first steps, at which everything is sent; in the paper some 15 to
-        25 % of the run.
+      exchange: an exchange without a memory; the paper has `two_phase` with `sign`.
+      dense_steps: number of first steps in which everything is sent; in the paper about
+        15 to 25 % of the run.
       b1: factor on the old momentum, in [0, 1).
       b2: factor on the old variance, in [0, 1).
-      eps: added to its root.
-      weight_decay: decoupled, as in AdamW.
+      eps: added to the root of the variance.
+      weight_decay: decoupled weight decay, as in AdamW.
       seed: as in `jaxcomp.distributed`.
 
     Example:
@@ -91,32 +92,33 @@ class OneBitAdamState(NamedTuple):
     """State of `scale_by_one_bit_adam`."""
 
     clock: Clock
-    momentum: Tree  # what arrived last
+    momentum: Tree  # of the last step
     variance: Tree
-    arrived: Array  # [] int32: momenta so far
-    learnt: Array  # [] int32: gradients that the variance has seen
+    arrived: Array  # [] int32: number of momenta so far
+    learnt: Array  # [] int32: number of gradients in the variance
 
 
 def scale_by_one_bit_adam(
     dense_steps: int, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
 ) -> optax.GradientTransformation:
-    """Divide the momentum that memory `shared_momentum` makes by a variance.
+    """Divide the momentum from memory `shared_momentum` by the root of a variance.
 
-    In the dense first steps the gradient follows from two momenta, g = (m - b1 m') /
-    (1 - b1), and the variance from it as in Adam. Then it is frozen: a compressed
-    gradient has no use for it. It learns nothing from a dense step that is not applied;
-    if none of them is, no later step is finite.
+    In the dense first steps the gradient is computed from two successive momenta,
+    g = (m - b1 m') / (1 - b1), and the variance from the gradient as in Adam. After
+    these steps the variance is frozen, because a compressed gradient would distort it.
+    A dense step that is not applied does not change the variance. If no dense step is
+    applied, the variance stays zero and later steps are not finite.
 
     Args:
-      dense_steps: number of the first steps, at which everything was sent.
-      b1: the `beta` of the memory.
+      dense_steps: number of first steps in which everything was sent.
+      b1: `beta` of the memory.
       b2: factor on the old variance.
-      eps: added to its root.
+      eps: added to the root of the variance.
 
     Example:
       >>> link = scale_by_one_bit_adam(dense_steps=100)
       >>> state = link.init(jnp.zeros(2))
-      >>> momentum = 0.1 * jnp.array([2.5, -0.5])  # of the first gradient
+      >>> momentum = 0.1 * jnp.array([2.5, -0.5])  # after one gradient
       >>> link.update(momentum, state)[0].round(3)
       Array([ 1., -1.], dtype=float32)
     """
@@ -132,8 +134,8 @@ def scale_by_one_bit_adam(
 
     def init(params: Tree) -> OneBitAdamState:
         zeros = jax.tree.map(jnp.zeros_like, params)
-        none = jnp.int32(0)
-        return OneBitAdamState(Clock(none), zeros, zeros, arrived=none, learnt=none)
+        zero = jnp.int32(0)
+        return OneBitAdamState(Clock(zero), zeros, zeros, arrived=zero, learnt=zero)
 
     def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
         learns = state.clock.step < dense_steps
@@ -144,7 +146,7 @@ def scale_by_one_bit_adam(
             return jnp.where(learns, b2 * v + (1 - b2) * jnp.square(gradient), v)
 
         variance = jax.tree.map(new_variance, state.variance, updates, state.momentum)
-        # What the zeros at the start take from both running means.
+        # Adam's bias corrections, as both running means start with zeros.
         m_share = 1 - b1 ** arrived.astype(jnp.float32)
         v_share = 1 - b2 ** learnt.astype(jnp.float32)
 

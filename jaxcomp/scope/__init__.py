@@ -1,8 +1,9 @@
-"""Scopes lift a compressor from arrays to trees: what is compressed as one vector.
+"""Scopes decide which tensors of a tree are compressed together as one vector.
 
-A scope is a plan: it puts the tensors of a tree into groups, each with a compressor. A
-group of one keeps the tensor's shape; a larger group is joined into one vector. `lift`
-turns a plan into a `Compressor` of trees with the same facts and laws.
+A scope makes a plan from a compressor. The plan divides the tensors of a tree into
+groups and gives each group a compressor. A single tensor keeps its shape; the tensors
+of a larger group are joined into one vector. `lift` turns a plan into a `Compressor` of
+trees, with the same facts and laws.
 """
 
 from jaxcomp.scope.lift import lift

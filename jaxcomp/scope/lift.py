@@ -1,4 +1,4 @@
-"""Lift: from a plan and a compressor of arrays to a compressor of trees."""
+"""Lift: turn a plan and a compressor of arrays into a compressor of trees."""
 
 import jax
 import jax.numpy as jnp
@@ -17,8 +17,8 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
 
     Args:
       scope: spec string such as "only_large(min_size=1000)", or a `Plan`.
-      compressor: a compressor of arrays, or its spec string; a ready `Plan` has its
-        own.
+      compressor: a compressor of arrays, or its spec string. A `Plan` already has its
+        compressors and ignores it.
 
     Returns:
       A `Compressor` whose x, x_hat and spec are trees, and whose payload is a tuple
@@ -33,8 +33,12 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
     """
     plan = make_plan(scope, compressor)
 
+    def vectors(spec: Spec) -> list[tuple[Compressor, Spec]]:
+        """For each group its compressor and the spec of its vector."""
+        return [(g.compressor, joined_spec(g)) for g in groups_of(plan, spec)]
+
     def init(spec: Spec) -> State:
-        return tuple(g.compressor.init(joined_spec(g)) for g in groups_of(plan, spec))
+        return tuple(c.init(vector) for c, vector in vectors(spec))
 
     def compress(tree: Tree, state: State, key: Array) -> tuple[Payload, State]:
         groups, payloads, states = groups_of(plan, tree), [], []
@@ -64,18 +68,15 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         return to_tree(arrays, groups, wide_spec(spec))
 
     def ideal_bits(spec: Spec) -> float:
-        groups = groups_of(plan, spec)
-        return sum((g.compressor.ideal_bits(joined_spec(g)) for g in groups), 0.0)
+        return sum((c.ideal_bits(vector) for c, vector in vectors(spec)), 0.0)
 
     def contraction(spec: Spec) -> float | None:
-        groups = groups_of(plan, spec)
-        deltas = [g.compressor.contraction(joined_spec(g)) for g in groups]
+        deltas = [c.contraction(vector) for c, vector in vectors(spec)]
         known = [delta for delta in deltas if delta is not None]
         return min(known, default=1.0) if len(known) == len(deltas) else None
 
     def support(spec: Spec) -> int:
-        groups = groups_of(plan, spec)
-        return sum(g.compressor.support(joined_spec(g)) for g in groups)
+        return sum(c.support(vector) for c, vector in vectors(spec))
 
     return Compressor(
         name=plan.title,
@@ -94,7 +95,7 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
 
 
 def _figures(plan: Plan) -> tuple[Figure, ...]:
-    """Each figure of any of the plan's compressors, summed over the groups."""
+    """The figures of all compressors of a plan, each summed over the groups."""
 
     def total(name: str) -> Figure:
         def of(payloads: Payload, spec: Spec) -> Array:

@@ -1,6 +1,7 @@
-"""Plans: which tensors of a tree are compressed as one vector, and how.
+"""Plans: which tensors of a tree are compressed as one vector, and by which method.
 
-No plan names a method, except that small tensors may go dense.
+A plan works with every compressor. The only one that it names itself is `none`, with
+which small tensors are sent as they are.
 """
 
 import fnmatch
@@ -32,26 +33,26 @@ __all__ = [
 
 
 class Leaf(NamedTuple):
-    """One tensor of the tree, as a plan sees it."""
+    """What a plan knows of a tensor of the tree."""
 
     path: str  # such as "Conv_0/kernel"
     spec: jax.ShapeDtypeStruct
-    place: int  # position among all leaves of the tree
+    place: int  # its number among all leaves of the tree
 
 
 class Group(NamedTuple):
-    """Tensors that are compressed as one vector, and how."""
+    """Tensors that are compressed as one vector, and their compressor."""
 
     leaves: tuple[Leaf, ...]
     compressor: Compressor
 
 
 class Plan(NamedTuple):
-    """How a tree is cut into groups."""
+    """How the tensors of a tree are divided into groups."""
 
-    title: str  # of scope and method
+    title: str  # names the scope and the compressor
     groups: Callable[[Sequence[Leaf]], list[Group]]
-    compressors: tuple[Compressor, ...]  # all that may occur, for the facts
+    compressors: tuple[Compressor, ...]  # all that may occur; a plan has their facts
 
 
 def per_leaf(compressor: Compressor) -> Plan:
@@ -64,7 +65,7 @@ def per_leaf(compressor: Compressor) -> Plan:
 
 
 def whole_tree(compressor: Compressor) -> Plan:
-    """Join all tensors into one vector: one threshold, norm or scale for the model."""
+    """Join all tensors into one vector, which then has one threshold, norm or scale."""
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         return [Group(tuple(leaves), compressor)] if leaves else []
@@ -74,11 +75,12 @@ def whole_tree(compressor: Compressor) -> Plan:
 
 @method("bytes", given=1)
 def bucketed(name: str, compressor: Compressor, bytes: Count = 25_000_000) -> Plan:
-    """Join neighbouring tensors into vectors of at most `bytes`; a tensor is not cut.
+    """Join neighbouring tensors into vectors, which are called buckets.
 
     Args:
-      compressor: applied to every bucket.
-      bytes: upper limit of a bucket; a larger tensor has a bucket of its own.
+      compressor: compresses every bucket.
+      bytes: largest size of a bucket. A larger tensor is not divided; it has a bucket
+        of its own.
     """
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
@@ -101,13 +103,14 @@ def only_large(
     min_size: Annotated[int, Range(least=0)] = 1024,
     scope: Annotated[str | Call, Shown(lambda scope, _: str(scope))] = "per_leaf",
 ) -> Plan:
-    """Send tensors of fewer than `min_size` elements dense, in the same message.
+    """Send tensors of fewer than `min_size` elements as they are.
 
-    Biases and norms are a thousandth of the bytes and the first to suffer.
+    Biases and the parameters of normalisation layers are a thousandth of the bytes, and
+    training is sensitive to errors in them.
 
     Args:
-      compressor: applied to the large tensors.
-      min_size: elements from which on a tensor is large.
+      compressor: compresses the large tensors.
+      min_size: smallest number of elements of a large tensor.
       scope: the scope of the large tensors.
     """
     inner = build(scope, REGISTRY, "scope", compressor)
@@ -125,7 +128,7 @@ def only_large(
 def _methods_of(
     rules: Sequence[tuple[str, str]],
 ) -> list[tuple[str, Callable[[Leaf], bool], Compressor]]:
-    """Pattern, what fits it, and the method, of each rule of `policy`."""
+    """For each rule of `policy` its pattern, a test of leaves, and its method."""
     for rule in rules:
         if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
             message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
@@ -143,16 +146,16 @@ def policy(
     compressor: Compressor,
     rules: Annotated[Sequence[tuple[str, str]], Shown(_shown_rules)] = (),
 ) -> Plan:
-    """Choose for each tensor by its path, size and rank; the first rule that fits.
+    """Choose a method for each tensor by its path, its size and its number of axes.
 
-    What no rule fits goes dense if it has fewer than two axes, as biases and norms
-    have, and is compressed as the rest otherwise.
+    The first rule whose pattern fits the tensor decides. If no rule fits, a tensor with
+    fewer than two axes, such as a bias, is sent as it is, and others are compressed.
 
     Args:
-      compressor: for tensors of two axes and more that no rule fits.
+      compressor: for tensors with two or more axes that no rule fits.
       rules: pairs (pattern, method). A pattern is a path with wildcards ("*/bias",
-        "Dense*"), or a comparison of `size` or `ndim` ("size<1000", "ndim>=2"), or
-        several of these joined by "&". A method is the spec of a compressor.
+        "Dense*"), a comparison of `size` or `ndim` ("size<1000", "ndim>=2"), or several
+        of these joined by "&". A method is the spec of a compressor.
 
     Example:
       >>> plan = policy(make("sign"), rules=[("Dense*&ndim>=2", "qsgd(levels=7)")])
@@ -160,20 +163,20 @@ def policy(
       >>> plan.groups([leaf])[0].compressor.name
       'qsgd(levels=7, bucket=512)'
     """
-    chosen = _methods_of(rules)
+    methods = _methods_of(rules)
     dense = make("none")
 
     def method_for(leaf: Leaf) -> Compressor:
-        for _, fits, own in chosen:
+        for _, fits, chosen in methods:
             if fits(leaf):
-                return own
+                return chosen
         return compressor if len(leaf.spec.shape) > 1 else dense
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
         return [Group((leaf,), method_for(leaf)) for leaf in leaves]
 
-    methods = tuple(own for _, _, own in chosen)
-    return Plan(f"{name}: {compressor.name}", groups, (compressor, dense, *methods))
+    compressors = (compressor, dense, *(chosen for _, _, chosen in methods))
+    return Plan(f"{name}: {compressor.name}", groups, compressors)
 
 
 REGISTRY: dict[str, Callable[..., Plan]] = {
@@ -186,7 +189,11 @@ REGISTRY: dict[str, Callable[..., Plan]] = {
 
 
 def make_plan(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Plan:
-    """The plan that a scope makes of a compressor; a ready plan has its own.
+    """The plan that a scope makes from a compressor.
+
+    Args:
+      scope: spec string, parsed spec, or a plan, which is returned as it is.
+      compressor: a compressor of arrays, or its spec string.
 
     Example:
       >>> make_plan("whole_tree", "sign").title
@@ -207,35 +214,31 @@ _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
 
 
 def _predicate(pattern: str) -> Callable[[Leaf], bool]:
-    """Whether a leaf fits a pattern of `policy`."""
+    """The test whether a leaf fits a pattern of `policy`."""
     tests = [_test(part.strip()) for part in pattern.split("&")]
     return lambda leaf: all(test(leaf) for test in tests)
 
 
 def _test(part: str) -> Callable[[Leaf], bool]:
+    """The test for one part of a pattern, a path or a comparison."""
     comparison = re.fullmatch(r"(\w+)\s*(<=|>=|==|<|>)\s*([\d_]+)", part)
     if comparison is None:
         if not part or re.search(r"[<>=]", part):
-            message = (
-                f"not a pattern: {part!r}. Write '*/bias', 'size<1000' or 'ndim>=2'"
-            )
-            raise SpecError(message)
+            hint = "Write '*/bias', 'size<1000' or 'ndim>=2'"
+            raise SpecError(f"not a pattern: {part!r}. {hint}")
         return lambda leaf: fnmatch.fnmatchcase(leaf.path, part)
     name, sign, number = comparison.groups()
-    figures: dict[str, Callable[[Leaf], int]] = {
-        "ndim": lambda leaf: len(leaf.spec.shape),
-        "size": lambda leaf: leaf.spec.size,
-    }
-    if name not in figures:
+    properties = ("ndim", "size")  # of a spec
+    if name not in properties:
         raise SpecError(
-            f"unknown figure {name!r} in {part!r}. {suggest(name, figures)}"
+            f"unknown figure {name!r} in {part!r}. {suggest(name, properties)}"
         )
-    figure, compare, limit = figures[name], _COMPARISONS[sign], int(number)
-    return lambda leaf: compare(figure(leaf), limit)
+    compare, limit = _COMPARISONS[sign], int(number)
+    return lambda leaf: compare(getattr(leaf.spec, name), limit)
 
 
 def joined_spec(group: Group) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of the vector that a group is compressed as."""
+    """Shape and dtype of the array that a group is compressed as."""
     if len(group.leaves) == 1:
         return group.leaves[0].spec
     dtype = joint_dtype([g.spec.dtype for g in group.leaves])

@@ -1,4 +1,4 @@
-"""A tree as the vectors that a plan compresses, and back."""
+"""Conversion of a tree to the vectors that a plan compresses, and back."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,14 +14,14 @@ __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 
 
 def groups_of(plan: Plan, tree: Tree) -> list[Group]:
-    """The plan's groups for a tree; tensors without elements are in none."""
+    """The groups of a tree by a plan; tensors without elements are in no group."""
     paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
     leaves = [Leaf(name_of(path), spec, i) for i, (path, spec) in enumerate(paths)]
     return plan.groups([leaf for leaf in leaves if leaf.spec.size])
 
 
 def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
-    """What each group is compressed as: one tensor in its shape, several as a vector.
+    """The array of each group: a single tensor in its shape, or several as one vector.
 
     Example:
       >>> from jaxcomp.compressors import make
@@ -34,11 +34,11 @@ def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
     leaves = jax.tree.leaves(tree)
 
     def joined(group: Group) -> Array:
-        own = [leaves[leaf.place] for leaf in group.leaves]
-        if len(own) == 1:
-            return own[0]
+        tensors = [leaves[leaf.place] for leaf in group.leaves]
+        if len(tensors) == 1:
+            return tensors[0]
         dtype = joined_spec(group).dtype
-        return jnp.concatenate([x.reshape(-1).astype(dtype) for x in own])
+        return jnp.concatenate([x.reshape(-1).astype(dtype) for x in tensors])
 
     return tuple(joined(group) for group in groups)
 
@@ -61,9 +61,10 @@ def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
     """The inverse of `to_arrays` and of `to_vectors`, in the dtypes of `spec`.
 
     Args:
-      arrays: for each group one, of any shape and perhaps longer than the group.
-      groups: of the tree.
-      spec: of the tree.
+      arrays: one for each group, in any shape. Elements at its end that the group does
+        not have are ignored.
+      groups: from `groups_of`.
+      spec: shapes and dtypes of the tree.
     """
     specs, structure = jax.tree.flatten(spec)
     leaves: list[Any] = [jnp.zeros(s.shape, s.dtype) for s in specs]
@@ -78,7 +79,14 @@ def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
 
 
 def vectors_plan(groups: list[Group], title: str) -> Plan:
-    """The plan for a tuple with something for each group: its group's compressor."""
+    """A plan for a tuple with one array for each group.
+
+    Each array is compressed by itself, by the compressor of its group.
+
+    Args:
+      groups: from `groups_of`.
+      title: title of the plan.
+    """
 
     def each(leaves: Any) -> list[Group]:
         return [Group((leaf,), groups[leaf.place].compressor) for leaf in leaves]
