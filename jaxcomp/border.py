@@ -24,6 +24,7 @@ __all__ = [
     "check_fit",
     "check_differs",
     "check_whole",
+    "is_mapped",
     "is_masked",
     "is_typed",
 ]
@@ -62,10 +63,18 @@ def axis_size(axis: Any) -> int:
     Raises:
       NameError: the axis is not mapped; the message says what to do.
     """
+    if not is_mapped(axis):
+        raise NameError(_unbound(axis))
+    return jax.lax.axis_size(axis)
+
+
+def is_mapped(axis: Any) -> bool:
+    """Whether an axis is mapped here, or all of several by a tuple."""
     try:
-        return jax.lax.axis_size(axis)
+        jax.lax.axis_size(axis)
     except NameError:
-        raise NameError(_unbound(axis)) from None
+        return False
+    return True
 
 
 def axis_index(axis: Any) -> Array:
@@ -150,7 +159,7 @@ def is_masked(node: Any) -> bool:
 def _unbound(axis: Any) -> str:
     """The message for an axis that is not mapped."""
     manual = jax.sharding.get_abstract_mesh().manual_axes
-    found = [name for name in dict.fromkeys((*manual, *_USUAL)) if _is_bound(name)]
+    found = [name for name in dict.fromkeys((*manual, *_USUAL)) if is_mapped(name)]
     if found:
         way_out = f"is it {found[0]!r}? Then make_exchange(..., axis={found[0]!r})"
     else:
@@ -161,11 +170,3 @@ def _unbound(axis: Any) -> str:
             "make_exchange(..., axis='batch')"
         )
     return f"no axis {axis!r} is mapped here, so there is nobody to talk to: {way_out}"
-
-
-def _is_bound(name: str) -> bool:
-    try:
-        jax.lax.axis_size(name)
-    except NameError:
-        return False
-    return True

@@ -68,9 +68,8 @@ def clip_values_by_worker_norm(axis: Axis = "workers") -> optax.GradientTransfor
     def clip(tree: Tree) -> Tree:
         leaves, structure = jax.tree.flatten(tree)
         limits = _over_workers(jnp.stack(norms(tree)), axis)
-        pairs = [
-            (x, limit.astype(x.dtype)) for x, limit in zip(leaves, limits, strict=True)
-        ]
+        limits = [t.astype(x.dtype) for x, t in zip(leaves, limits, strict=True)]
+        pairs = zip(leaves, limits, strict=True)
         return jax.tree.unflatten(structure, [jnp.clip(x, -t, t) for x, t in pairs])
 
     return _stateless(clip)

@@ -7,6 +7,7 @@ Under `check_vma` of `jax.shard_map`, types say which arrays differ between work
 result that is the same on all workers has the type that says so.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ __all__ = [
     "mean_of_all",
     "permute",
     "size",
+    "stacked",
     "swap",
     "total",
 ]
@@ -118,10 +120,7 @@ def swap(rows: Array, axis: Axis) -> Array:
     def exchanged(x: Array, name: str, **groups: Any) -> Array:
         return jax.lax.all_to_all(x, name, 0, 0, **groups)
 
-    def simulated(rows: Array, place: Array) -> Array:
-        return jnp.take(rows, place, axis=1)
-
-    return _over(exchanged, simulated, rows, axis)
+    return _over(exchanged, lambda rows, i: jnp.take(rows, i, axis=1), rows, axis)
 
 
 def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
@@ -132,11 +131,9 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
       pairs: each worker at most once as source, and at most once as destination.
       axis: over whom.
     """
+    permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
     if len(pairs) == size(axis):
-        return jax.lax.ppermute(x, axis, pairs)
-
-    def permuted(x: Array) -> Array:
-        return jax.lax.ppermute(x, axis, pairs)
+        return permuted(x)
 
     def simulated(rows: Array) -> Array:
         sources, destinations = np.array(pairs).reshape(-1, 2).T
@@ -155,6 +152,21 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     parts = jnp.split(mean(flat, axis), borders)
     pairs = zip(parts, arrays, strict=True)
     return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
+
+
+def stacked(tree: Tree, differs: Tree, count: int) -> Tree:
+    """The arrays of all members of a mapped axis, in the rule of a `custom_vmap`.
+
+    Args:
+      tree: as the rule is given it.
+      differs: for each leaf, whether it already has a row for each member.
+      count: number of members.
+    """
+
+    def rows(x: Array, has_rows: bool) -> Array:
+        return x if has_rows else jnp.broadcast_to(x, (count, *x.shape))
+
+    return jax.tree.map(rows, tree, differs)
 
 
 def _over(
@@ -233,13 +245,7 @@ def _written_out(
     def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
         in_tree, is_workers = batched
         if is_workers:
-
-            def of_workers(x: Array, differs: bool) -> Array:
-                return simulated(
-                    x if differs else jnp.broadcast_to(x, (size, *x.shape))
-                )
-
-            results = jax.tree.map(of_workers, tree, in_tree)
+            results = jax.tree.map(simulated, stacked(tree, in_tree, size))
             return results, jax.tree.map(lambda x: not alike, tree)
 
         def moved(tree: Tree, source: int, destination: int) -> Tree:

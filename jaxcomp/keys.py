@@ -41,7 +41,7 @@ def as_keys(numbers: Any, like: Any) -> Any:
     """The integers as typed keys if `like` holds keys; else unchanged."""
     if not is_key(like):
         return numbers
-    found = []  # jax tells the generator of arrays, not of specs: so within a trace
+    found = []  # `key_impl` takes arrays only, so it is called on a traced one
     jax.eval_shape(lambda keys: found.append(jax.random.key_impl(keys)), _spec(like))
     return jax.random.wrap_key_data(numbers, impl=found[0])
 

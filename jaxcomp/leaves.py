@@ -13,16 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcomp import processes
 from jaxcomp.base import Tree, is_report
 from jaxcomp.files import CheckpointError
 from jaxcomp.keys import as_keys, is_key, numbers_of, numbers_spec
-from jaxcomp.processes import (
-    is_local,
-    is_stack,
-    local_stack,
-    stacked_spec,
-    stacks_of_all,
-)
 from jaxcomp.trees import name_of
 
 __all__ = [
@@ -156,9 +150,9 @@ def target(like: Any, stored: Stored) -> Any:
     # Uncommitted arrays, such as the counters of a new optimiser, may be on any device.
     # Orbax would commit them to one, and jit refuses arrays of different devices.
     is_free = not getattr(like, "committed", True)
-    if is_stack(sharding):
-        return stacked_spec(numbers_spec(like))
-    if sharding is None or is_free or is_local(sharding) or stored.is_number:
+    if processes.is_stack(sharding):
+        return processes.stacked_spec(numbers_spec(like))
+    if sharding is None or is_free or processes.is_local(sharding) or stored.is_number:
         return np.broadcast_to(np.zeros((), stored.dtype), stored.shape)
     return jax.ShapeDtypeStruct(stored.shape, stored.dtype, sharding=sharding)
 
@@ -175,8 +169,9 @@ def restored(name: str, like: Any, stored: Stored, got: Any) -> Any:
     if _is_number(like):
         return type(like)(np.asarray(got).item())
     if isinstance(got, jax.Array):
-        is_part = is_stack(like.sharding)
-        return as_keys(local_stack(got, like.sharding) if is_part else got, like)
+        if processes.is_stack(like.sharding):
+            got = processes.local_stack(got, like.sharding)
+        return as_keys(got, like)
     spec = numbers_spec(like)
     if _is_empty(like):
         got = np.zeros(spec.shape, spec.dtype)
@@ -198,9 +193,9 @@ def _written(name: str, leaf: Any) -> Any:
     if isinstance(leaf, jax.Array):
         if leaf.weak_type and not leaf.ndim:
             leaf = np.asarray(leaf.addressable_data(0)).item()
-        elif is_stack(leaf.sharding):
-            leaf = stacks_of_all(leaf)
-        elif is_local(leaf.sharding):
+        elif processes.is_stack(leaf.sharding):
+            leaf = processes.stacks_of_all(leaf)
+        elif processes.is_local(leaf.sharding):
             leaf = np.asarray(leaf)  # of one process; all of them have the same
     elif isinstance(leaf, np.generic | complex):
         leaf = np.asarray(leaf)
@@ -236,8 +231,8 @@ def _expected(like: Any) -> Stored:
     if _is_number(like):
         return Stored((), np.asarray(like).dtype.name, is_number=True)
     data = numbers_spec(like)
-    if is_stack(getattr(like, "sharding", None)):
-        data = stacked_spec(data)
+    if processes.is_stack(getattr(like, "sharding", None)):
+        data = processes.stacked_spec(data)
     return Stored(tuple(data.shape), jnp.dtype(data.dtype).name)
 
 

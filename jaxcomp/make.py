@@ -44,7 +44,7 @@ def make_exchange(
 
     Raises:
       SpecError: unknown name, argument or value; the message lists the valid ones. Or
-        a compressor for an exchange that has a way of its own, such as `exact`.
+        a compressor for an exchange that uses none, such as `exact`.
 
     Example:
         >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
@@ -110,11 +110,11 @@ def make_mixer(
         hint = suggest(call.name, [*gossip.REGISTRY, *local.REGISTRY])
         raise error_at(call, f"unknown mixer {call.name!r}. {hint}")
     if exchange is not None or memory != "none" or dense:
-        message = (
+        raise error_at(
+            call,
             f"{call.name} sends to neighbours: it takes no exchange, no memory and no "
-            "dense steps"
+            "dense steps",
         )
-        raise error_at(call, message)
     if isinstance(topology, str):
         if workers is None:
             raise error_at(call, f"the topology {topology!r} needs workers=")

@@ -17,6 +17,7 @@ import jax.numpy as jnp
 
 from jaxcomp import collectives
 from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.border import is_mapped
 from jaxcomp.trees import widen
 
 __all__ = ["among_workers", "mean_start"]
@@ -66,11 +67,7 @@ def among_workers(
       axis: of the workers.
     """
     tree = widen(tree)
-    try:
-        collectives.size(axis)
-    except NameError:
-        pass
-    else:
+    if is_mapped(axis):
         return asked(tree)
 
     @jax.custom_batching.custom_vmap
@@ -80,11 +77,7 @@ def among_workers(
     @learnt.def_vmap
     def _(size: int, batched: Any, tree: Tree) -> tuple[Tree, Any]:
         [in_tree] = batched
-        rows = jax.tree.map(
-            lambda x, differs: x if differs else jnp.broadcast_to(x, (size, *x.shape)),
-            tree,
-            in_tree,
-        )
+        rows = collectives.stacked(tree, in_tree, size)
         if size == workers:
             result = jax.vmap(asked, axis_name=axis)(rows)
         else:  # members of an ensemble: one more dimension of each worker's model

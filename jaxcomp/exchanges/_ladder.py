@@ -23,6 +23,7 @@ __all__ = [
     "encoder",
     "errors_of",
     "lay_out",
+    "names_of",
     "options_of",
     "worst_plan",
 ]
@@ -60,6 +61,11 @@ def options_of(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
                 f"state, and {option.name!r} has one"
             )
     return options
+
+
+def names_of(ladder: Sequence[str | Call | Pipe]) -> tuple[str, ...]:
+    """The names of a ladder's compressors."""
+    return tuple(option.name for option in options_of(ladder))
 
 
 def worst_plan(plan: Plan, options: list[Compressor]) -> Plan:

@@ -14,18 +14,9 @@ from jaxcomp.bounds import leaf_choices, leaf_contractions
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors import make
+from jaxcomp.exchanges import _ladder
 from jaxcomp.exchanges._assignment import assign
 from jaxcomp.exchanges._common import with_method
-from jaxcomp.exchanges._ladder import (
-    LADDER,
-    Layout,
-    adder,
-    encoder,
-    errors_of,
-    lay_out,
-    options_of,
-    worst_plan,
-)
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, to_arrays, to_tree
 from jaxcomp.specs import Call, Count, Pipe, Shown, method
@@ -50,8 +41,8 @@ def budget(
     bits_per_step: Count,
     ladder: Annotated[
         Sequence[str | Call | Pipe],
-        Shown(lambda ladder, _: repr(tuple(c.name for c in options_of(ladder)))),
-    ] = LADDER,
+        Shown(lambda ladder, _: repr(_ladder.names_of(ladder))),
+    ] = _ladder.LADDER,
     every: Count = 100,
 ) -> Exchange:
     """Divide the bits of a message among the tensors, so that the error is small.
@@ -94,10 +85,10 @@ def budget(
       bits at a given error, by dynamic programming. Here the bits are given, because
       buffers have a fixed size, and a greedy choice is quick enough to run in a step.
     """
-    options = options_of(ladder)
+    options = _ladder.options_of(ladder)
 
-    def layout_of(tree: Tree) -> Layout:
-        return lay_out(plan, options, bits_per_step, spec_of(tree))
+    def layout_of(tree: Tree) -> _ladder.Layout:
+        return _ladder.lay_out(plan, options, bits_per_step, spec_of(tree))
 
     def init(tree: Tree) -> State:
         cheapest = np.argmin(layout_of(tree).words, axis=1)
@@ -115,7 +106,7 @@ def budget(
         is_measured = step >= due
         own_errors = jax.lax.cond(
             is_measured,
-            lambda: errors_of(options, vectors, keys),
+            lambda: _ladder.errors_of(options, vectors, keys),
             lambda: vary_like(jnp.zeros(layout.words.shape, jnp.float32), vectors),
         )
 
@@ -128,7 +119,7 @@ def budget(
         buffer = buffer.at[: layout.head_words].set(fuse((own_errors, dense)))
         sent = []
         for i, x in enumerate(vectors):
-            branches = [encoder(c, x, keys[i], widths[i]) for c in options]
+            branches = [_ladder.encoder(c, x, keys[i], widths[i]) for c in options]
             words, x_hat = jax.lax.switch(choices[i], branches)
             buffer = jax.lax.dynamic_update_slice(buffer, words, (places[i],))
             sent.append(x_hat)
@@ -144,7 +135,7 @@ def budget(
             shape = (count, widths[i])
             rows = jax.lax.dynamic_slice(messages, (jnp.int32(0), places[i]), shape)
             pairs = zip(options, layout.payloads[i], strict=True)
-            branches = [adder(option, payload, x) for option, payload in pairs]
+            branches = [_ladder.adder(option, payload, x) for option, payload in pairs]
             sums.append(jax.lax.switch(choices[i], branches, rows))
 
         # Relative to the largest, so that squares stay in range.
@@ -168,7 +159,7 @@ def budget(
         return Averaged(mean, own_sent, new, info)
 
     scope = plan.title.rpartition(": ")[0]  # its compressor is not used
-    facts = worst_plan(plan, options)
+    facts = _ladder.worst_plan(plan, options)
     return Exchange(
         with_method(name, scope) if scope else name,
         init=init,

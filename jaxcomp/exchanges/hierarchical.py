@@ -11,6 +11,7 @@ from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, Spec, State, Tree
 from jaxcomp.bounds import by_leaf
 from jaxcomp.coding.packing import pack, unpack
+from jaxcomp.collectives import Part
 from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.exchanges._rows import own_row, to_rows
 from jaxcomp.infos import measure
@@ -70,9 +71,7 @@ def hierarchical(
     if isinstance(axis, tuple):
         across, inside = axis
     else:
-        inside, across = (
-            collectives.Part(axis, share, inside) for inside in (True, False)
-        )
+        inside, across = Part(axis, share, inside=True), Part(axis, share, inside=False)
     within = exchanges.make(inner, axis=inside)
     _check("inner", within)
     # So large that an exchange which compresses large tensors only compresses it too.
@@ -108,9 +107,10 @@ def hierarchical(
 
         rows = gather_trees(result.mean, inside, alike=True)
         mean = to_tree(rows, groups, spec)
-        missing = tuple(
-            own_row((part - sent) * share, inside)
-            for part, sent in zip(parts, result.sent, strict=True)
+        missing = jax.tree.map(
+            lambda part, sent: own_row((part - sent) * share, inside),
+            parts,
+            result.sent,
         )
         lost = to_tree(missing, groups, wide)
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)

@@ -61,36 +61,37 @@ def power_sgd(
     def init(tree: Tree) -> State:
         large = [x for x in jax.tree.leaves(wide_spec(spec_of(tree))) if is_large(x)]
         keys = jax.random.split(jax.random.key(seed), max(1, len(large)))
-        shapes = [(_matrices.sides(x.shape)[1], rank) for x in large]
-        normal = jax.random.normal
-        triples = zip(keys, shapes, large, strict=False)
-        return PowerState(tuple(normal(k, s, x.dtype) for k, s, x in triples))
+
+        def first(key: Array, leaf: jax.ShapeDtypeStruct) -> Array:
+            shape = (_matrices.sides(leaf.shape)[1], rank)
+            return jax.random.normal(key, shape, leaf.dtype)
+
+        return PowerState(tuple(map(first, keys, large)))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
         leaves, structure = jax.tree.flatten(cast_like(tree, wide))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
+        dense = [leaves[i] for i in small]
         matrices = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
         starts = [_unit_columns(q) for q in state.right]
 
         left = [_product(m, q) for m, q in zip(matrices, starts, strict=True)]
-        arrived = collectives.mean_of_all(left + [leaves[i] for i in small], axis)
+        arrived = collectives.mean_of_all(left + dense, axis)
         left = [orthonormal(p) for p in arrived[: len(large)]]
         right = [_turned_product(m, p) for m, p in zip(matrices, left, strict=True)]
         averaged = collectives.mean_of_all(right, axis)
 
         def restored(factors: Sequence[Array], rest: Sequence[Array]) -> Tree:
-            result = list(leaves)
-            for i, p, q in zip(large, left, factors, strict=True):
-                result[i] = _outer(p, q).reshape(leaves[i].shape)
-            for i, x in zip(small, rest, strict=True):
-                result[i] = x
+            products = map(_outer, left, factors)
+            found = dict(zip([*large, *small], [*products, *rest], strict=True))
+            result = [found[i].reshape(x.shape) for i, x in enumerate(leaves)]
             return cast_like(jax.tree.unflatten(structure, result), spec)
 
         mean = restored(averaged, arrived[len(large) :])
-        sent = restored(right, [leaves[i] for i in small])
-        info = _measure(matrices, right, [leaves[i] for i in small])
+        sent = restored(right, dense)
+        info = _measure(matrices, right, dense)
         return Averaged(mean, sent, PowerState(tuple(averaged)), info)
 
     def contraction(spec: Spec) -> list[float | None]:
@@ -98,12 +99,7 @@ def power_sgd(
         return [0.0 if is_large(leaf) else 1.0 for leaf in jax.tree.leaves(spec)]
 
     return Exchange(
-        name,
-        init=init,
-        average=average,
-        axis=axis,
-        contraction=contraction,
-        ignores_compressor=True,
+        name, init, average, axis, contraction=contraction, ignores_compressor=True
     )
 
 

@@ -32,9 +32,9 @@ from jaxcomp.trees import spec_of, wide_spec
 
 __all__ = ["sparse_reduce"]
 
-_BLOCK = 16  # neighbours that one worker owns: a cache line
-_GOLDEN = 2654435769  # of 2^32, the golden ratio: its multiples fill a circle evenly
-_TINY = 1e-45  # the smallest float32: all but zeros reach it
+_BLOCK = 16  # neighbouring elements with one owner: a cache line of float32
+_GOLDEN = 2654435769  # golden ratio * 2^32: its multiples modulo 2^32 are spread evenly
+_TINY = 1e-45  # the smallest float32 above 0, a threshold that keeps all but zeros
 
 
 @method(given=2)
@@ -70,7 +70,7 @@ def sparse_reduce(
       Learning, arXiv:1802.08021, 2019. Li and Hoefler, Near-Optimal Sparse Allreduce
       for Distributed Deep Learning, arXiv:2201.07598, 2022.
     """
-    # What is sent dense is no matter of the codec.
+    # Tensors that are sent dense are averaged without the codec.
     lossy = plan._replace(groups=lambda leaves: split_lossless(plan.groups(leaves))[1])
     codec = lift(lossy)
     coder = compressors.make(values)

@@ -93,8 +93,7 @@ def two_phase(
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
-        missing_rows = tuple(own_row(row, axis) for row in reduced.missing)
-        missing = to_tree(missing_rows, groups, wide)
+        missing = to_tree([own_row(r, axis) for r in reduced.missing], groups, wide)
         if server_feedback:
             state = ServerState(PerWorker(missing))
         else:

@@ -61,13 +61,8 @@ def symmetric_mixer(
         now = Neighbours(codec, neighbours, axis, key, spec_of(params))
         return step(widen(params), widen(updates), state, now)
 
-    return Mixer(
-        f"{name} on {graph.name}, {codec.name}",
-        init=init,
-        mix=mix,
-        axis=axis,
-        figures=figure_names(codec),
-    )
+    title = f"{name} on {graph.name}, {codec.name}"
+    return Mixer(title, init, mix, axis, figures=figure_names(codec))
 
 
 def _only_round(graph: Topology, method: str) -> Round:

@@ -39,10 +39,8 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         result = neighbours.send(half, state)
         return Mixed(plus(widen(updates), result.pull), result.state, result.info)
 
-    return Mixer(
-        f"d_psgd on {graph.name}",
-        init=lambda params: codec.init(spec_of(params)),
-        mix=mix,
-        axis=axis,
-        schedule=tuple(range(len(graph.rounds))),
-    )
+    def init(params: Tree) -> State:
+        return codec.init(spec_of(params))
+
+    schedule = tuple(range(len(graph.rounds)))
+    return Mixer(f"d_psgd on {graph.name}", init, mix, axis, schedule)

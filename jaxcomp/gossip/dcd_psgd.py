@@ -26,14 +26,15 @@ def dcd_psgd(
 ) -> Mixer:
     """Compress each worker's change of its model, and apply what was sent of it.
 
-    q  = C(p + u)       u: the own update; p: from here to the neighbours' mean model
+    q  = C(p + u)       u: the worker's own update
     x <- x + D(q)
     p <- p + sum_j w_ij (D(q_j) - D(q))
 
-    Neighbours know each other's models exactly: a model is its start plus the sum of
-    its messages, and p starts at the weighted differences of the starts
-    (`jaxcomp.starts`). What a message leaves out is lost. So a compressor that keeps
-    little needs a tiny learning rate, or training diverges; with `choco` it does not.
+    p = sum_j w_ij (x_j - x_i) leads from this model to the weighted mean of the
+    neighbours' models. They are known exactly: a model is its start plus the sum of its
+    messages, and p begins with the differences of the starts (`jaxcomp.starts`). What a
+    message leaves out is lost. So with a compressor that keeps little, training
+    diverges unless the learning rate is tiny; with `choco` it does not diverge.
 
     Args:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.

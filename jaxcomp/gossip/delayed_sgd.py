@@ -1,5 +1,6 @@
 """Delayed SGD: a simulation of a server that applies one update after the other."""
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -67,10 +68,8 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
             turn, words = message
             arrived = codec.decompress(split(words, spec_of(payload)), server)
             server = plus(server, arrived, share)
-            model = jax.tree.map(
-                lambda s, m: jnp.where(turn == place, s, m), server, model
-            )
-            return (server, model), None
+            mine = functools.partial(jnp.where, turn == place)
+            return (server, jax.tree.map(mine, server, model)), None
 
         turns = jnp.arange(messages.shape[0])
         start = (state.server, state.server)
@@ -79,11 +78,6 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         new = DelayedState(server, codec_state)
         return Mixed(plus(model, widen(params), -1), new, info)
 
-    return Mixer(
-        f"delayed_sgd of {graph.size} workers, {codec.name}",
-        init=init,
-        mix=mix,
-        axis=axis,
-        figures=figure_names(codec),
-        simulated=True,
-    )
+    title = f"delayed_sgd of {graph.size} workers, {codec.name}"
+    figures = figure_names(codec)
+    return Mixer(title, init, mix, axis, figures=figures, simulated=True)

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Info, Mixed, Mixer, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Tree
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
+from jaxcomp.infos import nothing_lost
 from jaxcomp.scope import Plan
 from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
@@ -50,10 +51,9 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         )
 
     def init(params: Tree) -> CubeState:
-        def rows(spec: jax.ShapeDtypeStruct) -> Array:
-            return jnp.zeros((graph.size, *spec.shape), spec.dtype)
-
-        table = jax.tree.map(rows, wide_spec(spec_of(params)))
+        table = jax.tree.map(
+            lambda s: jnp.zeros((graph.size, *s.shape), s.dtype), wide_spec(params)
+        )
         way = plus(mean_start(params, graph.size, axis), widen(params), -1)
         return CubeState(jnp.int32(0), jnp.zeros(graph.size, jnp.int32), table, way)
 
@@ -83,18 +83,11 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         def mean(rows: Array) -> Array:
             return jnp.sum(rows, axis=0) / heard.astype(rows.dtype)
 
-        zero = jnp.float32(0)
         age = jnp.mean((step - stamps).astype(jnp.float32))
-        info = Info(zero, zero, zero, {"mean_age": age})
+        info = nothing_lost()._replace(extra={"mean_age": age})
         new = CubeState(step, stamps, table, zeros_like_spec(state.way))
         return Mixed(plus(state.way, jax.tree.map(mean, table)), new, info)
 
-    return Mixer(
-        f"stale_hypercube of {graph.size} workers",
-        init=init,
-        mix=mix,
-        axis=axis,
-        schedule=tuple(range(len(graph.rounds))),
-        figures=("mean_age",),
-        simulated=True,
-    )
+    title = f"stale_hypercube of {graph.size} workers"
+    schedule = tuple(range(len(graph.rounds)))
+    return Mixer(title, init, mix, axis, schedule, ("mean_age",), simulated=True)

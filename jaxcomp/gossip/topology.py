@@ -7,13 +7,8 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from jaxcomp.gossip import _weights
 from jaxcomp.gossip._slots import Slot, decompose
-from jaxcomp.gossip._weights import (
-    check_mixing,
-    is_connected,
-    mixing_matrix,
-    spectral_gap,
-)
 from jaxcomp.gossip.graphs import NAMED, Graph, Weights
 from jaxcomp.specs import Call, SpecError, build, error_at, method, parse
 
@@ -59,12 +54,12 @@ class Topology(NamedTuple):
     @property
     def spectral_gap(self) -> float:
         """See `jaxcomp.gossip._weights.spectral_gap`; with 1 a cycle gives the mean."""
-        return spectral_gap([r.matrix for r in self.rounds])
+        return _weights.spectral_gap([r.matrix for r in self.rounds])
 
     @property
     def connected(self) -> bool:
         """Whether messages reach every worker, over all rounds of a cycle together."""
-        return is_connected(r.matrix for r in self.rounds)
+        return _weights.is_connected(r.matrix for r in self.rounds)
 
     def __str__(self) -> str:
         slots = max(len(r.slots) for r in self.rounds)
@@ -114,7 +109,7 @@ def topology(spec: str | Call, n: int) -> Topology:
     call = cast(Call, parse(spec) if isinstance(spec, str) else spec)
     graph: Graph = build(call, REGISTRY, "topology", n)
     try:
-        check_mixing(list(graph.matrices))
+        _weights.check_mixing(list(graph.matrices))
     except ValueError as error:
         raise error_at(call, f"{call.name}: {error}") from error
     rounds = tuple(Round(matrix, decompose(matrix)) for matrix in graph.matrices)
@@ -136,7 +131,7 @@ def edges(
       list: (i, j) or (i, j, weight) each. (i, i, weight) is the weight of i's own
         value; without it, i keeps the rest.
       weights: 'metropolis' or 'uniform', for edges without weights.
-      directed: whether (i, j) says only that j hears i, and not i hears j as well.
+      directed: (i, j) is a message from i to j only; by default also from j to i.
     """
     if not isinstance(list, tuple):
         raise SpecError(f"list holds edges such as [0, 1], not {list!r}")
@@ -194,7 +189,7 @@ def _matrix_of(
         except ValueError as error:
             raise SpecError(f"{place}: {error}") from None
     if not weighted:
-        return mixing_matrix(found, workers, weights)
+        return _weights.mixing_matrix(found, workers, weights)
     matrix = np.zeros((workers, workers))
     for (source, destination), weight in found.items():
         matrix[destination, source] = weight

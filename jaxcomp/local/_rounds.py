@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Exchange, Info, Mixed, Mixer, State, Tree, ticked
+from jaxcomp.base import Array, Exchange, Mixed, Mixer, State, Tree, ticked
+from jaxcomp.infos import nothing_lost
 from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import spec_of, widen
@@ -72,35 +73,29 @@ def rounds(
         params: Tree, updates: Tree, state: RoundState, key: Array, phase: int
     ) -> Mixed:
         later = ticked(state)  # clocks of all fragments go on
+        updates = widen(updates)
         if phase == 0:
-            return Mixed(widen(updates), later, _silence(exchange))
+            silence = nothing_lost(exchange.figures)._replace(sends=np.False_)
+            return Mixed(updates, later, silence)
         i = phase - 1
         spec = _cut(spec_of(params), fragments)[i]
         before = _cut(widen(params), fragments)[i]
-        half = jax.tree.map(jnp.add, before, _cut(widen(updates), fragments)[i])
-        anchor = state.anchors[i]
+        half = jax.tree.map(jnp.add, before, _cut(updates, fragments)[i])
         learnt = jax.tree.map(
-            lambda a, x, s: (a - x).astype(s.dtype), anchor, half, spec
+            lambda a, x, s: (a - x).astype(s.dtype), state.anchors[i], half, spec
         )
         result = exchange.average(learnt, state.exchanges[i], key)
         step, momentum = outer(widen(result.mean), state.momenta[i])
-        anchor = jax.tree.map(jnp.subtract, anchor, step)
+        anchor = jax.tree.map(jnp.subtract, state.anchors[i], step)
         changes = jax.tree.map(jnp.subtract, anchor, before)
-        new = RoundState(
-            _replaced(state.anchors, i, anchor),
-            _replaced(state.momenta, i, momentum),
-            _replaced(later.exchanges, i, result.state),
-        )
-        return Mixed(_with(widen(updates), changes), new, result.info)
+        # Each field with its entry for this fragment replaced.
+        pairs = zip(later, (anchor, momentum, result.state), strict=True)
+        new = RoundState(*((*old[:i], now, *old[i + 1 :]) for old, now in pairs))
+        return Mixed(_with(updates, changes), new, result.info)
 
+    name, axis, figures = f"{title}, {exchange.name}", exchange.axis, exchange.figures
     return Mixer(
-        f"{title}, {exchange.name}",
-        init=init,
-        mix=mix,
-        axis=exchange.axis,
-        schedule=tuple(schedule),
-        figures=exchange.figures,
-        simulated=exchange.simulated,
+        name, init, mix, axis, tuple(schedule), figures, simulated=exchange.simulated
     )
 
 
@@ -118,13 +113,6 @@ def nesterov(rate: float, momentum: float) -> Outer:
         return step, buffer
 
     return outer
-
-
-def _silence(exchange: Exchange) -> Info:
-    """The report of a step in which nothing is sent."""
-    zero = jnp.float32(0)
-    figures = {name: jnp.float32(0) for name in exchange.figures}
-    return Info(zero, zero, zero, figures, np.False_)
 
 
 def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
@@ -151,7 +139,3 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
 def _with(tree: Tree, part: Tree) -> Tree:
     """The tree with its leaves replaced by those of a part."""
     return jax.tree.map(lambda x, new: x if new is None else new, tree, part)
-
-
-def _replaced(entries: tuple[Any, ...], i: int, new: Any) -> tuple[Any, ...]:
-    return (*entries[:i], new, *entries[i + 1 :])

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from jaxcomp.base import PerWorker, Tree, is_per_worker
 from jaxcomp.collectives import entry
-from jaxcomp.parallel.placing import by_axis, is_none, of_marked, partition
+from jaxcomp.parallel.placing import by_axis, each_mark, is_none, of_marked, partition
 from jaxcomp.parallel.workers import Workers
 from jaxcomp.trees import label_of
 
@@ -133,13 +133,9 @@ def shard_map(
 
 def _pair(tree: Tree) -> tuple[Tree, list[PerWorker]]:
     """A tree with empty marks in place of its marked parts, and a list of these."""
-    marked = [
-        n for n in jax.tree.leaves(tree, is_leaf=is_per_worker) if is_per_worker(n)
-    ]
-    rest = jax.tree.map(
-        lambda n: PerWorker(()) if is_per_worker(n) else n, tree, is_leaf=is_per_worker
-    )
-    return rest, marked
+    nodes = jax.tree.leaves(tree, is_leaf=is_per_worker)
+    rest = each_mark(lambda mark: PerWorker(()), tree)
+    return rest, [node for node in nodes if is_per_worker(node)]
 
 
 def _checked(argument: Tree) -> tuple[Tree, list[PerWorker]]:
@@ -174,9 +170,7 @@ def _joined(pair: tuple[Tree, list[PerWorker]]) -> Tree:
     """The inverse of `_pair`."""
     rest, marked = pair
     parts = iter(marked)
-    return jax.tree.map(
-        lambda n: next(parts) if is_per_worker(n) else n, rest, is_leaf=is_per_worker
-    )
+    return each_mark(lambda mark: next(parts), rest)
 
 
 def map_step(
@@ -205,24 +199,16 @@ def map_step(
       A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
       are global arrays, as `place` and `spread` make them.
     """
-    if workers.mapper == "pmap":
-        assert workers.mesh is not None
-        return jax.pmap(
-            step,
-            axis_name=workers.axis,
-            in_axes=in_axes,
-            out_axes=out_axes,
-            devices=tuple(workers.mesh.devices),
-            axis_size=workers.size,
-            donate_argnums=donate_argnums,
-        )
     if workers.mapper == "shard_map":
         mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
-    else:
-        mapped = jax.vmap(
-            step, in_axes, out_axes, axis_name=workers.axis, axis_size=workers.size
-        )
-    return jax.jit(mapped, donate_argnums=donate_argnums)
+        return jax.jit(mapped, donate_argnums=donate_argnums)
+    axis: Any = {"axis_name": workers.axis, "axis_size": workers.size}
+    axis |= {"in_axes": in_axes, "out_axes": out_axes}
+    if workers.mapper == "vmap":
+        return jax.jit(jax.vmap(step, **axis), donate_argnums=donate_argnums)
+    assert workers.mesh is not None
+    devices = tuple(workers.mesh.devices)
+    return jax.pmap(step, **axis, devices=devices, donate_argnums=donate_argnums)
 
 
 def _shard_map(

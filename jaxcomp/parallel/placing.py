@@ -22,6 +22,7 @@ __all__ = [
     "abstract",
     "axes",
     "by_axis",
+    "each_mark",
     "is_none",
     "of_marked",
     "of_processes",
@@ -84,9 +85,10 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
     """
 
     def put(axis: int | None, x: Any) -> jax.Array:
-        sharding, numbers = _sharding(workers, axis), numbers_of(x)
-        if sharding is None:
+        numbers = numbers_of(x)
+        if workers.mesh is None:
             return as_keys(jnp.asarray(numbers), x)
+        sharding = NamedSharding(workers.mesh, partition(axis, workers.axis))
         local = np.asarray(numbers)
         return as_keys(jax.make_array_from_process_local_data(sharding, local), x)
 
@@ -168,17 +170,14 @@ def of_processes(values: np.ndarray) -> np.ndarray:
 
 def of_marked(change: Callable[[Any], Any], state: Tree) -> Tree:
     """The state with a function applied to its marked arrays."""
-
-    def changed(node: Any) -> Any:
-        return jax.tree.map(change, node) if is_per_worker(node) else node
-
-    return jax.tree.map(changed, state, is_leaf=is_per_worker)
+    return each_mark(lambda mark: jax.tree.map(change, mark), state)
 
 
-def _sharding(workers: Workers, axis: int | None) -> NamedSharding | None:
-    if workers.mesh is None:
-        return None
-    return NamedSharding(workers.mesh, partition(axis, workers.axis))
+def each_mark(change: Callable[[PerWorker], Any], tree: Tree) -> Tree:
+    """The tree with a function applied to its `PerWorker` nodes."""
+    return jax.tree.map(
+        lambda n: change(n) if is_per_worker(n) else n, tree, is_leaf=is_per_worker
+    )
 
 
 def partition(axis: int | None, name: Any) -> PartitionSpec:

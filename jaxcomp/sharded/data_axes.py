@@ -61,41 +61,35 @@ def kinds_of(
       batch: the arguments.
       mesh: of the arrays.
       data: the axes of the workers.
-      has_own: whether in_axes may say "own", of what has an axis of workers in front.
+      has_own: whether in_axes may hold "own", for arrays with a leading worker axis.
     """
     workers = workers_of(mesh, data)
     kinds = []
-    pairs, _ = jax.tree_util.tree_flatten_with_path(batch)
-    names = [f"argument {name_of(path)} of the batch" for path, _ in pairs]
 
     def add(axis: Any, argument: Any) -> None:
-        leaves = jax.tree.leaves(argument)
-        labels = names[len(kinds) :]
-        kinds.extend([axis] * len(leaves))
-        if axis is None:
-            return
-        is_own = has_own and axis == "own"
-        if axis != 0 and not is_own:
+        if axis not in (0, None) and not (has_own and axis == "own"):
             valid = "0, 'own' and None" if has_own else "0 and None"
             raise ValueError(f"in_axes holds {valid}, not {axis!r}")
-        for label, x in zip(labels, leaves, strict=False):
-            if not _is_array(x):
-                continue
-            shape = x.shape
-            if is_own and shape[:1] != (workers,):
-                raise ValueError(
-                    f"{label}, of shape {shape}, has no axis of {workers} workers in "
-                    "front, as in_axes says by 'own'"
-                )
-            if not shape or shape[0] % workers:
-                raise ValueError(
-                    f"{label}, of shape {shape}, does not divide over {workers} "
-                    "workers along its first axis. in_axes says None of what all "
-                    "workers get whole, as in in_axes=(0, None)"
-                )
+        kinds.extend([axis] * len(jax.tree.leaves(argument)))
 
     # `add` fills a list, because some pytree nodes refuse leaves that are no arrays.
     jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
+    pairs, _ = jax.tree_util.tree_flatten_with_path(batch)
+    for (path, x), kind in zip(pairs, kinds, strict=True):
+        if kind is None or not _is_array(x):
+            continue
+        label = f"argument {name_of(path)} of the batch, of shape {x.shape},"
+        if kind == "own" and x.shape[:1] != (workers,):
+            raise ValueError(
+                f"{label} has no axis of {workers} workers in front, as in_axes says "
+                "by 'own'"
+            )
+        if not x.shape or x.shape[0] % workers:
+            raise ValueError(
+                f"{label} does not divide over {workers} workers along its first axis. "
+                "in_axes says None of what all workers get whole, as in "
+                "in_axes=(0, None)"
+            )
     return kinds
 
 

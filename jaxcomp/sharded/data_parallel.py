@@ -139,10 +139,8 @@ def data_parallel(
             whole = [None] * len(jax.tree.leaves(params))
             value, grads = each_worker(grad_fn, args, whole + kinds, mesh, data)
             means, comm = exchanged(grads, comm)
-            if has_aux:
-                loss, aux = value
-                return (jnp.mean(loss), aux), means, comm
-            return jnp.mean(value), means, comm
+            loss = (jnp.mean(value[0]), value[1]) if has_aux else jnp.mean(value)
+            return loss, means, comm
 
         return call
 

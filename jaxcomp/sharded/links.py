@@ -13,20 +13,20 @@ from jaxcomp.base import Tree
 from jaxcomp.sharded.cuts import entry
 from jaxcomp.sharded.data_axes import workers_of
 
-__all__ = ["Links", "of_workers"]
+__all__ = ["Stage", "of_workers"]
 
 
-class Links(NamedTuple):
-    """A chain for all workers; see `of_workers`."""
+class Stage(NamedTuple):
+    """A part of a step of all workers, whose trees have an axis of workers."""
 
     init: Callable[[Tree, tuple[P, ...]], Any]  # (models, specs) -> state
-    # (updates, state, models, extra) -> (updates, state)
-    update: Callable[[Tree, Any, Tree, dict[str, Any]], tuple[Tree, Any]]
+    # (updates, state, models) -> (updates, state); links take extra arguments too
+    update: Callable[..., tuple[Tree, Any]]
 
 
 def of_workers(
     links: tuple[optax.GradientTransformation, ...], mesh: Mesh, data: tuple[str, ...]
-) -> Links:
+) -> Stage:
     """A chain of links that each worker runs alone; all trees have a worker axis.
 
     It is manual over the data axes, so that only what a link sends crosses them. Inside
@@ -71,7 +71,7 @@ def of_workers(
 
         return mapped(of_worker)((updates, state, models, extra))
 
-    return Links(init, update)
+    return Stage(init, update)
 
 
 def _cuts(state: Tree, models: Tree, specs: tuple[P, ...], data: Any) -> Tree:

@@ -1,7 +1,6 @@
 """A mixer on a mesh: each shard is mixed with the same shard of the neighbours."""
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
@@ -11,21 +10,14 @@ from jaxcomp.base import Mixer, PerWorker, State, Tree
 from jaxcomp.sharded.cuts import on_devices
 from jaxcomp.sharded.data_parallel import Comm
 from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
+from jaxcomp.sharded.links import Stage
 from jaxcomp.sharded.models import in_front, of_one, with_axis, without_axis
 from jaxcomp.transform import mixing
 
-__all__ = ["OnMesh", "on_mesh"]
+__all__ = ["on_mesh"]
 
 
-class OnMesh(NamedTuple):
-    """A mixer on a mesh; see `on_mesh`."""
-
-    init: Callable[[Tree, tuple[P, ...]], Comm]  # (models, specs) -> comm
-    # (updates, comm, models) -> (updates, comm)
-    update: Callable[[Tree, Comm, Tree], tuple[Tree, Comm]]
-
-
-def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMesh:
+def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> Stage:
     """`mixing` for models that have an axis of workers in front.
 
     Args:
@@ -74,4 +66,4 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> OnMes
         updates, links = mapped(updates, models, comm.links)
         return updates, Comm(links, comm.specs)
 
-    return OnMesh(init, update)
+    return Stage(init, update)

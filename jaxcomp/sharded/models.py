@@ -7,14 +7,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Tree
-from jaxcomp.sharded.cuts import (
-    OWN,
-    entry,
-    on_devices,
-    put,
-    spec_of_model,
-    spec_of_param,
-)
+from jaxcomp.sharded import cuts
 from jaxcomp.sharded.data_axes import workers_of
 from jaxcomp.trees import label_of
 
@@ -33,8 +26,8 @@ def with_axis(tree: Tree) -> Tree:
 
 def in_front(models: Tree, specs: tuple[P, ...], data: tuple[str, ...]) -> Tree:
     """How models with a leading worker axis are cut, from how one model is."""
-    cuts = [P(entry(data), *spec) for spec in specs]
-    return jax.tree.unflatten(jax.tree.structure(models), cuts)
+    of_models = [P(cuts.entry(data), *spec) for spec in specs]
+    return jax.tree.unflatten(jax.tree.structure(models), of_models)
 
 
 def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
@@ -46,11 +39,11 @@ def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
       data: the axes of the workers.
     """
     pairs, structure = jax.tree_util.tree_flatten_with_path(params)
-    specs = [spec_of_param(path, leaf, mesh, data, why=OWN) for path, leaf in pairs]
+    specs = [cuts.spec_of_param(*pair, mesh, data, why=cuts.OWN) for pair in pairs]
     of_params = jax.tree.unflatten(structure, specs)
     of_models = in_front(params, tuple(specs), data)
-    copied = on_devices(with_axis, mesh, (of_params,), of_models)
-    return jax.jit(copied)(put(params, of_params, mesh))
+    copied = cuts.on_devices(with_axis, mesh, (of_params,), of_models)
+    return jax.jit(copied)(cuts.put(params, of_params, mesh))
 
 
 def of_one(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
@@ -72,4 +65,4 @@ def specs_of(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> tuple[P, ...]:
     """How each tensor of a worker's model is cut."""
     of_one(models, mesh, data)
     pairs, _ = jax.tree_util.tree_flatten_with_path(models)
-    return tuple(spec_of_model(path, leaf, mesh, data) for path, leaf in pairs)
+    return tuple(cuts.spec_of_model(path, leaf, mesh, data) for path, leaf in pairs)
