@@ -6,6 +6,7 @@ Gradients of batches are JAX in float32, as in training. The loss of all example
 NumPy in float64: what is plotted is f(x) - f*, and float32 ends at 1e-7.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -68,9 +69,7 @@ class Objective(NamedTuple):
 
     value: Callable[[ArrayLike], float]
     gradient: Callable[[ArrayLike], np.ndarray]
-    curvature: Callable[
-        [ArrayLike], np.ndarray
-    ]  # s (1 - s) of each example, [examples]
+    curvature: Callable[[ArrayLike], np.ndarray]  # s (1 - s) of each, [examples]
     hessian_product: Callable[[np.ndarray, np.ndarray], np.ndarray]  # curvature, v
     hessian: Callable[[np.ndarray], np.ndarray]  # curvature -> [features, features]
 
@@ -127,17 +126,16 @@ def gradient(
         >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
         [-0.25, -0.25]
     """
-    precision = jax.lax.Precision.HIGHEST
+
+    def slopes(predicted: jax.Array) -> jax.Array:
+        return -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
+
     if isinstance(rows, Rows):
-        predicted = jnp.sum(rows.values * x[rows.indices], axis=1)
+        own = slopes(jnp.sum(rows.values * x[rows.indices], axis=1))
+        pulled = jnp.zeros_like(x).at[rows.indices].add(rows.values * own[:, None])
     else:
-        predicted = jnp.matmul(rows, x, precision=precision)
-    slopes = -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
-    if isinstance(rows, Rows):
-        terms = rows.values * slopes[:, None]
-        pulled = jnp.zeros_like(x).at[rows.indices].add(terms)
-    else:
-        pulled = jnp.matmul(slopes, rows, precision=precision)
+        multiply = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        pulled = multiply(slopes(multiply(rows, x)), rows)
     return pulled + jnp.asarray(regulariser, x.dtype) * x
 
 

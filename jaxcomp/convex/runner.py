@@ -176,14 +176,13 @@ def _resume(
 
 
 def _evaluate(experiment: Experiment, state: State, seed: int) -> Evaluation:
-    found = score(experiment, state.crew)
     return Evaluation(
         seed=seed,
         step=state.step,
         epoch=state.step / experiment.horizon.steps_per_epoch,
         bytes_sent=experiment.traffic.sent(state.step),
         learning_rate=float(experiment.rate(state.step - 1)),
-        **found._asdict(),
+        **score(experiment, state.crew),
     )
 
 

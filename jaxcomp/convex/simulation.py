@@ -14,7 +14,7 @@ from jaxcomp.data import Partition, worker_batches
 from jaxcomp.parallel import AXIS
 from jaxcomp.transform import DistributedState
 
-__all__ = ["Crew", "Score", "Simulation", "batches_between", "make_simulation", "score"]
+__all__ = ["Crew", "Simulation", "batches_between", "make_simulation", "score"]
 
 
 class Crew(NamedTuple):
@@ -23,14 +23,6 @@ class Crew(NamedTuple):
     models: jax.Array  # [workers, features]
     averages: jax.Array  # of each worker's models, [workers, features]
     link: DistributedState
-
-
-class Score(NamedTuple):
-    """What an evaluation finds, in float64."""
-
-    suboptimality: float  # f(mean of the workers' averages) - f*
-    worst_suboptimality: float  # of one worker's average
-    consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
 
 
 class Simulation(NamedTuple):
@@ -113,21 +105,26 @@ def batches_between(
     return np.concatenate(parts)
 
 
-def score(experiment: Experiment, crew: Crew) -> Score:
-    """How far the workers are from the optimum, and from each other."""
+def score(experiment: Experiment, crew: Crew) -> dict[str, float]:
+    """How far the workers are from the optimum, and from each other, in float64.
+
+    Returns:
+      Three columns of `Evaluation`, by name.
+    """
     value = objective(experiment.problem).value
     models = np.asarray(crew.models, np.float64)
     averages = np.asarray(crew.averages, np.float64)
     if not (np.isfinite(models).all() and np.isfinite(averages).all()):
-        return Score(np.nan, np.nan, np.nan)
+        names = "suboptimality", "worst_suboptimality", "consensus_distance"
+        return dict.fromkeys(names, np.nan)
     distances = np.square(models - models.mean(axis=0)).sum(axis=1)
     same = (averages == averages[0]).all()
     own = [value(x) for x in (averages[:1] if same else averages)]
-    return Score(
-        suboptimality=value(averages.mean(axis=0)) - experiment.optimum.value,
-        worst_suboptimality=max(own) - experiment.optimum.value,
-        consensus_distance=float(np.sqrt(distances.mean())),
-    )
+    return {
+        "suboptimality": value(averages.mean(axis=0)) - experiment.optimum.value,
+        "worst_suboptimality": max(own) - experiment.optimum.value,
+        "consensus_distance": float(np.sqrt(distances.mean())),
+    }
 
 
 def _on_device(features: Features) -> Features:

@@ -77,18 +77,15 @@ def _builder(
         url_infos = None
 
         def _info(self) -> tfds.core.DatasetInfo:
+            features = {
+                "id": tfds.features.Text(),
+                "image": tfds.features.Image(shape=source.shape),
+                "label": tfds.features.ClassLabel(num_classes=source.num_classes),
+            }
             return tfds.core.DatasetInfo(
                 builder=self,
                 description=f"{source.name}, prepared by jaxcomp from the original.",
-                features=tfds.features.FeaturesDict(
-                    {
-                        "id": tfds.features.Text(),
-                        "image": tfds.features.Image(shape=source.shape),
-                        "label": tfds.features.ClassLabel(
-                            num_classes=source.num_classes
-                        ),
-                    }
-                ),
+                features=tfds.features.FeaturesDict(features),
                 supervised_keys=("image", "label"),
                 homepage=source.urls[0] if source.urls else None,
                 # Records stay in the order of the archive.
@@ -104,14 +101,9 @@ def _builder(
             for index, (image, label) in enumerate(zip(images, labels, strict=True)):
                 if index % REPORT_EVERY == 0:
                     progress(f"writing {half}", index, len(images))
-                yield (
-                    index,
-                    {
-                        "id": f"{half}_{index:05d}",
-                        "image": Image.fromarray(np.squeeze(image)),
-                        "label": int(label),
-                    },
-                )
+                name = f"{half}_{index:05d}"
+                picture = Image.fromarray(np.squeeze(image))
+                yield index, {"id": name, "image": picture, "label": int(label)}
             progress(f"writing {half}", len(images), len(images))
 
     return Builder(data_dir=os.fspath(root))
