@@ -40,8 +40,8 @@ def in_turns(
       warm_up: runs of each side before the first turn.
 
     Example:
-        >>> in_turns({"ours": lambda: (1.0, 2.0)}, repeats=2)
-        {'ours': [(1.0, 2.0), (1.0, 2.0)]}
+      >>> in_turns({"ours": lambda: (1.0, 2.0)}, repeats=2)
+      {'ours': [(1.0, 2.0), (1.0, 2.0)]}
     """
     for run in sides.values():
         for _ in range(warm_up):
@@ -58,8 +58,8 @@ def others(specs: Iterable[str], registry: Iterable[str]) -> list[str]:
     """The names of a registry that no spec is of; compositions are of no single one.
 
     Example:
-        >>> others(["top_k(keep=0.1)", "sign | top_k"], ["sign", "top_k"])
-        ['sign']
+      >>> others(["top_k(keep=0.1)", "sign | top_k"], ["sign", "top_k"])
+      ['sign']
     """
     covered = {spec.partition("(")[0].strip() for spec in specs if "|" not in spec}
     return [name for name in registry if name not in covered]
@@ -69,8 +69,8 @@ def ratio(own: Sequence[float], others: Sequence[tuple[float, float]]) -> float:
     """Median over the turns, so that what slows down a turn slows down both.
 
     Example:
-        >>> ratio([2.0, 4.0, 9.0], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)])
-        2.0
+      >>> ratio([2.0, 4.0, 9.0], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)])
+      2.0
     """
     pairs = zip(own, others, strict=True)
     return statistics.median(mine / other for mine, (other, _) in pairs)

@@ -141,8 +141,8 @@ def crossing(steps: Sequence[int], values: Sequence[float], level: float) -> flo
     """Where log(value) first comes down to log(level), on straight lines; or NaN.
 
     Example:
-        >>> crossing([0, 10, 20], [1.0, 0.1, 0.001], level=0.01)
-        15.0
+      >>> crossing([0, 10, 20], [1.0, 0.1, 0.001], level=0.01)
+      15.0
     """
     for i in range(1, len(steps)):
         if values[i] <= level:

@@ -32,10 +32,10 @@ def mean() -> Average:
     """All iterates alike: w_t = 1.
 
     Example:
-        >>> average = mean()
-        >>> first = average(jnp.zeros(1), jnp.array([1.0]), 0)
-        >>> float(average(first, jnp.array([2.0]), 1)[0])
-        1.5
+      >>> average = mean()
+      >>> first = average(jnp.zeros(1), jnp.array([1.0]), 0)
+      >>> float(average(first, jnp.array([2.0]), 1)[0])
+      1.5
     """
     return _running(lambda t: 1 / (t + 1))
 

@@ -39,9 +39,9 @@ class Traffic(NamedTuple):
     """Bytes that each worker would hand to the network, by step of a cycle.
 
     Example:
-        >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
-        >>> traffic.sent(3), traffic.dense(4)
-        (10, 80)
+      >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
+      >>> traffic.sent(3), traffic.dense(4)
+      (10, 80)
     """
 
     wire: tuple[int, ...]

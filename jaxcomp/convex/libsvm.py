@@ -67,7 +67,7 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
       >>> features.tolist(), labels.tolist()
       ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [-1.0, 1.0])
 
-    Reference:
+    References:
       Chang and Lin, LIBSVM: A Library for Support Vector Machines,
       https://www.csie.ntu.edu.tw/~cjlin/libsvm/, 2011.
     """

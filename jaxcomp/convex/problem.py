@@ -86,9 +86,9 @@ def make(
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
-        >>> problem.examples, problem.dimension, problem.regulariser
-        (2, 2, 0.5)
+      >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+      >>> problem.examples, problem.dimension, problem.regulariser
+      (2, 2, 0.5)
     """
     if not isinstance(features, Rows):
         features = np.ascontiguousarray(features, np.float32)
@@ -123,8 +123,8 @@ def gradient(
       regulariser: lam.
 
     Example:
-        >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
-        [-0.25, -0.25]
+      >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
+      [-0.25, -0.25]
     """
 
     def slopes(predicted: jax.Array) -> jax.Array:
@@ -170,9 +170,9 @@ def loss(problem: Problem, x: ArrayLike) -> float:
     """f(x) over all examples in float64; `objective` for many x.
 
     Example:
-        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
-        >>> round(loss(problem, [0.0, 0.0]), 6)
-        0.693147
+      >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+      >>> round(loss(problem, [0.0, 0.0]), 6)
+      0.693147
     """
     return objective(problem).value(x)
 

@@ -31,8 +31,8 @@ def constant(facts: Facts, rate: Positive) -> Rate:
     """The same rate at each step.
 
     Example:
-        >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
-        0.5
+      >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
+      0.5
     """
     return lambda step: jnp.float32(rate)
 
@@ -41,9 +41,9 @@ def epoch_decay(facts: Facts, rate: Positive, factor: Factor = 0.9) -> Rate:
     """rate * factor^epoch, constant within each epoch.
 
     Example:
-        >>> rule = epoch_decay(Facts(0.1, steps_per_epoch=10), rate=1.0, factor=0.5)
-        >>> float(rule(9)), float(rule(10)), float(rule(25))
-        (1.0, 0.5, 0.25)
+      >>> rule = epoch_decay(Facts(0.1, steps_per_epoch=10), rate=1.0, factor=0.5)
+      >>> float(rule(9)), float(rule(10)), float(rule(25))
+      (1.0, 0.5, 0.25)
     """
     if facts.steps_per_epoch < 1:
         raise UserError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
@@ -66,8 +66,8 @@ def decay(facts: Facts, a: Positive = 1.0, tau: Positive = 1.0) -> Rate:
         and tau is at least of that order.
 
     Example:
-        >>> float(decay(Facts(0.5, steps_per_epoch=10), a=2, tau=4)(4))
-        0.5
+      >>> float(decay(Facts(0.5, steps_per_epoch=10), a=2, tau=4)(4))
+      0.5
 
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
@@ -80,8 +80,8 @@ def bottou(facts: Facts, rate: Positive) -> Rate:
     """rate / (1 + rate lam t).
 
     Example:
-        >>> float(bottou(Facts(0.5, steps_per_epoch=10), rate=2.0)(3))
-        0.5
+      >>> float(bottou(Facts(0.5, steps_per_epoch=10), rate=2.0)(3))
+      0.5
 
     References:
       Bottou, Stochastic Gradient Descent Tricks, Neural Networks: Tricks of the Trade,

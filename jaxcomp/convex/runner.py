@@ -93,9 +93,9 @@ def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evalua
       which: "latest"; a convex run keeps no other state.
 
     Example:
-        >>> evaluate(None, "runs/convex", "best")
-        Traceback (most recent call last):
-        jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
+      >>> evaluate(None, "runs/convex", "best")
+      Traceback (most recent call last):
+      jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
     """
     if which != "latest":
         raise RunError(

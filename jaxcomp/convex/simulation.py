@@ -89,10 +89,10 @@ def batches_between(
     """The examples of steps first to last - 1, [steps, workers, examples of each].
 
     Example:
-        >>> from jaxcomp.data import make_partition
-        >>> divided = make_partition("random", np.zeros(6), workers=3, seed=0)
-        >>> batches_between(divided, 3, first=1, last=6).shape  # an epoch is two steps
-        (5, 3, 1)
+      >>> from jaxcomp.data import make_partition
+      >>> divided = make_partition("random", np.zeros(6), workers=3, seed=0)
+      >>> batches_between(divided, 3, first=1, last=6).shape  # an epoch is two steps
+      (5, 3, 1)
     """
     per_epoch = divided.examples // batch_size
     parts = []

@@ -49,11 +49,11 @@ def solve(
         without a regulariser has no optimum.
 
     Example:
-        >>> from jaxcomp.convex import problem
-        >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
-        >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
-        >>> round(float(optimum.x[0]), 6)
-        0.674832
+      >>> from jaxcomp.convex import problem
+      >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
+      >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
+      >>> round(float(optimum.x[0]), 6)
+      0.674832
 
     References:
       Nocedal and Wright, Numerical Optimization, chapter 7, 2006.

@@ -28,8 +28,8 @@ def digits(name: str, regulariser: Regulariser = None, pairs: bool = False) -> P
       pairs: add the products.
 
     Example:
-        >>> digits().features.shape, digits(pairs=True).features.shape
-        ((1797, 65), (1797, 1817))
+      >>> digits().features.shape, digits(pairs=True).features.shape
+      ((1797, 65), (1797, 1817))
 
     References:
       Alpaydin and Kaynak, Optical Recognition of Handwritten Digits,
@@ -59,8 +59,8 @@ def breast_cancer(name: str, regulariser: Regulariser = None) -> Problem:
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> breast_cancer(regulariser=0.1).name
-        'breast_cancer(regulariser=0.1)'
+      >>> breast_cancer(regulariser=0.1).name
+      'breast_cancer(regulariser=0.1)'
 
     References:
       Wolberg et al., Breast Cancer Wisconsin (Diagnostic),
@@ -95,8 +95,8 @@ def synthetic(
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> synthetic(examples=5, features=3).features.shape
-        (5, 3)
+      >>> synthetic(examples=5, features=3).features.shape
+      (5, 3)
     """
     generator = np.random.Generator(np.random.Philox(seed))
     scales = 1 / np.sqrt(np.arange(1, features + 1))
@@ -134,7 +134,7 @@ def load(spec: str) -> Problem:
     """A problem by its spec string.
 
     Example:
-        >>> load("synthetic(examples=20, features=4)").dimension
-        4
+      >>> load("synthetic(examples=20, features=4)").dimension
+      4
     """
     return build(spec, REGISTRY, "convex problem")

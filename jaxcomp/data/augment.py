@@ -72,7 +72,7 @@ def pad_crop_flip(
       >>> pad_crop_flip(images, jax.random.key(0), pad=2).shape
       (2, 5, 5, 1)
 
-    Reference:
+    References:
       He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
       section 4.2, https://arxiv.org/abs/1512.03385, 2015.
     """

@@ -39,7 +39,7 @@ def write(source: Source, splits: Splits, root: Path, progress: Progress) -> Pat
     Returns:
       The prepared folder.
 
-    Reference:
+    References:
       https://www.tensorflow.org/datasets/add_dataset
     """
     import tensorflow_datasets as tfds

@@ -51,7 +51,7 @@ def read(path: Path, md5: Mapping[str, str], *, layout: Layout) -> tuple[Splits,
     Raises:
       DataError: the archive is damaged, incomplete, or has another content.
 
-    Reference:
+    References:
       Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
       https://www.cs.toronto.edu/~kriz/cifar.html, 2009.
     """

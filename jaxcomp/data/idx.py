@@ -35,7 +35,7 @@ def read(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
     Raises:
       DataError: a file is missing, damaged, or has another content.
 
-    Reference:
+    References:
       LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998;
       the format is described at https://yann.lecun.com/exdb/mnist/.
     """

@@ -43,19 +43,19 @@ def collective_bytes(program: Any, *, by_axis: Any = None) -> dict[Any, Any]:
       ValueError: the mesh has another number of devices than the program.
 
     Example:
-        >>> program = (
-        ...     "HloModule main, num_partitions=8\\n"
-        ...     "ENTRY %main {\\n"
-        ...     "  %x = u32[8]{0} parameter(0)\\n"
-        ...     "  %g = u32[4,8]{1,0} all-gather(%x), channel_id=1, "
-        ...     "replica_groups=[2,4]<=[8], use_global_device_ids=true\\n"
-        ...     "}"
-        ... )
-        >>> collective_bytes(program)
-        {'all-gather': 32}
-        >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
-        >>> collective_bytes(program, by_axis=mesh)
-        {'model': {'all-gather': 32}}
+      >>> program = (
+      ...     "HloModule main, num_partitions=8\\n"
+      ...     "ENTRY %main {\\n"
+      ...     "  %x = u32[8]{0} parameter(0)\\n"
+      ...     "  %g = u32[4,8]{1,0} all-gather(%x), channel_id=1, "
+      ...     "replica_groups=[2,4]<=[8], use_global_device_ids=true\\n"
+      ...     "}"
+      ... )
+      >>> collective_bytes(program)
+      {'all-gather': 32}
+      >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+      >>> collective_bytes(program, by_axis=mesh)
+      {'model': {'all-gather': 32}}
     """
     found = program if isinstance(program, list) else collectives(program)
     if by_axis is None:
@@ -73,8 +73,8 @@ def link_bytes(found: Iterable[Collective]) -> float:
     (N-1)/N n; permute and broadcast: n; with n the operand's bytes and N workers.
 
     Example:
-        >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
-        30.0
+      >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
+      30.0
     """
     return float(sum(KINDS[c.kind](c.workers) * c.nbytes * c.times for c in found))
 
@@ -83,8 +83,8 @@ def dense_bytes(tree: Any) -> int:
     """Bytes of a tree of arrays or specs when it is sent as it is.
 
     Example:
-        >>> dense_bytes({"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)})
-        64
+      >>> dense_bytes({"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)})
+      64
     """
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in leaves)

@@ -63,9 +63,9 @@ def read_groups(line: str, kind: str, devices: Devices) -> Groups:
       ValueError, KeyError: there are none, or in no notation that is known.
 
     Example:
-        >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
-        >>> read_groups(line, "all-reduce", Devices(1, 4))
-        ((0, 2), (1, 3))
+      >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
+      >>> read_groups(line, "all-reduce", Devices(1, 4))
+      ((0, 2), (1, 3))
     """
     width = devices.partitions
     every_device = range(devices.replicas * width)

@@ -172,8 +172,8 @@ def _operands(rest: str) -> list[str]:
     """Names between the brackets of an operation, whether or not with their shapes.
 
     Example:
-        >>> _operands("f32[8,2]{1,0:T(8,128)} %a, %b), dimensions={0}")
-        ['a', 'b']
+      >>> _operands("f32[8,2]{1,0:T(8,128)} %a, %b), dimensions={0}")
+      ['a', 'b']
     """
     found, depth = [""], 0
     for char in rest:
