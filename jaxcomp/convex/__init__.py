@@ -1,4 +1,4 @@
-"""Convex testbed: logistic regression with a known optimum, rates and averages.
+"""Convex testbed: logistic regression whose optimum is known to many digits.
 
 Example:
   >>> problem = load("digits")
@@ -49,7 +49,7 @@ __all__ = [
 
 
 def make_rate(spec: str, facts: Facts) -> Rate:
-    """A rule for the learning rate, from its spec string.
+    """The learning rate of each step, from a spec string.
 
     Example:
       >>> rate = make_rate("decay(a=2, tau=4)", Facts(0.5, steps_per_epoch=10))
@@ -60,7 +60,7 @@ def make_rate(spec: str, facts: Facts) -> Rate:
 
 
 def make_average(spec: str) -> Average:
-    """A weighting of the iterates, from its spec string.
+    """The weighted average of the iterates, from a spec string.
 
     Example:
       >>> import jax.numpy as jnp

@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def read_rows(path: Path) -> list[Evaluation]:
-    """The evaluations in a metrics.csv, in the order in which a run comes to them.
+    """The evaluations in a metrics.csv, in the order in which they were made.
 
     Example:
       >>> import tempfile
