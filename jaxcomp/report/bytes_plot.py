@@ -1,4 +1,4 @@
-"""The plot that compression is judged by: accuracy over bytes sent."""
+"""The plot of accuracy over the bytes that were sent."""
 
 import numpy as np
 from matplotlib.axes import Axes

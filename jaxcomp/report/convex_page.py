@@ -11,9 +11,9 @@ from jaxcomp.runs.units import bytes_text, number_text, times_text
 __all__ = ["render_convex_page"]
 
 _CAPTION = (
-    "Suboptimality f(x) − f* of the mean over workers of their averaged models: left "
-    "over the bytes that one worker sent so far, right over steps. Lines are medians "
-    "over the seeds, bands reach from the lowest to the highest."
+    "Suboptimality f(x) − f*, where x is the mean over workers of their averaged "
+    "models, over the bytes that one worker has sent (left) and over steps (right). "
+    "Lines are medians over the seeds, bands reach from the lowest to the highest."
 )
 
 
