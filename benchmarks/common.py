@@ -32,7 +32,7 @@ def in_turns(
     repeats: int,
     warm_up: int = 1,
 ) -> dict[str, list[tuple[float, float]]]:
-    """Run all sides one after the other, so that a busy machine slows all of them.
+    """Run all sides in turns, so that other load on the machine affects all of them.
 
     Args:
       sides: each runs once and returns two times in seconds.
@@ -40,8 +40,8 @@ def in_turns(
       warm_up: runs of each side before the first turn.
 
     Example:
-        >>> in_turns({"ours": lambda: (1.0, 2.0)}, repeats=2)
-        {'ours': [(1.0, 2.0), (1.0, 2.0)]}
+      >>> in_turns({"ours": lambda: (1.0, 2.0)}, repeats=2)
+      {'ours': [(1.0, 2.0), (1.0, 2.0)]}
     """
     for run in sides.values():
         for _ in range(warm_up):
@@ -55,22 +55,24 @@ def in_turns(
 
 
 def others(specs: Iterable[str], registry: Iterable[str]) -> list[str]:
-    """The names of a registry that no spec is of; compositions are of no single one.
+    """The names of a registry that none of the specs is for; compositions do not count.
 
     Example:
-        >>> others(["top_k(keep=0.1)", "sign | top_k"], ["sign", "top_k"])
-        ['sign']
+      >>> others(["top_k(keep=0.1)", "sign | top_k"], ["sign", "top_k"])
+      ['sign']
     """
     covered = {spec.partition("(")[0].strip() for spec in specs if "|" not in spec}
     return [name for name in registry if name not in covered]
 
 
 def ratio(own: Sequence[float], others: Sequence[tuple[float, float]]) -> float:
-    """Median over the turns, so that what slows down a turn slows down both.
+    """The median over turns of the ratio of two times.
+
+    Both times are of the same turn, so that other load on the machine affects both.
 
     Example:
-        >>> ratio([2.0, 4.0, 9.0], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)])
-        2.0
+      >>> ratio([2.0, 4.0, 9.0], [(1.0, 0.0), (2.0, 0.0), (3.0, 0.0)])
+      2.0
     """
     pairs = zip(own, others, strict=True)
     return statistics.median(mine / other for mine, (other, _) in pairs)
@@ -98,7 +100,7 @@ def read_pass(crew: parallel.Workers, tree: Any) -> Callable[[], tuple[float, fl
 
 
 def torch_peers() -> Any:
-    """The module `peers_torch` on all cores, or None, said aloud, without torch."""
+    """The module `peers_torch`, or None after a message if torch is not installed."""
     try:
         found = importlib.import_module("benchmarks.peers_torch")
     except ModuleNotFoundError as error:
@@ -111,7 +113,7 @@ def torch_peers() -> Any:
 
 
 def use_huge_pages(module: str) -> None:
-    """Start the module again: the C library reads this when a program begins."""
+    """Restart the module with large pages, which the C library sets up at start."""
     setting = "glibc.malloc.hugetlb=1"
     if os.environ.get("GLIBC_TUNABLES") != setting:
         command = [sys.executable, "-m", module, *sys.argv[1:]]
@@ -119,12 +121,12 @@ def use_huge_pages(module: str) -> None:
 
 
 def write_csv(file: Path, rows: Sequence[Any], digits: int = 5) -> None:
-    """A line for each row, which are NamedTuples; nothing stands for None.
+    """Write NamedTuples as rows of a CSV file; None becomes an empty field.
 
     Args:
-      file: what is written.
-      rows: all of one type.
-      digits: that floats keep.
+      file: to write.
+      rows: NamedTuples of one type.
+      digits: of floats.
     """
 
     def short(value: Any) -> Any:

@@ -34,7 +34,7 @@ __all__ = ["CASES", "Case", "Row", "main"]
 
 
 class Case(NamedTuple):
-    """One method and what it has to reach."""
+    """A method, and the speed that it has to reach."""
 
     spec: str
     floor: float | None = None  # PyTorch's time / ours, at least
@@ -77,7 +77,7 @@ SIDE = 2000  # of the matrix for low rank
 
 
 class Row(NamedTuple):
-    """One line of the table and of the CSV. Times in ms, None where not measured."""
+    """One line of the table and the CSV. Times are in ms, None if not measured."""
 
     method: str
     data: str
@@ -130,7 +130,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 
 def shape_of(case: Case, size: int) -> tuple[int, ...]:
-    """What a case compresses: the vector, or what its peer or method is meant for."""
+    """Shape of what a case compresses: a vector, or what its peer or method needs."""
     if case.on == "matrix":
         side = min(SIDE, math.isqrt(size))
         return (side, side)
@@ -138,7 +138,7 @@ def shape_of(case: Case, size: int) -> tuple[int, ...]:
 
 
 def measure(case: Case, args: argparse.Namespace, peers: Any) -> list[Row]:
-    """One row for each kind of data; compiled once for all of them."""
+    """One row for each kind of data; the programs are compiled once."""
     shape = shape_of(case, args.size)
     compressor = make_compressor(case.spec)
     spec = jax.ShapeDtypeStruct(shape, jnp.float32)
@@ -174,7 +174,7 @@ def measure(case: Case, args: argparse.Namespace, peers: Any) -> list[Row]:
 
 
 class Runner(NamedTuple):
-    """One side of the race."""
+    """One of the programs that are timed in turns."""
 
     run: Callable[[], tuple[float, float]]  # seconds to compress, to decompress
     check: Callable[[], tuple[float, float]]  # bits sent, error of the result
@@ -200,7 +200,7 @@ def _ours(
 
 
 def _references(x: jax.Array) -> dict[str, Runner]:
-    """One pass that reads, and one that reads and writes a fresh vector."""
+    """A pass that reads the vector, and one that also writes a new vector."""
     total, negative = jax.jit(jnp.sum), jax.jit(jnp.negative)
 
     def run() -> tuple[float, float]:
@@ -295,7 +295,7 @@ def _row(
 def _verdict(
     case: Case, ratio: float | None, tuned: float | None, passes: float
 ) -> str:
-    """Empty where nothing is asked; else what is met and what is not."""
+    """Which of the required speeds are met; empty if none is required."""
     if case.floor is None or ratio is None:
         return ""
     missed = [f"{case.floor:g}x"] if ratio < case.floor else []
@@ -318,7 +318,7 @@ def _both(seconds: list[tuple[float, float]]) -> float:
 def _ratio(
     theirs: list[tuple[float, float]] | None, ours: list[tuple[float, float]]
 ) -> float | None:
-    """Of the turns, so that what slows down a turn slows down both."""
+    """The median over turns of the ratio of whole times; see `common.ratio`."""
     if theirs is None:
         return None
     turns = zip(theirs, ours, strict=True)
@@ -332,7 +332,7 @@ def _memory(compiled: Any, x: np.ndarray) -> float:
 
 
 def _error(x: np.ndarray, y: np.ndarray) -> float:
-    """|x - y|^2 / |x|^2, scaled first: squares of a heavy tail leave float32."""
+    """|x - y|^2 / |x|^2, scaled first because squares may overflow float32."""
     scale = np.abs(x).max()
     off = np.subtract(x, y) / scale
     return float(np.sum(off * off, dtype=np.float64)) / float(
@@ -341,7 +341,7 @@ def _error(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def _chosen(methods: list[str] | None) -> list[Case]:
-    """All cases and what else is registered, or the methods that were asked for."""
+    """All cases and all other registered methods, or those that were asked for."""
     known = {make_compressor(case.spec).name: case for case in CASES}
     if methods:
         names = [make_compressor(spec).name for spec in methods]
@@ -378,7 +378,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _conclude(rows: list[Row]) -> None:
-    """Say what is missed, and what memory allows."""
+    """Print which requirements are missed, and the speed of memory."""
     for row in rows:
         if row.met.startswith("MISSED"):
             print(f"missed: {row.method} on {row.data}: {row.met.split(' ', 1)[1]}")

@@ -94,7 +94,7 @@ def main(arguments: list[str] | None = None) -> list[Summary]:
 
 
 def reached(rows: Sequence[Summary], level: float) -> Summary | None:
-    """The first evaluation at or below a level, if any; rows rise in their steps."""
+    """The first evaluation at or below a level, if any; rows are in order of steps."""
     return next((row for row in rows if row.suboptimality <= level), None)
 
 
@@ -126,7 +126,7 @@ def write_csv(file: Path, rows: Sequence[Summary]) -> None:
 
 
 def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Summary]:
-    """Run a config, or read its finished run, and join its seeds."""
+    """Run a config, or read its finished run, and take medians over its seeds."""
     name = (
         SORTED.get(line.config, line.config) if partition == "sorted" else line.config
     )

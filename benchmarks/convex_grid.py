@@ -35,7 +35,7 @@ LEVELS = (1e-2, 5e-3, 3e-3, 1e-3, 1e-4)
 
 
 class Grid(NamedTuple):
-    """decay(a, tau) with quadratic(tau), for all pairs."""
+    """Pairs (a, tau) of the rate decay(a, tau) and the average quadratic(tau)."""
 
     a: Sequence[float] = (1, 2)
     tau: Sequence[float] = (125, 250, 500)
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A config, and what the grid made of it."""
+    """A config, and its run for each pair of the grid."""
 
     partition: str
     config: str
@@ -100,7 +100,7 @@ def main(arguments: list[str] | None = None) -> list[Method]:
 
 
 def measure(config: Any, grid: Grid) -> list[Run]:
-    """All pairs of a grid in one program: a vmap over the tables of their rules.
+    """Run all pairs of a grid in one program, by vmap over tables of their rates.
 
     Args:
       config: of a convex run; its learning rate and its average are not used.
@@ -138,11 +138,13 @@ def measure(config: Any, grid: Grid) -> list[Run]:
 
 
 def crossing(steps: Sequence[int], values: Sequence[float], level: float) -> float:
-    """Where log(value) first comes down to log(level), on straight lines; or NaN.
+    """The step at which a value first reaches a level, or NaN if it does not.
+
+    Between steps the logarithm of the value is interpolated linearly.
 
     Example:
-        >>> crossing([0, 10, 20], [1.0, 0.1, 0.001], level=0.01)
-        15.0
+      >>> crossing([0, 10, 20], [1.0, 0.1, 0.001], level=0.01)
+      15.0
     """
     for i in range(1, len(steps)):
         if values[i] <= level:
@@ -201,7 +203,7 @@ def _tables(experiment: Experiment, grid: Grid) -> tuple[jax.Array, jax.Array]:
 
 
 def _with(experiment: Experiment, rate: jax.Array, share: jax.Array) -> Experiment:
-    """An experiment whose rules are read from tables, and so may be traced."""
+    """An experiment whose rate and average are read from tables, also traced ones."""
     return experiment._replace(
         rate=lambda t: rate[t],
         average=lambda before, x, t: before + share[t] * (x - before),

@@ -117,7 +117,7 @@ class Row(NamedTuple):
 
 
 class Subject(NamedTuple):
-    """Something to compress: as one vector, and as the tensors it is made of."""
+    """Data to compress, as one vector and as the tensors that it consists of."""
 
     name: str
     vector: np.ndarray
@@ -157,7 +157,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 
 def lines(methods: list[str] | None) -> list[Line]:
-    """All lines and what else is registered, or those of the methods asked for."""
+    """All lines and all other registered methods, or those that were asked for."""
     rest = others((line.spec for line in LINES), compressors.REGISTRY)
     found = [*LINES, *(Line("other", name) for name in rest)]
     if methods is None:
@@ -170,12 +170,12 @@ def lines(methods: list[str] | None) -> list[Line]:
 
 
 def _name(spec: str) -> str:
-    """What a line is asked for by: its method, or both of a composition."""
+    """The name by which a line is asked for: its method, or both of a composition."""
     return "|".join(part.split("(")[0].strip() for part in spec.split("|"))
 
 
 def synthetic(name: str, size: int) -> Subject:
-    """A vector, and the most nearly square matrix that holds a part of it."""
+    """A random vector, and the largest square matrix of its elements."""
     side = math.isqrt(size)
     vector = draw(name, (size,))
     return Subject(name, vector, [vector[: side * side].reshape(side, side)])
@@ -253,7 +253,7 @@ def bits_of(compressor: Compressor, x: np.ndarray) -> int:
 
 
 def check_theory() -> list[str]:
-    """Print the figures that theory pins; returns the methods that are off."""
+    """Compare errors with theory; returns the methods that deviate."""
     x = draw("gaussian", (THEORY_SIZE,))
     norm = float(np.square(x, dtype=np.float64).sum())
     off = []

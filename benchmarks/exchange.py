@@ -49,7 +49,7 @@ __all__ = ["CASES", "Case", "Decoding", "Floor", "Row", "floors", "main"]
 
 
 class Case(NamedTuple):
-    """One method, on what, and in whose turns."""
+    """An exchange, the tree on which it is timed, and with which peers."""
 
     exchange: str
     compressor: str = "none"
@@ -111,7 +111,7 @@ COUNTS = (2, 4, 8, 16)  # payloads that are decoded together
 
 
 class Row(NamedTuple):
-    """One line of the table and of the CSV. None where it is not known of a peer."""
+    """One line of the table and the CSV. None if it is not known of a peer."""
 
     method: str
     who: str  # jaxcomp | PyTorch
@@ -141,7 +141,7 @@ class Decoding(NamedTuple):
 
 
 class Floor(NamedTuple):
-    """Something that has to be reached, and what was."""
+    """A ratio that has to be reached, and the one that was measured."""
 
     what: str
     value: float
@@ -206,7 +206,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 
 class Runner(NamedTuple):
-    """One side of the race."""
+    """One of the programs that are timed in turns."""
 
     run: Callable[
         [], tuple[float, float]
@@ -215,7 +215,7 @@ class Runner(NamedTuple):
 
 
 class Race(NamedTuple):
-    """What all heats share."""
+    """What is timed against every case, and on which data."""
 
     crew: parallel.Workers
     shapes: dict[str, trees.Shapes]
@@ -227,7 +227,7 @@ class Race(NamedTuple):
 def measure(
     cases: list[Case], race: Race, args: argparse.Namespace, with_peers: bool
 ) -> list[Row]:
-    """A row for each case of a heat and for its peers."""
+    """Time some cases and their peers in the same turns; a row for each."""
     with contextlib.ExitStack() as stack:
         runners = {"read": race.read, _DENSE.title: race.exact}
         for case in cases:
@@ -243,7 +243,7 @@ def measure(
 
 
 def _ours(case: Case, race: Race) -> Runner:
-    """The exchange as a program for all workers, whose state is fed back."""
+    """Compile an exchange for all workers; each run passes its state to the next."""
     crew, inputs = race.crew, race.inputs[case.tree]
     exchange = make_exchange(
         case.exchange, case.compressor, case.memory, case.scope, crew.axis
@@ -310,7 +310,7 @@ def _theirs(
 
 
 def _race(cases: list[Case], crew: parallel.Workers, args: argparse.Namespace) -> Race:
-    """Gradients are drawn once, and differ between workers."""
+    """Place gradients on the devices: drawn once, and different on each worker."""
     names = {"resnet50", *(case.tree for case in cases)}
     shapes = {name: trees.tree(name, args.scale) for name in sorted(names)}
     size = trees.elements(shapes["resnet50"])
@@ -418,7 +418,7 @@ def _decode(name: str, args: argparse.Namespace) -> Decoding:
 
 
 def _dense_add(vector: np.ndarray) -> Runner:
-    """total + x, in the place of total: what a payload would cost if it were dense."""
+    """Add x to a total in place, which is what a dense payload would cost."""
     add = jax.jit(jnp.add, donate_argnums=(0,))
     x, holder = jnp.asarray(vector), [jnp.zeros(vector.shape, jnp.float32)]
 
@@ -434,7 +434,7 @@ def _dense_add(vector: np.ndarray) -> Runner:
 
 
 def floors(rows: list[Row], decoded: list[Decoding]) -> list[Floor]:
-    """What has to be reached, as far as it was measured."""
+    """The ratios that have to be reached, as far as they were measured."""
     ms = {row.method: row.ms for row in rows}
     tree, vector = (
         Case("gather", _LIGHT, tree=name).title for name in ("resnet50", "flat")

@@ -217,7 +217,7 @@ def _theirs(
 def _choco_round(
     codecs: Sequence[Any], ring: Round, updates: Any, x: Any, public: Any, total: Any
 ) -> None:
-    """As the original code: x_hat_i and sum_j w_ij x_hat_j, tensor by tensor."""
+    """A round as in the original code, which keeps x_hat_i and sum_j w_ij x_hat_j."""
     workers = range(len(x))
     payloads = []
     for i in workers:

@@ -34,7 +34,7 @@ Factory = Callable[..., Peer]  # (shape, method's arguments) -> Peer
 
 
 def make(spec: str, shape: tuple[int, ...], tuned: bool = False) -> Peer | None:
-    """The peer of a compressor for one shape; None where nobody wrote one.
+    """The peer of a compressor for one shape, or None if there is none.
 
     Args:
       spec: of the compressor, such as "top_k(keep=0.01)".
@@ -463,7 +463,7 @@ def _svd(shape: tuple[int, ...], rank: int = 4) -> Peer:
 
 
 def _atomo(shape: tuple[int, ...], rank: int = 4) -> Peer:
-    """Triples drawn one by one, with the paper's chances."""
+    """Singular triples are kept at random, with the probabilities of the paper."""
 
     def compress(x: Any) -> Any:
         u, s, v = torch.linalg.svd(x.view(shape), full_matrices=False)
@@ -476,7 +476,7 @@ def _atomo(shape: tuple[int, ...], rank: int = 4) -> Peer:
 
 
 def _qsvd(shape: tuple[int, ...], rank: int = 4, levels: int = 127) -> Peer:
-    """The truncation with both factors rounded, each vector by its largest element."""
+    """A truncated SVD whose vectors are quantised relative to their largest element."""
 
     def rounded(rows: Any) -> Any:
         units = rows.abs().amax(1, keepdim=True) / levels
@@ -500,7 +500,7 @@ def _qsvd(shape: tuple[int, ...], rank: int = 4, levels: int = 127) -> Peer:
 
 
 def _count_sketch(shape: tuple[int, ...], ratio: float = 0.1, rows: int = 1) -> Peer:
-    """Sums by hashed places, damped. Hashes are made once, as published code does."""
+    """A count sketch. Hashes are computed once, as in published code."""
     size = math.prod(shape)
     width = max(1, round(ratio * size / rows))
     places = torch.randint(width, (rows, size), dtype=torch.int32)

@@ -74,7 +74,7 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
 
 
 def theirs(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
-    """pmap + optax as most people write it, state replicated with a leading axis."""
+    """A step with pmap and optax, whose state is replicated along a leading axis."""
     loss_of, size = pieces.task.loss, pieces.workers.size
     tx = optax.chain(
         optax.add_decayed_weights(5e-4),

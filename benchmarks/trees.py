@@ -19,8 +19,8 @@ def resnet50(scale: float = 1.0) -> Shapes:
       scale: of all channels and classes; 0.1 makes a hundredth of the parameters.
 
     Example:
-        >>> resnet50()["stem/conv"]
-        (7, 7, 3, 64)
+      >>> resnet50()["stem/conv"]
+      (7, 7, 3, 64)
     """
     shapes: Shapes = {}
 
@@ -59,8 +59,8 @@ def elements(shapes: Shapes) -> int:
     """Number of parameters.
 
     Example:
-        >>> elements({"a": (2, 3), "b": (4,)})
-        10
+      >>> elements({"a": (2, 3), "b": (4,)})
+      10
     """
     return sum(math.prod(shape) for shape in shapes.values())
 
@@ -79,8 +79,8 @@ def cut(drawn: np.ndarray, shapes: Shapes) -> dict[str, np.ndarray]:
     """The columns of a matrix as a tree with a leading axis.
 
     Example:
-        >>> cut(np.zeros((2, 7)), {"a": (3,), "b": (2, 2)})["b"].shape
-        (2, 2, 2)
+      >>> cut(np.zeros((2, 7)), {"a": (3,), "b": (2, 2)})["b"].shape
+      (2, 2, 2)
     """
     parts, start = {}, 0
     for name, shape in shapes.items():

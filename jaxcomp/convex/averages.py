@@ -1,11 +1,10 @@
-"""Weighted averages of the iterates, kept up step by step.
+"""Weighted averages of the iterates, updated at every step.
 
-avg_t = sum_s w_s x_s / W_t with W_t = sum_s w_s, s = 0..t, and its running form
+    avg_t = sum_s w_s x_s / W_t    with W_t = sum_s w_s and s = 0..t
 
-    avg += w_t / W_t (x - avg)
-
-which neither stores iterates nor adds up large sums. w_t / W_t has a closed form for
-each weighting, so that the average itself is all of the state.
+is computed as avg += w_t / W_t (x - avg), which stores no iterates and adds up no large
+sums. For each weighting here w_t / W_t has a closed form, so the average is the only
+state.
 """
 
 from collections.abc import Callable
@@ -18,33 +17,35 @@ from jaxcomp.specs import Positive
 
 __all__ = ["REGISTRY", "Average", "final", "linear", "mean", "quadratic"]
 
-# (average before, x_t, t) -> average after. t counts from 0, and what stands before
-# the first step does not matter.
+# (average before, x_t, t) -> average after. t counts from 0, and at t = 0 the average
+# before is not used.
 Average = Callable[[jax.Array, jax.Array, ArrayLike], jax.Array]
 
 
 def final() -> Average:
-    """The last iterate alone."""
+    """The last iterate: no average at all."""
     return lambda average, x, t: x
 
 
 def mean() -> Average:
-    """All iterates alike: w_t = 1.
+    """The plain mean of all iterates: w_t = 1.
 
     Example:
-        >>> average = mean()
-        >>> first = average(jnp.zeros(1), jnp.array([1.0]), 0)
-        >>> float(average(first, jnp.array([2.0]), 1)[0])
-        1.5
+      >>> average = mean()
+      >>> first = average(jnp.zeros(1), jnp.array([1.0]), 0)
+      >>> float(average(first, jnp.array([2.0]), 1)[0])
+      1.5
     """
     return _running(lambda t: 1 / (t + 1))
 
 
 def linear(tau: Positive = 1.0) -> Average:
-    """w_t = t + tau, so W_t = (t + 1) (t / 2 + tau).
+    """Weights that grow linearly.
+
+    w_t = t + tau, so W_t = (t + 1) (t / 2 + tau).
 
     Args:
-      tau: above 0; of the learning rate's decay, if it has one.
+      tau: offset of the weights; usually the tau of the learning rate's decay.
 
     References:
       Lacoste-Julien, Schmidt and Bach, A Simpler Approach to Obtaining an O(1/t)
@@ -55,17 +56,20 @@ def linear(tau: Positive = 1.0) -> Average:
 
 
 def quadratic(tau: Positive = 1.0) -> Average:
-    """w_t = (t + tau)^2, so W_t = (t + 1) (tau^2 + tau t + t (2 t + 1) / 6).
+    """Weights that grow quadratically.
+
+    w_t = (t + tau)^2, so W_t = (t + 1) (tau^2 + tau t + t (2 t + 1) / 6).
 
     Args:
-      tau: above 0; of the learning rate's decay, if it has one.
+      tau: offset of the weights; usually the tau of the learning rate's decay.
 
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
     """
 
     def share(t: jax.Array) -> jax.Array:
-        # Divided by (t + tau)^2 beforehand: a square of a large tau may overflow.
+        # Everything is divided by (t + tau)^2 first: the square of a large tau may
+        # overflow.
         part, rest = tau / (t + tau), t / (t + tau)
         mixed = part * part + part * rest + rest * ((2 * t + 1) / (t + tau)) / 6
         return 1 / (t + 1) / mixed
@@ -82,7 +86,7 @@ REGISTRY: dict[str, Callable[..., Average]] = {
 
 
 def _running(share: Callable[[jax.Array], jax.Array]) -> Average:
-    """The update by w_t / W_t, in the dtype of the average."""
+    """The update whose share of the new iterate is share(t) = w_t / W_t."""
 
     def update(average: jax.Array, x: jax.Array, t: ArrayLike) -> jax.Array:
         step = jnp.asarray(t).astype(jnp.float32)

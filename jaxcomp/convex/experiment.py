@@ -1,4 +1,4 @@
-"""From a config to the pieces of a convex run. Every name is looked up here."""
+"""Build a convex experiment from a config. Every name is looked up here."""
 
 from typing import Any, NamedTuple
 
@@ -36,12 +36,12 @@ _SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 
 
 class Traffic(NamedTuple):
-    """Bytes that each worker would hand to the network, by step of a cycle.
+    """Bytes that each worker would send, for each step of a cycle that repeats.
 
     Example:
-        >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
-        >>> traffic.sent(3), traffic.dense(4)
-        (10, 80)
+      >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
+      >>> traffic.sent(3), traffic.dense(4)
+      (10, 80)
     """
 
     wire: tuple[int, ...]
@@ -57,7 +57,7 @@ class Traffic(NamedTuple):
 
 
 class Experiment(NamedTuple):
-    """Everything that the seeds of a run share."""
+    """What is built from a config once, and shared by all seeds of a run."""
 
     problem: Problem
     optimum: Optimum
@@ -74,7 +74,7 @@ class Experiment(NamedTuple):
 
 
 def build(config: Any) -> Experiment:
-    """Look up and check everything that a config names, before any work is done."""
+    """Build an experiment; every name and value of the config is checked first."""
     for key in ("problem", "partition", "learning_rate", "average", "compressor"):
         if not config[key].strip():
             raise UserError(f"{key} is empty; configs/convex/base.py shows a value")
@@ -118,7 +118,7 @@ def partition_of(config: Any, labels: np.ndarray, seed: int) -> Partition:
 
 
 def _problem(config: Any) -> Problem:
-    """The problem of the config, with the regulariser of the config if it has one."""
+    """The problem that a config names, with the regulariser that the config may set."""
     call = parse(config.problem)
     if not isinstance(call, Call):
         raise SpecError(f"a convex problem is one name, not {config.problem!r}")
@@ -137,7 +137,7 @@ def _problem(config: Any) -> Problem:
 
 
 def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
-    """What crosses the workers, or the same without compression."""
+    """The exchange or mixer of a config; if `plain`, without compression."""
     graph = make_graph(config)
     compressor = compressor_for(config.exchange, config.compressor)
     if not config.mixer and not config.exchange:
@@ -157,7 +157,7 @@ def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
 
 
 def _bytes(method: Exchange | Mixer, dimension: int, workers: int) -> tuple[int, ...]:
-    """What one worker hands to collectives at each step of the method's cycle."""
+    """Bytes that one worker hands to collectives, for each step of a cycle."""
     x = jax.ShapeDtypeStruct((dimension,), np.float32)
 
     def measure(phase: int) -> int:

@@ -1,9 +1,9 @@
-"""LIBSVM text, `label index:value index:value ...`, by scikit-learn's reader.
+"""Read files in LIBSVM format, `label index:value index:value ...`.
 
 Indices count from 1 and ascend. A '#' begins a comment; blank lines are skipped. Files
-that end in .gz or .bz2 are unpacked on the way. The text is never in memory as a whole.
-scikit-learn does not say where a mistake is, and takes some as they are: a nan, 1_000.
-So it reads from a file that knows its line and looks at the characters.
+that end in .gz or .bz2 are decompressed while they are read. scikit-learn's reader does
+the parsing. It does not say in which line a mistake is, and accepts some mistakes, such
+as nan or 1_000. So it is given a file object that counts lines and checks characters.
 """
 
 import bz2
@@ -24,39 +24,39 @@ from jaxcomp.specs import Count, check
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]
 
-# Beyond this part a matrix is smaller and faster when it is dense.
+# With more than this fraction of nonzero elements a dense matrix is smaller and faster.
 _DENSE_PART = 0.25
-_LONGEST_LINE = 1 << 28  # bytes; more is no text
+_LONGEST_LINE = 1 << 28  # bytes; a longer line means that the file is not text
 _LARGEST_INDEX = 2**31 - 1
 _LARGEST_VALUE = float(np.finfo(np.float32).max)
 _CHARACTERS = b"0123456789+-.eE: \t\r\n\v\f"
 
 
 class LibsvmError(UserError):
-    """A file that is not LIBSVM text; says the line and what stands there."""
+    """A file that is not in LIBSVM format; the message says which line, and why."""
 
 
 class LibsvmSet(NamedTuple):
-    """What a file holds."""
+    """The features and labels of a file."""
 
     features: Features  # float32 [examples, features], or Rows
     labels: np.ndarray  # float32 [examples], -1 or +1
 
 
 def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmSet:
-    """Read a file with two kinds of labels.
+    """Read a file with two different labels.
 
     Args:
-      path: text, or .gz or .bz2 of it.
-      n_features: of the set, where a file may not show the last ones; by default the
-        largest index.
+      path: of a text file, which may be compressed as .gz or .bz2.
+      n_features: number of features, if the last ones may be absent from the file; by
+        default the largest index.
 
     Returns:
-      Features, dense if more than a quarter of their elements are given, and labels;
-      the smaller of the two kinds becomes -1, the larger +1.
+      The features, dense if more than a quarter of the elements are nonzero, and the
+      labels: the smaller of the two values in the file becomes -1, the larger +1.
 
     Raises:
-      LibsvmError: "file:line: what is wrong", also for files that are cut off.
+      LibsvmError: "file:line: what is wrong", also if the file is cut off.
 
     Example:
       >>> import tempfile
@@ -67,11 +67,11 @@ def read(path: str | os.PathLike[str], n_features: int | None = None) -> LibsvmS
       >>> features.tolist(), labels.tolist()
       ([[0.5, 0.0, 2.0], [0.0, 1.0, 0.0]], [-1.0, 1.0])
 
-    Reference:
+    References:
       Chang and Lin, LIBSVM: A Library for Support Vector Machines,
       https://www.csie.ntu.edu.tw/~cjlin/libsvm/, 2011.
     """
-    # It takes a second to import; only whoever reads such a file pays for it.
+    # Imported here, because it takes a second and only readers of such files need it.
     from sklearn.datasets import load_svmlight_file
 
     check(Count | None, "n_features", n_features)
@@ -105,9 +105,9 @@ def _opened(path: str | os.PathLike[str]) -> Any:
 
 
 class _Lines(io.BufferedIOBase):
-    """A file whose lines are counted and looked at on the way; comments are taken out.
+    """A file object that counts its lines, checks them and removes comments.
 
-    A class, because scikit-learn asks for a file.
+    It is a class because scikit-learn expects a file object.
     """
 
     def __init__(self, file: Any, path: str | os.PathLike[str], limit: int) -> None:
@@ -140,7 +140,7 @@ class _Lines(io.BufferedIOBase):
 
 
 def _check_numbers(matrix: Any, labels: np.ndarray, lines: _Lines) -> None:
-    """Refuse what float32 cannot hold, and indices beyond the limit."""
+    """Refuse numbers that float32 cannot hold, and indices beyond the limit."""
     is_bad = ~np.isfinite(matrix.data) | (matrix.indices >= lines.limit)
     rows = np.searchsorted(matrix.indptr, np.flatnonzero(is_bad)[:1], "right") - 1
     rows = np.append(rows, np.flatnonzero(~(np.abs(labels) <= _LARGEST_VALUE))[:1])
@@ -152,7 +152,7 @@ def _check_numbers(matrix: Any, labels: np.ndarray, lines: _Lines) -> None:
 
 
 def _features(matrix: Any, n_features: int | None) -> Features:
-    """The matrix, dense or as rows of one length."""
+    """The features of a SciPy matrix, as a dense array or as `Rows`."""
     count, width = matrix.shape[0], n_features or max(1, matrix.shape[1])
     lengths = np.diff(matrix.indptr)
     rows = np.repeat(np.arange(count), lengths)
@@ -168,7 +168,7 @@ def _features(matrix: Any, n_features: int | None) -> Features:
 
 
 def _mistake(text: bytes, limit: int) -> str | None:
-    """The first thing that is wrong in a line."""
+    """The first mistake in a line, or None."""
     tokens = [token.decode("latin-1") for token in text.split()]
     if tokens and not _is_number(tokens[0]):
         return f"{_short(tokens[0])} is not a label; write -1 or 1"
@@ -187,7 +187,7 @@ def _mistake(text: bytes, limit: int) -> str | None:
 
 
 def _is_number(text: str) -> bool:
-    """Whether it is a decimal number that float32 can hold."""
+    """Whether a text is a decimal number that float32 can hold."""
     decimal = r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?"
     return bool(re.fullmatch(decimal, text)) and abs(float(text)) <= _LARGEST_VALUE
 

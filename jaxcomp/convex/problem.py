@@ -1,11 +1,13 @@
-"""Logistic regression with an L2 term: small, strongly convex, its optimum known.
+"""Logistic regression with an L2 regulariser: a small, strongly convex problem.
 
-f(x) = 1/m sum_i log(1 + exp(-b_i <a_i, x>)) + lam/2 |x|^2
+    f(x) = 1/m sum_i log(1 + exp(-b_i <a_i, x>)) + lam/2 |x|^2
 
-Gradients of batches are JAX in float32, as in training. The loss of all examples is
-NumPy in float64: what is plotted is f(x) - f*, and float32 ends at 1e-7.
+with features a_i and labels b_i = -1 or +1. Gradients of batches are computed by JAX in
+float32, as in training. The loss over all examples is computed by NumPy in float64,
+because f(x) - f* is plotted down to values that float32 cannot resolve.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
@@ -32,14 +34,14 @@ __all__ = [
 
 
 class Rows(NamedTuple):
-    """A sparse matrix of short rows; the padding is index 0 with value 0."""
+    """A sparse matrix, all of whose rows are padded by index 0 and value 0."""
 
     indices: Any  # int32 [examples, longest row]
     values: Any  # float32, the same shape
     width: int  # features
 
 
-_BLOCK = 1 << 22  # elements of a dense matrix that are widened at a time
+_BLOCK = 1 << 22  # elements of a dense matrix that are converted to float64 at a time
 
 Regulariser = Annotated[float, Range(least=0)] | None  # None: 1 / examples
 Features = Any  # float32 [examples, features], or Rows
@@ -64,13 +66,11 @@ class Problem(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """f and its derivatives over all examples, NumPy float64."""
+    """f and its derivatives over all examples, in NumPy float64."""
 
     value: Callable[[ArrayLike], float]
     gradient: Callable[[ArrayLike], np.ndarray]
-    curvature: Callable[
-        [ArrayLike], np.ndarray
-    ]  # s (1 - s) of each example, [examples]
+    curvature: Callable[[ArrayLike], np.ndarray]  # s (1 - s) of each, [examples]
     hessian_product: Callable[[np.ndarray, np.ndarray], np.ndarray]  # curvature, v
     hessian: Callable[[np.ndarray], np.ndarray]  # curvature -> [features, features]
 
@@ -78,18 +78,18 @@ class Objective(NamedTuple):
 def make(
     name: str, features: Features, labels: ArrayLike, regulariser: Regulariser = None
 ) -> Problem:
-    """Check the data of a problem.
+    """A problem of given data, which are checked.
 
     Args:
-      name: for tables.
+      name: of the problem, for tables and messages.
       features: [examples, features], or `Rows`.
       labels: [examples], -1 or +1.
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
-        >>> problem.examples, problem.dimension, problem.regulariser
-        (2, 2, 0.5)
+      >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+      >>> problem.examples, problem.dimension, problem.regulariser
+      (2, 2, 0.5)
     """
     if not isinstance(features, Rows):
         features = np.ascontiguousarray(features, np.float32)
@@ -115,7 +115,7 @@ def gradient(
 ) -> jax.Array:
     """The gradient of f over a batch of examples, in the dtype of x.
 
-    lam x - 1/n sum_i b_i s(-b_i <a_i, x>) a_i, with s the logistic function.
+    lam x - 1/n sum_i b_i s(-b_i <a_i, x>) a_i, where s is the logistic function.
 
     Args:
       rows: [n, features], or `Rows`.
@@ -124,25 +124,24 @@ def gradient(
       regulariser: lam.
 
     Example:
-        >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
-        [-0.25, -0.25]
+      >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
+      [-0.25, -0.25]
     """
-    precision = jax.lax.Precision.HIGHEST
+
+    def slopes(predicted: jax.Array) -> jax.Array:
+        return -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
+
     if isinstance(rows, Rows):
-        predicted = jnp.sum(rows.values * x[rows.indices], axis=1)
+        own = slopes(jnp.sum(rows.values * x[rows.indices], axis=1))
+        pulled = jnp.zeros_like(x).at[rows.indices].add(rows.values * own[:, None])
     else:
-        predicted = jnp.matmul(rows, x, precision=precision)
-    slopes = -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
-    if isinstance(rows, Rows):
-        terms = rows.values * slopes[:, None]
-        pulled = jnp.zeros_like(x).at[rows.indices].add(terms)
-    else:
-        pulled = jnp.matmul(slopes, rows, precision=precision)
+        multiply = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
+        pulled = multiply(slopes(multiply(rows, x)), rows)
     return pulled + jnp.asarray(regulariser, x.dtype) * x
 
 
 def take(features: Features, indices: jax.typing.ArrayLike) -> Features:
-    """The rows of some examples."""
+    """The features of some of the examples."""
     if isinstance(features, Rows):
         return Rows(features.indices[indices], features.values[indices], features.width)
     return features[indices]
@@ -155,11 +154,13 @@ def stochastic_gradient(
     indices: jax.Array,
     regulariser: jax.typing.ArrayLike,
 ) -> jax.Array:
-    """`gradient` at the examples of a batch; for many workers, vmap over x, indices.
+    """`gradient` over a batch that is given by indices of examples.
+
+    For many workers, map it over x and indices with `vmap`.
 
     Args:
-      features: of all examples, as JAX arrays. Passed, not closed over: constants of a
-        compiled program are copied.
+      features: of all examples, as JAX arrays. They are an argument because a compiled
+        program copies the arrays that its function closes over.
       labels: of all examples.
       x: [features].
       indices: int [n].
@@ -169,18 +170,18 @@ def stochastic_gradient(
 
 
 def loss(problem: Problem, x: ArrayLike) -> float:
-    """f(x) over all examples in float64; `objective` for many x.
+    """f(x) over all examples in float64. To evaluate many x, use `objective`.
 
     Example:
-        >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
-        >>> round(loss(problem, [0.0, 0.0]), 6)
-        0.693147
+      >>> problem = make("two", [[1.0, 0.0], [0.0, 2.0]], [1, -1])
+      >>> round(loss(problem, [0.0, 0.0]), 6)
+      0.693147
     """
     return objective(problem).value(x)
 
 
 def objective(problem: Problem) -> Objective:
-    """f, its gradient and its Hessian over all examples, NumPy float64."""
+    """f, its gradient and its Hessian over all examples, in NumPy float64."""
     lam, count, width = problem.regulariser, problem.examples, problem.dimension
     labels = problem.labels.astype(np.float64)
     parts = _parts(problem.features)
@@ -222,16 +223,17 @@ def objective(problem: Problem) -> Objective:
 
 
 def _parts(features: Features) -> Callable[[], Iterator[tuple[slice, Any]]]:
-    """The rows in float64, as often as they are wanted.
+    """A function that iterates over the features in float64, in blocks of rows.
 
-    Sparse ones are SciPy's, without the padding. Dense ones come a block at a time: a
-    second copy of a large set, twice as wide, may be what does not fit.
+    Sparse features become one SciPy matrix without the padding. Dense ones are
+    converted a block at a time, since a float64 copy of a large data set may not fit
+    into memory.
     """
     if not isinstance(features, Rows):
         step = max(1, _BLOCK // features.shape[1])
         slices = [slice(i, i + step) for i in range(0, len(features), step)]
         return lambda: ((rows, features[rows].astype(np.float64)) for rows in slices)
-    # Imported late: SciPy comes with JAX, but its sparse part takes a while to load.
+    # Imported here, because it takes a while to load and dense problems do not need it.
     from scipy.sparse import csr_array
 
     real = features.values != 0
@@ -243,5 +245,5 @@ def _parts(features: Features) -> Callable[[], Iterator[tuple[slice, Any]]]:
 
 
 def _logistic(z: np.ndarray) -> np.ndarray:
-    """1 / (1 + exp(-z)), without overflow on either side."""
+    """1 / (1 + exp(-z)), without overflow for large z of either sign."""
     return np.exp(-np.logaddexp(0, -z))

@@ -1,7 +1,7 @@
-"""Learning rates of stochastic gradients on strongly convex problems.
+"""Learning rates for stochastic gradient descent on strongly convex problems.
 
-A rule is a factory: the problem's facts, then its own arguments. It gives a function
-from the step, which may be traced, to the rate.
+Each factory takes facts about the problem and arguments of its own, and returns a
+function from the step (which may be traced) to the learning rate.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Rate = Callable[[ArrayLike], jax.Array]  # step, from 0 -> float32
 
 
 class Facts(NamedTuple):
-    """What a rule may know of its problem."""
+    """What a learning rate may depend on."""
 
     regulariser: float  # lam
     steps_per_epoch: int
@@ -31,19 +31,19 @@ def constant(facts: Facts, rate: Positive) -> Rate:
     """The same rate at each step.
 
     Example:
-        >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
-        0.5
+      >>> float(constant(Facts(regulariser=0.1, steps_per_epoch=10), rate=0.5)(7))
+      0.5
     """
     return lambda step: jnp.float32(rate)
 
 
 def epoch_decay(facts: Facts, rate: Positive, factor: Factor = 0.9) -> Rate:
-    """rate * factor^epoch, constant within each epoch.
+    """A rate that is multiplied by a factor after each epoch: rate * factor^epoch.
 
     Example:
-        >>> rule = epoch_decay(Facts(0.1, steps_per_epoch=10), rate=1.0, factor=0.5)
-        >>> float(rule(9)), float(rule(10)), float(rule(25))
-        (1.0, 0.5, 0.25)
+      >>> rule = epoch_decay(Facts(0.1, steps_per_epoch=10), rate=1.0, factor=0.5)
+      >>> float(rule(9)), float(rule(10)), float(rule(25))
+      (1.0, 0.5, 0.25)
     """
     if facts.steps_per_epoch < 1:
         raise UserError(f"an epoch has 1 step or more, not {facts.steps_per_epoch}")
@@ -56,18 +56,18 @@ def epoch_decay(facts: Facts, rate: Positive, factor: Factor = 0.9) -> Rate:
 
 
 def decay(facts: Facts, a: Positive = 1.0, tau: Positive = 1.0) -> Rate:
-    """a / (lam (t + tau)).
+    """The decay of strongly convex problems: a / (lam (t + tau)).
 
     Args:
-      facts: whose regulariser is above 0.
-      a: above 0.
-      tau: above 0. The first rate is a / (lam tau): choose tau large enough for it to
-        be stable. If k of d elements are sent, errors are kept for about d / k steps,
-        and tau is at least of that order.
+      facts: with a regulariser lam above 0.
+      a: scale of the rate.
+      tau: the first rate is a / (lam tau), so tau has to be large enough for this rate
+        to be stable. If k of d elements are sent, a memory keeps an element for about
+        d / k steps, and tau should be at least of that order.
 
     Example:
-        >>> float(decay(Facts(0.5, steps_per_epoch=10), a=2, tau=4)(4))
-        0.5
+      >>> float(decay(Facts(0.5, steps_per_epoch=10), a=2, tau=4)(4))
+      0.5
 
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
@@ -77,11 +77,11 @@ def decay(facts: Facts, a: Positive = 1.0, tau: Positive = 1.0) -> Rate:
 
 
 def bottou(facts: Facts, rate: Positive) -> Rate:
-    """rate / (1 + rate lam t).
+    """A decay that starts from a given rate: rate / (1 + rate lam t).
 
     Example:
-        >>> float(bottou(Facts(0.5, steps_per_epoch=10), rate=2.0)(3))
-        0.5
+      >>> float(bottou(Facts(0.5, steps_per_epoch=10), rate=2.0)(3))
+      0.5
 
     References:
       Bottou, Stochastic Gradient Descent Tricks, Neural Networks: Tricks of the Trade,

@@ -34,18 +34,18 @@ class State(NamedTuple):
 
 
 def read_rows(path: Path) -> list[Evaluation]:
-    """The evaluations in a metrics.csv, in the order in which a run comes to them.
+    """The evaluations in a metrics.csv, in the order in which they were made.
 
     Example:
-        >>> import tempfile
-        >>> from jaxcomp.runs.table import open_table
-        >>> row = Evaluation(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "metrics.csv"
-        ...     append = open_table(path, EVALUATIONS, lambda row: True)
-        ...     append(row._asdict())
-        ...     read_rows(path) == [row]
-        True
+      >>> import tempfile
+      >>> from jaxcomp.runs.table import open_table
+      >>> row = Evaluation(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "metrics.csv"
+      ...     append = open_table(path, EVALUATIONS, lambda row: True)
+      ...     append(row._asdict())
+      ...     read_rows(path) == [row]
+      True
     """
     table = read_table(path, EVALUATIONS)
     kinds = Evaluation.__annotations__.values()

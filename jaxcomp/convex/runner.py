@@ -1,4 +1,4 @@
-"""A convex run: from a config and a folder to suboptimality over bytes and steps."""
+"""Run a convex experiment: from a config to a folder with tables and a state."""
 
 import json
 import math
@@ -25,16 +25,16 @@ from jaxcomp.runs.units import bytes_text
 __all__ = ["Diverged", "Result", "evaluate", "run", "summary"]
 
 _STATE, _TABLE = "state.npz", "metrics.csv"
-# f(0) - f* grown by this much will not come back in any run worth waiting for.
+# A run whose suboptimality exceeds f(0) - f* by this factor is stopped as diverged.
 _LOST = 1e3
 
 
 class Diverged(RunFailed, ArithmeticError):
-    """The workers left the optimum for good."""
+    """The models move away from the optimum, or are not finite."""
 
 
 class Result(NamedTuple):
-    """What a run ends with."""
+    """The outcome of a run."""
 
     rows: list[Evaluation]  # of all seeds
     start: float  # f(0) - f*
@@ -48,21 +48,21 @@ class Result(NamedTuple):
 
 
 def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
-    """Solve a convex problem as a config says, from where the folder's run stands.
+    """Run the experiment of a config, or resume it where the folder's run stopped.
 
     Args:
       config: ConfigDict with the keys of configs/convex/base.py.
-      workdir: run folder. Empty or absent: a new run. With a run of the same config:
-        goes on from its last saved evaluation.
+      workdir: run folder. If it is empty or absent, a new run starts. If it holds a run
+        of the same config, that one continues from its last saved evaluation.
 
     Returns:
-      All evaluations.
+      All evaluations, and what they belong to.
 
     Raises:
       UserError: a name or value in the config; the message lists the valid ones.
-      NotConverged: the problem has no optimum that can be computed.
-      Diverged: says at which step, and what to lower.
-      Interrupted: SIGTERM or Ctrl-C, after saving.
+      NotConverged: the optimum of the problem cannot be computed.
+      Diverged: the message says at which step, and what to lower.
+      Interrupted: SIGTERM or Ctrl-C; the state was saved before.
     """
     experiment = build(config)
     start = objective(experiment.problem).value(np.zeros(experiment.problem.dimension))
@@ -85,17 +85,17 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
 
 
 def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
-    """The evaluation of the state that a run has saved.
+    """Evaluate the state that a run has saved.
 
     Args:
       config: of the run.
       workdir: its folder.
-      which: "latest"; a convex run keeps no other state.
+      which: "latest", because a convex run keeps no other state.
 
     Example:
-        >>> evaluate(None, "runs/convex", "best")
-        Traceback (most recent call last):
-        jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
+      >>> evaluate(None, "runs/convex", "best")
+      Traceback (most recent call last):
+      jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
     """
     if which != "latest":
         raise RunError(
@@ -112,7 +112,7 @@ def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evalua
 
 
 def summary(result: Result) -> dict[str, str]:
-    """What a run ends with, for people."""
+    """The outcome of a run in words, by name, for the console."""
     ends = [row.suboptimality for row in result.finals]
     seeds = f"seed {result.finals[0].seed}"
     if len(ends) > 1:
@@ -128,7 +128,7 @@ def summary(result: Result) -> dict[str, str]:
 def _run(
     config: Any, experiment: Experiment, above: float, frame: Frame
 ) -> list[Evaluation]:
-    """All repetitions, an evaluation at a time."""
+    """Run all repetitions, from one evaluation to the next."""
     folder, show = frame.folder, frame.show
     simulation, total = make_simulation(experiment), experiment.total_steps
     state, rows = _resume(config, folder, experiment, simulation.start(), show)
@@ -163,7 +163,7 @@ def _run(
 def _resume(
     config: Any, folder: Path, experiment: Experiment, fresh: Crew, show: Display
 ) -> tuple[State, list[Evaluation]]:
-    """Where the folder's run stands, and its rows up to there; or a new run."""
+    """The state and evaluations that the folder's run has saved, or a new state."""
     state, rows = load_state(folder / _STATE, fresh), read_rows(folder / _TABLE)
     if state is None or len(rows) < state.rows:
         if state is not None:
@@ -176,21 +176,20 @@ def _resume(
 
 
 def _evaluate(experiment: Experiment, state: State, seed: int) -> Evaluation:
-    found = score(experiment, state.crew)
     return Evaluation(
         seed=seed,
         step=state.step,
         epoch=state.step / experiment.horizon.steps_per_epoch,
         bytes_sent=experiment.traffic.sent(state.step),
         learning_rate=float(experiment.rate(state.step - 1)),
-        **found._asdict(),
+        **score(experiment, state.crew),
     )
 
 
 def _report(
     row: Evaluation, experiment: Experiment, state: State, show: Display
 ) -> None:
-    """The bar moves at every evaluation; a line stays about ten times a seed."""
+    """Move the progress bar, and print a line about ten times per seed."""
     total = experiment.total_steps
     done = state.repetition * total + row.step
     show.step(done, f"suboptimality {row.suboptimality:.2e}")
@@ -205,7 +204,7 @@ def _report(
 
 
 def _check(row: Evaluation, above: float, config: Any) -> None:
-    """End a run that is lost, with what might save the next one."""
+    """Stop a run that has diverged, and say what to change."""
     if math.isfinite(row.suboptimality) and row.suboptimality <= _LOST * above:
         return
     if math.isfinite(row.suboptimality):

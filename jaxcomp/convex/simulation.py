@@ -1,4 +1,8 @@
-"""All workers of a convex run on one device: one compiled scan between evaluations."""
+"""Simulate all workers of a convex run on one device.
+
+The steps between two evaluations are one compiled `lax.scan`, mapped over the workers
+by `vmap`.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
@@ -14,27 +18,19 @@ from jaxcomp.data import Partition, worker_batches
 from jaxcomp.link_state import DistributedState
 from jaxcomp.parallel import AXIS
 
-__all__ = ["Crew", "Score", "Simulation", "batches_between", "make_simulation", "score"]
+__all__ = ["Crew", "Simulation", "batches_between", "make_simulation", "score"]
 
 
 class Crew(NamedTuple):
-    """State of all workers; leaves have a leading worker axis, but for the step."""
+    """State of all workers. All leaves but the step count have a worker axis first."""
 
     models: jax.Array  # [workers, features]
-    averages: jax.Array  # of each worker's models, [workers, features]
+    averages: jax.Array  # over the steps, of each worker's models; the same shape
     link: DistributedState
 
 
-class Score(NamedTuple):
-    """What an evaluation finds, in float64."""
-
-    suboptimality: float  # f(mean of the workers' averages) - f*
-    worst_suboptimality: float  # of one worker's average
-    consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
-
-
 class Simulation(NamedTuple):
-    """The program of a run."""
+    """Two functions: the initial state, and the state some steps later."""
 
     start: Callable[[], Crew]
     # (crew, int [steps, workers, examples of each], seed) -> crew
@@ -42,20 +38,33 @@ class Simulation(NamedTuple):
 
 
 def make_simulation(experiment: Experiment) -> Simulation:
-    """Workers as one vmap over scans of their steps.
+    """Distributed SGD, simulated for all workers at once.
 
-    x_i <- what the method makes of x_i - eta_t grad f_i(x_i), from x_i = 0
+    Worker i starts from the model x_i = 0. In step t it computes an update
 
-    The rate stands before the method: what a memory keeps has the rate of its time, as
-    in Mem-SGD. Mixers take updates, not gradients, in any case.
+        u_i = -eta_t grad f_i(x_i)
+
+    where f_i is the loss of its batch and eta_t the learning rate. The method then says
+    what is added to its model: an exchange gives the average of the (compressed)
+    updates of all workers; a mixer adds u_i and averages the models of neighbours.
+
+    Gradients are multiplied by the learning rate before they reach the method. So a
+    memory keeps updates that were scaled with the rate of their own step, as in
+    Mem-SGD.
+
+    Args:
+      experiment: the problem, the method and the learning rate.
+
+    Returns:
+      The functions that start and advance the simulation.
 
     References:
       Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
     """
     problem, link, workers = experiment.problem, experiment.link, experiment.workers
     features, labels = _on_device(problem.features), jnp.asarray(problem.labels)
-    # The link's step is one number for all: a mixer that takes turns then runs one
-    # program, and not all of them to choose from.
+    # All workers share one step count, which is not mapped. Under vmap a branch on a
+    # mapped count would run all branches and select one result.
     axes = cast(Any, Crew)(0, 0, cast(Any, DistributedState)(None, 0, 0))
 
     def start() -> Crew:
@@ -97,10 +106,10 @@ def batches_between(
     """The examples of steps first to last - 1, [steps, workers, examples of each].
 
     Example:
-        >>> from jaxcomp.data import make_partition
-        >>> divided = make_partition("random", np.zeros(6), workers=3, seed=0)
-        >>> batches_between(divided, 3, first=1, last=6).shape  # an epoch is two steps
-        (5, 3, 1)
+      >>> from jaxcomp.data import make_partition
+      >>> divided = make_partition("random", np.zeros(6), workers=3, seed=0)
+      >>> batches_between(divided, 3, first=1, last=6).shape  # an epoch is two steps
+      (5, 3, 1)
     """
     per_epoch = divided.examples // batch_size
     parts = []
@@ -113,21 +122,26 @@ def batches_between(
     return np.concatenate(parts)
 
 
-def score(experiment: Experiment, crew: Crew) -> Score:
-    """How far the workers are from the optimum, and from each other."""
+def score(experiment: Experiment, crew: Crew) -> dict[str, float]:
+    """How far the workers are from the optimum, and from each other, in float64.
+
+    Returns:
+      Three columns of `Evaluation`, by name.
+    """
     value = objective(experiment.problem).value
     models = np.asarray(crew.models, np.float64)
     averages = np.asarray(crew.averages, np.float64)
     if not (np.isfinite(models).all() and np.isfinite(averages).all()):
-        return Score(np.nan, np.nan, np.nan)
+        names = "suboptimality", "worst_suboptimality", "consensus_distance"
+        return dict.fromkeys(names, np.nan)
     distances = np.square(models - models.mean(axis=0)).sum(axis=1)
     same = (averages == averages[0]).all()
     own = [value(x) for x in (averages[:1] if same else averages)]
-    return Score(
-        suboptimality=value(averages.mean(axis=0)) - experiment.optimum.value,
-        worst_suboptimality=max(own) - experiment.optimum.value,
-        consensus_distance=float(np.sqrt(distances.mean())),
-    )
+    return {
+        "suboptimality": value(averages.mean(axis=0)) - experiment.optimum.value,
+        "worst_suboptimality": max(own) - experiment.optimum.value,
+        "consensus_distance": float(np.sqrt(distances.mean())),
+    }
 
 
 def _on_device(features: Features) -> Features:

@@ -1,4 +1,4 @@
-"""The optimum of a logistic regression, to the last digits: what f(x) - f* needs."""
+"""The optimum of a logistic regression, as exact as float64 allows."""
 
 from typing import Annotated, NamedTuple
 
@@ -10,16 +10,16 @@ from jaxcomp.specs import Count, Range, check
 
 __all__ = ["NotConverged", "Optimum", "solve"]
 
-# A Hessian of this many features is a small matrix; above, only its products are used.
+# Up to this many features the Hessian is built; above, only its products with vectors.
 _DENSE = 500
 
 
 class NotConverged(RunFailed, ArithmeticError):
-    """The optimum was not reached, and what was reached would be a wrong f*."""
+    """The optimum was not reached, and the value that was reached is no valid f*."""
 
 
 class Optimum(NamedTuple):
-    """Where f is smallest."""
+    """The point where f is smallest."""
 
     x: np.ndarray  # float64 [features]
     value: float
@@ -30,30 +30,32 @@ class Optimum(NamedTuple):
 def solve(
     problem: Problem, tolerance: float = 1e-10, max_iterations: int = 200
 ) -> Optimum:
-    """Newton's method with a line search: |grad f(x)| <= tolerance |grad f(0)|.
+    """Minimise f by Newton's method with a line search.
 
-    Directions solve H d = -grad f: exactly up to 500 features, else by conjugate
-    gradients, to a part of the gradient that falls with it. Then the last steps still
-    gain more digits each, while the first do not waste products.
+    It stops where |grad f(x)| <= tolerance |grad f(0)|. Each direction d solves
+    H d = -grad f with the Hessian H: directly up to 500 features, and by conjugate
+    gradients above. These stop at a residual relative to the gradient that becomes
+    smaller as the gradient does, so that the first steps are cheap and the last ones
+    converge superlinearly.
 
-    With lam > 0, f(x) - f* <= |grad f(x)|^2 / (2 lam): 1e-10 leaves far less than the
-    1e-16 that float64 can tell apart.
+    With lam > 0, f(x) - f* <= |grad f(x)|^2 / (2 lam). At a tolerance of 1e-10 this
+    error is far below the rounding of float64.
 
     Args:
-      problem: what to solve.
-      tolerance: above 0, of the gradient.
-      max_iterations: Newton steps.
+      problem: to solve.
+      tolerance: of the gradient's norm, relative to that at 0.
+      max_iterations: the largest number of Newton steps.
 
     Raises:
-      NotConverged: after max_iterations, or where no step is downhill. Separable data
-        without a regulariser has no optimum.
+      NotConverged: max_iterations were too few, or no step reduced f any more.
+        Separable data without a regulariser has no optimum.
 
     Example:
-        >>> from jaxcomp.convex import problem
-        >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
-        >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
-        >>> round(float(optimum.x[0]), 6)
-        0.674832
+      >>> from jaxcomp.convex import problem
+      >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
+      >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
+      >>> round(float(optimum.x[0]), 6)
+      0.674832
 
     References:
       Nocedal and Wright, Numerical Optimization, chapter 7, 2006.
@@ -86,7 +88,7 @@ def solve(
 def _newton_direction(
     f: Objective, x: np.ndarray, slope: np.ndarray, forcing: float
 ) -> np.ndarray:
-    """d with H d = -slope, or nearly; -slope itself where H is singular."""
+    """d with H d = -slope, exactly or nearly; -slope itself if H is singular."""
     bends = f.curvature(x)
     if len(x) > _DENSE:
         tolerance = forcing * float(np.linalg.norm(slope))
@@ -104,11 +106,11 @@ def _line_search(
     slope: np.ndarray,
     direction: np.ndarray,
 ) -> tuple[np.ndarray, float] | None:
-    """The longest of steps 1, 1/2, 1/4, ... that goes down as far as the slope says."""
+    """Halve the step, from 1, until f decreases sufficiently (Armijo's rule)."""
     descent = float(slope @ direction)
     if not descent < 0:
         return None
-    # Near the optimum the gain is less than what float64 keeps of f.
+    # Near the optimum the decrease is smaller than the rounding error of f.
     rounding = 8 * np.finfo(np.float64).eps * abs(value)
     length = 1.0
     for _ in range(50):
@@ -123,7 +125,7 @@ def _line_search(
 def _conjugate_gradients(
     f: Objective, bends: np.ndarray, slope: np.ndarray, tolerance: float
 ) -> np.ndarray:
-    """d with |H d + slope| <= tolerance, from products with H alone."""
+    """d with |H d + slope| <= tolerance, computed from products with H only."""
     direction = np.zeros_like(slope)
     left = -slope
     search = left.copy()
@@ -133,7 +135,7 @@ def _conjugate_gradients(
             break
         bent = f.hessian_product(bends, search)
         curvature = float(search @ bent)
-        if curvature <= 0:  # flat up to rounding: what was found so far goes downhill
+        if curvature <= 0:  # flat up to rounding; the direction so far is a descent
             break
         step = square / curvature
         direction += step * search

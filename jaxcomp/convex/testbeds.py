@@ -1,4 +1,4 @@
-"""Where the data of convex problems come from. Nothing is downloaded."""
+"""Convex problems by name. Nothing is downloaded."""
 
 import os
 from collections.abc import Callable
@@ -17,19 +17,19 @@ __all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthe
 def digits(name: str, regulariser: Regulariser = None, pairs: bool = False) -> Problem:
     """Even against odd handwritten digits: 1797 examples, 64 pixels and a bias.
 
-    With pairs there are 1817 features: pixels, products of two pixels, squares among
-    them, and the bias. The 328 that never change are left out, for the corners are
-    always white. Each but the bias is standardised, and all are divided by one number,
-    so that the mean square length of a row is 1. One per cent of them is then 18
-    numbers; of the pixels alone it would be one.
+    With `pairs` there are 1817 features: the pixels, the products of any two pixels
+    (squares too) and the bias. The 328 features that are the same in all images are
+    left out. All but the bias are standardised, and all are divided by one number so
+    that rows have a mean squared length of 1. A compressor that sends one per cent of
+    the elements then sends 18 numbers; of the 64 pixels it would send one.
 
     Args:
       regulariser: lam; by default 1 / examples.
-      pairs: add the products.
+      pairs: add the products of pixels.
 
     Example:
-        >>> digits().features.shape, digits(pairs=True).features.shape
-        ((1797, 65), (1797, 1817))
+      >>> digits().features.shape, digits(pairs=True).features.shape
+      ((1797, 65), (1797, 1817))
 
     References:
       Alpaydin and Kaynak, Optical Recognition of Handwritten Digits,
@@ -53,14 +53,14 @@ def digits(name: str, regulariser: Regulariser = None, pairs: bool = False) -> P
 
 @method()
 def breast_cancer(name: str, regulariser: Regulariser = None) -> Problem:
-    """Malignant (-1) against benign: 569 examples, 30 standardised features.
+    """Malignant (-1) against benign tumours: 569 examples, 30 standardised features.
 
     Args:
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> breast_cancer(regulariser=0.1).name
-        'breast_cancer(regulariser=0.1)'
+      >>> breast_cancer(regulariser=0.1).name
+      'breast_cancer(regulariser=0.1)'
 
     References:
       Wolberg et al., Breast Cancer Wisconsin (Diagnostic),
@@ -82,21 +82,22 @@ def synthetic(
     noise: Annotated[float, Range(least=0, below=1)] = 0.1,
     regulariser: Regulariser = None,
 ) -> Problem:
-    """Gaussian rows of about length 1, signs of a hidden direction, some of them wrong.
+    """Random features, and labels given by a random hyperplane, some of them flipped.
 
-    Feature j has standard deviation proportional to 1 / sqrt(j + 1), as real features
-    differ in size: with all alike, no choice of elements would be better than another.
+    Rows are Gaussian and have a length of about 1. Feature j has a standard deviation
+    proportional to 1 / sqrt(j + 1): features of real data differ in size too, and if
+    they did not, the largest elements of a gradient would matter no more than others.
 
     Args:
       examples: their number.
       features: their number.
-      seed: of everything.
-      noise: part of the labels that are turned, below 1.
+      seed: of features, hyperplane and flips.
+      noise: probability with which a label is flipped, below 1.
       regulariser: lam; by default 1 / examples.
 
     Example:
-        >>> synthetic(examples=5, features=3).features.shape
-        (5, 3)
+      >>> synthetic(examples=5, features=3).features.shape
+      (5, 3)
     """
     generator = np.random.Generator(np.random.Philox(seed))
     scales = 1 / np.sqrt(np.arange(1, features + 1))
@@ -111,7 +112,7 @@ def synthetic(
 def from_libsvm(
     path: str, n_features: Count | None = None, regulariser: Regulariser = None
 ) -> Problem:
-    """A file of LIBSVM text, such as rcv1 or epsilon.
+    """A problem from a file in LIBSVM format, such as rcv1 or epsilon.
 
     Args:
       path: text, .gz or .bz2.
@@ -131,10 +132,10 @@ REGISTRY: dict[str, Callable[..., Problem]] = {
 
 
 def load(spec: str) -> Problem:
-    """A problem by its spec string.
+    """The problem that a spec string names.
 
     Example:
-        >>> load("synthetic(examples=20, features=4)").dimension
-        4
+      >>> load("synthetic(examples=20, features=4)").dimension
+      4
     """
     return build(spec, REGISTRY, "convex problem")

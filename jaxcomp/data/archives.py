@@ -1,4 +1,4 @@
-"""Members of a tar, a zip or a folder, in memory: nothing is unpacked to disk."""
+"""Read members of a tar, a zip or a folder into memory, without unpacking to disk."""
 
 import functools
 import hashlib
@@ -19,8 +19,8 @@ _md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 # keeps a crafted archive from filling the memory.
 MEMBER_LIMIT = 256 * 2**20
 
-# What a cut-off or foreign file raises, depending on where the cut is. zipfile
-# raises RuntimeError for a password or an unknown compression.
+# What a truncated file, or one of another format, raises. zipfile raises RuntimeError
+# for a password or an unknown compression.
 _DAMAGE = (
     tarfile.TarError,
     zipfile.BadZipFile,
@@ -32,7 +32,7 @@ _DAMAGE = (
 
 
 def checksum(path: Path) -> str:
-    """MD5 of a file, in hexadecimal: the checksum that the publishers give.
+    """MD5 of a file in hexadecimal, which is the checksum that publishers give.
 
     Args:
       path: an existing file.
@@ -55,9 +55,10 @@ def read_members(
     """Read one complete set of members, found by base name.
 
     Args:
-      path: a tar (plain or compressed), a zip, or a folder that holds the members
-        or holds the folder that holds them.
-      choices: sets of member names, any one of which will do; earlier ones win.
+      path: of a tar (plain or compressed), a zip, or a folder with the members in it or
+        in one of its subfolders.
+      choices: sets of member names. The first set of which all members are found is
+        returned.
       md5: published checksums, for the message.
 
     Returns:
@@ -133,7 +134,7 @@ def _fingerprint(path: Path) -> str:
 
 
 def _published(md5: Mapping[str, str]) -> str:
-    """What an archive may be; where only members have a checksum, those."""
+    """The known checksums of archives, or of members if archives have none."""
     archives = [name for name in md5 if name.endswith(".tar.gz")]
     known = ", ".join(f"{md5[name]} ({name})" for name in archives or md5)
     return f"Expected MD5: {known}"

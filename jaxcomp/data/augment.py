@@ -1,7 +1,7 @@
 """Augmentation on the device: pure functions with an explicit key.
 
-All of them work under jit, vmap and pmap and take the images as stored, uint8, so
-that the host only sends bytes.
+They work under jit, vmap and pmap. They take images as they are stored, as uint8, so
+that the host sends one byte per value to the device.
 """
 
 from collections.abc import Sequence
@@ -51,15 +51,15 @@ def pad_crop_flip(
 ) -> jax.Array:
     """Pad every side, cut a random window of the old size, mirror half of them.
 
-    Each image has its own window and its own coin. The window's corner is uniform
-    over the (2 pad + 1)^2 places.
+    The window and the choice to mirror are drawn for each image. The corner of the
+    window is uniform over the (2 pad + 1)^2 positions.
 
     Args:
       images: [N, H, W, C], any dtype.
       key: the same key gives the same output.
       pad: pixels added on each side; 0 leaves every image where it is.
       flip: mirror left to right with probability 1/2; not for digits or text.
-      mode: what is padded, "reflect" (mirror without the edge) or "constant" (0).
+      mode: the padding, "reflect" (mirrored without the edge) or "constant" (zeros).
 
     Returns:
       Images of the same shape and dtype.
@@ -72,7 +72,7 @@ def pad_crop_flip(
       >>> pad_crop_flip(images, jax.random.key(0), pad=2).shape
       (2, 5, 5, 1)
 
-    Reference:
+    References:
       He, Zhang, Ren and Sun, "Deep Residual Learning for Image Recognition",
       section 4.2, https://arxiv.org/abs/1512.03385, 2015.
     """
@@ -87,10 +87,11 @@ def pad_crop_flip(
     rows = corner[:, :1] + jnp.arange(height)[None]
     columns = jnp.arange(width)[None]
     columns = corner[:, 1:] + jnp.where(mirrored, columns[:, ::-1], columns)
-    # One gather does crop and flip. Median for 128 uint8 images of 32x32x3, jit, 2
-    # CPU cores: this 0.30 ms; vmapped dynamic_slice then reverse 0.41; one-hot
-    # matmuls 0.87; a select over all shifts 7.4. A loop over images takes 0.24 but
-    # would run one image at a time on an accelerator.
+    # One gather does both crop and flip. Median times of alternatives for 128 uint8
+    # images of 32x32x3 under jit on 2 CPU cores: this gather 0.30 ms, vmapped
+    # dynamic_slice and reverse 0.41, one-hot matmuls 0.87, a select over all shifts
+    # 7.4. A loop over images takes 0.24 but would process one image at a time on an
+    # accelerator.
     image = jnp.arange(count)[:, None, None]
     return padded[image, rows[:, :, None], columns[:, None, :]]
 
@@ -105,9 +106,9 @@ def augment(
     flip: bool = True,
     mode: PadMode = "reflect",
 ) -> jax.Array:
-    """Random crop and flip, then normalise: what a training step does to a batch.
+    """Randomly crop and flip, then normalise a training batch.
 
-    Padding comes first, so constant padding is black, as it is in the usual recipe.
+    Images are padded before they are normalised, so constant padding is black.
 
     Args:
       images: uint8 [N, H, W, C].

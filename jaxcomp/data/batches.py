@@ -15,9 +15,9 @@ __all__ = ["batches", "epoch_order", "eval_batches", "worker_batches"]
 
 
 def epoch_order(num_examples: int, *, seed: int, epoch: int) -> np.ndarray:
-    """The order of one epoch, a permutation that depends on (seed, epoch) alone.
+    """The order of examples in an epoch, which depends on (seed, epoch) alone.
 
-    A run that resumes in epoch 7 needs no shuffles of epochs 0..6 to be repeated.
+    So a run that is resumed in epoch 7 need not repeat the shuffles of epochs 0 to 6.
 
     Args:
       num_examples: size of the training set.
@@ -38,11 +38,11 @@ def epoch_order(num_examples: int, *, seed: int, epoch: int) -> np.ndarray:
 
 
 def batches(order: np.ndarray, *, global_batch: int, workers: int) -> np.ndarray:
-    """Cut one epoch into global batches and deal each one to the workers.
+    """Cut an epoch into global batches, and each of these into equal parts per worker.
 
     The global batch of a step does not depend on the number of workers, so runs on
-    2 and on 8 workers see the same examples step by step. The last partial batch of
-    the epoch is left out.
+    2 and on 8 workers see the same examples in each step. The last examples of the
+    epoch are left out if they do not fill a batch.
 
     Args:
       order: indices of the epoch, from `epoch_order`.
@@ -74,7 +74,7 @@ def batches(order: np.ndarray, *, global_batch: int, workers: int) -> np.ndarray
 def eval_batches(
     num_examples: int, *, batch: int, workers: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Cut an evaluation set into equal batches; padding carries weight 0.
+    """Cut an evaluation set into equal batches, padded by examples of weight 0.
 
     Args:
       num_examples: size of the evaluation set.
@@ -103,7 +103,7 @@ def eval_batches(
 
 
 def worker_batches(divided: Partition, *, epoch: int, global_batch: int) -> np.ndarray:
-    """The batches of all workers in one epoch, from the epoch's number alone.
+    """The batches of all workers in an epoch of a partitioned set.
 
     Each worker goes through its share in a new order each epoch. An epoch has
     examples // global_batch steps whatever the partition, so that it always means the
@@ -126,7 +126,7 @@ def worker_batches(divided: Partition, *, epoch: int, global_batch: int) -> np.n
     """
     if epoch < 0:
         raise UserError(f"epochs count from 0, not {epoch}")
-    # Cut as one order of the whole set, which checks the sizes and counts the steps.
+    # This call checks the sizes and gives the number of steps.
     whole = np.arange(divided.examples)
     steps, workers, each = batches(
         whole, global_batch=global_batch, workers=divided.workers

@@ -1,4 +1,4 @@
-"""Write a data set in the format of TensorFlow Datasets, without TensorFlow."""
+"""Write a data set in the format of TensorFlow Datasets (TFDS), without TensorFlow."""
 
 import contextlib
 import io
@@ -24,11 +24,11 @@ REPORT_EVERY = 500
 
 
 def write(source: Source, splits: Splits, root: Path, progress: Progress) -> Path:
-    """Prepare a data set below a folder, as array_record.
+    """Write a data set into a folder, as array_record files.
 
-    Names, versions and features are those of TFDS, so its own tools can read the
-    result too. TFDS's own builders read files and encode PNGs with TensorFlow; this
-    one hands over PIL images, which TFDS encodes with Pillow.
+    Names, versions and features are those of TFDS, so that its own tools can read the
+    result. TFDS's own builders read files and encode PNGs with TensorFlow; this one
+    passes PIL images, which TFDS encodes with Pillow.
 
     Args:
       source: name, version and shape.
@@ -39,19 +39,19 @@ def write(source: Source, splits: Splits, root: Path, progress: Progress) -> Pat
     Returns:
       The prepared folder.
 
-    Reference:
+    References:
       https://www.tensorflow.org/datasets/add_dataset
     """
     import tensorflow_datasets as tfds
 
     builder = _builder(source, splits, root, progress)
-    # TFDS announces itself on stdout with unknown sizes and the temporary folder,
-    # and draws bars of its own; our progress says more.
+    # TFDS prints messages with unknown sizes and a temporary folder, and progress bars.
+    # `progress` is more informative.
     tfds.disable_progress_bar()
     with contextlib.redirect_stdout(io.StringIO()):
         builder.download_and_prepare(
             file_format="array_record",
-            # Never look for the set on the network: the arrays are here.
+            # TFDS would look for the data set on the network first.
             download_config=tfds.download.DownloadConfig(try_download_gcs=False),
         )
     return Path(os.fspath(builder.data_path))
@@ -68,27 +68,25 @@ def _builder(
         "test": (splits.test_images, splits.test_labels),
     }
 
-    # Not registered: TFDS has builders of the same names, and both may be in use.
+    # Not registered, because TFDS has builders of the same names.
     class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
         name = source.name
         VERSION = tfds.core.Version(source.version)
-        # Checksums of downloads: there are none here. TFDS 4.9.10 would look for
-        # their file with importlib_resources, which it does not install.
+        # There are no downloads, so no checksums of them. Without this line TFDS 4.9.10
+        # looks for a file of checksums with importlib_resources, which it does not
+        # install.
         url_infos = None
 
         def _info(self) -> tfds.core.DatasetInfo:
+            features = {
+                "id": tfds.features.Text(),
+                "image": tfds.features.Image(shape=source.shape),
+                "label": tfds.features.ClassLabel(num_classes=source.num_classes),
+            }
             return tfds.core.DatasetInfo(
                 builder=self,
                 description=f"{source.name}, prepared by jaxcomp from the original.",
-                features=tfds.features.FeaturesDict(
-                    {
-                        "id": tfds.features.Text(),
-                        "image": tfds.features.Image(shape=source.shape),
-                        "label": tfds.features.ClassLabel(
-                            num_classes=source.num_classes
-                        ),
-                    }
-                ),
+                features=tfds.features.FeaturesDict(features),
                 supervised_keys=("image", "label"),
                 homepage=source.urls[0] if source.urls else None,
                 # Records stay in the order of the archive.
@@ -104,14 +102,9 @@ def _builder(
             for index, (image, label) in enumerate(zip(images, labels, strict=True)):
                 if index % REPORT_EVERY == 0:
                     progress(f"writing {half}", index, len(images))
-                yield (
-                    index,
-                    {
-                        "id": f"{half}_{index:05d}",
-                        "image": Image.fromarray(np.squeeze(image)),
-                        "label": int(label),
-                    },
-                )
+                name = f"{half}_{index:05d}"
+                picture = Image.fromarray(np.squeeze(image))
+                yield index, {"id": name, "image": picture, "label": int(label)}
             progress(f"writing {half}", len(images), len(images))
 
     return Builder(data_dir=os.fspath(root))

@@ -1,4 +1,4 @@
-"""Images as arrays beside the prepared records: a load is one file read."""
+"""Keep decoded images beside the prepared records, so that loading reads one file."""
 
 import contextlib
 import uuid
@@ -16,33 +16,33 @@ FILE = "jaxcomp-arrays.npz"
 
 
 def read(folder: Path) -> Splits | None:
-    """The arrays that were kept, or None where there are none that are whole.
+    """The arrays that `write` kept, or None if there are none or they are damaged.
 
     Args:
       folder: a prepared data set.
 
     Returns:
-      The arrays or None. The zip inside .npz carries a CRC for each array.
+      The arrays or None. Damage is found by the CRC of each array in the .npz file.
     """
     try:
         # Opened here, because `np.load` leaves a damaged file open.
         with (folder / FILE).open("rb") as stream, np.load(stream) as arrays:
             return Splits(**{field: arrays[field] for field in Splits._fields})
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
-        # Absent or damaged: the records hold the same and are decoded again.
+        # The records hold the same images and will be decoded again.
         return None
 
 
 def write(folder: Path, splits: Splits) -> None:
-    """Keep arrays for the next load, in one atomic step.
+    """Keep the arrays for the next load, in one atomic step.
 
     Args:
-      folder: a prepared data set. Where it cannot be written (a shared, read-only
-        disk, or a full one) nothing is kept and the next load decodes again.
+      folder: a prepared data set. If it cannot be written to, because the disk is full
+        or read-only, nothing is kept and the next load decodes again.
       splits: the arrays.
     """
     with contextlib.suppress(OSError):
-        # Not `tempfile`: its files are private, and the data may be shared.
+        # Files of `tempfile` are readable by their owner only, and data may be shared.
         partial = folder / f".{uuid.uuid4().hex}.npz"
         try:
             np.savez(partial, **splits._asdict())

@@ -1,4 +1,4 @@
-"""What the arrays of a data set must look like, whatever they were read from."""
+"""Check the arrays of a data set against what is known of it."""
 
 from pathlib import Path
 
@@ -15,11 +15,11 @@ def check(splits: Splits, source: Source, archive: Path) -> None:
 
     Args:
       splits: arrays as read.
-      source: what they must look like.
-      archive: where they came from, for the message.
+      source: of which data set.
+      archive: from which they were read, for the message.
 
     Raises:
-      DataError: naming the archive, what was found and what was expected.
+      DataError: names the archive, what was found and what was expected.
     """
     train_count, test_count = source.counts
     halves = {

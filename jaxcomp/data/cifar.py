@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 archives, binary or pickled, as arrays.
 
-Both forms become the binary record first, `label bytes + 3072 pixel bytes` with the
-planes red, green, blue one after the other. So one set of published checksums covers
-both, and a user's re-packed archive is judged by its content.
+Both formats are converted to binary records first: label bytes, then 3072 bytes of
+pixels as a red, a green and a blue plane. So one set of published checksums covers
+both, and an archive that somebody re-packed is checked by its content.
 """
 
 from collections.abc import Mapping
@@ -20,11 +20,12 @@ PIXELS = 3 * 32 * 32
 
 
 class Layout(NamedTuple):
-    """How the files of an archive are called. Binary ones add ".bin"."""
+    """Names of the files in an archive. Binary files have the suffix ".bin"."""
 
     train: tuple[str, ...]
     test: tuple[str, ...]
-    labels: tuple[str, ...]  # keys in a pickle, bytes of a record; the last is used
+    # Keys of labels in a pickle; in a record each is a byte. The last one is used.
+    labels: tuple[str, ...]
 
 
 CIFAR10 = Layout(
@@ -51,7 +52,7 @@ def read(path: Path, md5: Mapping[str, str], *, layout: Layout) -> tuple[Splits,
     Raises:
       DataError: the archive is damaged, incomplete, or has another content.
 
-    Reference:
+    References:
       Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
       https://www.cs.toronto.edu/~kriz/cifar.html, 2009.
     """
@@ -105,7 +106,7 @@ def _from_pickle(content: bytes, layout: Layout, where: str) -> np.ndarray:
 def _verify(
     path: Path, records: Mapping[str, np.ndarray], md5: Mapping[str, str]
 ) -> str:
-    """Compare content, else the archive, with the published MD5s; say which."""
+    """Compare the MD5 of the content, or of the archive, with the published ones."""
     expected = {stem: md5.get(f"{stem}.bin") for stem in records}
     actual = {stem: archives.md5_of(batch.data) for stem, batch in records.items()}
     if actual == expected:
@@ -125,7 +126,7 @@ def _verify(
 
 
 def _arrays(batches: list[np.ndarray], layout: Layout) -> tuple[np.ndarray, np.ndarray]:
-    """Records uint8 [N, labels + 3072] to images [N, 32, 32, 3] and labels [N]."""
+    """Records, uint8 [N, labels + 3072], as images [N, 32, 32, 3] and labels [N]."""
     records = np.concatenate(batches)
     planes = records[:, len(layout.labels) :].reshape(-1, 3, 32, 32)
     images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))

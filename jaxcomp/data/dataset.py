@@ -1,4 +1,4 @@
-"""What a loaded data set is, and the error for data that cannot be used."""
+"""The types of a loaded data set, and the error for data that cannot be used."""
 
 from typing import NamedTuple
 
@@ -8,13 +8,13 @@ from jaxcomp.errors import UserError
 
 
 class DataError(UserError):
-    """Data that is missing, damaged or not what it claims to be."""
+    """Data that is missing, damaged or different from what was expected."""
 
     exit_code = 1
 
 
 class Dataset(NamedTuple):
-    """One data set in memory: images as stored, labels, and its statistics."""
+    """A data set in memory: images, labels and statistics."""
 
     name: str
     train_images: np.ndarray  # uint8 [N, H, W, C]
@@ -27,7 +27,7 @@ class Dataset(NamedTuple):
 
 
 class Splits(NamedTuple):
-    """The arrays of a data set, before names and statistics are added."""
+    """The arrays of a data set, without its name and statistics."""
 
     train_images: np.ndarray  # uint8 [N, H, W, C]
     train_labels: np.ndarray  # int32 [N]

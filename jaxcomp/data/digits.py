@@ -1,4 +1,4 @@
-"""The 1797 handwritten digits inside scikit-learn: real data without a network."""
+"""The 1797 handwritten digits of scikit-learn, which need no download."""
 
 import functools
 import os
@@ -63,7 +63,7 @@ def digits(
 @functools.cache
 def _originals() -> tuple[np.ndarray, np.ndarray]:
     """Grey levels 0..16, float64 [1797, 8, 8], and labels, int32 [1797]."""
-    # Imported late: scikit-learn takes about a second, and no other set needs it.
+    # Imported here, because it takes about a second and no other data set needs it.
     from sklearn.datasets import load_digits
 
     images, labels = load_digits(return_X_y=True)
@@ -71,21 +71,24 @@ def _originals() -> tuple[np.ndarray, np.ndarray]:
 
 
 def _resize(images: np.ndarray, size: int) -> np.ndarray:
-    """Bilinear resize, out = W x W^T: [N, h, h] to uint8 [N, size, size, 1]."""
+    """Resize bilinearly, out = W x W^T, from [N, h, h] to uint8 [N, size, size, 1]."""
     weights = _bilinear_weights(images.shape[-1], size)
     resized = weights @ images @ weights.T
     return np.rint(resized).astype(np.uint8)[..., None]
 
 
 def _bilinear_weights(old: int, new: int) -> np.ndarray:
-    """Matrix [new, old] that interpolates between pixel centres along one axis."""
+    """The matrix [new, old] that interpolates between pixel centres along one axis."""
     position = (np.arange(new) + 0.5) * old / new - 0.5
     distance = np.abs(position.clip(0, old - 1)[:, None] - np.arange(old))
     return np.maximum(0.0, 1.0 - distance)
 
 
 def _stratified(labels: np.ndarray, count: int) -> np.ndarray:
-    """Indices of `count` examples, every class by its share (largest remainder)."""
+    """Indices of `count` examples in which each class has its share of the set.
+
+    Shares are rounded by the method of largest remainders.
+    """
     rng = np.random.default_rng(SPLIT_SEED)
     shares = np.bincount(labels) * (count / len(labels))
     quota = np.floor(shares).astype(int)

@@ -1,4 +1,4 @@
-"""Fetch one file over HTTP, and give up soon when the host cannot be reached."""
+"""Download a file over HTTP, with a timeout for hosts that do not answer."""
 
 import http.client
 import urllib.error
@@ -12,7 +12,7 @@ from .dataset import DataError
 __all__ = ["fetch"]
 
 BLOCK = 2**18
-TIMEOUT = 12.0  # seconds that a host may be silent
+TIMEOUT = 12.0  # seconds without data from the host
 
 
 def fetch(
@@ -29,12 +29,12 @@ def fetch(
       url: http or https address.
       target: file to write.
       md5: the published checksum.
-      progress: called with bytes done and total (0 when the host does not say).
-      timeout: seconds that the host may be silent, at the start and later.
+      progress: called with bytes done and total, which is 0 if it is not known.
+      timeout: seconds without data from the host, at the start or later.
 
     Raises:
-      DataError: the host cannot be reached, the transfer breaks off or stalls, or
-        the content is another one.
+      DataError: the host cannot be reached, the transfer stops, or the content has
+        another checksum.
     """
     done = total = 0
     try:
@@ -49,7 +49,7 @@ def fetch(
                 progress(f"downloading {target.name}", done, total)
     except (OSError, http.client.HTTPException, ValueError) as error:
         if isinstance(error, urllib.error.HTTPError):
-            error.close()  # "404" and its like are responses too, still open
+            error.close()  # an HTTP error such as 404 holds an open response
         reason = getattr(error, "reason", None) or error
         arrived = f" after {done:,} bytes" if done else ""
         raise DataError(f"could not download {url}{arrived}: {reason}") from error

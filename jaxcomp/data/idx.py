@@ -1,4 +1,4 @@
-"""The idx files of MNIST and Fashion-MNIST as arrays."""
+"""Read the idx files of MNIST and Fashion-MNIST."""
 
 import gzip
 import struct
@@ -35,7 +35,7 @@ def read(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
     Raises:
       DataError: a file is missing, damaged, or has another content.
 
-    Reference:
+    References:
       LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998;
       the format is described at https://yann.lecun.com/exdb/mnist/.
     """
@@ -59,7 +59,11 @@ def read(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
 
 
 def _decode(content: bytes, where: str) -> np.ndarray:
-    """idx: 0, 0, type, ndim as bytes, ndim big-endian uint32 sizes, the values."""
+    """Decode an idx file.
+
+    It holds the bytes 0, 0, type, ndim, then ndim sizes as big-endian uint32, then the
+    values.
+    """
     try:
         raw = gzip.decompress(content)
     except (EOFError, OSError, zlib.error) as error:

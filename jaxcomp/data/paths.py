@@ -1,4 +1,4 @@
-"""Where prepared data lies, and the command that puts it there."""
+"""The folder of prepared data, and the command that prepares data."""
 
 import os
 import shlex
@@ -8,10 +8,11 @@ __all__ = ["command", "data_root"]
 
 
 def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
-    """The folder of all prepared data: argument, JAXCOMP_DATA_DIR, ~/.cache/jaxcomp.
+    """The folder of all prepared data.
 
     Args:
-      data_dir: takes precedence when given.
+      data_dir: the folder; if it is not given, the environment variable
+        JAXCOMP_DATA_DIR, else ~/.cache/jaxcomp.
 
     Returns:
       The folder, which need not exist.
@@ -31,8 +32,8 @@ def command(
 
     Args:
       name: of the data set.
-      data_dir: as the user gave it; the default needs no option.
-      options: more options, already quoted.
+      data_dir: as the user gave it; None needs no option.
+      options: further options, quoted for a shell.
 
     Returns:
       One line for a shell.

@@ -1,4 +1,4 @@
-"""Read the pickled batches of CIFAR without running what a pickle may contain."""
+"""Read the pickled batches of CIFAR without running code that a pickle may contain."""
 
 import io
 import pickle
@@ -11,7 +11,7 @@ from .dataset import DataError
 
 __all__ = ["read_batch"]
 
-# What a damaged pickle raises, by the documentation of `pickle` and by trial.
+# What unpickling damaged data raises.
 _DAMAGE = (
     pickle.UnpicklingError,
     AttributeError,
@@ -28,9 +28,9 @@ _DAMAGE = (
 def read_batch(data: bytes, where: str) -> dict[str, Any]:
     """Unpickle a dictionary of NumPy arrays and plain values.
 
-    A pickle is a program, and its way out of plain values is to name a class. Only
-    the names that NumPy arrays need are admitted, and most of them stand for
-    functions of this file; anything else is refused before it is imported.
+    A pickle can run code by naming a class or function to call. Only the names that
+    NumPy arrays need are allowed here, most of them replaced by functions of this file.
+    Everything else is refused before it is imported.
 
     Args:
       data: the pickled dictionary, from Python 2 or 3.
@@ -47,7 +47,7 @@ def read_batch(data: bytes, where: str) -> dict[str, Any]:
       {'labels': [3]}
     """
     try:
-        # "bytes": Python 2 stored pixels as byte strings.
+        # Python 2 stored pixels as byte strings.
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except _DAMAGE as error:
         raise DataError(f"{where}: damaged or refused pickle: {error}") from error
@@ -57,10 +57,10 @@ def read_batch(data: bytes, where: str) -> dict[str, Any]:
 
 
 class _ArrayUnpickler(pickle.Unpickler):
-    """An unpickler that knows NumPy arrays and nothing else."""
+    """An unpickler that allows NumPy arrays and plain values only."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
-        """Look a name up in the table of admitted ones, without importing it."""
+        """The replacement of an allowed name; nothing is imported."""
         full_name = f"{module_name}.{global_name}"
         if full_name not in _ADMITTED:
             raise pickle.UnpicklingError(
@@ -71,20 +71,20 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 
 def _empty_array(*_ignored: Any) -> np.ndarray:
-    """Stand-in for NumPy's `_reconstruct`: the state that follows sets everything.
+    """Replaces NumPy's `_reconstruct`; shape and content are set by the state after it.
 
-    It ignores the shape in the pickle, so that no allocation can be asked for.
+    It ignores the shape in the pickle, which could ask for a huge allocation.
     """
     return np.empty(0, np.uint8)
 
 
 def _from_buffer(buffer: bytes, dtype: np.dtype, shape: Any, order: Any) -> np.ndarray:
-    """Stand-in for NumPy's `_frombuffer`, how arrays are written in protocol 5."""
+    """Replaces NumPy's `_frombuffer`, with which protocol 5 stores arrays."""
     return np.frombuffer(buffer, dtype).reshape(shape, order=order)
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stand-in for `_codecs.encode`, how Python 3 writes bytes in protocol 2."""
+    """Replaces `_codecs.encode`, with which Python 3 stores bytes in protocol 2."""
     if encoding != "latin1":
         raise pickle.UnpicklingError(f"it asks for the codec {encoding!r}")
     return text.encode("latin1")
@@ -99,8 +99,8 @@ _ADMITTED: Mapping[str, Any] = {
     "numpy._core.multiarray._reconstruct": _empty_array,  # NumPy 2 renamed it
     "numpy.core.numeric._frombuffer": _from_buffer,
     "numpy._core.numeric._frombuffer": _from_buffer,
-    # Only ever an argument of `_reconstruct`. Not callable, so that a pickle cannot
-    # ask for a huge array.
+    # Arrays pass it to `_reconstruct`. Here it is not callable, so that a pickle cannot
+    # create a huge array with it.
     "numpy.ndarray": "ndarray",
     "numpy.dtype": np.dtype,
     "_codecs.encode": _latin1,

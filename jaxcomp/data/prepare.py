@@ -1,4 +1,4 @@
-"""From an archive, or the network, to a prepared data set: all of it or nothing."""
+"""Prepare a data set from an archive or a download, completely or not at all."""
 
 import contextlib
 import os
@@ -17,10 +17,10 @@ __all__ = ["Prepared", "prepare"]
 
 
 class Prepared(NamedTuple):
-    """Where a data set is, and how its content was checked."""
+    """The folder of a data set, and how its content was checked."""
 
     folder: Path
-    evidence: str | None  # None when it was there already
+    evidence: str | None  # None if it was prepared before
 
 
 def prepare(
@@ -31,20 +31,20 @@ def prepare(
     force: bool = False,
     progress: Progress = lambda task, done, total: None,
 ) -> Prepared:
-    """Prepare a data set for `load`. A failure leaves the data folder as it was.
+    """Prepare a data set for `load`. If this fails, the data folder is unchanged.
 
     Args:
       source: which data set, an entry of `sources.SOURCES`.
-      archive: the original archive or an unpacked folder; downloaded when None.
+      archive: the original archive or an unpacked folder; None: it is downloaded.
       data_dir: as in `paths.data_root`.
-      force: prepare again although it is there already.
+      force: prepare it again even if it was prepared before.
       progress: called with (task, done, total).
 
     Returns:
       The prepared folder and how the content was checked.
 
     Raises:
-      DataError: the archive is damaged or another one, or the download failed.
+      DataError: the archive is damaged or of another data set, or the download failed.
     """
     present = tfds_source.find_prepared(source, data_dir)
     if present is not None and not force:
@@ -66,9 +66,9 @@ def prepare(
 
 @contextlib.contextmanager
 def _scratch(root: Path) -> Iterator[Path]:
-    """A folder beside the target, on the same disk, that is removed in any case.
+    """A temporary folder on the same disk as the target, so that renaming is atomic.
 
-    A leading dot and a random name: nothing takes it for prepared data.
+    Its name begins with a dot, so that nobody takes it for prepared data.
     """
     existed = root.exists()
     root.mkdir(parents=True, exist_ok=True)
@@ -81,7 +81,7 @@ def _scratch(root: Path) -> Iterator[Path]:
 
 
 def _install(written: Path, folder: Path, old: Path) -> None:
-    """Rename into place. What stood there goes to `old`, and back on failure."""
+    """Rename into place. An older folder goes to `old`, and back if this fails."""
     folder.parent.mkdir(exist_ok=True)
     if folder.exists():
         folder.rename(old)
@@ -98,7 +98,7 @@ def _download(
     data_dir: str | os.PathLike[str] | None,
     progress: Progress,
 ) -> Path:
-    """Fetch all files of a source; return what its reader takes: a file or a folder."""
+    """Download all files of a source; returns the file, or the folder of several."""
     files = [scratch / PurePosixPath(url).name for url in source.urls]
     try:
         for url, file in zip(source.urls, files, strict=True):

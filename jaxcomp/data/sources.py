@@ -1,4 +1,4 @@
-"""The data sets that are prepared from an archive: a table of facts."""
+"""The data sets that are prepared from an archive: their files and checksums."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -14,19 +14,19 @@ Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
 
 
 class Source(NamedTuple):
-    """Where a data set comes from and what it must look like."""
+    """Where a data set comes from, and what is known of its content."""
 
     name: str  # as in TFDS
     version: str  # as in TFDS
     shape: tuple[int, int, int]  # H, W, C
     num_classes: int
     counts: tuple[int, int]  # training and test examples
-    balanced: bool  # every class has the same number of examples in each split
+    balanced: bool  # all classes have the same number of examples in each split
     mean: tuple[float, ...]
     std: tuple[float, ...]
-    read: Reader  # (archive, md5) -> arrays, and a word on how they were checked
-    urls: tuple[str, ...]  # what an online `prepare` fetches
-    md5: Mapping[str, str]  # file name -> published MD5, archives and their members
+    read: Reader  # (archive, md5) -> arrays, and how they were checked
+    urls: tuple[str, ...]  # what `prepare` downloads
+    md5: Mapping[str, str]  # name -> published MD5, of archives and their members
 
 
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
@@ -63,7 +63,7 @@ CIFAR100 = CIFAR10._replace(
     std=(0.2673, 0.2564, 0.2762),
     read=functools.partial(cifar.read, layout=cifar.CIFAR100),
     urls=(_CIFAR_URL + "cifar-100-binary.tar.gz",),
-    # Nobody published MD5s of the members, so a re-packed archive is judged by
+    # There are no published MD5s of the members, so a re-packed archive is checked by
     # counts, label ranges and class balance.
     md5={
         "cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8",

@@ -1,4 +1,4 @@
-"""Load a prepared data set through TFDS, without TensorFlow."""
+"""Load a prepared data set through TensorFlow Datasets, without TensorFlow."""
 
 import functools
 import io
@@ -15,12 +15,12 @@ from .sources import Source
 
 __all__ = ["find_prepared", "load", "read_records"]
 
-# Records decoded at a time: few calls into array_record, little memory.
+# Records that are read at a time: more need more memory, fewer need more calls.
 CHUNK = 1000
 
 
 class _Records(Protocol):
-    """What this file uses of the data source of TFDS."""
+    """The part of the data sources of TFDS that is used here."""
 
     def __len__(self) -> int: ...
 
@@ -30,14 +30,14 @@ class _Records(Protocol):
 def find_prepared(
     source: Source, data_dir: str | os.PathLike[str] | None = None
 ) -> Path | None:
-    """The prepared folder, or None. Costs two looks at the disk, no import of TFDS.
+    """The prepared folder, or None. TFDS is not imported for this.
 
     Args:
       source: which data set.
       data_dir: as in `paths.data_root`.
 
     Returns:
-      `data_dir / name / version` if both of TFDS's description files are there.
+      `data_dir / name / version`, if the two files that describe it are there.
     """
     folder = paths.data_root(data_dir) / source.name / source.version
     written = (folder / "dataset_info.json", folder / "features.json")
@@ -47,9 +47,9 @@ def find_prepared(
 def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
     """Load a prepared data set into memory, in the order of the original archive.
 
-    `prepare` keeps the arrays beside the records. Where they are missing, as in data
-    that TFDS's own tools prepared, every PNG is decoded (about 5 s for 60,000 images)
-    and the arrays are kept for the next load.
+    `prepare` keeps the arrays beside the records. If they are missing, because TFDS's
+    own tools prepared the data, every PNG is decoded (about 5 s for 60,000 images) and
+    the arrays are kept for the next load.
 
     Args:
       source: which data set.
@@ -86,7 +86,7 @@ def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Data
 def _decode(
     source: Source, folder: Path, data_dir: str | os.PathLike[str] | None
 ) -> Splits:
-    # Imported late: a fifth of a second, not needed once the arrays are kept.
+    # Imported here, because it takes time and is not needed once the arrays are kept.
     import tensorflow_datasets as tfds
 
     try:
@@ -94,17 +94,16 @@ def _decode(
             tfds.data_source,
             f"{source.name}:{source.version}",
             data_dir=os.fspath(paths.data_root(data_dir)),
-            # Pillow directly is faster than through TFDS, which also warns about
-            # OpenCV being absent.
+            # Pillow is faster when it is called directly, and TFDS warns if OpenCV is
+            # not installed.
             decoders={"image": tfds.decode.SkipDecoding()},
         )
-        # The type that TFDS declares for a data source does not say that it has
-        # batched reads.
+        # The declared type of these data sources lacks the method for batched reads.
         train = cast(_Records, open_split(split="train"))
         test = cast(_Records, open_split(split="test"))
         return Splits(*read_records(train, source), *read_records(test, source))
     except (OSError, ValueError, RuntimeError, NotImplementedError, KeyError) as error:
-        # What TFDS and array_record raise for damaged records or another format.
+        # TFDS and array_record raise these for damaged records or another format.
         again = paths.command(source.name, data_dir, options="--force --archive FILE")
         raise DataError(
             f"the prepared {source.name} in {folder} cannot be read as array_record: "
@@ -115,8 +114,8 @@ def _decode(
 def read_records(records: _Records, source: Source) -> tuple[np.ndarray, np.ndarray]:
     """Images uint8 [N, H, W, C] and labels int32 [N], sorted by id where there is one.
 
-    TFDS's own builders shuffle the records, ours do not; sorting makes the order of
-    the archive, and so every seeded run, the same for both.
+    TFDS's own builders shuffle the records and `builders` does not. Sorting restores
+    the order of the archive, so that runs with a seed give the same results with both.
 
     Args:
       records: a data source of TFDS whose images are still encoded.

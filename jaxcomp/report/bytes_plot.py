@@ -1,4 +1,4 @@
-"""The plot that compression is judged by: accuracy over bytes sent."""
+"""The plot of accuracy over the bytes that were sent."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,11 +37,10 @@ def draw(run: Run) -> Figure:
     figure, axes = style.new_axes(title, top=0.85)
     if not (sent[-1] > 0 and dense[-1] > 0):
         style.write_note(axes, "bytes per step were not recorded")
-    elif not recorded or not style.draw_curve(
-        axes, sent, metrics[measure], style.ORANGE
-    ):
+    elif not recorded:
         style.write_note(axes, "neither accuracy nor loss was recorded")
     else:
+        style.draw_curve(axes, sent, metrics[measure], style.ORANGE)
         _byte_axis(axes, sent[sent > 0], float(dense[-1]))
         _mark_ends(axes, float(sent[-1]), float(dense[-1]))
         _label_measure(axes, sent, metrics[measure], measure)
@@ -82,15 +81,8 @@ def _mark_ends(axes: Axes, sent: float, dense: float) -> None:
 
 
 def _mark(axes: Axes, x: float, text: str, side: str) -> None:
-    axes.text(
-        x,
-        1.03,
-        text,
-        transform=axes.get_xaxis_transform(),
-        ha=side,
-        va="bottom",
-        linespacing=1.25,
-    )
+    above = axes.get_xaxis_transform()
+    axes.text(x, 1.03, text, transform=above, ha=side, va="bottom", linespacing=1.25)
     axes.axvline(x, ymin=0.985, ymax=1.02, color=style.INK, lw=1.2, clip_on=False)
 
 

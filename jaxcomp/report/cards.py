@@ -28,8 +28,10 @@ def headline(run: Run) -> list[Card]:
       stands for what was not recorded.
     """
     accuracy, seconds = run.metrics["test_accuracy"], run.metrics["seconds"]
-    steps = run.metrics["step"][-1]
+    steps, speed = run.metrics["step"][-1], _images_per_second(run)
+    count = f"epochs: {len(seconds):,}, steps: {number_text(steps)}"
     sent, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
+    per_step = _sent(_divide(sent, steps), _divide(dense, steps))
     whose = " of the mean model" if mixer_title(run.config) else ""
     seen = np.flatnonzero(np.isfinite(accuracy))
     best = seen[np.argmax(accuracy[seen])] if seen.size else None
@@ -37,27 +39,11 @@ def headline(run: Run) -> list[Card]:
         Card(f"final test accuracy{whose}", *_accuracy(run, "test", _last(accuracy))),
         Card(f"best test accuracy{whose}", *_accuracy(run, "test", best)),
         *_own_cards(run),
-        Card(
-            "sent per worker and step",
-            bytes_text(_divide(sent, steps)),
-            f"uncompressed {bytes_text(_divide(dense, steps))}",
-        ),
+        Card("sent per worker and step", *per_step),
         Card("compression", times_text(_divide(dense, sent)), "uncompressed / sent"),
-        Card(
-            "sent per worker in total",
-            bytes_text(sent),
-            f"uncompressed {bytes_text(dense)}",
-        ),
-        Card(
-            "training time",
-            seconds_text(seconds[-1]),
-            f"without compiling; epochs: {len(seconds):,}, steps: {number_text(steps)}",
-        ),
-        Card(
-            "images per second",
-            number_text(_images_per_second(run)),
-            "all workers together",
-        ),
+        Card("sent per worker in total", *_sent(sent, dense)),
+        Card("training time", seconds_text(seconds[-1]), f"without compiling; {count}"),
+        Card("images per second", number_text(speed), "all workers together"),
     ]
 
 
@@ -94,6 +80,10 @@ def _own_cards(run: Run) -> list[Card]:
         Card("consensus distance", apart, "at the end"),
     ]
     return [card for card in cards if card.value != MISSING]
+
+
+def _sent(sent: float, dense: float) -> tuple[str, str]:
+    return bytes_text(sent), f"uncompressed {bytes_text(dense)}"
 
 
 def _accuracy(run: Run, whose: str, row: int | None) -> tuple[str, str]:

@@ -11,9 +11,9 @@ from jaxcomp.runs.units import bytes_text, number_text, times_text
 __all__ = ["render_convex_page"]
 
 _CAPTION = (
-    "Suboptimality f(x) − f* of the mean over workers of their averaged models: left "
-    "over the bytes that one worker sent so far, right over steps. Lines are medians "
-    "over the seeds, bands reach from the lowest to the highest."
+    "Suboptimality f(x) − f*, where x is the mean over workers of their averaged "
+    "models, over the bytes that one worker has sent (left) and over steps (right). "
+    "Lines are medians over the seeds, bands reach from the lowest to the highest."
 )
 
 
@@ -80,23 +80,17 @@ def _cards(run: Run) -> list[Card]:
     middle = "one seed" if end["seeds"] == 1 else f"median of {end['seeds']} seeds"
     if isinstance(start, float) and isinstance(optimum, float):
         middle += f", {number_text(start - optimum)} at the start"
-    dense = bytes_text(end["bytes_sent"] * ratio)
+    sent = bytes_text(end["bytes_sent"])
+    dense = f"uncompressed {bytes_text(end['bytes_sent'] * ratio)}, simulated"
+    lowest, highest = number_text(end["lowest"]), number_text(end["highest"])
     return [
         Card("final suboptimality", number_text(end["suboptimality"]), middle),
-        Card(
-            "suboptimality of the seeds",
-            number_text(end["lowest"]),
-            f"lowest; highest {number_text(end['highest'])}",
-        ),
+        Card("suboptimality of the seeds", lowest, f"lowest; highest {highest}"),
         Card("of the worst worker", number_text(end["worst_suboptimality"]), "median"),
         Card(
             "consensus distance", number_text(end["consensus_distance"]), "at the end"
         ),
-        Card(
-            "sent per worker in total",
-            bytes_text(end["bytes_sent"]),
-            f"uncompressed {dense}, simulated",
-        ),
+        Card("sent per worker in total", sent, dense),
         Card("compression", times_text(ratio), "uncompressed / sent"),
         Card("steps", number_text(end["step"]), f"epochs: {_rounded(end['epoch'])}"),
     ]

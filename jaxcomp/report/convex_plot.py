@@ -29,7 +29,7 @@ class Curve(NamedTuple):
 
 
 class Block(NamedTuple):
-    """A row of two panels."""
+    """Curves that share a row of two panels."""
 
     title: str
     curves: Sequence[Curve]

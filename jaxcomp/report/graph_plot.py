@@ -90,11 +90,10 @@ def draw_graph(
     height = head + down * step
     with look():
         figure = Figure(figsize=(width, height))
-        place: dict[str, Any] = {"x": PAD / width, "va": "top"}
         bold: dict[str, Any] = {"size": FONT_SIZE + 1.5, "weight": "bold", "color": INK}
-        figure.text(y=1 - PAD / height, s="\n".join(lines), **place, **bold)
-        below = 1 - (head - 0.24) / height
-        figure.text(y=below, s=note, color=GREY, **place)
+        left, top, below = PAD / width, 1 - PAD / height, 1 - (head - 0.24) / height
+        figure.text(left, top, "\n".join(lines), va="top", **bold)
+        figure.text(left, below, note, va="top", color=GREY)
         largest = max((e[2] for panel in panels for e in panel.edges), default=1.0)
         for k, panel in enumerate(panels):
             row, column = divmod(k, ACROSS)
@@ -152,17 +151,13 @@ def _draw_panel(
             bend = _bend(at, i, j) if layout.crossing == "bend" else bend
         arc = f"arc3,rad={bend}"
         axes.add_patch(FancyArrowPatch(at[i], at[j], connectionstyle=arc, **line))
-    marks: dict[str, Any] = {
-        "markersize": 2 * radius,
-        "markeredgewidth": min(1.2, 0.3 * radius),
-    }
-    axes.plot(*at.T, "o", color="white", markeredgecolor=BLUE, **marks)
-    digits = len(str(len(at) - 1))
+    edge = min(1.2, 0.3 * radius)
+    axes.plot(*at.T, "o", color="white", mec=BLUE, ms=2 * radius, mew=edge)
     if numbered:
-        size = radius * (0.95 if digits < 3 else 0.7)
+        size = radius * (0.95 if len(at) <= 100 else 0.7)
+        middle: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
         for worker, (x, y) in enumerate(at):
-            centred: dict[str, Any] = {"ha": "center", "va": "center_baseline"}
-            axes.text(x, y, str(worker), size=size, color=INK, **centred)
+            axes.text(x, y, str(worker), size=size, color=INK, **middle)
 
 
 def _spacing(at: np.ndarray) -> float:

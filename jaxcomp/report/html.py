@@ -20,13 +20,13 @@ __all__ = ["all_convex", "render_page", "write_report"]
 # Warnings at the top of the page, by the column of metrics.csv that is above 0.
 _ALARMS = {
     "residual_grows": (
-        "what is kept and not sent grew without end: the compressor loses more than "
-        "there is, and the model learns from what is left. See error_feedback in "
-        "docs/methods.md."
+        "the residual, which the memory keeps for later steps, grew without bound: the "
+        "compressor loses more than the memory can return, so that much of the "
+        "gradient never reaches the model. See error_feedback in docs/methods.md."
     ),
     "traced": (
-        "bytes are those of the traced step: the compiled program could not be read. "
-        "The run's console says which line of it."
+        "bytes were counted in the traced step, because the compiled program could not "
+        "be read. The run's console shows which line of it."
     ),
     "skipped_steps": (
         "steps were left out, because a loss or a gradient in them was not finite. "

@@ -23,9 +23,8 @@ class Plot(NamedTuple):
 
 
 _BYTES = (
-    "What a byte on the network buys: the curve runs over the bytes that one worker "
-    "sent so far. The dashed line is where the same steps would have ended without "
-    "compression."
+    "Progress over the bytes that one worker has sent. The dashed line shows how many "
+    "bytes the same steps would have sent without compression."
 )
 _OF_MEAN = "is that of the mean of the workers' models"
 
@@ -46,20 +45,20 @@ REGISTRY: dict[str, Plot] = {
     ),
     "time": Plot(
         time_plot.draw,
-        "Where the time of a step goes, as medians over neighbouring logged steps; "
-        "right the medians of the run.",
+        "How the time of a step is divided: medians over neighbouring logged steps, "
+        "and on the right medians over the whole run.",
     ),
     "residual": Plot(
         epoch_plots.residual,
         "Size of what the memory holds back for later steps. It levels off when the "
         "memory returns as much as it takes.",
-        "Size of what was to be sent and was held back for later steps.",
+        "Size of what was not sent and is held back for later steps.",
     ),
     "gradient_error": Plot(
         epoch_plots.gradient_error,
-        "Distance of the exchanged gradient from the uncompressed one, as the trainer "
-        "records it.",
-        "Squared distance of what was sent from what was to be sent, as a share of the "
+        "Squared distance of the gradient that was sent from the one that was given, "
+        "relative to the latter.",
+        "Squared distance of what was sent from what it approximates, relative to the "
         "latter.",
     ),
     "consensus": Plot(

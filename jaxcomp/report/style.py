@@ -88,7 +88,7 @@ def new_axes(title: str, top: float = TOP) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> bool:
+def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
     """Draw a curve through the points that are numbers.
 
     Args:
@@ -96,15 +96,11 @@ def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> bool:
       x: horizontal positions.
       y: values; the curve skips NaN and infinite ones.
       colour: of the curve.
-
-    Returns:
-      Whether there was anything to draw.
     """
     seen = np.isfinite(x) & np.isfinite(y)
     # Single points are invisible without a marker, many markers hide the curve.
     marker = "o" if np.count_nonzero(seen) <= 25 else ""
     axes.plot(x[seen], y[seen], color=colour, marker=marker, solid_capstyle="round")
-    return bool(np.any(seen))
 
 
 def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:

@@ -14,7 +14,7 @@ __all__ = ["draw"]
 _PARTS = {"step": style.BLUE, "data": style.SKY, "wait": style.YELLOW}
 _MOST_BARS = 60
 # The first step compiles and may take a thousand times longer than the others. A bar
-# of more than four typical ones is cut, so that the others stay readable.
+# more than four times as high as the median is cut, so that the others stay readable.
 _CUT_FROM, _CUT_TO = 4.0, 1.8
 
 
@@ -59,7 +59,7 @@ def _bars(steps: np.ndarray, seconds: np.ndarray) -> tuple[np.ndarray, np.ndarra
     """
     groups = np.array_split(np.arange(steps.size), min(_MOST_BARS, steps.size))
     heights = [np.median(seconds[:, group], axis=1) for group in groups]
-    # A row stands for the steps since the row before it.
+    # A row of steps.csv stands for the steps since the row before it.
     ends = steps[[group[-1] for group in groups]]
     return np.append(min(0.0, ends[0] - 1), ends), np.array(heights).T
 

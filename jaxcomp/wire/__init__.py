@@ -1,13 +1,13 @@
-"""Bytes that really cross the wire, read from the compiled program.
+"""Count the bytes that workers send, from the text of the compiled program.
 
-What Python says and what is sent differ: a bf16 all-reduce travels as float32 on some
-backends, a bool as a byte. So the figure is read where it cannot lie, in the text of
-the program that runs.
+The dtypes in Python do not tell how many bytes are sent: some backends convert a
+bfloat16 all-reduce to float32, and send a bool as a byte. The compiled program shows
+what is really sent.
 
-The unit is what one worker hands to a collective: the size of its operands. How often
-a network copies it is the network's business and depends on the algorithm; `link_bytes`
-gives the figure of the usual ring algorithms. Where workers have different parts in a
-collective, it is the figure of the busiest.
+Bytes are those that one worker hands to a collective, the size of its operands. How
+often the network copies them depends on the algorithm of the collective; `link_bytes`
+gives the number for ring algorithms. If workers hand over different amounts, the
+largest one counts.
 """
 
 from jaxcomp.wire.figures import collective_bytes, dense_bytes, link_bytes

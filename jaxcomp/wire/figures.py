@@ -1,4 +1,4 @@
-"""Figures of collectives: bytes by kind, by mesh axis, and of the links."""
+"""Sum up the bytes of collectives: by kind, by mesh axis, and on network links."""
 
 import math
 from collections import defaultdict
@@ -29,33 +29,33 @@ def collective_bytes(program: Any, *, by_axis: Any = None) -> dict[Any, Any]:
     Args:
       program: a compiled program (`jitted.lower(...).compile()`), its text, or a list
         of `Collective`.
-      by_axis: the mesh that the program was compiled for, to split the bytes by the
-        axes along which they travel.
+      by_axis: the mesh that the program was compiled for. Bytes are then split by the
+        axes along which they are sent.
 
     Returns:
       {kind: bytes of the operands}. Groups of one worker send nothing. With `by_axis`
-      {axis: {kind: bytes}}, where the axis is a tuple in the order of the mesh for
-      messages that travel along several at once. Axes without messages are left out.
+      {axis: {kind: bytes}}; for messages that are sent along several axes at once, axis
+      is a tuple in the order of the mesh. Axes without messages are left out.
 
     Raises:
-      WireError: a collective that cannot be read, or in a loop whose length the program
-        does not tell. The message shows the line.
+      WireError: a collective cannot be read, or is in a loop of unknown length. The
+        message shows its line.
       ValueError: the mesh has another number of devices than the program.
 
     Example:
-        >>> program = (
-        ...     "HloModule main, num_partitions=8\\n"
-        ...     "ENTRY %main {\\n"
-        ...     "  %x = u32[8]{0} parameter(0)\\n"
-        ...     "  %g = u32[4,8]{1,0} all-gather(%x), channel_id=1, "
-        ...     "replica_groups=[2,4]<=[8], use_global_device_ids=true\\n"
-        ...     "}"
-        ... )
-        >>> collective_bytes(program)
-        {'all-gather': 32}
-        >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
-        >>> collective_bytes(program, by_axis=mesh)
-        {'model': {'all-gather': 32}}
+      >>> program = (
+      ...     "HloModule main, num_partitions=8\\n"
+      ...     "ENTRY %main {\\n"
+      ...     "  %x = u32[8]{0} parameter(0)\\n"
+      ...     "  %g = u32[4,8]{1,0} all-gather(%x), channel_id=1, "
+      ...     "replica_groups=[2,4]<=[8], use_global_device_ids=true\\n"
+      ...     "}"
+      ... )
+      >>> collective_bytes(program)
+      {'all-gather': 32}
+      >>> mesh = jax.sharding.AbstractMesh((2, 4), ("data", "model"))
+      >>> collective_bytes(program, by_axis=mesh)
+      {'model': {'all-gather': 32}}
     """
     found = program if isinstance(program, list) else collectives(program)
     if by_axis is None:
@@ -67,24 +67,25 @@ def collective_bytes(program: Any, *, by_axis: Any = None) -> dict[Any, Any]:
 
 
 def link_bytes(found: Iterable[Collective]) -> float:
-    """Bytes that leave each worker when collectives run as rings.
+    """Bytes that leave each worker if collectives are run as ring algorithms.
 
     all-reduce: 2 (N-1)/N n; all-gather: (N-1) n; reduce-scatter and all-to-all:
-    (N-1)/N n; permute and broadcast: n; with n the operand's bytes and N workers.
+    (N-1)/N n; permute and broadcast: n; where n are the operand's bytes and N is the
+    number of workers.
 
     Example:
-        >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
-        30.0
+      >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
+      30.0
     """
     return float(sum(KINDS[c.kind](c.workers) * c.nbytes * c.times for c in found))
 
 
 def dense_bytes(tree: Any) -> int:
-    """Bytes of a tree of arrays or specs when it is sent as it is.
+    """Bytes of a tree of arrays or specs that is sent without compression.
 
     Example:
-        >>> dense_bytes({"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)})
-        64
+      >>> dense_bytes({"w": jnp.zeros((3, 4)), "b": jnp.zeros(4)})
+      64
     """
     leaves = jax.tree.leaves(tree)
     return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize for x in leaves)

@@ -1,11 +1,11 @@
-"""What is found in a program: its collectives, or that they cannot be read."""
+"""The type of a collective in a program, and the error if it cannot be read."""
 
 from typing import NamedTuple
 
 __all__ = ["KINDS", "Collective", "Groups", "WireError"]
 
-# Bytes that leave a worker when the collective runs as a ring of n workers, for each
-# byte that it hands over.
+# Bytes that leave a worker for each byte that it hands to the collective, if this is
+# run as a ring algorithm of n workers.
 KINDS = {
     "all-reduce": lambda n: 2 * (n - 1) / n,
     "all-gather": lambda n: n - 1,
@@ -20,16 +20,16 @@ Groups = tuple[tuple[int, ...], ...]
 
 
 class WireError(ValueError):
-    """The program holds a collective whose bytes cannot be told."""
+    """A collective of a program whose bytes cannot be determined."""
 
 
 class Collective(NamedTuple):
     """One collective operation of a program."""
 
     kind: str  # a name in KINDS
-    nbytes: int  # what one worker hands over each time it runs
+    nbytes: int  # that one worker hands over each time it is run
     workers: int  # size of the largest group
-    times: int = 1  # how often one execution of the program runs it
-    # Who talks with whom, by place among the program's devices; for a permutation
-    # the pairs of source and target.
+    times: int = 1  # how often it is run in one execution of the program
+    # The devices of each group, as places among the program's devices; for a
+    # permutation the pairs of source and target.
     groups: Groups = ()

@@ -1,15 +1,16 @@
-"""Who talks with whom in a collective: the groups, in each notation that XLA has.
+"""Read the groups of devices of a collective, in each notation of XLA.
 
     {{0,2},{1,3}}                     listed
-    {}                                all
-    [2,4]<=[8]                        0 to 7, dealt to two groups of four
+    {}                                all in one group
+    [2,4]<=[8]                        0 to 7, cut into two groups of four
     [2,2]<=[2,2]T(1,0)                the same after a transposition
-    mesh['a'=2,'b'=4] {'b'}           all that differ along b alone
-    mesh['a'=8] {'a':(2)4}            of a = 2 x 4, along the second factor
+    mesh['a'=2,'b'=4] {'b'}           devices that differ along axis b alone
+    mesh['a'=8] {'a':(2)4}            with a = 2 x 4, along the second factor
     mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'a'}
 
-They count replicas, partitions or devices, as the attributes of the instruction say. A
-program has replicas x partitions devices, and jax compiles for one of the two.
+The numbers are those of replicas, partitions or devices: the attributes of the
+instruction say which. A program has replicas x partitions devices, and in programs of
+jax one of the two counts is 1.
 """
 
 import itertools
@@ -26,7 +27,7 @@ __all__ = ["NAMES_GROUPS", "Devices", "read_groups"]
 
 
 class Devices(NamedTuple):
-    """How many devices run a program; device r P + p is replica r and partition p."""
+    """Devices that run a program; device r P + p is replica r and partition p."""
 
     replicas: int
     partitions: int  # P
@@ -42,7 +43,8 @@ _MESH = re.compile(
     r"(?:, device_ids=\((.*?)\))? \{([^}]*)\}"
 )
 _PART_OF_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
-# Of these a channel means partitions; of the others both replicas and partitions.
+# If these have a channel, groups are of partitions; in other kinds, of replicas, each
+# with all of its partitions.
 _OF_PARTITIONS = {
     "all-to-all",
     "ragged-all-to-all",
@@ -55,17 +57,17 @@ def read_groups(line: str, kind: str, devices: Devices) -> Groups:
     """The groups of an instruction, as places among the program's devices.
 
     Args:
-      line: of the instruction.
+      line: text of the instruction.
       kind: of the collective.
       devices: of the program.
 
     Raises:
-      ValueError, KeyError: there are none, or in no notation that is known.
+      ValueError, KeyError: the line has no groups, or in an unknown notation.
 
     Example:
-        >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
-        >>> read_groups(line, "all-reduce", Devices(1, 4))
-        ((0, 2), (1, 3))
+      >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
+      >>> read_groups(line, "all-reduce", Devices(1, 4))
+      ((0, 2), (1, 3))
     """
     width = devices.partitions
     every_device = range(devices.replicas * width)
@@ -85,7 +87,7 @@ def read_groups(line: str, kind: str, devices: Devices) -> Groups:
 
 
 def _named(line: str, everybody: Iterable[int]) -> Groups:
-    """The groups that a line names; `{}` is everybody, or no pair of a permutation."""
+    """The groups that a line names; `{}` is everybody, or an empty permutation."""
     if listed := _LISTED.search(line):
         groups = tuple(map(_numbers, re.findall(r"\{([^}]*)\}", listed[1])))
         is_all = not groups and listed[0].startswith("replica_groups")

@@ -1,7 +1,7 @@
-"""Collectives of a compiled program, from its text.
+"""Find the collectives of a compiled program in its text.
 
-What looks like a collective and cannot be read is an error that shows its line: bytes
-that are left out would pass for a better method.
+A line that looks like a collective but cannot be read is an error, because leaving out
+its bytes would make a method look better than it is.
 """
 
 import math
@@ -25,13 +25,13 @@ _SHOWN = 300  # characters at each end of a line that cannot be read
 
 
 def collectives(program: Any) -> list[Collective]:
-    """All collectives of a compiled program, in the order of its text.
+    """All collectives of a compiled program, in the order of the text.
 
     Args:
       program: `jitted.lower(...).compile()`, or its text.
 
     Raises:
-      WireError: a collective that cannot be read; the message shows its line.
+      WireError: a collective cannot be read; the message shows its line.
     """
     text = program if isinstance(program, str) else _text_of(program)
     devices = _devices(text)
@@ -59,7 +59,7 @@ def collectives(program: Any) -> list[Collective]:
 
 
 def _text_of(program: Any) -> str:
-    """The text of a compiled program; equinox keeps one inside its own."""
+    """The text of a compiled program; equinox wraps it in an object of its own."""
     if isinstance(program, jax.stages.Wrapped):
         message = (
             "a function is not compiled yet: collective_bytes takes "
@@ -103,7 +103,7 @@ def _computations(text: str) -> dict[str, list[str]]:
 
 
 def _executions(bodies: dict[str, list[str]]) -> dict[str, int | None]:
-    """How often what is reached runs in one execution; None: nobody can tell."""
+    """How often each computation runs in one execution; None: it is not known."""
     times: dict[str, int | None] = {}
 
     def visit(name: str, count: int | None) -> None:
@@ -124,7 +124,7 @@ def _executions(bodies: dict[str, list[str]]) -> dict[str, int | None]:
 
 
 def _callees(line: str) -> list[str]:
-    """Computations that an instruction runs."""
+    """Names of the computations that an instruction runs."""
     names = re.findall(r"(?:to_apply|calls|body|condition)=%?([\w.\-]+)", line)
     several = r"(?:branch|called)_computations=\{([^}]*)\}"
     for listed in re.findall(several, line):
@@ -135,13 +135,13 @@ def _callees(line: str) -> list[str]:
 
 
 def _waits(line: str) -> bool:
-    """Whether a line waits for what a start began; it may name the same computation."""
+    """Whether a line ends an asynchronous operation; its start counts already."""
     instruction = _INSTRUCTION.match(line)
     return bool(instruction) and instruction[3].endswith(("-done", "-update"))
 
 
 def _shapes(lines: list[str]) -> dict[str, str]:
-    """Instruction name -> text of its result shape."""
+    """Name of each instruction -> text of the shape of its result."""
     return {found[1]: found[2] for found in map(_INSTRUCTION.match, lines) if found}
 
 
@@ -156,7 +156,7 @@ def _collective(
             raise _unreadable(line, f"known are {', '.join(KINDS)}")
         return None
     operands = _operands(instruction[4])
-    if kind == "ragged-all-to-all":  # behind it are where it goes to, and how much
+    if kind == "ragged-all-to-all":  # the other operands are offsets and sizes
         operands = operands[:1]
     try:
         nbytes = sum(_nbytes(shapes[name]) for name in operands)
@@ -169,11 +169,11 @@ def _collective(
 
 
 def _operands(rest: str) -> list[str]:
-    """Names between the brackets of an operation, whether or not with their shapes.
+    """Names of the operands of an operation, which may be listed with their shapes.
 
     Example:
-        >>> _operands("f32[8,2]{1,0:T(8,128)} %a, %b), dimensions={0}")
-        ['a', 'b']
+      >>> _operands("f32[8,2]{1,0:T(8,128)} %a, %b), dimensions={0}")
+      ['a', 'b']
     """
     found, depth = [""], 0
     for char in rest:
@@ -207,7 +207,7 @@ def _unreadable(line: str, reason: str) -> WireError:
 
 
 def _shown(line: str) -> str:
-    """A line without what says where it comes from; of a long one both ends."""
+    """A line without its metadata; of a long line the beginning and the end."""
     text = line.strip().split(", metadata=")[0]
     if len(text) <= 2 * _SHOWN:
         return text

@@ -1,4 +1,4 @@
-"""Collectives of a traced function, for workers that no device runs."""
+"""Find the collectives of a traced function, for workers that are simulated."""
 
 from typing import Any
 
@@ -24,26 +24,27 @@ _PRIMITIVES = {
     "ppermute": "collective-permute",
     "pbroadcast": "collective-broadcast",
 }
-_SILENT = {"axis_index", "pvary", "preduced"}  # name an axis and send nothing
+_SILENT = {"axis_index", "pvary", "preduced"}  # have an axis but send nothing
 
 
 def traced_collectives(
     function: Any, *args: Any, axis: str, workers: int
 ) -> list[Collective]:
-    """The collectives of a per-worker function, without devices to run it on.
+    """The collectives of the function of one worker, without running or compiling it.
 
-    For simulated workers, where nothing moves: what the same step hands to its
-    collectives when the workers are real. Figures of programs that are compiled for
-    real workers come from `collective_bytes`.
+    Simulated workers send nothing. This tells what the same function would hand to its
+    collectives if each worker had a device. For programs that are compiled for such
+    workers, take `collective_bytes`.
 
     Args:
-      function: names `axis` in its collectives.
-      *args: arrays or specs as ONE worker sees them.
+      function: of one worker, with collectives over `axis`.
+      *args: its arguments, as arrays or specs.
       axis: name of the mapped axis.
       workers: its size.
 
     Raises:
-      WireError: something over the axis that is not known, or a loop of unknown length.
+      WireError: an operation over the axis is not known, or runs in a loop of unknown
+        length.
     """
     mesh = jax.sharding.AbstractMesh((workers,), (axis,))
     spec = jax.sharding.PartitionSpec()
@@ -51,7 +52,7 @@ def traced_collectives(
         function, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
     )
     whole = jax.make_jaxpr(mapped)(*args).jaxpr
-    # The compiler leaves out what nobody reads.
+    # The compiler removes operations whose results are not used.
     read, _ = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))
     return [c for c in _traced(read, axis, workers, 1) if c.workers > 1]
 
@@ -74,7 +75,7 @@ def _traced(jaxpr: Any, axis: str, workers: int, times: int) -> list[Collective]
 def _collective(
     equation: Any, axes: tuple[Any, ...], workers: int, times: int
 ) -> list[Collective]:
-    """The collective of an equation that names the axis; none where nothing is sent."""
+    """The collective of an equation over the axis; none if it sends nothing."""
     name = equation.primitive.name
     if name in _SILENT:
         return []
@@ -91,7 +92,7 @@ def _collective(
 
 
 def _left_to_send(aval: Any, axes: tuple[Any, ...]) -> jax.ShapeDtypeStruct:
-    """What is handed over where dimensions of the array are summed with the workers."""
+    """The array that is handed over, after a sum over dimensions of its own."""
     shape = tuple(n for i, n in enumerate(aval.shape) if i not in axes)
     return jax.ShapeDtypeStruct(shape, aval.dtype)
 
@@ -104,7 +105,7 @@ def _groups(params: dict[str, Any], workers: int) -> Groups:
 
 
 def _axes_named(params: dict[str, Any]) -> tuple[Any, ...]:
-    """The axes over which an equation does something, mapped ones by their names."""
+    """The axes of an equation: names of mapped axes, numbers of array dimensions."""
     axes = params.get("axis_name", params.get("axes", ()))
     return axes if isinstance(axes, tuple) else (axes,)
 
