@@ -13,7 +13,7 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import training
 from jaxcomp.make import compressor_for
-from jaxcomp.training.build import build
+from tests.training.small import built
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
@@ -32,17 +32,18 @@ def shrunk(path: Path) -> Any:
     config.model = "tiny(width=8)"
     config.pad = 1
     config.train_for = "2 steps"
+    config.warmup = ""
     return config.lock()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_config_names_what_exists(path):
-    pieces = build(shrunk(path))
-    state = jax.eval_shape(pieces.fresh)
+    setup = built(shrunk(path))
+    state = jax.eval_shape(setup.fresh)
     assert jax.tree.leaves(state.params)
     config: Any = load(path)
     used = compressor_for(config.exchange, config.compressor)
-    assert pieces.stages.at(10_000).compressor == used
+    assert setup.stages.at(10_000).compressor == used
 
 
 @pytest.mark.slow

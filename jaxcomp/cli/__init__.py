@@ -24,5 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
-    args = parser.parse_args(argv)
-    return quietly(lambda: args.run(args))
+
+    def parse_and_run() -> int:
+        args = parser.parse_args(argv)  # prints what `--help` asks for
+        return args.run(args)
+
+    return quietly(parse_and_run)

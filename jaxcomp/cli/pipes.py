@@ -17,9 +17,10 @@ def quietly(command: Callable[[], int]) -> int:
       That code; 141 where the reader has left, as of a process that SIGPIPE ends.
     """
     try:
-        code = command()
-        sys.stdout.flush()  # at the end of the process nobody could catch what it meets
-        return code
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()  # later nobody could catch that the reader has left
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141

@@ -1,59 +1,99 @@
-"""What train.py does with its flags: run, say how it ended, write the report."""
+"""The command line of train.py: run, say how it ended, write the report."""
 
-import runpy
+import argparse
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
-from absl import app, flags
+from absl import logging
 
 from jaxcomp import report, training
+from jaxcomp.cli.config import load_config, override
+from jaxcomp.cli.pipes import quietly
 from jaxcomp.errors import UserError
+from jaxcomp.runs.environment import check_alone
 from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import check_workdir
 from jaxcomp.runs.frame import closing_lines
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.specs import suggest
 
-__all__ = ["parse_flags", "run"]
+__all__ = ["main", "run"]
+
+_CLUSTER = ("coordinator", "processes", "process")
 
 
-def parse_flags(argv: list[str]) -> list[str]:
-    """Parse absl flags; a wrong config key or file is one message, not a traceback."""
+class _Parser(argparse.ArgumentParser):
+    """One whose errors are those of a person, in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def main(argv: Sequence[str], about: str = "") -> int:
+    """Run train.py with these words; returns the exit code.
+
+    Args:
+      argv: the words after the program's name.
+      about: what `--help` shows first.
+    """
+    return quietly(lambda: _told(lambda: _main(argv, about)))
+
+
+def _main(argv: Sequence[str], about: str) -> int:
+    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
+    parser = _Parser("train.py", description=about, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--config", required=True, help="config file, such as configs/default.py")
+    add("--workdir", required=True, help="run folder")
+    choices = ("best", "latest")
+    add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
+    add("--coordinator", metavar="HOST:PORT", help="of process 0, if there are several")
+    add("--processes", type=int, help="their number")
+    add("--process", type=int, help="index of this one")
+    args, rest = parser.parse_known_args(argv)
+    for word in rest:
+        flag = re.match(r"--?(?!(?:no)?config\.)([a-z][^=]*)", word)
+        if flag:
+            valid = ["config", "workdir", "evaluate", *_CLUSTER]
+            raise UserError(f"unknown flag {word!r}. {suggest(flag[1], valid)}")
+    for name in _CLUSTER:
+        if getattr(args, name) is not None:
+            os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
+    check_alone(os.environ)
+    check_workdir(args.workdir)
+    config = override(load_config(args.config), rest)
+    return run(config, args.workdir, args.evaluate)
+
+
+def _told(command: Callable[[], int]) -> int:
+    """Run a command; what a person can mend ends in one line without a traceback."""
     try:
-        rest = app.parse_flags_with_usage(argv)
-        _ = flags.FLAGS.config.keys  # a file that failed to load fails here
-        return rest
-    except AttributeError as error:
-        print(f"train.py: {_unknown_key(argv) or error}", file=sys.stderr)
-    except (OSError, TypeError) as error:
+        return command()
+    except UserError as error:
         print(f"train.py: {error}", file=sys.stderr)
-    sys.exit(UserError.exit_code)
-
-
-def _unknown_key(argv: list[str]) -> str | None:
-    """A message for the first --config.KEY that the config file does not have."""
-    values = dict(a.lstrip("-").split("=", 1) for a in argv if "=" in a)
-    valid = runpy.run_path(values["config"])["get_config"]().keys()
-    for flag in values:
-        key = flag.removeprefix("config.")
-        if key != flag and key not in valid:
-            return f"the config has no key {key!r}. {suggest(key, valid)}"
-    return None
+        return error.exit_code
 
 
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
-    A config with the key `problem` is one of the convex testbed. Mistakes that a person
-    can mend end in one message without a traceback.
+    A config with the key `problem` is one of the convex testbed.
 
     Args:
       config: ConfigDict.
       workdir: run folder.
       evaluate: None trains; "best" or "latest" evaluates that checkpoint.
     """
+    return _told(lambda: _run(config, workdir, evaluate))
+
+
+def _run(config: Any, workdir: str, evaluate: str | None) -> int:
     kind = _convex() if "problem" in config else _training()
     try:
         if evaluate:
@@ -69,9 +109,6 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
-    except UserError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return error.exit_code
     return 0
 
 

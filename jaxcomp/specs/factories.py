@@ -17,6 +17,7 @@ from typing import (
 from jaxcomp.errors import UserError
 from jaxcomp.specs.arguments import Shown, check, kinds_of
 from jaxcomp.specs.grammar import Call, Pipe, SpecError, error_at, parse, show, suggest
+from jaxcomp.specs.kinds import unknown
 
 __all__ = ["argument", "build", "method"]
 
@@ -75,6 +76,7 @@ def method(
             return factory(name, *args, **kwargs)
 
         named.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        named.shown = shown  # pyright: ignore[reportAttributeAccessIssue]
         return named
 
     return decorate
@@ -108,8 +110,7 @@ def build(
         message = f"'|' composes compressors; a {kind} cannot be composed"
         raise error_at(call.left, message)
     if call.name not in registry:
-        hint = suggest(call.name, registry)
-        raise error_at(call, f"unknown {kind} {call.name!r}. {hint}")
+        raise error_at(call, unknown(kind, call.name, registry))
     factory = registry[call.name]
     parameters = list(inspect.signature(factory).parameters.values())[len(given) :]
     _check_names(parameters, call, kind)

@@ -11,6 +11,7 @@ would be right.
 import ast
 import difflib
 import numbers
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = [
     "calls",
     "error_at",
     "meant",
+    "nearest",
     "parse",
     "show",
     "suggest",
@@ -72,6 +74,12 @@ def parse(text: str) -> Call | Pipe:
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
+        percent = re.search(r"(\d+\.?\d*)\s*%", text)
+        if percent:
+            message = f"{percent[0]!r} is no number: write {float(percent[1]) / 100:g}"
+            raise _error(
+                text.strip(), text.strip().index(percent[0]), message
+            ) from None
         place = max((error.offset or 1) - 1, 0)
         raise _error(text.strip(), place, f"not a spec: {error.msg}") from None
     return _spec(node, text.strip())
@@ -106,10 +114,30 @@ def suggest(name: str, valid: Iterable[str]) -> str:
 
 def meant(name: str, valid: Iterable[str]) -> str:
     """The question after the close match, with a space behind it, or nothing."""
-    close = difflib.get_close_matches(str(name), list(valid), n=3, cutoff=0.5)
+    close = nearest(name, valid)
+    return f"Did you mean {close!r}? " if close else ""
+
+
+def nearest(name: str, valid: Iterable[str], least: float = 0.5) -> str | None:
+    """The name that is meant: that of these initials, or the most alike.
+
+    Args:
+      name: as somebody wrote it.
+      valid: the names that there are.
+      least: how alike they have to be, between 0 and 1.
+
+    Example:
+        >>> nearest("ef", ["ef21", "error_feedback"]), nearest("x", ["sign"])
+        ('error_feedback', None)
+    """
+    names = list(valid)
+    initials = {"".join(p[:1] for p in n.split("_")): n for n in names if "_" in n}
+    if name in initials:
+        return initials[name]
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=least)
     # Letters in another order are the likeliest slip: qsdg is qsgd rather than qsvd.
     close.sort(key=lambda other: sorted(other) != sorted(str(name)))
-    return f"Did you mean {close[0]!r}? " if close else ""
+    return close[0] if close else None
 
 
 def _spec(node: ast.expr, text: str) -> Call | Pipe:

@@ -4,15 +4,15 @@ from collections.abc import Callable
 from typing import Any
 
 from jaxcomp.imported import check_kind, importable
-from jaxcomp.specs import build
+from jaxcomp.specs import build, publish
 from jaxcomp.tasks.classification import classification
-from jaxcomp.tasks.task import Batch, Deal, Learnt, Sums, Task, Variables
+from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = [
     "REGISTRY",
     "Batch",
-    "Deal",
     "Learnt",
+    "Shares",
     "Sums",
     "Task",
     "Variables",
@@ -21,6 +21,7 @@ __all__ = [
 
 # (config, workers, **arguments) -> Task
 REGISTRY: dict[str, Callable[..., Task]] = {"classification": classification}
+publish(task=REGISTRY)
 
 
 def make(spec: str, config: Any, workers: Any) -> Task:
@@ -38,7 +39,7 @@ def make(spec: str, config: Any, workers: Any) -> Task:
         >>> config.update(batch_size=8, seed=0)
         >>> from jaxcomp import parallel
         >>> task = make("classification", config, parallel.setup(2, "vmap"))
-        >>> task.model, task.deal(0).shape
+        >>> task.model, task.shares(0).shape
         ('tiny', (179, 2, 4))
     """
     call, known = importable(spec, REGISTRY, "task")

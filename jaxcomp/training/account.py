@@ -9,7 +9,7 @@ from jaxcomp import parallel
 from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, STEPS
 from jaxcomp.runs.table import Append, open_table
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
 from jaxcomp.training.growth import growth_line
 from jaxcomp.training.meters import Timing, check_applied, step_figures
@@ -61,7 +61,7 @@ def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
 def account(
     taken: list[Taken],
     position: Position,
-    pieces: Pieces,
+    setup: Setup,
     config: Any,
     tables: Tables,
     frame: Frame,
@@ -71,7 +71,7 @@ def account(
     for number, on_device, timing in taken:
         metrics = parallel.to_host(on_device)
         if config.nonfinite == "stop":
-            check_applied(number, metrics, pieces.leaf_names)
+            check_applied(number, metrics, setup.leaf_names)
         figures = step_figures(metrics)
         totals = totals.add(figures)
         grew = growth.grows
@@ -82,16 +82,16 @@ def account(
             frame.show.say(growth_line(number + 1, growth))
         if np.any(metrics.applied):  # the time of a skipped step taught nothing
             seconds += timing.total
-        if is_due(number + 1, max(1, config.log_every)):
+        if is_due(number + 1, config.log_every):
             tables.steps(
                 {
                     "step": number + 1,
-                    "epoch": number // pieces.horizon.steps_per_epoch + 1,
-                    "learning_rate": float(pieces.rate(number)),
+                    "epoch": number // setup.horizon.steps_per_epoch + 1,
+                    "learning_rate": float(setup.rate(number)),
                     "data_seconds": timing.data,
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,
-                    "images_per_second": pieces.horizon.batch_size / timing.total,
+                    "images_per_second": setup.horizon.batch_size / timing.total,
                     **figures,
                 }
             )

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.schedules import Horizon, epochs_of, steps_at
 
 __all__ = ["Due", "is_due", "timetable"]
 
@@ -29,12 +29,10 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
       total: steps of the run.
     """
     epochs = horizon.steps_per_epoch
-    evaluate = max(1, round(steps_of(config.eval_every, horizon) / epochs))
-    own = round(steps_of(config.eval_workers_every, horizon) / epochs)
-    own = max(1, own) if config.eval_workers_every else 0
-    checkpoint = steps_of(config.checkpoint_every, horizon)
-    keep = steps_of(config.keep_every, horizon)
-    log = max(1, config.log_every)
+    evaluate = epochs_of(config, "eval_every", horizon)
+    own = epochs_of(config, "eval_workers_every", horizon)
+    checkpoint = steps_at(config, "checkpoint_every", horizon)
+    keep = steps_at(config, "keep_every", horizon)
 
     def due_at(done: int) -> Due:
         epoch, last = -(-done // epochs), done == total
@@ -44,7 +42,7 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
         return Due(
             epoch=epoch,
             ends_epoch=ends_epoch,
-            looks=ends_epoch or saves or is_due(done, log),
+            looks=ends_epoch or saves or is_due(done, config.log_every),
             saves=saves,
             keeps=keeps,
             evaluates=ends_epoch and (last or is_due(epoch, evaluate)),

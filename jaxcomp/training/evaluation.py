@@ -9,7 +9,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.tasks import Batch, Sums, Task, Variables
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.state import TrainState, own
 from jaxcomp.training.step import Average, make_average
@@ -46,7 +46,7 @@ class View(NamedTuple):
     distance: float | None  # of the workers' models from their mean; None for one model
 
 
-def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], View]:
+def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]:
     """A function that averages what workers have of their own.
 
     Local statistics of one common model are averaged for good. Models of the
@@ -54,7 +54,7 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
     shown.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
@@ -62,8 +62,8 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
         return lambda state: View(state, state, None)
     axes = parallel.axes(state)
     mapped = parallel.map_step(
-        make_average(pieces.workers.axis),
-        pieces.workers,
+        make_average(setup.workers.axis),
+        setup.workers,
         in_axes=(axes,),
         out_axes=(axes.params, axes.stats, None),
     )
@@ -80,22 +80,22 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
 
 
 def make_evaluator(
-    pieces: Pieces, state: TrainState, batch_size: int
+    setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], Scores]:
     """A function from a state to its scores; each worker looks at a part of the set.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: spread over the workers; only its shapes are used.
       batch_size: over all workers.
     """
-    workers = pieces.workers
+    workers = setup.workers
     share = batch_size // workers.size
-    count = _counter(pieces, state, share, batch_axis=0)
+    count = _counter(setup, state, share, batch_axis=0)
 
     def evaluate(state: TrainState) -> Scores:
         feed = eval_feed(
-            pieces.task,
+            setup.task,
             batch_size=batch_size,
             workers=workers.size,
             local=workers.local,
@@ -108,21 +108,21 @@ def make_evaluator(
 
 
 def make_own_evaluator(
-    pieces: Pieces, state: TrainState, batch_size: int
+    setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], OwnScores]:
     """Each worker's own model on the whole test set: as many times the work.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: with models of the workers' own; only its shapes are used.
       batch_size: of each worker.
     """
-    workers = pieces.workers
-    count = _counter(pieces, state, batch_size, batch_axis=None)
+    workers = setup.workers
+    count = _counter(setup, state, batch_size, batch_axis=None)
 
     def evaluate(state: TrainState) -> OwnScores:
         feed = eval_feed(
-            pieces.task, batch_size=batch_size, workers=1, local=slice(0, 1)
+            setup.task, batch_size=batch_size, workers=1, local=slice(0, 1)
         )
         totals = np.zeros((workers.size, 3))
         whole = (jax.tree.map(lambda x: x[0], batch) for batch in feed)
@@ -135,17 +135,17 @@ def make_own_evaluator(
 
 
 def _counter(
-    pieces: Pieces, state: TrainState, examples: int, batch_axis: int | None
+    setup: Setup, state: TrainState, examples: int, batch_axis: int | None
 ) -> Callable[[TrainState, Iterable[Any]], np.ndarray]:
     """Sums over batches for each worker of this process, [workers, 3].
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: only its shapes are used.
       examples: of a batch, as each worker sees it.
       batch_axis: 0 where each worker has its part of a batch, None where all see it.
     """
-    workers, task = pieces.workers, pieces.task
+    workers, task = setup.workers, setup.task
     fresh = parallel.spread(PerWorker(task.carry(examples)), workers)
     carried = parallel.axes(fresh)
     mapped = parallel.map_step(

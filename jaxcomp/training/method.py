@@ -69,7 +69,7 @@ def make_method(
         for key in ("exchange", "memory", "dense_for", "flush_every")
         if config[key] not in ("", "none")
     ]
-    if unused:
+    if unused and isinstance(call, Call) and call.name in gossip.REGISTRY:
         settings = " and ".join(f"{key}={config[key]!r}" for key in unused)
         empty = " ".join(f"--config.{key}=" for key in unused)
         message = (

@@ -5,7 +5,7 @@ The loop counts steps; people say "5 epochs". Schedules give a factor of the bas
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -14,11 +14,21 @@ from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
 from jaxcomp.imported import importable
-from jaxcomp.specs import SpecError, build, suggest
+from jaxcomp.specs import Positive, Range, SpecError, build, publish, suggest
 
-__all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
+__all__ = [
+    "REGISTRY",
+    "FromZero",
+    "Horizon",
+    "epochs_of",
+    "learning_rate",
+    "steps_at",
+    "steps_of",
+]
 
 Schedule = Callable[[ArrayLike], Array]
+FromZero = Annotated[float, Range(least=0)]
+Share = Annotated[float, Range(least=0, most=1)]
 
 
 class Horizon(NamedTuple):
@@ -59,7 +69,28 @@ def steps_of(duration: str, horizon: Horizon) -> int:
         raise UserError(f"not a number in {duration!r}. {hint}") from None
     if not amount > 0 or math.isinf(amount):
         raise UserError(f"a duration is positive, not {duration!r}. {hint}")
+    if unit == "step" and amount % 1:
+        raise UserError(f"a number of steps is whole, not {duration!r}")
     return max(1, math.ceil(amount * units[unit] - 1e-9))
+
+
+def steps_at(config: Any, key: str, horizon: Horizon) -> int:
+    """Steps in the duration that a config has at a key."""
+    try:
+        return steps_of(config[key], horizon)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def epochs_of(config: Any, key: str, horizon: Horizon) -> int:
+    """Epochs in the duration that a config has at a key, which are whole."""
+    steps, each = steps_at(config, key, horizon), horizon.steps_per_epoch
+    if steps % each:
+        raise UserError(
+            f"{key} counts in whole epochs, and {config[key]!r} is {steps / each:.3g} "
+            f"epochs of {each} steps: write for example '{-(-steps // each)} epochs'"
+        )
+    return steps // each
 
 
 def constant(horizon: Horizon, total: int) -> Schedule:
@@ -67,7 +98,7 @@ def constant(horizon: Horizon, total: int) -> Schedule:
     return lambda step: jnp.float32(1)
 
 
-def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
+def cosine(horizon: Horizon, total: int, final: Share = 0.0) -> Schedule:
     """Half a cosine from 1 to `final` over the whole run.
 
     References:
@@ -79,7 +110,7 @@ def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
 
 
 def multistep(
-    horizon: Horizon, total: int, epochs: Sequence[float], factor: float = 0.1
+    horizon: Horizon, total: int, epochs: Sequence[FromZero], factor: Positive = 0.1
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
     if len(set(epochs)) < len(epochs):
@@ -90,7 +121,10 @@ def multistep(
 
 
 def piecewise_linear(
-    horizon: Horizon, total: int, epochs: Sequence[float], values: Sequence[float]
+    horizon: Horizon,
+    total: int,
+    epochs: Sequence[FromZero],
+    values: Sequence[FromZero],
 ) -> Schedule:
     """Straight lines through (epoch, value); constant outside.
 
@@ -115,6 +149,7 @@ REGISTRY: dict[str, Callable[..., Schedule]] = {
     "multistep": multistep,
     "piecewise_linear": piecewise_linear,
 }
+publish(schedule=REGISTRY)
 
 # What multiplies the rate: of the number of workers, and of those a worker hears,
 # itself included.

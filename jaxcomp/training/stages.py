@@ -6,14 +6,17 @@ another. The state passes with it: memories hold trees, whatever is sent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
-from jaxcomp.specs import Count, Pipe, argument, build, calls, parse
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
+from jaxcomp.training.schedules import Horizon, steps_at
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
+
+
+Kept = Annotated[float, Range(above=0, most=1, says="a fraction kept, in (0, 1]")]
 
 
 class Stage(NamedTuple):
@@ -59,8 +62,8 @@ def exponential(
 
 def listed(
     keep: float,
-    keeps: Sequence[float] = (0.25, 0.0625, 0.015625, 0.004),
-    epochs: int | None = None,
+    keeps: Sequence[Kept] = (0.25, 0.0625, 0.015625, 0.004),
+    epochs: Count | None = None,
 ) -> list[float]:
     """The given fractions, one after the other. 1 sends everything.
 
@@ -75,11 +78,9 @@ def listed(
         >>> listed(0.01, epochs=6)
         [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
     """
-    if not all(isinstance(k, int | float) and 0 < k <= 1 for k in keeps):
-        raise UserError(f"keeps are fractions kept, in (0, 1], not {keeps!r}")
     used = [k for k in keeps if k >= keep]
     count = len(used) if epochs is None else epochs
-    if type(count) is not int or count < len(used):
+    if count < len(used):
         raise UserError(f"epochs is at least one for each of {used}, not {epochs!r}")
     return [used[e * len(used) // count] for e in range(count if used else 0)]
 
@@ -106,8 +107,8 @@ def make_stages(
         keep = _keep_of(usual.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
         warmup = [_warm(usual.compressor, k) if k > keep else usual for k in keeps]
-    first = steps_of(config.dense_for, horizon)
-    flush = steps_of(config.flush_every, horizon)
+    first = steps_at(config, "dense_for", horizon)
+    flush = steps_at(config, "flush_every", horizon)
 
     def sent_at(step: int) -> Stage:
         if step < first or (flush and (step + 1) % flush == 0):
