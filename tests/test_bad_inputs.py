@@ -8,9 +8,11 @@ import os
 import shlex
 
 import pytest
+from ml_collections import ConfigDict, config_dict
 
 from jaxcomp import cli
 from jaxcomp.cli import train
+from jaxcomp.cli.config import override
 
 # Words of train.py; RUN is a folder that does not exist, FILES has the files below.
 FILES = {
@@ -39,9 +41,12 @@ COMMANDS = [
     ("", "required: --config, --workdir"),
     ("--config=configs/default.py", "required: --workdir"),
     ("--workdir=RUN", "required: --config"),
-    (f"{DEFAULT} --wrokdir=b", "unknown flag '--wrokdir=b'. Did you mean 'workdir'?"),
+    (
+        f"{DEFAULT} --wrokdir=b",
+        "unknown argument '--wrokdir=b'. Did you mean 'workdir'?",
+    ),
     (f"{DEFAULT} --proceses=2", "Did you mean 'processes'?"),
-    (f"{DEFAULT} more", "unknown arguments: more"),
+    (f"{DEFAULT} more", "unknown argument 'more'. Valid: config"),
     (f"{DEFAULT} --evaluate=first", "'first' (choose from"),
     (f"{DEFAULT} --evaluate=best", "holds no run: no config.json. Train first"),
     # --- The folder -----------------------------------------------------------------
@@ -80,7 +85,7 @@ COMMANDS = [
     (f"{DEFAULT} --config.nope=1", "no key 'nope'. Did you mean 'scope'? Valid: "),
     (f"{DEFAULT} --config.leraning_rate=1", "Did you mean 'learning_rate'?"),
     (f"{DEFAULT} --config.optimizer.learning_rate=-1", "Did you mean 'learning_rate'?"),
-    (f"{DEFAULT} --config.workers", "Missing value for flag --config.workers"),
+    (f"{DEFAULT} --config.workers", "--config.workers needs a value"),
     # --- Several processes ----------------------------------------------------------
     (f"{DEFAULT} --processes=2", "is set without a coordinator: give --coordinator="),
     (f"{DEFAULT} --process=0", "is set without a coordinator: give --coordinator="),
@@ -113,7 +118,7 @@ KEYS = [
     ("workers=0", "workers is a whole number of at least 1, not 0"),
     ("workers=-2", "workers is a whole number of at least 1, not -2"),
     ("workers=four", "workers is a whole number, not 'four'"),
-    ("workers=2.5", "workers is a whole number, not '2.5'"),
+    ("workers=2.5", "workers is a whole number, not 2.5"),
     ("workers=1000", "a multiple of 1000, such as 1000"),
     ("workers=64", "64 workers need 64 devices and there are 8. Use mapper='vmap'"),
     ("batch_size=0", "batch_size is a whole number of at least 1, not 0"),
@@ -128,8 +133,8 @@ KEYS = [
     ("seed=-1", "seed is a whole number from 0 to 4294967295, not -1"),
     ("seed=4294967296", "seed is a whole number from 0 to 4294967295, not 4294967296"),
     ("learning_rate=-1", "learning_rate is a number of at least 0, not -1"),
-    ("learning_rate=nan", "learning_rate is a number of at least 0, not nan"),
-    ("learning_rate=inf", "learning_rate is a number of at least 0, not inf"),
+    ("learning_rate=nan", "learning_rate is a number, not 'nan'"),
+    ("learning_rate=inf", "learning_rate is a number, not 'inf'"),
     ("learning_rate=high", "learning_rate is a number, not 'high'"),
     ("weight_decay=-1e-4", "weight_decay is a number of at least 0, not -0.0001"),
     ("clip_norm=-1", "clip_norm is a number of at least 0, not -1"),
@@ -164,7 +169,8 @@ KEYS = [
         "mixer='choco(gamma=1)' exchange= memory=none",
         "needs a topology, such as 'ring'",
     ),
-    ("policy=3", "a rule is a pair such as ('*/bias', 'none'), not 3"),
+    ("policy='(3,)'", "a rule is a pair such as ('*/bias', 'none'), not 3"),
+    ("policy=3", "policy is a tuple, not 3"),
     # --- Names that are not there, or elsewhere -------------------------------------
     ("compressor=topk", "unknown compressor 'topk'. Did you mean 'top_k'?"),
     ("compressor=", "compressor is empty"),
@@ -288,6 +294,28 @@ def test_what_is_wrong_is_told_in_one_message(
     assert not caret or (len(caret) == 2 and caret[1].strip() == "^")
     assert out == ""
     assert not run.exists()
+
+
+def test_values_of_every_type_are_set(tmp_path):
+    config = ConfigDict({"b": False, "f": 1.0, "i": 1, "s": "", "t": (), "c": {"i": 1}})
+    config.n = config_dict.placeholder(float)
+    words = (
+        "--config.b=true --config.f 3 --config.i=-2 --config.s=x(y='1') --config.n=.5"
+    )
+    more = ["--config.t=[('a', 'b')]", "--config.c.i=4", "--config.i=7"]
+    set_ = override(config, [*words.split(), *more])
+    assert set_.to_dict() == {
+        "b": True,
+        "f": 3.0,
+        "i": 7,
+        "s": "x(y='1')",
+        "t": (("a", "b"),),
+        "c": {"i": 4},
+        "n": 0.5,
+    }
+    assert type(set_.f) is float
+    with pytest.raises(AttributeError):
+        set_.new = 1
 
 
 def test_there_are_a_hundred():

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from jaxcomp._version import __version__
 from jaxcomp.cli import data, report, topology
-from jaxcomp.cli.pipes import quietly
+from jaxcomp.cli.ends import quietly
 
 __all__ = ["COMMANDS", "main"]
 

@@ -1,18 +1,21 @@
 """The config of a command line: a Python file, and the keys that are set after it."""
 
+import ast
 import inspect
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from absl import flags
 from ml_collections import ConfigDict
-from ml_collections.config_flags import DEFINE_config_dict
 
 from jaxcomp.errors import UserError
 from jaxcomp.specs import check, nearest, suggest
 
 __all__ = ["load_config", "override"]
+
+FLAGS = ("config", "coordinator", "evaluate", "process", "processes", "workdir")
+_BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 
 def load_config(path: str) -> ConfigDict:
@@ -53,31 +56,40 @@ def override(config: ConfigDict, words: Sequence[str]) -> ConfigDict:
     """The config with keys that a command line sets, locked.
 
     Args:
-      config: as its file has it.
+      config: as its file has it; changed in place.
       words: of the command line, `--config.KEY=VALUE` or `--config.KEY VALUE`.
     """
-    valid = list(_paths(config))
-    for word in words:
-        key = re.match(r"--?(?:no)?config\.([^=]+)", word)
-        if key and key[1] not in valid:
-            message = f"the config has no key {key[1]!r}. {suggest(key[1], valid)}"
+    valid = dict(_places(config))
+    left = iter(words)
+    for word in left:
+        found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
+        if not found:
+            hint = suggest(word.lstrip("-").partition("=")[0], FLAGS)
+            raise UserError(f"unknown argument {word!r}. {hint}")
+        path, text = found[1], found[3] if found[2] else next(left, None)
+        if path not in valid:
+            message = f"the config has no key {path!r}. {suggest(path, valid)}"
             raise UserError(message)
-    values = flags.FlagValues()
-    argv = ["train.py", *words]
+        if text is None:
+            raise UserError(f"--config.{path} needs a value: --config.{path}=VALUE")
+        part, key = valid[path], path.rpartition(".")[2]
+        part[key] = _value(part.get_type(key), path, text)
+    return config.lock()
+
+
+def _value(kind: type, name: str, text: str) -> Any:
+    """A text as a value of the type that a key has."""
+    if kind is str:
+        return text
+    if kind is bool:
+        text = _BOOLS.get(text.lower(), text)
     try:
-        DEFINE_config_dict("config", config, flag_values=values, sys_argv=argv)
-        rest = values(argv)[1:]
-    except flags.IllegalFlagValueError as error:
-        wrong = re.match(r"flag --config\.(\w+)=(.*?): ", str(error), re.DOTALL)
-        if wrong and wrong[1] in config:
-            kind = config.get_type(wrong[1])
-            check(kind, wrong[1], wrong[2])
-        raise UserError(str(error)) from None
-    except flags.Error as error:
-        raise UserError(str(error)) from None
-    if rest:
-        raise UserError(f"unknown arguments: {' '.join(rest)}")
-    return values.config
+        value = ast.literal_eval(text.strip())
+    except (SyntaxError, ValueError):
+        value = text
+    value = tuple(value) if kind is tuple and isinstance(value, list) else value
+    check(kind, name, value)
+    return value
 
 
 def _near(name: str) -> str:
@@ -88,9 +100,9 @@ def _near(name: str) -> str:
     return f"Did you mean '{by_stem[close]}'?" if close else "See configs/"
 
 
-def _paths(config: ConfigDict, above: str = "") -> Iterator[str]:
-    """The keys of a config, those of configs in it after a dot."""
+def _places(config: ConfigDict, above: str = "") -> Iterator[tuple[str, ConfigDict]]:
+    """The keys of a config, those of configs in it after a dot, and where they are."""
     for key, value in config.items():
-        yield above + key
+        yield above + key, config
         if isinstance(value, ConfigDict):
-            yield from _paths(value, f"{above}{key}.")
+            yield from _places(value, f"{above}{key}.")

@@ -2,7 +2,6 @@
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -13,18 +12,15 @@ from absl import logging
 
 from jaxcomp import report, training
 from jaxcomp.cli.config import load_config, override
-from jaxcomp.cli.pipes import quietly
+from jaxcomp.cli.ends import quietly, told
 from jaxcomp.errors import UserError
 from jaxcomp.runs.environment import check_alone
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import check_workdir
 from jaxcomp.runs.frame import closing_lines
 from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.specs import suggest
 
 __all__ = ["main", "run"]
-
-_CLUSTER = ("coordinator", "processes", "process")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -41,7 +37,7 @@ def main(argv: Sequence[str], about: str = "") -> int:
       argv: the words after the program's name.
       about: what `--help` shows first.
     """
-    return quietly(lambda: _told(lambda: _main(argv, about)))
+    return quietly(lambda: told("train.py", lambda: _main(argv, about)))
 
 
 def _main(argv: Sequence[str], about: str) -> int:
@@ -57,27 +53,13 @@ def _main(argv: Sequence[str], about: str) -> int:
     add("--processes", type=int, help="their number")
     add("--process", type=int, help="index of this one")
     args, rest = parser.parse_known_args(argv)
-    for word in rest:
-        flag = re.match(r"--?(?!(?:no)?config\.)([a-z][^=]*)", word)
-        if flag:
-            valid = ["config", "workdir", "evaluate", *_CLUSTER]
-            raise UserError(f"unknown flag {word!r}. {suggest(flag[1], valid)}")
-    for name in _CLUSTER:
+    for name in ("coordinator", "processes", "process"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
     check_alone(os.environ)
     check_workdir(args.workdir)
     config = override(load_config(args.config), rest)
     return run(config, args.workdir, args.evaluate)
-
-
-def _told(command: Callable[[], int]) -> int:
-    """Run a command; what a person can mend ends in one line without a traceback."""
-    try:
-        return command()
-    except UserError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return error.exit_code
 
 
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
@@ -90,16 +72,16 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
       workdir: run folder.
       evaluate: None trains; "best" or "latest" evaluates that checkpoint.
     """
-    return _told(lambda: _run(config, workdir, evaluate))
+    return told("train.py", lambda: _run(config, workdir, evaluate))
 
 
 def _run(config: Any, workdir: str, evaluate: str | None) -> int:
-    kind = _convex() if "problem" in config else _training()
+    kind = _kind_of(config)
     try:
         if evaluate:
-            line = kind.evaluate(config, workdir, evaluate)
+            scores = kind.evaluate(config, workdir, evaluate)
             if jax.process_index() == 0:
-                print(f"{evaluate} checkpoint, {line}")
+                print(f"{evaluate} checkpoint, {kind.line.format(scores)}")
             return 0
         result = kind.run(config, workdir)
         if jax.process_index() == 0:
@@ -116,33 +98,26 @@ class _Kind(NamedTuple):
     """What runs of one kind are made of."""
 
     run: Callable[[Any, str], Any]
-    evaluate: Callable[[Any, str, str], str]
+    evaluate: Callable[[Any, str, str], Any]
+    line: str  # what is told of that
     summary: Callable[[Any], dict[str, str]]
 
 
-def _training() -> _Kind:
-    def evaluate(config: Any, workdir: str, which: str) -> str:
-        scores = training.evaluate(config, workdir, which)
-        return (
-            f"step {scores['step']}: test loss {scores['test_loss']:.4f}, "
-            f"accuracy {scores['test_accuracy']:.2%}"
+def _kind_of(config: Any) -> _Kind:
+    if "problem" not in config:
+        line = (
+            "step {0[step]}: test loss {0[test_loss]:.4f}, accuracy "
+            "{0[test_accuracy]:.2%}"
         )
-
-    run = training.train_and_evaluate
-    return _Kind(run, evaluate, training.summary)
-
-
-def _convex() -> _Kind:
+        run, evaluate = training.train_and_evaluate, training.evaluate
+        return _Kind(run, evaluate, line, training.summary)
     from jaxcomp.convex import runner
 
-    def evaluate(config: Any, workdir: str, which: str) -> str:
-        row = runner.evaluate(config, workdir, which)
-        return (
-            f"seed {row.seed}, step {row.step}: suboptimality "
-            f"{row.suboptimality:.3g}, worst {row.worst_suboptimality:.3g}"
-        )
-
-    return _Kind(runner.run, evaluate, runner.summary)
+    line = (
+        "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
+        "{0.worst_suboptimality:.3g}"
+    )
+    return _Kind(runner.run, runner.evaluate, line, runner.summary)
 
 
 def _report_so_far(workdir: str) -> list[str]:

@@ -27,9 +27,9 @@ def check_values(
       filled: the keys of strings that may not be empty, each with an example.
 
     Example:
-        >>> check_values({"workers": 0}, {"workers": Count}, {})
-        Traceback (most recent call last):
-        jaxcomp.specs.grammar.SpecError: workers is a whole number of at least 1, not 0
+      >>> check_values({"workers": 0}, {"workers": Count}, {})
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: workers is a whole number of at least 1, not 0
     """
     kinds = {**dict.fromkeys(filled, str), **kinds}
     missing = sorted(kinds.keys() - config.keys())
@@ -52,9 +52,9 @@ def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
       accumulate: parts in which a worker takes its share.
 
     Example:
-        >>> check_fit(workers=4, batch=63)
-        Traceback (most recent call last):
-        jaxcomp.runs.errors.RunError: a batch of 63 does not divide over 4 workers: ...
+      >>> check_fit(workers=4, batch=63)
+      Traceback (most recent call last):
+      jaxcomp.runs.errors.RunError: a batch of 63 does not divide over 4 workers: ...
     """
     parts = workers * accumulate
     if batch % parts:
@@ -70,8 +70,8 @@ def whole_batches(examples: int, batch: int) -> int:
     """The steps of an epoch: what is left over is smaller than a batch.
 
     Example:
-        >>> whole_batches(100, 32)
-        3
+      >>> whole_batches(100, 32)
+      3
     """
     if batch > examples:
         raise RunError(f"a batch of {batch} is more than {examples} examples")

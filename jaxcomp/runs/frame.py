@@ -95,8 +95,8 @@ def traffic_line(
     """What each worker sent, for `closing_lines`.
 
     Example:
-        >>> traffic_line(1e6, 4e7, 100, moved=True)
-        'sent 1 MB instead of 40 MB (40x less) in 100 steps'
+      >>> traffic_line(1e6, 4e7, 100, moved=True)
+      'sent 1 MB instead of 40 MB (40x less) in 100 steps'
     """
     less = dense / sent if sent else float("inf")
     return (
@@ -111,10 +111,10 @@ def closing_lines(
     """The end of a run of any kind, a line for each figure.
 
     Example:
-        >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
-        accuracy       98 %
-        run folder     a
-        report         a/report.html
+      >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
+      accuracy       98 %
+      run folder     a
+      report         a/report.html
     """
     whole = {**lines, "run folder": folder} | ({"report": page} if page else {})
     return "\n".join(f"{name:14} {text}" for name, text in whole.items())

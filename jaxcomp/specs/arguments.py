@@ -39,8 +39,8 @@ class Range(NamedTuple):
         """What is valid, in words.
 
         Example:
-            >>> Range(above=0, most=1).phrase(float), Range(least=1).phrase(int)
-            ('a number in (0, 1]', 'a whole number of at least 1')
+          >>> Range(above=0, most=1).phrase(float), Range(least=1).phrase(int)
+          ('a number in (0, 1]', 'a whole number of at least 1')
         """
         noun = "a whole number" if kind is int else "a number"
         low = self.least if self.above is None else self.above
@@ -80,10 +80,10 @@ def check(annotation: Any, name: str, value: Any) -> None:
       SpecError: says the argument, what is valid and what was given.
 
     Example:
-        >>> check(Annotated[int, Range(1, 8)] | None, "bits", None)
-        >>> check(Annotated[int, Range(1, 8)], "bits", 0)
-        Traceback (most recent call last):
-        jaxcomp.specs.grammar.SpecError: bits is a whole number from 1 to 8, not 0
+      >>> check(Annotated[int, Range(1, 8)] | None, "bits", None)
+      >>> check(Annotated[int, Range(1, 8)], "bits", 0)
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: bits is a whole number from 1 to 8, not 0
     """
     kinds = kinds_of(annotation)
     if not any(_fits(kind, value) for kind in kinds):
@@ -97,8 +97,8 @@ def kinds_of(annotation: Any) -> list[Any]:
     """The members of a union, of unions in it too.
 
     Example:
-        >>> kinds_of(Annotated[int, Range(1)] | None)[1]
-        <class 'NoneType'>
+      >>> kinds_of(Annotated[int, Range(1)] | None)[1]
+      <class 'NoneType'>
     """
     if get_origin(annotation) in (Union, UnionType):
         return [kind for part in get_args(annotation) for kind in kinds_of(part)]

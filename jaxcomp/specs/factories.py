@@ -40,14 +40,14 @@ def method(
         that a memory wraps.
 
     Example:
-        >>> @method("keep")
-        ... def top_k(name: str, keep: float = 0.01, index: str = "auto"):
-        ...     return name
-        >>> top_k(1), top_k(0.5, index="plain")
-        ('top_k(keep=1)', "top_k(keep=0.5, index='plain')")
-        >>> top_k(keep="all")
-        Traceback (most recent call last):
-        jaxcomp.specs.grammar.SpecError: keep is a number, not 'all'
+      >>> @method("keep")
+      ... def top_k(name: str, keep: float = 0.01, index: str = "auto"):
+      ...     return name
+      >>> top_k(1), top_k(0.5, index="plain")
+      ('top_k(keep=1)', "top_k(keep=0.5, index='plain')")
+      >>> top_k(keep="all")
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: keep is a number, not 'all'
     """
 
     def decorate(factory: Callable[Concatenate[str, P], R]) -> Callable[P, R]:
@@ -102,8 +102,8 @@ def build(
       SpecError: unknown name, argument or value; the message lists the valid ones.
 
     Example:
-        >>> build("scale(by=3)", {"scale": lambda x, by=2: x * by}, "function", 5)
-        15
+      >>> build("scale(by=3)", {"scale": lambda x, by=2: x * by}, "function", 5)
+      15
     """
     call = parse(spec) if isinstance(spec, str) else spec
     if isinstance(call, Pipe):
@@ -138,11 +138,11 @@ def argument(call: Call, factory: Callable[..., Any], name: str, given: int = 0)
       KeyError: the factory has no such argument.
 
     Example:
-        >>> def top_k(keep=0.01, index="auto"): ...
-        >>> argument(parse("top_k(0.5)"), top_k, "keep")
-        0.5
-        >>> argument(parse("top_k"), top_k, "keep")
-        0.01
+      >>> def top_k(keep=0.01, index="auto"): ...
+      >>> argument(parse("top_k(0.5)"), top_k, "keep")
+      0.5
+      >>> argument(parse("top_k"), top_k, "keep")
+      0.01
     """
     parameters = inspect.signature(factory).parameters
     default = parameters[name].default

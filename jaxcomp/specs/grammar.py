@@ -66,8 +66,8 @@ def parse(text: str) -> Call | Pipe:
     """Parse a spec string.
 
     Example:
-        >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
-        'top_k(keep=0.01) | qsgd(levels=7)'
+      >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
+      'top_k(keep=0.01) | qsgd(levels=7)'
     """
     if not isinstance(text, str):
         raise SpecError(f"a spec is a string such as 'top_k(keep=0.01)', not {text!r}")
@@ -89,8 +89,8 @@ def calls(spec: "str | Call | Pipe") -> list[Call]:
     """The parts of a composition, from left to right.
 
     Example:
-        >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
-        ['top_k', 'qsgd']
+      >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
+      ['top_k', 'qsgd']
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     return [spec] if isinstance(spec, Call) else [spec.left, *calls(spec.right)]
@@ -105,8 +105,8 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     """A sentence with the close match, if any, and all valid names.
 
     Example:
-        >>> suggest("topk", ["top_k", "sign"])
-        "Did you mean 'top_k'? Valid: sign, top_k"
+      >>> suggest("topk", ["top_k", "sign"])
+      "Did you mean 'top_k'? Valid: sign, top_k"
     """
     names = sorted(valid)
     return f"{meant(name, names)}Valid: {', '.join(names) or '(none)'}"
@@ -127,8 +127,8 @@ def nearest(name: str, valid: Iterable[str], least: float = 0.5) -> str | None:
       least: how alike they have to be, between 0 and 1.
 
     Example:
-        >>> nearest("ef", ["ef21", "error_feedback"]), nearest("x", ["sign"])
-        ('error_feedback', None)
+      >>> nearest("ef", ["ef21", "error_feedback"]), nearest("x", ["sign"])
+      ('error_feedback', None)
     """
     names = list(valid)
     initials = {"".join(p[:1] for p in n.split("_")): n for n in names if "_" in n}

@@ -33,14 +33,14 @@ def make(spec: str, config: Any, workers: Any) -> Task:
       workers: of the run: their number is `workers.size`, their axis `workers.axis`.
 
     Example:
-        >>> from ml_collections import ConfigDict
-        >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
-        >>> config.update(partition="dealt", batch_norm="local", pad=0, flip=False)
-        >>> config.update(batch_size=8, seed=0)
-        >>> from jaxcomp import parallel
-        >>> task = make("classification", config, parallel.setup(2, "vmap"))
-        >>> task.model, task.shares(0).shape
-        ('tiny', (179, 2, 4))
+      >>> from ml_collections import ConfigDict
+      >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
+      >>> config.update(partition="dealt", batch_norm="local", pad=0, flip=False)
+      >>> config.update(batch_size=8, seed=0)
+      >>> from jaxcomp import parallel
+      >>> task = make("classification", config, parallel.setup(2, "vmap"))
+      >>> task.model, task.shares(0).shape
+      ('tiny', (179, 2, 4))
     """
     call, known = importable(spec, REGISTRY, "task")
     return check_kind(build(call, known, "task", config, workers), Task, spec, "task")

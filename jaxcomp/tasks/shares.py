@@ -22,10 +22,10 @@ def shares_of(config: Any, labels: np.ndarray, workers: int) -> Shares:
       workers: their number.
 
     Example:
-        >>> from ml_collections import ConfigDict
-        >>> config = ConfigDict({"partition": "sorted", "batch_size": 4, "seed": 0})
-        >>> shares_of(config, np.array([1, 0, 1, 0]), workers=2)(0).shape
-        (1, 2, 2)
+      >>> from ml_collections import ConfigDict
+      >>> config = ConfigDict({"partition": "sorted", "batch_size": 4, "seed": 0})
+      >>> shares_of(config, np.array([1, 0, 1, 0]), workers=2)(0).shape
+      (1, 2, 2)
     """
     batch, seed = config.batch_size, config.seed
 
@@ -49,8 +49,8 @@ def named_call(spec: str, kind: str) -> Call:
     """A spec whose arguments all have names.
 
     Example:
-        >>> named_call("digits(size=8)", "dataset").kwargs
-        {'size': 8}
+      >>> named_call("digits(size=8)", "dataset").kwargs
+      {'size': 8}
     """
     call = parse(spec)
     if not isinstance(call, Call) or call.args:

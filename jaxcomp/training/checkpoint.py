@@ -84,8 +84,8 @@ def _renamed(name: str) -> str | None:
     """What the state of a run in the first format is called today.
 
     Example:
-        >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
-        ('stats.value.mean', None)
+      >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
+      ('stats.value.mean', None)
     """
     if name == "clock.step":
         return None  # the same as that of the link where workers talk

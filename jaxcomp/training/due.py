@@ -56,7 +56,7 @@ def is_due(done: int, interval: int) -> bool:
     """Whether an interval ends here; one of 0 never does.
 
     Example:
-        >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)
-        (True, False, False)
+      >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)
+      (True, False, False)
     """
     return interval > 0 and done % interval == 0

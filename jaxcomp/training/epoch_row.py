@@ -52,8 +52,8 @@ def score_columns(
     """The columns of an evaluation, empty where there was none.
 
     Example:
-        >>> score_columns(Scores(0.5, 0.9), None)["test_accuracy"]
-        0.9
+      >>> score_columns(Scores(0.5, 0.9), None)["test_accuracy"]
+      0.9
     """
     return {
         "test_loss": scores and scores.loss,

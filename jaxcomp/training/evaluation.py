@@ -1,6 +1,6 @@
 """Test loss and accuracy of a state, each example counted once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -89,19 +89,11 @@ def make_evaluator(
       state: spread over the workers; only its shapes are used.
       batch_size: over all workers.
     """
-    workers = setup.workers
-    share = batch_size // workers.size
-    count = _counter(setup, state, share, batch_axis=0)
+    count = _counter(setup, state, batch_size, shared=False)
 
     def evaluate(state: TrainState) -> Scores:
-        feed = eval_feed(
-            setup.task,
-            batch_size=batch_size,
-            workers=workers.size,
-            local=workers.local,
-        )
-        totals = count(state, feed).sum(axis=0)
-        loss, correct, examples = parallel.sum_over_processes(totals).tolist()
+        totals = parallel.sum_over_processes(count(state).sum(axis=0))
+        loss, correct, examples = totals.tolist()
         return Scores(loss / examples, correct / examples)
 
     return evaluate
@@ -118,15 +110,11 @@ def make_own_evaluator(
       batch_size: of each worker.
     """
     workers = setup.workers
-    count = _counter(setup, state, batch_size, batch_axis=None)
+    count = _counter(setup, state, batch_size, shared=True)
 
     def evaluate(state: TrainState) -> OwnScores:
-        feed = eval_feed(
-            setup.task, batch_size=batch_size, workers=1, local=slice(0, 1)
-        )
         totals = np.zeros((workers.size, 3))
-        whole = (jax.tree.map(lambda x: x[0], batch) for batch in feed)
-        totals[workers.local] = count(state, whole)
+        totals[workers.local] = count(state)
         _, correct, examples = parallel.sum_over_processes(totals).T
         accuracy = correct / examples
         return OwnScores(float(accuracy.mean()), float(accuracy.min()))
@@ -135,18 +123,20 @@ def make_own_evaluator(
 
 
 def _counter(
-    setup: Setup, state: TrainState, examples: int, batch_axis: int | None
-) -> Callable[[TrainState, Iterable[Any]], np.ndarray]:
-    """Sums over batches for each worker of this process, [workers, 3].
+    setup: Setup, state: TrainState, batch_size: int, *, shared: bool
+) -> Callable[[TrainState], np.ndarray]:
+    """Sums over the test set for each worker of this process, [workers, 3].
 
     Args:
       setup: of the run.
       state: only its shapes are used.
-      examples: of a batch, as each worker sees it.
-      batch_axis: 0 where each worker has its part of a batch, None where all see it.
+      batch_size: of one worker where batches are shared, else of all.
+      shared: whether each worker sees the whole set, and not a part of it.
     """
     workers, task = setup.workers, setup.task
-    fresh = parallel.spread(PerWorker(task.carry(examples)), workers)
+    parts, local = (1, slice(0, 1)) if shared else (workers.size, workers.local)
+    batch_axis = None if shared else 0
+    fresh = parallel.spread(PerWorker(task.carry(batch_size // parts)), workers)
     carried = parallel.axes(fresh)
     mapped = parallel.map_step(
         _make_eval_step(task),
@@ -156,11 +146,13 @@ def _counter(
     )
     compiled: list[Any] = []
 
-    def count(state: TrainState, batches: Iterable[Any]) -> np.ndarray:
-        local = workers.local.stop - workers.local.start
-        totals = np.zeros((local, 3))
+    def count(state: TrainState) -> np.ndarray:
+        totals = np.zeros((workers.local.stop - workers.local.start, 3))
         carry = fresh
-        for batch in batches:
+        feed = eval_feed(task, batch_size=batch_size, workers=parts, local=local)
+        for batch in feed:
+            if shared:
+                batch = jax.tree.map(lambda x: x[0], batch)
             placed = parallel.place(batch, workers, batch_axis)
             if not compiled:
                 compiled.append(mapped.lower(state, carry, *placed).compile())

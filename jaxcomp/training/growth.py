@@ -32,11 +32,11 @@ class Growth(NamedTuple):
           residual: norm of what is kept.
 
         Example:
-            >>> growth = Growth()
-            >>> for step in range(1, 33):
-            ...     growth = growth.after(step, gradient=1.0, residual=1.5**step)
-            >>> growth.grows
-            True
+          >>> growth = Growth()
+          >>> for step in range(1, 33):
+          ...     growth = growth.after(step, gradient=1.0, residual=1.5**step)
+          >>> growth.grows
+          True
         """
         known = self._replace(
             gradient=max(self.gradient, gradient if math.isfinite(gradient) else 0.0),

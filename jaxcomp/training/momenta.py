@@ -65,8 +65,8 @@ def of_memory(momentum: str | None) -> Call | None:
     """The memory that an exchange names as the one that gives a momentum.
 
     Example:
-        >>> of_memory("dgc(momentum=0.5)").kwargs
-        {'momentum': 0.5}
+      >>> of_memory("dgc(momentum=0.5)").kwargs
+      {'momentum': 0.5}
     """
     call = parse(momentum) if momentum else None
     assert call is None or isinstance(call, Call)

@@ -44,10 +44,10 @@ def steps_of(duration: str, horizon: Horizon) -> int:
     An empty string is no steps: for things that never happen.
 
     Example:
-        >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
-        20
-        >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
-        4
+      >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
+      20
+      >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
+      4
     """
     if not duration.strip():
         return 0
@@ -129,10 +129,10 @@ def piecewise_linear(
     """Straight lines through (epoch, value); constant outside.
 
     Example:
-        >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
-        >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
-        >>> float(rate(25)), float(rate(240))
-        (0.5, 0.0)
+      >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
+      >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
+      >>> float(rate(25)), float(rate(240))
+      (0.5, 0.0)
     """
     if len(epochs) != len(values) or list(epochs) != sorted(set(epochs)):
         message = f"epochs {epochs} must rise and be as many as values {values}"

@@ -51,8 +51,8 @@ def exponential(
         share of what the one before it kept.
 
     Example:
-        >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
-        [0.3162, 0.1, 0.0316, 0.01, 0.0032]
+      >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
+      [0.3162, 0.1, 0.0316, 0.01, 0.0032]
     """
     factor = keep ** (1 / (epochs + 1)) if coefficient is None else coefficient
     if not 0 < factor < 1:
@@ -75,8 +75,8 @@ def listed(
       epochs: over which they are spread evenly; default: one for each.
 
     Example:
-        >>> listed(0.01, epochs=6)
-        [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
+      >>> listed(0.01, epochs=6)
+      [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
     """
     used = [k for k in keeps if k >= keep]
     count = len(used) if epochs is None else epochs
@@ -145,8 +145,8 @@ def _with_keep(spec: str, keep: float) -> str:
     """The spec with another fraction in its first compressor.
 
     Example:
-        >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
-        'top_k(keep=0.25) | cast'
+      >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
+      'top_k(keep=0.25) | cast'
     """
     call = parse(spec)
     first = calls(call)[0]

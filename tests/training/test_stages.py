@@ -36,6 +36,7 @@ def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
     config = small_config(exchange="exact", keep_warmup="listed", **changes)
     setup = built(config)
     assert "top_k" not in setup.method.name
+    assert str(setup.stages.at(0)) == "what the exchange sends"  # is compiled for
     assert {setup.stages.at(i) for i in (0, 20)} == {setup.stages.at(10)}
     assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, setup)
     assert "no use" not in headline(small_config(), built(small_config()))
