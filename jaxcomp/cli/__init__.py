@@ -1,4 +1,4 @@
-"""The `jaxcomp` command. One module a command; each adds its own parser."""
+"""The `jaxcomp` command. Each command is a module that adds its own parser."""
 
 import argparse
 from collections.abc import Sequence

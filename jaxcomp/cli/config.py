@@ -19,7 +19,7 @@ _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 
 def load_config(path: str) -> ConfigDict:
-    """What the `get_config` of a file returns.
+    """Run a config file and return what its `get_config` returns.
 
     Args:
       path: of the file; what stands after a colon is the argument of `get_config`.
@@ -53,7 +53,7 @@ def load_config(path: str) -> ConfigDict:
 
 
 def override(config: ConfigDict, words: Sequence[str]) -> ConfigDict:
-    """The config with keys that a command line sets, locked.
+    """Set keys of a config from the command line, and lock it.
 
     Args:
       config: as its file has it; changed in place.
@@ -78,7 +78,7 @@ def override(config: ConfigDict, words: Sequence[str]) -> ConfigDict:
 
 
 def _value(kind: type, name: str, text: str) -> Any:
-    """A text as a value of the type that a key has."""
+    """Convert the text of a flag to the type of its key."""
     if kind is str:
         return text
     if kind is bool:
@@ -93,7 +93,7 @@ def _value(kind: type, name: str, text: str) -> Any:
 
 
 def _near(name: str) -> str:
-    """The config file whose name is the most alike, for a message."""
+    """Suggest the config file whose name is the most similar."""
     folders = (Path(name).parent.glob("*.py"), Path("configs").rglob("*.py"))
     by_stem = {path.stem: path for found in reversed(folders) for path in found}
     close = nearest(Path(name).stem, by_stem)
@@ -101,7 +101,7 @@ def _near(name: str) -> str:
 
 
 def _places(config: ConfigDict, above: str = "") -> Iterator[tuple[str, ConfigDict]]:
-    """The keys of a config, those of configs in it after a dot, and where they are."""
+    """Yield each key, nested ones as `outer.inner`, with the config that holds it."""
     for key, value in config.items():
         yield above + key, config
         if isinstance(value, ConfigDict):

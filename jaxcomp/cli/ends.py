@@ -1,4 +1,4 @@
-"""How commands end: one message for a mistake, none where the reader has left."""
+"""How commands end: user errors are one message, a closed pipe is none."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ def told(
     command: Callable[[], int],
     mistakes: tuple[type[Exception], ...] = (UserError,),
 ) -> int:
-    """Run a command; what a person can mend ends in one message without a traceback.
+    """Run a command; print an error of the user as one message, without a traceback.
 
     Args:
       program: that tells it.
@@ -54,7 +54,7 @@ def told(
 
 
 def quietly(command: Callable[[], int]) -> int:
-    """Run a command; where its reader has left, as in `| head`, end without a word.
+    """Run a command; end silently if its output is no longer read, as in `| head`.
 
     Args:
       command: returns the exit code.

@@ -126,7 +126,7 @@ def _drawing(graph: "Topology") -> str:
 
 
 def _symbols() -> tuple[str, str, str]:
-    """Heard, own, nothing; plain letters where the terminal has no others."""
+    """The symbols for heard, own and nothing; ASCII if the terminal needs it."""
     symbols = ("●", "○", "·")
     try:
         "".join(symbols).encode(sys.stdout.encoding or "ascii")
@@ -186,7 +186,7 @@ def _draw(graph: "Topology", spec: str, path: Path) -> None:
 
 
 def _layout(graph: "Topology", spec: str) -> "Layout":
-    """The picture in which people know a graph."""
+    """The usual layout of a graph: a grid for a torus, a hub for a star."""
     from jaxcomp.gossip.graphs import torus_sides
     from jaxcomp.report.graph_plot import circle, grid, hub, two_columns
     from jaxcomp.specs import Call, parse

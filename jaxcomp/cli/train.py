@@ -24,7 +24,7 @@ __all__ = ["main", "run"]
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose errors are those of a person, in one line."""
+    """A parser that raises its errors as `UserError`, without the usage text."""
 
     def error(self, message: str) -> NoReturn:
         raise UserError(message)
@@ -95,7 +95,7 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
 
 
 class _Kind(NamedTuple):
-    """What runs of one kind are made of."""
+    """The functions of one kind of run: training, or the convex testbed."""
 
     run: Callable[[Any, str], Any]
     evaluate: Callable[[Any, str, str], Any]

@@ -1,4 +1,4 @@
-"""What the values of a config may be, and which numbers have to fit together."""
+"""Checks of the values of a config, for runs of any kind."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -44,7 +44,7 @@ def check_values(
 
 
 def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
-    """Refuse a batch that does not divide.
+    """Refuse a batch that the workers do not divide.
 
     Args:
       workers: of the run.
@@ -67,7 +67,7 @@ def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
 
 
 def whole_batches(examples: int, batch: int) -> int:
-    """The steps of an epoch: what is left over is smaller than a batch.
+    """The number of whole batches in an epoch, at least one.
 
     Example:
       >>> whole_batches(100, 32)

@@ -1,4 +1,4 @@
-"""Where a run takes place: what another person needs to see the same."""
+"""The environment of a run: versions, devices, revision and launcher."""
 
 import datetime
 import os

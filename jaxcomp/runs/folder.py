@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, where it ran, what came out.
+"""The folder of a run: its config, environment and results.
 
 config.json, environment.json, tables, and whatever the run goes on from. A folder
 belongs to one config.
@@ -41,7 +41,7 @@ _OUTPUT = (".err", ".log", ".out", ".txt")
 
 
 def check_workdir(workdir: str | os.PathLike[str]) -> Path:
-    """The folder for a run, refused where it is none or holds other things.
+    """The path of a run folder; refuses a file, and a folder with other things.
 
     Example:
       >>> check_workdir("")

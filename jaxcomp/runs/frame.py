@@ -1,4 +1,4 @@
-"""What stands around every run: its folder, held alone, signals and the display."""
+"""The frame around every run: its locked folder, signals and the display."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 class Frame(NamedTuple):
-    """What a run is given."""
+    """What the frame gives to a run."""
 
     folder: Path
     show: Display
@@ -82,7 +82,7 @@ def framed(
 
 
 def _why_unwritable(error: Exception) -> str:
-    """What the file system said, if that is what an error is about."""
+    """The file system's message, if an error is about a folder that is not writable."""
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return f"{error.strerror} ({error.filename or 'while writing'})"
     full = os.strerror(errno.ENOSPC)  # orbax passes it on as text

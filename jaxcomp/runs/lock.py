@@ -24,7 +24,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, or say who does.
+    """Lock a folder, or raise an error that names the process that has locked it.
 
     Args:
       folder: that exists.

@@ -23,7 +23,7 @@ Append = Callable[[dict[str, Any]], None]
 
 
 class Schema(NamedTuple):
-    """What a table holds."""
+    """The columns of a table, and which of them are keys."""
 
     columns: tuple[str, ...]
     keys: tuple[str, ...]  # whole numbers that tell rows apart, the leading one first

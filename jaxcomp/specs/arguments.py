@@ -1,4 +1,4 @@
-"""What an argument may be: its annotation says it once, for checks, messages and tests.
+"""Annotations say which values an argument takes, for checks, messages and tests.
 
 `bool`, `int`, `float`, `str`, `Literal[...]`, a class, `None`, and unions of these.
 `Annotated[float, Range(above=0, most=1)]` has borders too, and `Sequence[...]` is a
@@ -17,7 +17,7 @@ __all__ = ["Clip", "Count", "Positive", "Range", "Shown", "check", "kinds_of"]
 
 
 class Range(NamedTuple):
-    """The numbers that are valid, between borders that are valid or not."""
+    """A range of valid numbers; each border may belong to it or not."""
 
     least: float | None = None
     most: float | None = None

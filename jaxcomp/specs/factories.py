@@ -1,4 +1,4 @@
-"""From specs to what they name, and back: a factory's arguments are its name."""
+"""Calls of the factories that specs name, and the names that factories get."""
 
 import functools
 import inspect

@@ -22,7 +22,7 @@ def publish(**registries: Mapping[str, Callable[..., Any]]) -> None:
 
 
 def unknown(kind: str, name: str, valid: Mapping[str, Any]) -> str:
-    """What to say of a name that a registry does not have.
+    """The message about a name that a registry does not have.
 
     Args:
       kind: what the registry holds.

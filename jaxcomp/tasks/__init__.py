@@ -1,4 +1,4 @@
-"""Tasks by name: what a batch is, what is learned from it and how it is judged."""
+"""Tasks by name: their data, model, loss and evaluation."""
 
 from collections.abc import Callable
 from typing import Any

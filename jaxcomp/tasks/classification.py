@@ -33,7 +33,7 @@ publish(dataset=data.REGISTRY, model=models.REGISTRY)
 
 
 def classification(config: Any, workers: Any) -> Task:
-    """Images of a config's data set, sorted into classes by its model.
+    """The task of classifying the images of a config's data set with its model.
 
     Args:
       config: its dataset, model, partition, pad, flip and batch_norm.
@@ -147,7 +147,7 @@ def _model(config: Any, classes: int, axis: str) -> nn.Module:
 
 
 def _named(spec: str, registry: Mapping[str, Any], kind: str, usual: Any) -> Any:
-    """What a spec names, given those of the usual arguments that it takes."""
+    """Build what a spec names, with those of the usual arguments that it takes."""
     spec, known = importable(spec, registry, kind)
     call = named_call(spec, kind)
     names = inspect.signature(known[call.name]).parameters if call.name in known else ()

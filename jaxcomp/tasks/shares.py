@@ -14,7 +14,7 @@ publish(partition=data.PARTITIONS)
 
 
 def shares_of(config: Any, labels: np.ndarray, workers: int) -> Shares:
-    """The examples of each worker, by epoch.
+    """Make a function from an epoch to the examples of each worker and step.
 
     Args:
       config: its partition, batch_size and seed.
@@ -46,7 +46,7 @@ def shares_of(config: Any, labels: np.ndarray, workers: int) -> Shares:
 
 
 def named_call(spec: str, kind: str) -> Call:
-    """A spec whose arguments all have names.
+    """Parse a spec whose arguments all have names.
 
     Example:
       >>> named_call("digits(size=8)", "dataset").kwargs

@@ -1,4 +1,4 @@
-"""What is learned: all that the trainer asks of data and model."""
+"""The interface between the trainer and a task: its data, model and loss."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -16,7 +16,7 @@ Shares: TypeAlias = Callable[[int], np.ndarray]
 
 
 class Variables(NamedTuple):
-    """What a model consists of."""
+    """The variables of a model: parameters and statistics."""
 
     params: Tree
     # Running statistics, such as those of BatchNorm; {} for none. Workers go on with
@@ -25,7 +25,7 @@ class Variables(NamedTuple):
 
 
 class Learnt(NamedTuple):
-    """What a batch gives beside its loss."""
+    """The results of a batch beside its loss."""
 
     stats: Tree
     carry: Tree

@@ -1,4 +1,4 @@
-"""What becomes of the figures of steps: sums, rows of steps.csv, a line to watch."""
+"""The figures of steps are added up, written to steps.csv and shown on the console."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ __all__ = ["Tables", "Taken", "account", "open_tables", "status"]
 
 
 class Taken(NamedTuple):
-    """A step that the devices were given."""
+    """A step that was handed to the devices, with its results there."""
 
     number: int  # from 0
     metrics: StepMetrics  # on the devices
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Of one run; on processes that only compute they take rows and write none."""
+    """The two tables of a run; all processes but the first drop the rows."""
 
     epochs: Append
     steps: Append
@@ -99,7 +99,7 @@ def account(
 
 
 def status(position: Position, epoch: int, epochs: int, speed: float) -> str:
-    """What the live bar says beside its steps."""
+    """The text beside the live progress bar."""
     figures = position.totals.figures()
     loss, accuracy = figures["train_loss"], figures["train_accuracy"]
     if loss is None or accuracy is None:

@@ -25,7 +25,7 @@ __all__ = ["Setup", "build", "gather_workers", "parameter_count"]
 
 
 class Setup(NamedTuple):
-    """What a config was built to: everything that a run is made of."""
+    """Everything that a run needs, as `build` made it from a config."""
 
     task: tasks.Task
     workers: parallel.Workers
@@ -42,9 +42,9 @@ class Setup(NamedTuple):
 
 
 def gather_workers(config: Any) -> parallel.Workers:
-    """The workers that a config asks for: devices, other processes, virtual devices.
+    """Check a config's values, then set up its devices and join other processes.
 
-    Its values are checked first, so that a wrong one starts nothing.
+    Nothing is started if a value is wrong.
     """
     check_values(config, KINDS, FILLED)
     check_fit(config.workers, config.batch_size, config.accumulate)
@@ -136,7 +136,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
 
 
 def parameter_count(tree: Tree) -> int:
-    """Number of elements of all arrays of a tree."""
+    """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 

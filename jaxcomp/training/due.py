@@ -1,4 +1,4 @@
-"""When things are due: at which steps a run looks, evaluates and saves."""
+"""At which steps a run reads its figures, evaluates and saves."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ __all__ = ["Due", "is_due", "timetable"]
 
 
 class Due(NamedTuple):
-    """What is due after a step."""
+    """What a run has to do after a step."""
 
     epoch: int  # from 1
     ends_epoch: bool  # or the run
@@ -21,7 +21,7 @@ class Due(NamedTuple):
 
 
 def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]:
-    """A function from the number of steps done to what is due then.
+    """Make a function from the number of finished steps to what is due then.
 
     Args:
       config: of the run.
@@ -53,7 +53,7 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
 
 
 def is_due(done: int, interval: int) -> bool:
-    """Whether an interval ends here; one of 0 never does.
+    """Whether an interval ends here; an interval of 0 never ends.
 
     Example:
       >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)

@@ -1,4 +1,4 @@
-"""What is known at the end of an epoch: a row of metrics.csv, a line to read."""
+"""The end of an epoch: its row of metrics.csv and its line on the console."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def epoch_row(
     traffic: Traffic,
     distance: float | None,
 ) -> dict[str, Any]:
-    """All columns but those of an evaluation.
+    """All columns of metrics.csv but those of an evaluation.
 
     Args:
       done: steps of the run so far.

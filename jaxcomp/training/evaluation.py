@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Scores(NamedTuple):
-    """Of one model on the test set."""
+    """Loss and accuracy of one model on the test set."""
 
     loss: float
     accuracy: float
@@ -39,7 +39,7 @@ class OwnScores(NamedTuple):
 
 
 class View(NamedTuple):
-    """What `make_viewer` makes of a state at the end of an epoch."""
+    """The state at the end of an epoch: to train on with, and to evaluate."""
 
     kept: TrainState  # with which training goes on
     shown: TrainState  # which is evaluated: the mean of what workers have of their own
@@ -47,7 +47,7 @@ class View(NamedTuple):
 
 
 def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]:
-    """A function that averages what workers have of their own.
+    """Make a function that averages statistics and models over the workers.
 
     Local statistics of one common model are averaged for good. Models of the
     workers' own stay as they are; their mean, with the mean of the statistics, is
@@ -82,7 +82,7 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
 def make_evaluator(
     setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], Scores]:
-    """A function from a state to its scores; each worker looks at a part of the set.
+    """Make a function from a state to its scores; the workers share the test set.
 
     Args:
       setup: of the run.
@@ -102,7 +102,7 @@ def make_evaluator(
 def make_own_evaluator(
     setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], OwnScores]:
-    """Each worker's own model on the whole test set: as many times the work.
+    """Make a function that evaluates each worker's model on the whole test set.
 
     Args:
       setup: of the run.
@@ -125,7 +125,7 @@ def make_own_evaluator(
 def _counter(
     setup: Setup, state: TrainState, batch_size: int, *, shared: bool
 ) -> Callable[[TrainState], np.ndarray]:
-    """Sums over the test set for each worker of this process, [workers, 3].
+    """Make a function that sums up the test set for each local worker, [workers, 3].
 
     Args:
       setup: of the run.

@@ -1,4 +1,4 @@
-"""What each key of a training config may be; those of its task are the task's."""
+"""The valid values of a training config's keys; a task checks its own keys."""
 
 from typing import Literal
 

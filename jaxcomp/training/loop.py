@@ -43,7 +43,7 @@ _CHANGEABLE = {
 
 
 class Result(NamedTuple):
-    """What a run ends with."""
+    """The final state and figures of a run."""
 
     state: TrainState
     steps: int
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What `end_of_epoch` returns."""
+    """The state after an epoch, and whether it is the best so far."""
 
     state: TrainState
     position: Position
@@ -237,7 +237,7 @@ def _make_end_of_epoch(
 
 
 def summary(result: Result) -> dict[str, str]:
-    """What a run ends with, for people."""
+    """The closing lines of a run, as `frame.closing_lines` takes them."""
     traffic, steps, own = result.traffic, result.steps, result.own
     last, best = result.test_accuracy, result.best_accuracy
     traced = ", as traced" if traffic.unread else ""
@@ -255,7 +255,7 @@ def summary(result: Result) -> dict[str, str]:
 
 
 def headline(config: Any, setup: Setup) -> str:
-    """What is about to run."""
+    """The opening lines of a run: model, data, workers and method."""
     workers = setup.workers
     devices = (
         f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"

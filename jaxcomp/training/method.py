@@ -1,4 +1,4 @@
-"""What crosses the workers of a run: an exchange of gradients, or a mixer of models."""
+"""The method of a run: an exchange of gradients, or a mixer of models."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""One momentum in a run: that of the memory, or that of the optimiser."""
+"""A run has one momentum: that of the memory, or that of the optimiser."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ EXAMPLES = {
 
 
 def check_one_momentum(given: Call | None, optimizer: Call, factory: Any) -> None:
-    """Refuse two momenta, one after the other, and one that nobody has begun.
+    """Refuse a second momentum, and an optimiser whose memory gives none.
 
     Args:
       given: the memory that gives a momentum, from `of_memory`.

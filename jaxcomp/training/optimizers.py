@@ -20,7 +20,7 @@ BelowOne = Annotated[float, Range(least=0, below=1)]
 
 
 class Setting(NamedTuple):
-    """What every optimiser is given by the run."""
+    """What a run gives to every optimiser."""
 
     rate: optax.Schedule
     weight_decay: float = 0.0

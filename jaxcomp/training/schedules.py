@@ -1,4 +1,4 @@
-"""Durations and learning rates, in the units people think in.
+"""Durations and learning rates in epochs, steps or examples.
 
 The loop counts steps; people say "5 epochs". Schedules give a factor of the base rate.
 """
@@ -32,7 +32,7 @@ Share = Annotated[float, Range(least=0, most=1)]
 
 
 class Horizon(NamedTuple):
-    """What turns epochs and examples into steps."""
+    """The length of an epoch and of a step, to convert durations to steps."""
 
     steps_per_epoch: int
     batch_size: int  # examples of all workers in one step
@@ -75,7 +75,7 @@ def steps_of(duration: str, horizon: Horizon) -> int:
 
 
 def steps_at(config: Any, key: str, horizon: Horizon) -> int:
-    """Steps in the duration that a config has at a key."""
+    """The steps of the duration at a key of a config."""
     try:
         return steps_of(config[key], horizon)
     except UserError as error:
@@ -83,7 +83,7 @@ def steps_at(config: Any, key: str, horizon: Horizon) -> int:
 
 
 def epochs_of(config: Any, key: str, horizon: Horizon) -> int:
-    """Epochs in the duration that a config has at a key, which are whole."""
+    """The epochs of the duration at a key of a config; refuses parts of an epoch."""
     steps, each = steps_at(config, key, horizon), horizon.steps_per_epoch
     if steps % each:
         raise UserError(

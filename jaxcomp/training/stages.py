@@ -1,4 +1,4 @@
-"""Stages: what is sent may change during a run. One compiled program for each stage.
+"""Stages of a run, which differ in what is sent; each is one compiled program.
 
 The shapes of a message are static, so a run that keeps more in its first epochs, sends
 everything in the first ones or at every k-th step, passes from one compiled program to
@@ -129,7 +129,7 @@ def _warm(compressor: str, keep: float) -> Stage:
 
 
 def _keep_of(spec: str) -> float:
-    """What the first compressor of a spec keeps."""
+    """The fraction that the first compressor of a spec keeps."""
     call = calls(spec)[0]
     try:
         return float(argument(call, compressors.REGISTRY[call.name], "keep"))
