@@ -18,7 +18,7 @@ import numpy as np
 import optax
 
 from configs import cifar10
-from jaxcomp.training.build import Pieces, build
+from jaxcomp.training.build import Setup, build, gather_workers
 from jaxcomp.training.feed import train_feed
 
 __all__ = ["Gradients", "load", "save"]
@@ -84,26 +84,26 @@ def main() -> None:
         f"piecewise_linear(epochs=[0, 1, {args.epochs}], values=[0.1, 1, 0])"
     )
     config.exchange, config.memory = "exact", "none"
-    pieces = build(config)
-    per_epoch = pieces.total_steps // args.epochs
-    wanted = {10: "early", per_epoch: "middle", pieces.total_steps: "late"}
-    for gradients in snapshots(pieces, config, wanted):
+    setup = build(config, gather_workers(config))
+    per_epoch = setup.total_steps // args.epochs
+    wanted = {10: "early", per_epoch: "middle", setup.total_steps: "late"}
+    for gradients in snapshots(setup, config, wanted):
         save(args.out, gradients)  # after each, so that a stopped run leaves the first
     print(f"wrote {args.out}")
 
 
-def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
+def snapshots(setup: Setup, config: Any, wanted: dict[int, str]) -> Any:
     """Train to the last step that is wanted; yields what there is after each.
 
     Args:
-      pieces: of the run, with one worker.
+      setup: of the run, with one worker.
       config: it was built from.
       wanted: number of the step, from 1 -> name of the moment.
     """
-    fresh = pieces.fresh()
+    fresh = setup.fresh()
     tx = optax.chain(
         optax.add_decayed_weights(config.weight_decay),
-        optax.sgd(pieces.rate, momentum=0.9, nesterov=True),
+        optax.sgd(setup.rate, momentum=0.9, nesterov=True),
     )
     base_key = jax.random.key(config.seed)
 
@@ -111,7 +111,7 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
     def step(carry: Any, images: Any, labels: Any, number: Any) -> Any:
         params, stats, opt_state = carry
         key = jax.random.fold_in(base_key, number)
-        differentiated = jax.value_and_grad(pieces.task.loss, has_aux=True)
+        differentiated = jax.value_and_grad(setup.task.loss, has_aux=True)
         (loss, new), grads = differentiated(params, stats, {}, (images, labels), key)
         updates, opt_state = tx.update(grads, opt_state, params)
         carry = (optax.apply_updates(params, updates), new.stats, opt_state)
@@ -120,10 +120,10 @@ def snapshots(pieces: Pieces, config: Any, wanted: dict[int, str]) -> Any:
     found = Gradients(
         vectors={},
         steps={},
-        names=pieces.leaf_names,
+        names=setup.leaf_names,
         shapes=[leaf.shape for leaf in jax.tree.leaves(fresh.params)],
     )
-    feed = train_feed(pieces.task, local=slice(0, 1), start=0)
+    feed = train_feed(setup.task, local=slice(0, 1), start=0)
     carry = (fresh.params, fresh.stats.value, tx.init(fresh.params))
     began, last = time.perf_counter(), max(wanted)
     for number in range(1, last + 1):

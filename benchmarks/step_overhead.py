@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import parallel
-from jaxcomp.training.build import Pieces, build
+from jaxcomp.training.build import Setup, build, gather_workers
 from jaxcomp.training.traffic import programs
 
 
@@ -36,9 +36,9 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
 
     config = _config(args)
-    pieces = build(config)
-    batch = _batch(pieces, args)
-    turns = {"jaxcomp": ours(pieces, batch), "hand-written": theirs(pieces, batch)}
+    setup = build(config, gather_workers(config))
+    batch = _batch(setup, args)
+    turns = {"jaxcomp": ours(setup, batch), "hand-written": theirs(setup, batch)}
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     for run in turns.values():
         run(2)  # warm up
@@ -55,11 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"ratio jaxcomp / hand-written: {ratio:.3f} (median of {args.turns} pairs)")
 
 
-def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
+def ours(setup: Setup, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
-    workers = pieces.workers
-    state = parallel.spread(pieces.fresh(), workers)
-    compiled, _ = programs(pieces, say=print)(0, state)
+    workers = setup.workers
+    state = parallel.spread(setup.fresh(), workers)
+    compiled, _ = programs(setup, say=print)(0, state)
     holder = [state]
 
     def run(steps: int) -> float:
@@ -73,14 +73,14 @@ def ours(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
     return run
 
 
-def theirs(pieces: Pieces, batch: tuple[Any, Any]) -> Callable[[int], float]:
+def theirs(setup: Setup, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """A step with pmap and optax, whose state is replicated along a leading axis."""
-    loss_of, size = pieces.task.loss, pieces.workers.size
+    loss_of, size = setup.task.loss, setup.workers.size
     tx = optax.chain(
         optax.add_decayed_weights(5e-4),
-        optax.sgd(pieces.rate, momentum=0.9, nesterov=True),
+        optax.sgd(setup.rate, momentum=0.9, nesterov=True),
     )
-    fresh = pieces.fresh()
+    fresh = setup.fresh()
     stats = fresh.stats.value
 
     def step(
@@ -129,9 +129,9 @@ def _config(args: argparse.Namespace) -> ConfigDict:
     return config
 
 
-def _batch(pieces: Pieces, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+def _batch(setup: Setup, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.arange(args.batch).reshape(args.workers, -1)
-    images, labels = pieces.task.train
+    images, labels = setup.task.train
     return images[chosen], labels[chosen]
 
 

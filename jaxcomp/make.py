@@ -1,18 +1,31 @@
 """From spec strings to a method: an exchange of gradients, or a mixer of models."""
 
+from collections import ChainMap
 from collections.abc import Sequence
 
-from jaxcomp import exchanges, gossip, local
+from jaxcomp import compressors, exchanges, gossip, local, memory
 from jaxcomp.base import Axis, Compressor, Exchange, Mixer
 from jaxcomp.compressors import make as make_compressor
+from jaxcomp.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.memory import make as make_memory
+from jaxcomp.scope import REGISTRY as SCOPES
 from jaxcomp.scope import Plan
 from jaxcomp.scope import policy as make_policy
-from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, suggest
+from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, publish, unknown
 
 __all__ = ["compressor_for", "make_exchange", "make_mixer"]
 
 USUAL = "top_k(keep=0.01)"
+MIXERS = ChainMap(gossip.REGISTRY, local.REGISTRY)
+
+publish(
+    compressor=compressors.REGISTRY,
+    exchange=exchanges.REGISTRY,
+    memory=memory.REGISTRY,
+    mixer=MIXERS,
+    scope=SCOPES,
+    topology=GRAPHS,
+)
 
 
 def make_exchange(
@@ -107,8 +120,7 @@ def make_mixer(
         )
         return local.make(call, built)
     if call.name not in gossip.REGISTRY:
-        hint = suggest(call.name, [*gossip.REGISTRY, *local.REGISTRY])
-        raise error_at(call, f"unknown mixer {call.name!r}. {hint}")
+        raise error_at(call, unknown("mixer", call.name, MIXERS))
     if exchange is not None or memory != "none" or dense:
         raise error_at(
             call,

@@ -8,8 +8,7 @@ import pytest
 
 from benchmarks import compress, error, gradients, step_overhead, vectors
 from jaxcomp import compressors, make_compressor
-from jaxcomp.training.build import build
-from tests.training.small import small_config
+from tests.training.small import built, small_config
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
@@ -148,10 +147,10 @@ def test_an_unknown_source_is_an_error():
 def test_gradients_come_from_the_trainer_s_own_batches():
     """Of a run that is too small to be of interest."""
     config = small_config(workers=1, exchange="exact", memory="none")
-    pieces = build(config)
-    *_, found = gradients.snapshots(pieces, config, {1: "early", 3: "late"})
+    setup = built(config)
+    *_, found = gradients.snapshots(setup, config, {1: "early", 3: "late"})
     assert found.steps == {"early": 1, "late": 3}
-    assert found.names == pieces.leaf_names
+    assert found.names == setup.leaf_names
     for moment in found.steps:
         sizes = [tensor.shape for tensor in found.tensors(moment)]
         assert sizes == found.shapes

@@ -13,10 +13,17 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import training
 from jaxcomp.make import compressor_for
-from jaxcomp.training.build import build
+from tests.training.small import built
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
+# The configs whose own models are built and run.
+MODELS = {
+    "cifar10": "resnet20",
+    "default": "resnet8",
+    "resnet9": "resnet9",
+    "wide_resnet": "wide_resnet",
+}
 
 
 def load(path: Path) -> ConfigDict:
@@ -25,24 +32,25 @@ def load(path: Path) -> ConfigDict:
     return scope["get_config"]()
 
 
-def shrunk(path: Path) -> Any:
+def shrunk(path: Path, model: str = "tiny(width=8)") -> Any:
     """Its own method and schedule, on small images with the tiny model."""
     config = load(path)
     config.dataset = "digits(size=8)"
-    config.model = "tiny(width=8)"
+    config.model = model or config.model
     config.pad = 1
     config.train_for = "2 steps"
+    config.warmup = ""
     return config.lock()
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
 def test_a_config_names_what_exists(path):
-    pieces = build(shrunk(path))
-    state = jax.eval_shape(pieces.fresh)
+    setup = built(shrunk(path))
+    state = jax.eval_shape(setup.fresh)
     assert jax.tree.leaves(state.params)
     config: Any = load(path)
     used = compressor_for(config.exchange, config.compressor)
-    assert pieces.stages.at(10_000).compressor == used
+    assert setup.stages.at(10_000).compressor == used
 
 
 @pytest.mark.slow
@@ -52,6 +60,25 @@ def test_a_config_runs_for_two_steps(path, tmp_path):
     with jax.numpy_dtype_promotion("standard"):
         result = training.train_and_evaluate(shrunk(path), tmp_path)
     assert result.steps == 2
+
+
+OWN_MODELS = [CONFIGS[0].parent / f"{name}.py" for name in MODELS]
+
+
+@pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
+def test_each_family_of_models_has_a_config(path):
+    config = shrunk(path, model="")
+    assert config.model.startswith(MODELS[path.stem])
+    assert jax.tree.leaves(jax.eval_shape(built(config).fresh).params)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
+def test_each_family_of_models_trains(path, tmp_path):
+    config = shrunk(path, model="")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert result.steps == 2
+    assert result.test_loss < 100
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)

@@ -134,7 +134,7 @@ assert "flax" in sys.modules
 def test_the_checks_can_fail():
     """The reader of imports sees absolute, relative and nested ones."""
     here = PACKAGE / "training" / "build.py"
-    assert {"tasks", "make", "parallel", "specs"} <= imports(here)
+    assert {"tasks", "make", "parallel", "runs"} <= imports(here)
     hidden = "from jax.lax import psum\nfrom jax import pmap"
     assert _names(ast.parse(hidden)) == ["jax.lax.psum", "jax.pmap"]
     assert "dataset" not in imports(PACKAGE / "data" / "__init__.py")

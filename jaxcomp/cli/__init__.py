@@ -1,11 +1,11 @@
-"""The `jaxcomp` command. One module a command; each adds its own parser."""
+"""The `jaxcomp` command. Each command is a module that adds its own parser."""
 
 import argparse
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
 from jaxcomp.cli import data, report, topology
-from jaxcomp.cli.pipes import quietly
+from jaxcomp.cli.ends import quietly
 
 __all__ = ["COMMANDS", "main"]
 
@@ -24,5 +24,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
-    args = parser.parse_args(argv)
-    return quietly(lambda: args.run(args))
+
+    def parse_and_run() -> int:
+        args = parser.parse_args(argv)  # prints what `--help` asks for
+        return args.run(args)
+
+    return quietly(parse_and_run)

@@ -2,11 +2,11 @@
 
 import argparse
 import contextlib
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jaxcomp import data
+from jaxcomp.cli.ends import add_command
 from jaxcomp.data import paths, sources, tfds_source
 from jaxcomp.errors import UserError
 from jaxcomp.specs import suggest
@@ -14,7 +14,7 @@ from jaxcomp.specs import suggest
 if TYPE_CHECKING:
     from jaxcomp.data.builders import Progress
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser"]
 
 _EXAMPLES = """\
 examples:
@@ -33,13 +33,8 @@ JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
 """
 
 
-def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-) -> None:
-    """Add the command `data` to the `jaxcomp` command line.
-
-    Args:
-      subparsers: what `ArgumentParser.add_subparsers` returned.
+def add_parser(subparsers: Any) -> None:
+    """Add the command `data`; as `ends.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()
@@ -47,20 +42,17 @@ def add_parser(
       >>> parser.parse_args(["data", "prepare", "mnist"]).name
       'mnist'
     """
-    parser = subparsers.add_parser(
-        "data",
-        help="prepare data sets and list them",
-        description="Prepare data sets and list them.",
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    about = "Prepare data sets and list them."
+    parser = add_command(
+        subparsers, "data", _run, help=about, description=about, epilog=_EXAMPLES
     )
-    parser.set_defaults(run=run)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
+    about = "Prepare one data set from its archive, or download it."
     prepare = actions.add_parser(
         "prepare",
-        help="prepare one data set from its archive, or download it",
-        description="Prepare one data set from its archive, or download it.",
+        help=about,
+        description=about,
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -73,31 +65,14 @@ def add_parser(
     prepare.add_argument(
         "--force", action="store_true", help="prepare again what is there already"
     )
-    listing = actions.add_parser(
-        "list",
-        help="list every data set and where it is",
-        description="List every data set, whether it is prepared, and where.",
-    )
+    about = "List every data set, whether it is prepared, and where."
+    listing = actions.add_parser("list", help=about, description=about)
     for action in (prepare, listing):
         action.add_argument("--data-dir", metavar="DIR", help="folder of prepared data")
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run `jaxcomp data`.
-
-    Args:
-      args: parsed by the parser of `add_parser`.
-
-    Returns:
-      The exit code: 0, or another one after one message on stderr.
-    """
-    try:
-        return _list(args) if args.action == "list" else _prepare(args)
-    except BrokenPipeError:
-        raise  # `quietly` knows what to do
-    except (UserError, OSError) as error:
-        print(f"jaxcomp data: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+def _run(args: argparse.Namespace) -> int:
+    return _list(args) if args.action == "list" else _prepare(args)
 
 
 def _list(args: argparse.Namespace) -> int:

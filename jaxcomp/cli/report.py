@@ -1,11 +1,13 @@
 """`jaxcomp report`: write the report of a run folder."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
-from jaxcomp.errors import UserError
+from jaxcomp.cli.ends import add_command
+
+__all__ = ["add_parser"]
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
@@ -14,22 +16,17 @@ EXAMPLE = """example:
 """
 
 
-def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-) -> None:
-    """Adds the command to the command line.
-
-    Args:
-        subparsers: What `ArgumentParser.add_subparsers` returned.
-    """
-    parser = subparsers.add_parser(
+def add_parser(subparsers: Any) -> None:
+    """Add the command `report`; as `ends.add_command`."""
+    parser = add_command(
+        subparsers,
         "report",
+        _run,
         help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
         "numbers, plots and config of the run and needs no other file. Runs of the "
         "convex testbed may share a page, which goes into the first folder.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "folders",
@@ -44,30 +41,15 @@ def add_parser(
         metavar="DIR",
         help="write each plot as a PNG file into this folder as well",
     )
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Writes the report and prints its path.
-
-    Args:
-        args: The parsed arguments.
-
-    Returns:
-        The exit code: 0, or 1 if there is no report.
-    """
+def _run(args: argparse.Namespace) -> int:
     # Other commands of the command line start faster without the report package.
     from jaxcomp.report import write_report
 
-    try:
-        print(write_report(*args.folders))
-        if args.png:
-            _write_pngs(args.folders, args.png)
-    except BrokenPipeError:
-        raise  # `quietly` knows what to do
-    except (UserError, OSError) as error:
-        print(f"jaxcomp report: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+    print(write_report(*args.folders))
+    if args.png:
+        _write_pngs(args.folders, args.png)
     return 0
 
 

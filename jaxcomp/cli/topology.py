@@ -4,17 +4,18 @@ import argparse
 import inspect
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jaxcomp.cli.ends import add_command
 from jaxcomp.errors import UserError
 
 if TYPE_CHECKING:
     from jaxcomp.gossip.topology import Topology
     from jaxcomp.report.graph_plot import Layout
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_parser"]
 
 _EXAMPLES = """\
 examples:
@@ -35,13 +36,8 @@ _LARGEST_MATRIX = 64  # workers; neighbours are listed for more
 _WIDE = 32  # workers up to which a cell has two characters
 
 
-def add_parser(
-    subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
-) -> None:
-    """Add the command `topology` to the `jaxcomp` command line.
-
-    Args:
-      subparsers: what `ArgumentParser.add_subparsers` returned.
+def add_parser(subparsers: Any) -> None:
+    """Add the command `topology`; as `ends.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()
@@ -49,13 +45,14 @@ def add_parser(
       >>> parser.parse_args(["topology", "ring", "16"]).workers
       16
     """
-    parser = subparsers.add_parser(
+    parser = add_command(
+        subparsers,
         "topology",
+        _run,
         help="show a communication graph of decentralised training",
         description="Show who hears whom, how many messages a round takes and how "
         "fast the workers agree.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("spec", metavar="SPEC", nargs="?", help="name or spec string")
     parser.add_argument(
@@ -65,39 +62,24 @@ def add_parser(
     parser.add_argument(
         "--draw", type=Path, metavar="FILE", help="draw it into FILE.svg or FILE.png"
     )
-    parser.set_defaults(run=run)
 
 
-def run(args: argparse.Namespace) -> int:
-    """Run `jaxcomp topology`.
-
-    Args:
-      args: parsed by the parser of `add_parser`.
-
-    Returns:
-      The exit code: 0, or another one after one message on stderr.
-    """
+def _run(args: argparse.Namespace) -> int:
     from jaxcomp.gossip.topology import topology
 
-    try:
-        if args.list:
-            print(_listing())
-            return 0
-        if args.spec is None or args.workers is None:
-            missing = "SPEC and WORKERS" if args.spec is None else "WORKERS"
-            raise UserError(f"needs {missing}: jaxcomp topology ring 16, or --list")
-        if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
-            raise UserError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
-        graph = topology(args.spec, args.workers)
-        print(f"{graph}\n\n{_drawing(graph)}")
-        if args.draw:
-            _draw(graph, args.spec, args.draw)
-            print(f"\n{args.draw}")
-    except BrokenPipeError:
-        raise  # `quietly` knows what to do
-    except (UserError, OSError) as error:
-        print(f"jaxcomp topology: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
+    if args.list:
+        print(_listing())
+        return 0
+    if args.spec is None or args.workers is None:
+        missing = "SPEC and WORKERS" if args.spec is None else "WORKERS"
+        raise UserError(f"needs {missing}: jaxcomp topology ring 16, or --list")
+    if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
+        raise UserError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
+    graph = topology(args.spec, args.workers)
+    print(f"{graph}\n\n{_drawing(graph)}")
+    if args.draw:
+        _draw(graph, args.spec, args.draw)
+        print(f"\n{args.draw}")
     return 0
 
 
@@ -144,7 +126,7 @@ def _drawing(graph: "Topology") -> str:
 
 
 def _symbols() -> tuple[str, str, str]:
-    """Heard, own, nothing; plain letters where the terminal has no others."""
+    """The symbols for heard, own and nothing; ASCII if the terminal needs it."""
     symbols = ("●", "○", "·")
     try:
         "".join(symbols).encode(sys.stdout.encoding or "ascii")
@@ -205,7 +187,7 @@ def _draw(graph: "Topology", spec: str, path: Path) -> None:
 
 
 def _layout(graph: "Topology", spec: str) -> "Layout":
-    """The picture in which people know a graph."""
+    """The usual layout of a graph: a grid for a torus, a hub for a star."""
     from jaxcomp.gossip.graphs import torus_sides
     from jaxcomp.report.graph_plot import circle, grid, hub, two_columns
     from jaxcomp.specs import Call, parse

@@ -1,65 +1,87 @@
-"""What train.py does with its flags: run, say how it ended, write the report."""
+"""The command line of train.py: run, say how it ended, write the report."""
 
-import runpy
+import argparse
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import jax
-from absl import app, flags
+from absl import logging
 
 from jaxcomp import report, training
+from jaxcomp.cli.config import load_config, override
+from jaxcomp.cli.ends import quietly, told
 from jaxcomp.errors import UserError
+from jaxcomp.runs.environment import check_alone
 from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import check_workdir
 from jaxcomp.runs.frame import closing_lines
 from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.specs import suggest
 
-__all__ = ["parse_flags", "run"]
-
-
-def parse_flags(argv: list[str]) -> list[str]:
-    """Parse absl flags; a wrong config key or file is one message, not a traceback."""
-    try:
-        rest = app.parse_flags_with_usage(argv)
-        _ = flags.FLAGS.config.keys  # a file that failed to load fails here
-        return rest
-    except AttributeError as error:
-        print(f"train.py: {_unknown_key(argv) or error}", file=sys.stderr)
-    except (OSError, TypeError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
-    sys.exit(UserError.exit_code)
+__all__ = ["main", "run"]
 
 
-def _unknown_key(argv: list[str]) -> str | None:
-    """A message for the first --config.KEY that the config file does not have."""
-    values = dict(a.lstrip("-").split("=", 1) for a in argv if "=" in a)
-    valid = runpy.run_path(values["config"])["get_config"]().keys()
-    for flag in values:
-        key = flag.removeprefix("config.")
-        if key != flag and key not in valid:
-            return f"the config has no key {key!r}. {suggest(key, valid)}"
-    return None
+class _Parser(argparse.ArgumentParser):
+    """A parser that raises its errors as `UserError`, without the usage text."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(message)
+
+
+def main(argv: Sequence[str], about: str = "") -> int:
+    """Run train.py with these words; returns the exit code.
+
+    Args:
+      argv: the words after the program's name.
+      about: what `--help` shows first.
+    """
+    return quietly(lambda: told("train.py", lambda: _main(argv, about)))
+
+
+def _main(argv: Sequence[str], about: str) -> int:
+    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
+    parser = _Parser("train.py", description=about, allow_abbrev=False)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--config", required=True, help="config file, such as configs/default.py")
+    add("--workdir", required=True, help="run folder")
+    choices = ("best", "latest")
+    add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
+    add("--coordinator", metavar="HOST:PORT", help="of process 0, if there are several")
+    add("--processes", type=int, help="their number")
+    add("--process", type=int, help="index of this one")
+    args, rest = parser.parse_known_args(argv)
+    for name in ("coordinator", "processes", "process"):
+        if getattr(args, name) is not None:
+            os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
+    check_alone(os.environ)
+    check_workdir(args.workdir)
+    config = override(load_config(args.config), rest)
+    return run(config, args.workdir, args.evaluate)
 
 
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
-    A config with the key `problem` is one of the convex testbed. Mistakes that a person
-    can mend end in one message without a traceback.
+    A config with the key `problem` is one of the convex testbed.
 
     Args:
       config: ConfigDict.
       workdir: run folder.
       evaluate: None trains; "best" or "latest" evaluates that checkpoint.
     """
-    kind = _convex() if "problem" in config else _training()
+    return told("train.py", lambda: _run(config, workdir, evaluate))
+
+
+def _run(config: Any, workdir: str, evaluate: str | None) -> int:
+    kind = _kind_of(config)
     try:
         if evaluate:
-            line = kind.evaluate(config, workdir, evaluate)
+            scores = kind.evaluate(config, workdir, evaluate)
             if jax.process_index() == 0:
-                print(f"{evaluate} checkpoint, {line}")
+                print(f"{evaluate} checkpoint, {kind.line.format(scores)}")
             return 0
         result = kind.run(config, workdir)
         if jax.process_index() == 0:
@@ -69,43 +91,33 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
-    except UserError as error:
-        print(f"train.py: {error}", file=sys.stderr)
-        return error.exit_code
     return 0
 
 
 class _Kind(NamedTuple):
-    """What runs of one kind are made of."""
+    """The functions of one kind of run: training, or the convex testbed."""
 
     run: Callable[[Any, str], Any]
-    evaluate: Callable[[Any, str, str], str]
+    evaluate: Callable[[Any, str, str], Any]
+    line: str  # what is told of that
     summary: Callable[[Any], dict[str, str]]
 
 
-def _training() -> _Kind:
-    def evaluate(config: Any, workdir: str, which: str) -> str:
-        scores = training.evaluate(config, workdir, which)
-        return (
-            f"step {scores['step']}: test loss {scores['test_loss']:.4f}, "
-            f"accuracy {scores['test_accuracy']:.2%}"
+def _kind_of(config: Any) -> _Kind:
+    if "problem" not in config:
+        line = (
+            "step {0[step]}: test loss {0[test_loss]:.4f}, accuracy "
+            "{0[test_accuracy]:.2%}"
         )
-
-    run = training.train_and_evaluate
-    return _Kind(run, evaluate, training.summary)
-
-
-def _convex() -> _Kind:
+        run, evaluate = training.train_and_evaluate, training.evaluate
+        return _Kind(run, evaluate, line, training.summary)
     from jaxcomp.convex import runner
 
-    def evaluate(config: Any, workdir: str, which: str) -> str:
-        row = runner.evaluate(config, workdir, which)
-        return (
-            f"seed {row.seed}, step {row.step}: suboptimality "
-            f"{row.suboptimality:.3g}, worst {row.worst_suboptimality:.3g}"
-        )
-
-    return _Kind(runner.run, evaluate, runner.summary)
+    line = (
+        "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
+        "{0.worst_suboptimality:.3g}"
+    )
+    return _Kind(runner.run, runner.evaluate, line, runner.summary)
 
 
 def _report_so_far(workdir: str) -> list[str]:

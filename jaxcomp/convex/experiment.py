@@ -23,15 +23,31 @@ from jaxcomp.data import Partition, make_partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
-from jaxcomp.runs.checks import check_sizes, whole_batches
-from jaxcomp.specs import Call, SpecError, error_at, parse
+from jaxcomp.runs.checks import SHARED, check_fit, check_values, whole_batches
+from jaxcomp.specs import Call, Count, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.transform import distributed, mixing
 from jaxcomp.wire import collective_bytes, traced_collectives
 
 __all__ = ["Experiment", "Traffic", "build", "partition_of"]
 
+_FILLED = {
+    "average": "mean",
+    "compressor": "top_k(keep=0.01)",
+    "eval_every": "0.5 epochs",
+    "learning_rate": "decay(a=2, tau=500)",
+    "partition": "random",
+    "problem": "digits(pairs=True)",
+    "train_for": "40 epochs",
+}
+_OTHERS = ("checkpoint_every", "exchange", "memory", "mixer", "topology")
+_KINDS = {
+    **dict.fromkeys(_OTHERS, str),
+    **SHARED,
+    "regulariser": float | None,
+    "seeds": Count,
+}
 _SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 
 
@@ -75,24 +91,18 @@ class Experiment(NamedTuple):
 
 def build(config: Any) -> Experiment:
     """Build an experiment; every name and value of the config is checked first."""
-    for key in ("problem", "partition", "learning_rate", "average", "compressor"):
-        if not config[key].strip():
-            raise UserError(f"{key} is empty; configs/convex/base.py shows a value")
+    check_values(config, _KINDS, _FILLED)
+    check_fit(config.workers, config.batch_size)
     problem = _problem(config)
     workers, batch = config.workers, config.batch_size
-    if config.seeds < 1:
-        raise UserError(f"seeds are 1 or more repetitions, not {config.seeds}")
-    check_sizes(workers, batch, config.seed)
     horizon = Horizon(whole_batches(problem.examples, batch), batch)
     partition_of(config, problem.labels, config.seed)
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)
     average = make_average(config.average)
     method, plain = _method(config), _method(config, plain=True)
-    total = steps_of(config.train_for, horizon)
-    every = steps_of(config.eval_every, horizon)
-    if not total or not every:
-        raise UserError("train_for and eval_every are durations such as '10 epochs'")
+    total = steps_at(config, "train_for", horizon)
+    every = steps_at(config, "eval_every", horizon)
     return Experiment(
         problem=problem,
         optimum=solve(problem),
@@ -104,7 +114,7 @@ def build(config: Any) -> Experiment:
         horizon=horizon,
         total_steps=total,
         eval_steps=min(every, total),
-        save_steps=steps_of(config.checkpoint_every, horizon) or total,
+        save_steps=steps_at(config, "checkpoint_every", horizon) or total,
         traffic=Traffic(
             _bytes(method, problem.dimension, workers),
             _bytes(plain, problem.dimension, workers),

@@ -7,7 +7,6 @@ of a float type. It returns float32 logits [batch, num_classes]. Its variables a
 
 import inspect
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from flax import linen as nn
@@ -21,28 +20,35 @@ from jaxcomp.specs import suggest
 
 __all__ = ["REGISTRY", "ResNet9", "ResNetCifar", "Tiny", "WideResNet", "make"]
 
+
+def _named(model: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Module]:
+    """A factory of which a name fixes some fields: resnet20 takes no depth.
+
+    Nor can a spec give the two fields by which flax places a module in its parent.
+    """
+
+    def factory(**kw: Any) -> nn.Module:
+        return model(**fixed, **kw)
+
+    signature = inspect.signature(model)
+    hidden = {*fixed, "parent", "name"}
+    shown = [p for p in signature.parameters.values() if p.name not in hidden]
+    factory.__signature__ = signature.replace(  # pyright: ignore[reportFunctionMemberAccess]
+        parameters=shown
+    )
+    return factory
+
+
 REGISTRY: dict[str, Callable[..., nn.Module]] = {
-    "tiny": Tiny,
-    "resnet8": partial(ResNetCifar, depth=8),
-    "resnet20": partial(ResNetCifar, depth=20),
-    "resnet32": partial(ResNetCifar, depth=32),
-    "resnet44": partial(ResNetCifar, depth=44),
-    "resnet56": partial(ResNetCifar, depth=56),
-    "resnet110": partial(ResNetCifar, depth=110),
-    "resnet9": ResNet9,
-    "wide_resnet": WideResNet,
+    "tiny": _named(Tiny),
+    **{f"resnet{n}": _named(ResNetCifar, depth=n) for n in (8, 20, 32, 44, 56, 110)},
+    "resnet9": _named(ResNet9),
+    "wide_resnet": _named(WideResNet),
 }
 
 
-def _keywords(factory: Callable[..., nn.Module]) -> list[str]:
-    # Arguments that a partial fixes are part of the name, so resnet20 takes no depth.
-    # flax adds the last two to every module.
-    fixed = {*getattr(factory, "keywords", ()), "parent", "name"}
-    return [key for key in inspect.signature(factory).parameters if key not in fixed]
-
-
 def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
-    """The registered model `name`, as a module without parameters.
+    """The registered model `name`, without parameters yet.
 
     Args:
       name: a key of `REGISTRY`.
@@ -62,9 +68,8 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
     """
     if name not in REGISTRY:
         raise UserError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")
-    factory = REGISTRY[name]
-    valid = _keywords(factory)
+    valid = inspect.signature(REGISTRY[name]).parameters
     for key in kw:
         if key not in valid:
             raise UserError(f"{name} has no keyword {key!r}. {suggest(key, valid)}")
-    return factory(num_classes=num_classes, **kw)
+    return REGISTRY[name](num_classes=num_classes, **kw)

@@ -1,6 +1,7 @@
 """The workers of a run: devices, real or virtual, of one or several processes."""
 
 import os
+import re
 from typing import Any, NamedTuple
 
 import jax
@@ -63,9 +64,7 @@ def setup(
         raise UserError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")
     if workers is not None and workers < 1:
         raise UserError(f"workers is at least 1, not {workers}")
-    processes = _start_distributed(coordinator, processes, process, mapper)
-    if workers is not None and workers % processes:
-        raise UserError(f"{workers} workers do not divide over {processes} processes")
+    processes = _join_others(coordinator, processes, process, mapper, workers)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
     if workers is not None:
@@ -81,18 +80,28 @@ def setup(
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
 
 
-def _start_distributed(
-    coordinator: str | None, processes: int | None, process: int | None, mapper: str
+def _join_others(
+    coordinator: str | None,
+    processes: int | None,
+    process: int | None,
+    mapper: str,
+    workers: int | None,
 ) -> int:
     """Connect to the other processes if there are any; returns their number."""
     environment = os.environ.get
     coordinator = coordinator or environment("JAXCOMP_COORDINATOR")
-    if coordinator is None:
-        return jax.process_count() if jax.distributed.is_initialized() else 1
+    if not coordinator:
+        count = jax.process_count() if jax.distributed.is_initialized() else 1
+        _check_divides(workers, count)
+        return count
+    if not re.fullmatch(r".+:\d+", coordinator):
+        raise UserError(f"a coordinator is HOST:PORT, not {coordinator!r}")
+    given = {"JAXCOMP_PROCESSES": processes, "JAXCOMP_PROCESS": process}
     try:
-        processes = processes or int(environment("JAXCOMP_PROCESSES", ""))
-        index = environment("JAXCOMP_PROCESS", "") if process is None else process
-        process = int(index)
+        count, index = (
+            int(environment(name, "") if value is None else value)
+            for name, value in given.items()
+        )
     except ValueError:
         raise UserError(
             f"coordinator {coordinator} needs the number of processes and the index "
@@ -101,11 +110,19 @@ def _start_distributed(
         ) from None
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
-    if not 0 <= process < processes:
-        raise UserError(f"process {process} is not one of 0 to {processes - 1}")
+    if count < 1:
+        raise UserError(f"processes are 1 or more, not {count}")
+    if not 0 <= index < count:
+        raise UserError(f"process {index} is not one of 0 to {count - 1}")
+    _check_divides(workers, count)
     if not jax.distributed.is_initialized():
-        jax.distributed.initialize(coordinator, processes, process)
-    return processes
+        jax.distributed.initialize(coordinator, count, index)
+    return count
+
+
+def _check_divides(workers: int | None, processes: int) -> None:
+    if workers is not None and workers % processes:
+        raise UserError(f"{workers} workers do not divide over {processes} processes")
 
 
 def _make_cpu_devices(count: int) -> None:

@@ -1,4 +1,4 @@
-"""Where a run takes place: what another person needs to see the same."""
+"""The environment of a run: versions, devices, revision and launcher."""
 
 import datetime
 import os
@@ -48,9 +48,9 @@ def check_alone(variables: Mapping[str, str]) -> None:
       variables: of the environment.
 
     Example:
-        >>> check_alone({"SLURM_NTASKS": "4"})
-        Traceback (most recent call last):
-        jaxcomp.runs.errors.RunError: SLURM_NTASKS=4 says that 4 processes were ...
+      >>> check_alone({"SLURM_NTASKS": "4"})
+      Traceback (most recent call last):
+      jaxcomp.runs.errors.RunError: SLURM_NTASKS=4 says that 4 processes were ...
     """
     if variables.get("JAXCOMP_COORDINATOR"):
         return

@@ -1,4 +1,4 @@
-"""What a person can mend in the folder of a run."""
+"""Errors of run folders that a user can correct."""
 
 from jaxcomp.errors import UserError
 

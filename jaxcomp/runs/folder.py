@@ -1,4 +1,4 @@
-"""The folder of a run: what was asked, where it ran, what came out.
+"""The folder of a run: its config, environment and results.
 
 config.json, environment.json, tables, and whatever the run goes on from. A folder
 belongs to one config.
@@ -41,12 +41,12 @@ _OUTPUT = (".err", ".log", ".out", ".txt")
 
 
 def check_workdir(workdir: str | os.PathLike[str]) -> Path:
-    """The folder for a run, refused where it is none or holds other things.
+    """The path of a run folder; refuses a file, and a folder with other things.
 
     Example:
-        >>> check_workdir("")
-        Traceback (most recent call last):
-        jaxcomp.runs.errors.RunError: --workdir is empty: name a folder, such as ...
+      >>> check_workdir("")
+      Traceback (most recent call last):
+      jaxcomp.runs.errors.RunError: --workdir is empty: name a folder, such as ...
     """
     if not os.fspath(workdir).strip():
         raise RunError("--workdir is empty: name a folder, such as runs/first")
@@ -137,8 +137,8 @@ def read_json(path: Path) -> dict[str, Any]:
     """Names and values of a JSON file, none where it is missing or damaged.
 
     Example:
-        >>> read_json(Path("nowhere.json"))
-        {}
+      >>> read_json(Path("nowhere.json"))
+      {}
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

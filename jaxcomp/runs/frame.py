@@ -1,4 +1,4 @@
-"""What stands around every run: its folder, held alone, signals and the display."""
+"""The frame around every run: its locked folder, signals and the display."""
 
 import contextlib
 import errno
@@ -24,7 +24,7 @@ _UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 class Frame(NamedTuple):
-    """What a run is given."""
+    """What the frame gives to a run."""
 
     folder: Path
     show: Display
@@ -82,7 +82,7 @@ def framed(
 
 
 def _why_unwritable(error: Exception) -> str:
-    """What the file system said, if that is what an error is about."""
+    """The file system's message, if an error is about a folder that is not writable."""
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return f"{error.strerror} ({error.filename or 'while writing'})"
     full = os.strerror(errno.ENOSPC)  # orbax passes it on as text
@@ -95,8 +95,8 @@ def traffic_line(
     """What each worker sent, for `closing_lines`.
 
     Example:
-        >>> traffic_line(1e6, 4e7, 100, moved=True)
-        'sent 1 MB instead of 40 MB (40x less) in 100 steps'
+      >>> traffic_line(1e6, 4e7, 100, moved=True)
+      'sent 1 MB instead of 40 MB (40x less) in 100 steps'
     """
     less = dense / sent if sent else float("inf")
     return (
@@ -111,10 +111,10 @@ def closing_lines(
     """The end of a run of any kind, a line for each figure.
 
     Example:
-        >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
-        accuracy       98 %
-        run folder     a
-        report         a/report.html
+      >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
+      accuracy       98 %
+      run folder     a
+      report         a/report.html
     """
     whole = {**lines, "run folder": folder} | ({"report": page} if page else {})
     return "\n".join(f"{name:14} {text}" for name, text in whole.items())

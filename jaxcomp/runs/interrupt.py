@@ -13,15 +13,11 @@ __all__ = ["Interrupted", "catch_signals"]
 
 
 class Interrupted(Exception):
-    """The run was told to stop; it has saved its state and can go on.
-
-    Attributes:
-      signum: the signal; a shell expects 128 + signum as exit code.
-    """
+    """The run was told to stop; it has saved its state and can go on."""
 
     def __init__(self, signum: int, message: str) -> None:
         super().__init__(message)
-        self.signum = signum
+        self.signum = signum  # a shell expects 128 + signum as exit code
 
 
 @contextlib.contextmanager

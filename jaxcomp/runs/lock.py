@@ -24,7 +24,7 @@ LOCK = ".lock"
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder, or say who does.
+    """Lock a folder, or raise an error that names the process that has locked it.
 
     Args:
       folder: that exists.
@@ -33,11 +33,11 @@ def locked(folder: Path) -> Iterator[None]:
       RunError: another process holds it; names its host and pid.
 
     Example:
-        >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     with locked(Path(folder)):
-        ...         print((Path(folder) / LOCK).read_text().split()[2])
-        process
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     with locked(Path(folder)):
+      ...         print((Path(folder) / LOCK).read_text().split()[2])
+      process
     """
     path = folder / LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

@@ -1,4 +1,4 @@
-"""What the tables of runs hold: one definition for each figure."""
+"""The columns of the tables of runs, each defined once."""
 
 from collections.abc import Callable
 from typing import NamedTuple

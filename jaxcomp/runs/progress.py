@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live bar, and a line for each epoch."""
+"""The console output of a run: a live bar, and a line for each epoch."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ __all__ = ["Display", "display"]
 
 
 class Display(NamedTuple):
-    """Where a run reports to."""
+    """The functions by which a run writes to the console."""
 
     say: Callable[[str], None]  # a line that stays
     step: Callable[[int, str], None]  # steps done, short status

@@ -23,7 +23,7 @@ Append = Callable[[dict[str, Any]], None]
 
 
 class Schema(NamedTuple):
-    """What a table holds."""
+    """The columns of a table, and which of them are keys."""
 
     columns: tuple[str, ...]
     keys: tuple[str, ...]  # whole numbers that tell rows apart, the leading one first
@@ -42,8 +42,8 @@ def read_table(path: Path, schema: Schema) -> Table:
       RunError: a row of another length, a cell that is no number, or a missing key.
 
     Example:
-        >>> read_table(Path("nowhere.csv"), Schema(("step",), ("step",)))["step"].size
-        0
+      >>> read_table(Path("nowhere.csv"), Schema(("step",), ("step",)))["step"].size
+      0
     """
     _, rows = _read(path, schema)
     cells = [
@@ -80,18 +80,18 @@ def open_table(
       figures: further columns.
 
     Example:
-        >>> import tempfile
-        >>> schema = Schema(("step", "loss"), ("step",))
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     path = Path(folder) / "steps.csv"
-        ...     _ = path.write_text("step,old\n1,a\n2,b\n3,")
-        ...     append = open_table(path, schema, lambda row: row["step"] <= 1)
-        ...     append({"step": 2, "loss": 0.25})
-        ...     print(path.read_text())
-        step,loss,old
-        1,,a
-        2,0.25,
-        <BLANKLINE>
+      >>> import tempfile
+      >>> schema = Schema(("step", "loss"), ("step",))
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     path = Path(folder) / "steps.csv"
+      ...     _ = path.write_text("step,old\n1,a\n2,b\n3,")
+      ...     append = open_table(path, schema, lambda row: row["step"] <= 1)
+      ...     append({"step": 2, "loss": 0.25})
+      ...     print(path.read_text())
+      step,loss,old
+      1,,a
+      2,0.25,
+      <BLANKLINE>
     """
     header, rows = _read(path, schema)
     columns = list(dict.fromkeys([*schema.columns, *figures, *header]))

@@ -18,8 +18,8 @@ def bytes_text(count: float) -> str:
     """A number of bytes in decimal units with three digits.
 
     Example:
-        >>> bytes_text(4_287_654), bytes_text(999_960), bytes_text(12)
-        ('4.29 MB', '1 MB', '12 B')
+      >>> bytes_text(4_287_654), bytes_text(999_960), bytes_text(12)
+      ('4.29 MB', '1 MB', '12 B')
     """
     if not math.isfinite(count):
         return MISSING
@@ -34,10 +34,10 @@ def seconds_text(seconds: float) -> str:
     """A duration with its two leading units.
 
     Example:
-        >>> seconds_text(3725), seconds_text(192), seconds_text(8.26)
-        ('1 h 02 min', '3 min 12 s', '8.26 s')
-        >>> seconds_text(0.0042)
-        '4.2 ms'
+      >>> seconds_text(3725), seconds_text(192), seconds_text(8.26)
+      ('1 h 02 min', '3 min 12 s', '8.26 s')
+      >>> seconds_text(0.0042)
+      '4.2 ms'
     """
     if not math.isfinite(seconds):
         return MISSING
@@ -56,8 +56,8 @@ def percent_text(fraction: float) -> str:
     """A fraction as a percentage with two decimals.
 
     Example:
-        >>> percent_text(0.9125), percent_text(float("nan"))
-        ('91.25 %', '–')
+      >>> percent_text(0.9125), percent_text(float("nan"))
+      ('91.25 %', '–')
     """
     return f"{100 * fraction:.2f} %" if math.isfinite(fraction) else MISSING
 
@@ -66,8 +66,8 @@ def times_text(factor: float) -> str:
     """A factor with three digits.
 
     Example:
-        >>> times_text(49.93), times_text(1.0)
-        ('49.9×', '1×')
+      >>> times_text(49.93), times_text(1.0)
+      ('49.9×', '1×')
     """
     return f"{_three_digits(factor)}×" if math.isfinite(factor) else MISSING
 
@@ -76,10 +76,10 @@ def number_text(value: float) -> str:
     """A number with four digits, or all digits of a moderate whole part.
 
     Example:
-        >>> number_text(0.312653), number_text(50000.0), number_text(4003.2)
-        ('0.3127', '50,000', '4,003')
-        >>> number_text(2.5e30), number_text(float("inf"))
-        ('2.5e+30', 'inf')
+      >>> number_text(0.312653), number_text(50000.0), number_text(4003.2)
+      ('0.3127', '50,000', '4,003')
+      >>> number_text(2.5e30), number_text(float("inf"))
+      ('2.5e+30', 'inf')
     """
     if math.isnan(value):
         return MISSING

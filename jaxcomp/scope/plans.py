@@ -130,7 +130,8 @@ def _methods_of(
 ) -> list[tuple[str, Callable[[Leaf], bool], Compressor]]:
     """For each rule of `policy` its pattern, a test of leaves, and its method."""
     for rule in rules:
-        if len(rule) != 2 or not all(isinstance(part, str) for part in rule):
+        is_pair = isinstance(rule, tuple | list) and len(rule) == 2
+        if not is_pair or not all(isinstance(part, str) for part in rule):
             message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
             raise SpecError(message)
     return [(pattern, _predicate(pattern), make(spec)) for pattern, spec in rules]

@@ -1,7 +1,8 @@
 """Spec strings: the one short name of a method in configs, tables and plot legends.
 
-`grammar` reads them, `arguments` says what an argument may be, and `factories` calls
-what a spec names and writes the name of what was called.
+`grammar` reads them, `arguments` says what an argument may be, `factories` calls what
+a spec names and writes the name of what was called, and `kinds` finds a name that is
+looked for in the wrong registry.
 """
 
 from jaxcomp.specs.arguments import Clip, Count, Positive, Range, Shown, check
@@ -12,9 +13,11 @@ from jaxcomp.specs.grammar import (
     SpecError,
     calls,
     error_at,
+    nearest,
     parse,
     suggest,
 )
+from jaxcomp.specs.kinds import publish, unknown
 
 __all__ = [
     "Call",
@@ -31,6 +34,9 @@ __all__ = [
     "check",
     "error_at",
     "method",
+    "nearest",
     "parse",
+    "publish",
     "suggest",
+    "unknown",
 ]

@@ -1,13 +1,13 @@
-"""What an argument may be: its annotation says it once, for checks, messages and tests.
+"""Annotations say which values an argument takes, for checks, messages and tests.
 
 `bool`, `int`, `float`, `str`, `Literal[...]`, a class, `None`, and unions of these.
-`Annotated[float, Range(above=0, most=1)]` has borders too. A generic type such as
-`Sequence[str]` is not looked into: the factory does that.
+`Annotated[float, Range(above=0, most=1)]` has borders too, and `Sequence[...]` is a
+list whose elements fit. Other generic types are not looked into: the factory does that.
 """
 
 import math
 import numbers
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
@@ -17,7 +17,7 @@ __all__ = ["Clip", "Count", "Positive", "Range", "Shown", "check", "kinds_of"]
 
 
 class Range(NamedTuple):
-    """The numbers that are valid, between borders that are valid or not."""
+    """A range of valid numbers; each border may belong to it or not."""
 
     least: float | None = None
     most: float | None = None
@@ -39,8 +39,8 @@ class Range(NamedTuple):
         """What is valid, in words.
 
         Example:
-            >>> Range(above=0, most=1).phrase(float), Range(least=1).phrase(int)
-            ('a number in (0, 1]', 'a whole number of at least 1')
+          >>> Range(above=0, most=1).phrase(float), Range(least=1).phrase(int)
+          ('a number in (0, 1]', 'a whole number of at least 1')
         """
         noun = "a whole number" if kind is int else "a number"
         low = self.least if self.above is None else self.above
@@ -80,18 +80,16 @@ def check(annotation: Any, name: str, value: Any) -> None:
       SpecError: says the argument, what is valid and what was given.
 
     Example:
-        >>> check(Annotated[int, Range(1, 8)] | None, "bits", None)
-        >>> check(Annotated[int, Range(1, 8)], "bits", 0)
-        Traceback (most recent call last):
-        jaxcomp.specs.grammar.SpecError: bits is a whole number from 1 to 8, not 0
+      >>> check(Annotated[int, Range(1, 8)] | None, "bits", None)
+      >>> check(Annotated[int, Range(1, 8)], "bits", 0)
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: bits is a whole number from 1 to 8, not 0
     """
     kinds = kinds_of(annotation)
     if not any(_fits(kind, value) for kind in kinds):
-        plain = isinstance(value, numbers.Number | Call | Pipe)
-        shown = str(value) if plain else repr(value)
         names = [word for kind in kinds for word in _literals(kind)]
         hint = meant(value, names) if isinstance(value, str) else ""
-        message = f"{name} is {_phrase(kinds)}, not {shown}"
+        message = f"{name} is {_phrase(kinds)}, not {_shown(value)}"
         raise SpecError(f"{message}. {hint}".rstrip() if hint else message)
 
 
@@ -99,8 +97,8 @@ def kinds_of(annotation: Any) -> list[Any]:
     """The members of a union, of unions in it too.
 
     Example:
-        >>> kinds_of(Annotated[int, Range(1)] | None)[1]
-        <class 'NoneType'>
+      >>> kinds_of(Annotated[int, Range(1)] | None)[1]
+      <class 'NoneType'>
     """
     if get_origin(annotation) in (Union, UnionType):
         return [kind for part in get_args(annotation) for kind in kinds_of(part)]
@@ -114,12 +112,24 @@ def _range_of(kind: Any) -> Range | None:
     return next((note for note in notes if isinstance(note, Range)), None)
 
 
+def _shown(value: Any) -> str:
+    """A value as somebody would write it."""
+    if isinstance(value, tuple) and not isinstance(value, Call | Pipe):
+        return f"[{', '.join(map(_shown, value))}]"
+    plain = isinstance(value, numbers.Number | Call | Pipe)
+    return str(value) if plain else repr(value)
+
+
 def _fits(kind: Any, value: Any) -> bool:
     borders = _range_of(kind)
     if borders is not None:
         return _fits(get_args(kind)[0], value) and borders.holds(value)
     if get_origin(kind) is Literal:
         return any(type(value) is type(v) and value == v for v in get_args(kind))
+    if get_origin(kind) is Sequence:
+        of = kinds_of(get_args(kind)[0])
+        is_list = isinstance(value, tuple | list) and not isinstance(value, Call | Pipe)
+        return is_list and all(any(_fits(k, part) for k in of) for part in value)
     if kind is int:
         return type(value) is int  # True is none
     if kind is float:
@@ -145,6 +155,9 @@ def _literals(kind: Any) -> list[str]:
 def _words(kind: Any) -> Iterable[str]:
     if get_origin(kind) is Literal:
         return [repr(value) for value in get_args(kind)]
+    if get_origin(kind) is Sequence:
+        parts = " or ".join(w for k in kinds_of(get_args(kind)[0]) for w in _words(k))
+        return [f"a list, of which each part is {parts}"]
     borders, base = _range_of(kind), kind
     if borders is not None:
         base = get_args(kind)[0]

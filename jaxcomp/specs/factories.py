@@ -1,4 +1,4 @@
-"""From specs to what they name, and back: a factory's arguments are its name."""
+"""Calls of the factories that specs name, and the names that factories get."""
 
 import functools
 import inspect
@@ -17,6 +17,7 @@ from typing import (
 from jaxcomp.errors import UserError
 from jaxcomp.specs.arguments import Shown, check, kinds_of
 from jaxcomp.specs.grammar import Call, Pipe, SpecError, error_at, parse, show, suggest
+from jaxcomp.specs.kinds import unknown
 
 __all__ = ["argument", "build", "method"]
 
@@ -39,14 +40,14 @@ def method(
         that a memory wraps.
 
     Example:
-        >>> @method("keep")
-        ... def top_k(name: str, keep: float = 0.01, index: str = "auto"):
-        ...     return name
-        >>> top_k(1), top_k(0.5, index="plain")
-        ('top_k(keep=1)', "top_k(keep=0.5, index='plain')")
-        >>> top_k(keep="all")
-        Traceback (most recent call last):
-        jaxcomp.specs.grammar.SpecError: keep is a number, not 'all'
+      >>> @method("keep")
+      ... def top_k(name: str, keep: float = 0.01, index: str = "auto"):
+      ...     return name
+      >>> top_k(1), top_k(0.5, index="plain")
+      ('top_k(keep=1)', "top_k(keep=0.5, index='plain')")
+      >>> top_k(keep="all")
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: keep is a number, not 'all'
     """
 
     def decorate(factory: Callable[Concatenate[str, P], R]) -> Callable[P, R]:
@@ -75,6 +76,7 @@ def method(
             return factory(name, *args, **kwargs)
 
         named.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        named.shown = shown  # pyright: ignore[reportAttributeAccessIssue]
         return named
 
     return decorate
@@ -103,16 +105,15 @@ def build(
       SpecError: unknown name, argument or value; the message lists the valid ones.
 
     Example:
-        >>> build("scale(by=3)", {"scale": lambda x, by=2: x * by}, "function", 5)
-        15
+      >>> build("scale(by=3)", {"scale": lambda x, by=2: x * by}, "function", 5)
+      15
     """
     call = parse(spec) if isinstance(spec, str) else spec
     if isinstance(call, Pipe):
         message = f"'|' composes compressors; a {kind} cannot be composed"
         raise error_at(call.left, message)
     if call.name not in registry:
-        hint = suggest(call.name, registry)
-        raise error_at(call, f"unknown {kind} {call.name!r}. {hint}")
+        raise error_at(call, unknown(kind, call.name, registry))
     factory = registry[call.name]
     parameters = list(inspect.signature(factory).parameters.values())[len(given) :]
     _check_names(parameters, call, kind)
@@ -140,11 +141,11 @@ def argument(call: Call, factory: Callable[..., Any], name: str, given: int = 0)
       KeyError: the factory has no such argument.
 
     Example:
-        >>> def top_k(keep=0.01, index="auto"): ...
-        >>> argument(parse("top_k(0.5)"), top_k, "keep")
-        0.5
-        >>> argument(parse("top_k"), top_k, "keep")
-        0.01
+      >>> def top_k(keep=0.01, index="auto"): ...
+      >>> argument(parse("top_k(0.5)"), top_k, "keep")
+      0.5
+      >>> argument(parse("top_k"), top_k, "keep")
+      0.01
     """
     parameters = inspect.signature(factory).parameters
     default = parameters[name].default

@@ -11,6 +11,7 @@ would be right.
 import ast
 import difflib
 import numbers
+import re
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,7 @@ __all__ = [
     "calls",
     "error_at",
     "meant",
+    "nearest",
     "parse",
     "show",
     "suggest",
@@ -64,14 +66,20 @@ def parse(text: str) -> Call | Pipe:
     """Parse a spec string.
 
     Example:
-        >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
-        'top_k(keep=0.01) | qsgd(levels=7)'
+      >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
+      'top_k(keep=0.01) | qsgd(levels=7)'
     """
     if not isinstance(text, str):
         raise SpecError(f"a spec is a string such as 'top_k(keep=0.01)', not {text!r}")
     try:
         node = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
+        percent = re.search(r"(\d+\.?\d*)\s*%", text)
+        if percent:
+            message = f"{percent[0]!r} is no number: write {float(percent[1]) / 100:g}"
+            raise _error(
+                text.strip(), text.strip().index(percent[0]), message
+            ) from None
         place = max((error.offset or 1) - 1, 0)
         raise _error(text.strip(), place, f"not a spec: {error.msg}") from None
     return _spec(node, text.strip())
@@ -81,8 +89,8 @@ def calls(spec: "str | Call | Pipe") -> list[Call]:
     """The parts of a composition, from left to right.
 
     Example:
-        >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
-        ['top_k', 'qsgd']
+      >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
+      ['top_k', 'qsgd']
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     return [spec] if isinstance(spec, Call) else [spec.left, *calls(spec.right)]
@@ -97,8 +105,8 @@ def suggest(name: str, valid: Iterable[str]) -> str:
     """A sentence with the close match, if any, and all valid names.
 
     Example:
-        >>> suggest("topk", ["top_k", "sign"])
-        "Did you mean 'top_k'? Valid: sign, top_k"
+      >>> suggest("topk", ["top_k", "sign"])
+      "Did you mean 'top_k'? Valid: sign, top_k"
     """
     names = sorted(valid)
     return f"{meant(name, names)}Valid: {', '.join(names) or '(none)'}"
@@ -106,10 +114,30 @@ def suggest(name: str, valid: Iterable[str]) -> str:
 
 def meant(name: str, valid: Iterable[str]) -> str:
     """The question after the close match, with a space behind it, or nothing."""
-    close = difflib.get_close_matches(str(name), list(valid), n=3, cutoff=0.5)
+    close = nearest(name, valid)
+    return f"Did you mean {close!r}? " if close else ""
+
+
+def nearest(name: str, valid: Iterable[str], least: float = 0.5) -> str | None:
+    """The name that is meant: that of these initials, or the most alike.
+
+    Args:
+      name: as somebody wrote it.
+      valid: the names that there are.
+      least: how alike they have to be, between 0 and 1.
+
+    Example:
+      >>> nearest("ef", ["ef21", "error_feedback"]), nearest("x", ["sign"])
+      ('error_feedback', None)
+    """
+    names = list(valid)
+    initials = {"".join(p[:1] for p in n.split("_")): n for n in names if "_" in n}
+    if name in initials:
+        return initials[name]
+    close = difflib.get_close_matches(str(name), names, n=3, cutoff=least)
     # Letters in another order are the likeliest slip: qsdg is qsgd rather than qsvd.
     close.sort(key=lambda other: sorted(other) != sorted(str(name)))
-    return f"Did you mean {close[0]!r}? " if close else ""
+    return close[0] if close else None
 
 
 def _spec(node: ast.expr, text: str) -> Call | Pipe:

@@ -1,18 +1,18 @@
-"""Tasks by name: what a batch is, what is learned from it and how it is judged."""
+"""Tasks by name: their data, model, loss and evaluation."""
 
 from collections.abc import Callable
 from typing import Any
 
 from jaxcomp.imported import check_kind, importable
-from jaxcomp.specs import build
+from jaxcomp.specs import build, publish
 from jaxcomp.tasks.classification import classification
-from jaxcomp.tasks.task import Batch, Deal, Learnt, Sums, Task, Variables
+from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = [
     "REGISTRY",
     "Batch",
-    "Deal",
     "Learnt",
+    "Shares",
     "Sums",
     "Task",
     "Variables",
@@ -21,6 +21,7 @@ __all__ = [
 
 # (config, workers, **arguments) -> Task
 REGISTRY: dict[str, Callable[..., Task]] = {"classification": classification}
+publish(task=REGISTRY)
 
 
 def make(spec: str, config: Any, workers: Any) -> Task:
@@ -32,14 +33,14 @@ def make(spec: str, config: Any, workers: Any) -> Task:
       workers: of the run: their number is `workers.size`, their axis `workers.axis`.
 
     Example:
-        >>> from ml_collections import ConfigDict
-        >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
-        >>> config.update(partition="dealt", batch_norm="local", pad=0, flip=False)
-        >>> config.update(batch_size=8, seed=0)
-        >>> from jaxcomp import parallel
-        >>> task = make("classification", config, parallel.setup(2, "vmap"))
-        >>> task.model, task.deal(0).shape
-        ('tiny', (179, 2, 4))
+      >>> from ml_collections import ConfigDict
+      >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
+      >>> config.update(partition="dealt", batch_norm="local", pad=0, flip=False)
+      >>> config.update(batch_size=8, seed=0)
+      >>> from jaxcomp import parallel
+      >>> task = make("classification", config, parallel.setup(2, "vmap"))
+      >>> task.model, task.shares(0).shape
+      ('tiny', (179, 2, 4))
     """
     call, known = importable(spec, REGISTRY, "task")
     return check_kind(build(call, known, "task", config, workers), Task, spec, "task")

@@ -2,8 +2,8 @@
 
 import functools
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
 
 import flax.linen as nn
 import jax
@@ -13,28 +13,44 @@ import optax
 
 from jaxcomp import data, models
 from jaxcomp.base import Array, Tree
+from jaxcomp.errors import UserError
 from jaxcomp.imported import check_kind, importable
-from jaxcomp.specs import SpecError, build
-from jaxcomp.tasks.deals import deal_of, named_call
-from jaxcomp.tasks.task import Batch, Deal, Learnt, Sums, Task, Variables
+from jaxcomp.runs.checks import check_values
+from jaxcomp.specs import Range, SpecError, build, publish
+from jaxcomp.tasks.shares import named_call, shares_of
+from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = ["classification", "classifier"]
 
+_FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
+_KINDS = {
+    "batch_norm": Literal["local", "sync"],
+    "data_dir": str,
+    "flip": bool,
+    "pad": Annotated[int, Range(least=0)],
+}
+publish(dataset=data.REGISTRY, model=models.REGISTRY)
+
 
 def classification(config: Any, workers: Any) -> Task:
-    """Images of a config's data set, sorted into classes by its model.
+    """The task of classifying the images of a config's data set with its model.
 
     Args:
       config: its dataset, model, partition, pad, flip and batch_norm.
       workers: of the run.
     """
+    check_values(config, _KINDS, _FILLED)
     dataset = _dataset(config)
+    side = min(dataset.train_images.shape[1:3])
+    if config.pad >= side:
+        message = f"pad is below the {side} pixels of a side of an image, not"
+        raise UserError(f"{message} {config.pad}")
     colours = {"mean": dataset.mean, "std": dataset.std}
     return classifier(
         _model(config, dataset.num_classes, workers.axis),
         train=(dataset.train_images, dataset.train_labels),
         test=(dataset.test_images, dataset.test_labels),
-        deal=deal_of(config, dataset.train_labels, workers.size),
+        shares=shares_of(config, dataset.train_labels, workers.size),
         augment=functools.partial(
             data.augment, **colours, pad=config.pad, flip=config.flip
         ),
@@ -50,7 +66,7 @@ def classifier(
     model: Any,
     train: tuple[np.ndarray, np.ndarray],
     test: tuple[np.ndarray, np.ndarray],
-    deal: Deal,
+    shares: Shares,
     *,
     augment: Callable[[Array, Array], Array],
     normalize: Callable[[Array], Array],
@@ -61,7 +77,7 @@ def classifier(
       model: flax module, called as model(images, train).
       train: images as they are stored, and labels.
       test: likewise.
-      deal: who sees which of `train`.
+      shares: which of `train` each worker sees, by epoch.
       augment: (stored images, key) -> float32 images.
       normalize: stored images -> float32 images.
     """
@@ -106,7 +122,7 @@ def classifier(
         data="images",
         train=train,
         test=test,
-        deal=deal,
+        shares=shares,
         init=init,
         loss=loss,
         score=score,
@@ -118,34 +134,28 @@ def _hits(logits: Array, labels: Array) -> Array:
 
 
 def _dataset(config: Any) -> data.Dataset:
-    spec, known = importable(config.dataset, data.REGISTRY, "dataset")
-    call = named_call(spec, "dataset")
-    folder = config.data_dir or None
-    if known is data.REGISTRY:
-        return data.load(call.name, data_dir=folder, **call.kwargs)
-    usual = _taken(known[call.name], data_dir=folder)
-    made = build(call._replace(kwargs={**usual, **call.kwargs}), known, "dataset")
+    usual = {"data_dir": config.data_dir or None}
+    made = _named(config.dataset, data.REGISTRY, "dataset", usual)
     return check_kind(made, data.Dataset, config.dataset, "dataset")
 
 
 def _model(config: Any, classes: int, axis: str) -> nn.Module:
-    spec, known = importable(config.model, models.REGISTRY, "model")
-    call = named_call(spec, "model")
     sync = axis if config.batch_norm == "sync" else None
-    if known is models.REGISTRY:
-        return models.make(call.name, classes, bn_axis=sync, **call.kwargs)
-    usual = _taken(known[call.name], num_classes=classes, bn_axis=sync)
-    if sync and "bn_axis" not in usual:
-        message = (
-            "batch_norm 'sync' needs a model with an argument bn_axis, which "
-            f"{config.model!r} has not: set batch_norm to 'local'"
-        )
-        raise SpecError(message)
-    made = build(call._replace(kwargs={**usual, **call.kwargs}), known, "model")
+    usual = {"num_classes": classes, "bn_axis": sync}
+    made = _named(config.model, models.REGISTRY, "model", usual)
     return check_kind(made, nn.Module, config.model, "model")
 
 
-def _taken(factory: Callable[..., Any], **usual: Any) -> dict[str, Any]:
-    """Of the arguments that are usual, those that a factory has."""
-    names = inspect.signature(factory).parameters
-    return {name: value for name, value in usual.items() if name in names}
+def _named(spec: str, registry: Mapping[str, Any], kind: str, usual: Any) -> Any:
+    """Build what a spec names, with those of the usual arguments that it takes."""
+    spec, known = importable(spec, registry, kind)
+    call = named_call(spec, kind)
+    names = inspect.signature(known[call.name]).parameters if call.name in known else ()
+    if usual.get("bn_axis") and "bn_axis" not in names:
+        message = (
+            "batch_norm 'sync' needs a model with an argument bn_axis, which "
+            f"{spec!r} has not: set batch_norm to 'local'"
+        )
+        raise SpecError(message)
+    taken = {name: value for name, value in usual.items() if name in names}
+    return build(call._replace(kwargs={**taken, **call.kwargs}), known, kind)

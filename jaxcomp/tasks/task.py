@@ -1,4 +1,4 @@
-"""What is learned: all that the trainer asks of data and model."""
+"""The interface between the trainer and a task: its data, model and loss."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -7,16 +7,16 @@ import numpy as np
 
 from jaxcomp.base import Array, Tree
 
-__all__ = ["Batch", "Deal", "Learnt", "Sums", "Task", "Variables"]
+__all__ = ["Batch", "Learnt", "Shares", "Sums", "Task", "Variables"]
 
 # Arrays whose first axis counts the examples.
 Batch: TypeAlias = tuple[Any, ...]
 # epoch -> indices [steps, workers, examples of a step]; depends on the epoch alone
-Deal: TypeAlias = Callable[[int], np.ndarray]
+Shares: TypeAlias = Callable[[int], np.ndarray]
 
 
 class Variables(NamedTuple):
-    """What a model consists of."""
+    """The variables of a model: parameters and statistics."""
 
     params: Tree
     # Running statistics, such as those of BatchNorm; {} for none. Workers go on with
@@ -25,7 +25,7 @@ class Variables(NamedTuple):
 
 
 class Learnt(NamedTuple):
-    """What a batch gives beside its loss."""
+    """The results of a batch beside its loss."""
 
     stats: Tree
     carry: Tree
@@ -59,7 +59,7 @@ class Task(NamedTuple):
     # In order, `config.batch_size` at a time: the carry of an example goes to the one
     # that comes so many later.
     test: tuple[np.ndarray, ...]
-    deal: Deal  # who sees which examples of `train`, and when
+    shares: Shares  # which examples of `train` each worker sees, by epoch
     init: Callable[[Array], Variables]  # (key), the same on every worker
     # (params, stats, carry, batch, key) -> (mean loss, what else); augments too
     loss: Callable[[Tree, Tree, Tree, Batch, Array], tuple[Array, Learnt]]

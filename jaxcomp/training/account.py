@@ -1,4 +1,4 @@
-"""What becomes of the figures of steps: sums, rows of steps.csv, a line to watch."""
+"""The figures of steps are added up, written to steps.csv and shown on the console."""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxcomp import parallel
 from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, STEPS
 from jaxcomp.runs.table import Append, open_table
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
 from jaxcomp.training.growth import growth_line
 from jaxcomp.training.meters import Timing, check_applied, step_figures
@@ -20,7 +20,7 @@ __all__ = ["Tables", "Taken", "account", "open_tables", "status"]
 
 
 class Taken(NamedTuple):
-    """A step that the devices were given."""
+    """A step that was handed to the devices, with its results there."""
 
     number: int  # from 0
     metrics: StepMetrics  # on the devices
@@ -28,7 +28,7 @@ class Taken(NamedTuple):
 
 
 class Tables(NamedTuple):
-    """Of one run; on processes that only compute they take rows and write none."""
+    """The two tables of a run; all processes but the first drop the rows."""
 
     epochs: Append
     steps: Append
@@ -61,7 +61,7 @@ def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
 def account(
     taken: list[Taken],
     position: Position,
-    pieces: Pieces,
+    setup: Setup,
     config: Any,
     tables: Tables,
     frame: Frame,
@@ -71,7 +71,7 @@ def account(
     for number, on_device, timing in taken:
         metrics = parallel.to_host(on_device)
         if config.nonfinite == "stop":
-            check_applied(number, metrics, pieces.leaf_names)
+            check_applied(number, metrics, setup.leaf_names)
         figures = step_figures(metrics)
         totals = totals.add(figures)
         grew = growth.grows
@@ -82,16 +82,16 @@ def account(
             frame.show.say(growth_line(number + 1, growth))
         if np.any(metrics.applied):  # the time of a skipped step taught nothing
             seconds += timing.total
-        if is_due(number + 1, max(1, config.log_every)):
+        if is_due(number + 1, config.log_every):
             tables.steps(
                 {
                     "step": number + 1,
-                    "epoch": number // pieces.horizon.steps_per_epoch + 1,
-                    "learning_rate": float(pieces.rate(number)),
+                    "epoch": number // setup.horizon.steps_per_epoch + 1,
+                    "learning_rate": float(setup.rate(number)),
                     "data_seconds": timing.data,
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,
-                    "images_per_second": pieces.horizon.batch_size / timing.total,
+                    "images_per_second": setup.horizon.batch_size / timing.total,
                     **figures,
                 }
             )
@@ -99,7 +99,7 @@ def account(
 
 
 def status(position: Position, epoch: int, epochs: int, speed: float) -> str:
-    """What the live bar says beside its steps."""
+    """The text beside the live progress bar."""
     figures = position.totals.figures()
     loss, accuracy = figures["train_loss"], figures["train_accuracy"]
     if loss is None or accuracy is None:

@@ -1,4 +1,4 @@
-"""From a config to the pieces of a run. Every name in the config is looked up here."""
+"""From a config to the setup of a run. Every name in the config is looked up here."""
 
 import functools
 from collections.abc import Callable
@@ -10,21 +10,22 @@ from jaxcomp import parallel, tasks
 from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
-from jaxcomp.runs.checks import check_sizes, whole_batches
-from jaxcomp.specs import suggest
+from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.due import Due, timetable
+from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import make_graph, make_method
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from jaxcomp.trees import name_of
 
-__all__ = ["Pieces", "build", "parameter_count"]
+__all__ = ["Setup", "build", "gather_workers", "parameter_count"]
 
 
-class Pieces(NamedTuple):
-    """Everything a run is made of."""
+class Setup(NamedTuple):
+    """Everything that a run needs, as `build` made it from a config."""
 
     task: tasks.Task
     workers: parallel.Workers
@@ -33,32 +34,50 @@ class Pieces(NamedTuple):
     rate: schedules.Schedule
     horizon: Horizon
     total_steps: int
+    due_at: Callable[[int], Due]  # after so many steps
     fresh: Callable[[], TrainState]  # of one worker
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
 
 
-def build(config: Any) -> Pieces:
-    """Look up and check everything that a config names, before any work is done."""
-    _check_choice("batch_norm", config.batch_norm, ("local", "sync"))
-    _check_choice("nonfinite", config.nonfinite, ("stop", "skip"))
+def gather_workers(config: Any) -> parallel.Workers:
+    """Check a config's values, then set up its devices and join other processes.
+
+    Nothing is started if a value is wrong.
+    """
+    check_values(config, KINDS, FILLED)
+    check_fit(config.workers, config.batch_size, config.accumulate)
+    return parallel.setup(config.workers, config.mapper)
+
+
+def build(config: Any, workers: parallel.Workers) -> Setup:
+    """Look up and check everything that a config names, before any work is done.
+
+    Args:
+      config: ConfigDict with the keys of configs/default.py.
+      workers: from `gather_workers`.
+    """
     batch = config.batch_size
-    check_sizes(config.workers, batch, config.seed, config.accumulate)
-    workers = parallel.setup(config.workers, config.mapper)
     task = tasks.make(config.get("task", "classification"), config, workers)
     count = len(task.train[0])
     horizon = Horizon(whole_batches(count, batch), batch)
     share = batch // workers.size
-    _check_deal(task.deal(0).shape, (horizon.steps_per_epoch, workers.size, share))
-    total = steps_of(config.train_for, horizon)
+    _check_shares(task.shares(0).shape, (horizon.steps_per_epoch, workers.size, share))
+    total = steps_at(config, "train_for", horizon)
+    warmup = steps_at(config, "warmup", horizon)
+    if warmup > total:
+        raise UserError(
+            f"a warmup of {config.warmup!r} is longer than the run of "
+            f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
+        )
     graph = make_graph(config)
     rate = schedules.learning_rate(
         config.learning_rate,
         config.schedule,
         horizon=horizon,
         total=total,
-        warmup=steps_of(config.warmup, horizon),
+        warmup=warmup,
         scaling=config.lr_scaling,
         workers=workers.size,
         degree=graph.degree if graph else None,
@@ -94,7 +113,7 @@ def build(config: Any) -> Pieces:
     )
     params = jax.eval_shape(fresh).params
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
-    return Pieces(
+    return Setup(
         task=task,
         workers=workers,
         stages=stages,
@@ -102,6 +121,7 @@ def build(config: Any) -> Pieces:
         rate=rate,
         horizon=horizon,
         total_steps=total,
+        due_at=timetable(config, horizon, total),
         fresh=fresh,
         step=lambda stage: make_train_step(
             task,
@@ -116,20 +136,15 @@ def build(config: Any) -> Pieces:
 
 
 def parameter_count(tree: Tree) -> int:
-    """Number of elements of all arrays of a tree."""
+    """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-def _check_deal(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
+def _check_shares(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
     if found != wanted or not all(wanted):
         message = (
-            f"the task deals {list(found)} [steps, workers, examples of a step] in an "
-            f"epoch, and its data, batch_size and workers make that {list(wanted)}, of "
-            "which none may be 0"
+            f"the task's shares are {list(found)} [steps, workers, examples of a step] "
+            "in an epoch, and its data, batch_size and workers make that "
+            f"{list(wanted)}, of which none may be 0"
         )
         raise UserError(message)
-
-
-def _check_choice(key: str, value: str, valid: tuple[str, ...]) -> None:
-    if value not in valid:
-        raise UserError(f"unknown {key} {value!r}. {suggest(value, valid)}")

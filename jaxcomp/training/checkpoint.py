@@ -23,7 +23,7 @@ __all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
 
 
 class Restored(NamedTuple):
-    """What `restore` returns."""
+    """A state that `restore` has read, and where the run stood."""
 
     state: Tree
     position: dict[str, Any]
@@ -81,11 +81,11 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
 
 
 def _renamed(name: str) -> str | None:
-    """What the state of a run in the first format is called today.
+    """The current name of a leaf that the first checkpoint format named otherwise.
 
     Example:
-        >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
-        ('stats.value.mean', None)
+      >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
+      ('stats.value.mean', None)
     """
     if name == "clock.step":
         return None  # the same as that of the link where workers talk
@@ -105,7 +105,7 @@ def _candidates(folder: Path, which: str) -> list[Path]:
 
 
 def _check_none_was_whole(folder: Path, which: str) -> None:
-    """Refuse to begin again where damage, and no kill in the first save, is why."""
+    """Refuse to start over if finished checkpoints are there, but all are damaged."""
     found = _candidates(folder, which)
     if len(found) > 1 or any(map(_is_finished, found)):
         names = ", ".join(path.name for path in found)

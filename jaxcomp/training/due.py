@@ -1,15 +1,15 @@
-"""When things are due: at which steps a run looks, evaluates and saves."""
+"""At which steps a run reads its figures, evaluates and saves."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.training.schedules import Horizon, epochs_of, steps_at
 
 __all__ = ["Due", "is_due", "timetable"]
 
 
 class Due(NamedTuple):
-    """What is due after a step."""
+    """What a run has to do after a step."""
 
     epoch: int  # from 1
     ends_epoch: bool  # or the run
@@ -21,7 +21,7 @@ class Due(NamedTuple):
 
 
 def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]:
-    """A function from the number of steps done to what is due then.
+    """Make a function from the number of finished steps to what is due then.
 
     Args:
       config: of the run.
@@ -29,12 +29,10 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
       total: steps of the run.
     """
     epochs = horizon.steps_per_epoch
-    evaluate = max(1, round(steps_of(config.eval_every, horizon) / epochs))
-    own = round(steps_of(config.eval_workers_every, horizon) / epochs)
-    own = max(1, own) if config.eval_workers_every else 0
-    checkpoint = steps_of(config.checkpoint_every, horizon)
-    keep = steps_of(config.keep_every, horizon)
-    log = max(1, config.log_every)
+    evaluate = epochs_of(config, "eval_every", horizon)
+    own = epochs_of(config, "eval_workers_every", horizon)
+    checkpoint = steps_at(config, "checkpoint_every", horizon)
+    keep = steps_at(config, "keep_every", horizon)
 
     def due_at(done: int) -> Due:
         epoch, last = -(-done // epochs), done == total
@@ -44,7 +42,7 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
         return Due(
             epoch=epoch,
             ends_epoch=ends_epoch,
-            looks=ends_epoch or saves or is_due(done, log),
+            looks=ends_epoch or saves or is_due(done, config.log_every),
             saves=saves,
             keeps=keeps,
             evaluates=ends_epoch and (last or is_due(epoch, evaluate)),
@@ -55,10 +53,10 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
 
 
 def is_due(done: int, interval: int) -> bool:
-    """Whether an interval ends here; one of 0 never does.
+    """Whether an interval ends here; an interval of 0 never ends.
 
     Example:
-        >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)
-        (True, False, False)
+      >>> is_due(20, 10), is_due(25, 10), is_due(25, 0)
+      (True, False, False)
     """
     return interval > 0 and done % interval == 0

@@ -1,6 +1,6 @@
 """Test loss and accuracy of a state, each example counted once."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +9,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.tasks import Batch, Sums, Task, Variables
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.state import TrainState, own
 from jaxcomp.training.step import Average, make_average
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class Scores(NamedTuple):
-    """Of one model on the test set."""
+    """Loss and accuracy of one model on the test set."""
 
     loss: float
     accuracy: float
@@ -39,22 +39,22 @@ class OwnScores(NamedTuple):
 
 
 class View(NamedTuple):
-    """What `make_viewer` makes of a state at the end of an epoch."""
+    """The state at the end of an epoch: to train on with, and to evaluate."""
 
     kept: TrainState  # with which training goes on
     shown: TrainState  # which is evaluated: the mean of what workers have of their own
     distance: float | None  # of the workers' models from their mean; None for one model
 
 
-def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], View]:
-    """A function that averages what workers have of their own.
+def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]:
+    """Make a function that averages statistics and models over the workers.
 
     Local statistics of one common model are averaged for good. Models of the
     workers' own stay as they are; their mean, with the mean of the statistics, is
     shown.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
@@ -62,8 +62,8 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
         return lambda state: View(state, state, None)
     axes = parallel.axes(state)
     mapped = parallel.map_step(
-        make_average(pieces.workers.axis),
-        pieces.workers,
+        make_average(setup.workers.axis),
+        setup.workers,
         in_axes=(axes,),
         out_axes=(axes.params, axes.stats, None),
     )
@@ -80,53 +80,41 @@ def make_viewer(pieces: Pieces, state: TrainState) -> Callable[[TrainState], Vie
 
 
 def make_evaluator(
-    pieces: Pieces, state: TrainState, batch_size: int
+    setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], Scores]:
-    """A function from a state to its scores; each worker looks at a part of the set.
+    """Make a function from a state to its scores; the workers share the test set.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: spread over the workers; only its shapes are used.
       batch_size: over all workers.
     """
-    workers = pieces.workers
-    share = batch_size // workers.size
-    count = _counter(pieces, state, share, batch_axis=0)
+    count = _counter(setup, state, batch_size, shared=False)
 
     def evaluate(state: TrainState) -> Scores:
-        feed = eval_feed(
-            pieces.task,
-            batch_size=batch_size,
-            workers=workers.size,
-            local=workers.local,
-        )
-        totals = count(state, feed).sum(axis=0)
-        loss, correct, examples = parallel.sum_over_processes(totals).tolist()
+        totals = parallel.sum_over_processes(count(state).sum(axis=0))
+        loss, correct, examples = totals.tolist()
         return Scores(loss / examples, correct / examples)
 
     return evaluate
 
 
 def make_own_evaluator(
-    pieces: Pieces, state: TrainState, batch_size: int
+    setup: Setup, state: TrainState, batch_size: int
 ) -> Callable[[TrainState], OwnScores]:
-    """Each worker's own model on the whole test set: as many times the work.
+    """Make a function that evaluates each worker's model on the whole test set.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: with models of the workers' own; only its shapes are used.
       batch_size: of each worker.
     """
-    workers = pieces.workers
-    count = _counter(pieces, state, batch_size, batch_axis=None)
+    workers = setup.workers
+    count = _counter(setup, state, batch_size, shared=True)
 
     def evaluate(state: TrainState) -> OwnScores:
-        feed = eval_feed(
-            pieces.task, batch_size=batch_size, workers=1, local=slice(0, 1)
-        )
         totals = np.zeros((workers.size, 3))
-        whole = (jax.tree.map(lambda x: x[0], batch) for batch in feed)
-        totals[workers.local] = count(state, whole)
+        totals[workers.local] = count(state)
         _, correct, examples = parallel.sum_over_processes(totals).T
         accuracy = correct / examples
         return OwnScores(float(accuracy.mean()), float(accuracy.min()))
@@ -135,18 +123,20 @@ def make_own_evaluator(
 
 
 def _counter(
-    pieces: Pieces, state: TrainState, examples: int, batch_axis: int | None
-) -> Callable[[TrainState, Iterable[Any]], np.ndarray]:
-    """Sums over batches for each worker of this process, [workers, 3].
+    setup: Setup, state: TrainState, batch_size: int, *, shared: bool
+) -> Callable[[TrainState], np.ndarray]:
+    """Make a function that sums up the test set for each local worker, [workers, 3].
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       state: only its shapes are used.
-      examples: of a batch, as each worker sees it.
-      batch_axis: 0 where each worker has its part of a batch, None where all see it.
+      batch_size: of one worker where batches are shared, else of all.
+      shared: whether each worker sees the whole set, and not a part of it.
     """
-    workers, task = pieces.workers, pieces.task
-    fresh = parallel.spread(PerWorker(task.carry(examples)), workers)
+    workers, task = setup.workers, setup.task
+    parts, local = (1, slice(0, 1)) if shared else (workers.size, workers.local)
+    batch_axis = None if shared else 0
+    fresh = parallel.spread(PerWorker(task.carry(batch_size // parts)), workers)
     carried = parallel.axes(fresh)
     mapped = parallel.map_step(
         _make_eval_step(task),
@@ -156,11 +146,13 @@ def _counter(
     )
     compiled: list[Any] = []
 
-    def count(state: TrainState, batches: Iterable[Any]) -> np.ndarray:
-        local = workers.local.stop - workers.local.start
-        totals = np.zeros((local, 3))
+    def count(state: TrainState) -> np.ndarray:
+        totals = np.zeros((workers.local.stop - workers.local.start, 3))
         carry = fresh
-        for batch in batches:
+        feed = eval_feed(task, batch_size=batch_size, workers=parts, local=local)
+        for batch in feed:
+            if shared:
+                batch = jax.tree.map(lambda x: x[0], batch)
             placed = parallel.place(batch, workers, batch_axis)
             if not compiled:
                 compiled.append(mapped.lower(state, carry, *placed).compile())

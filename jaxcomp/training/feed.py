@@ -20,9 +20,9 @@ def train_feed(task: Task, *, local: slice, start: int) -> Iterator[Batch]:
       local: the workers of this process.
       start: number of the first step.
     """
-    epoch, first = divmod(start, len(task.deal(0)))
+    epoch, first = divmod(start, len(task.shares(0)))
     while True:
-        for chosen in task.deal(epoch)[first:, local]:
+        for chosen in task.shares(epoch)[first:, local]:
             yield tuple(array[chosen] for array in task.train)
         epoch, first = epoch + 1, 0
 

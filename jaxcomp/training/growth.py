@@ -1,4 +1,4 @@
-"""Whether what a memory keeps grows without end, seen while a run goes on."""
+"""Detect, while a run goes on, that the residual of a memory grows without end."""
 
 import math
 from typing import NamedTuple
@@ -24,7 +24,7 @@ class Growth(NamedTuple):
     grows: bool = False
 
     def after(self, step: int, gradient: float, residual: float) -> "Growth":
-        """With one more step.
+        """Return this with one more step.
 
         Args:
           step: its number, from 1.
@@ -32,11 +32,11 @@ class Growth(NamedTuple):
           residual: norm of what is kept.
 
         Example:
-            >>> growth = Growth()
-            >>> for step in range(1, 33):
-            ...     growth = growth.after(step, gradient=1.0, residual=1.5**step)
-            >>> growth.grows
-            True
+          >>> growth = Growth()
+          >>> for step in range(1, 33):
+          ...     growth = growth.after(step, gradient=1.0, residual=1.5**step)
+          >>> growth.grows
+          True
         """
         known = self._replace(
             gradient=max(self.gradient, gradient if math.isfinite(gradient) else 0.0),
@@ -55,7 +55,7 @@ class Growth(NamedTuple):
 
 
 def growth_line(step: int, growth: Growth) -> str:
-    """What the console says when it is seen first."""
+    """The warning on the console when the growth is first seen."""
     return (
         f"WARNING at step {step}: what is kept and not sent grows without end. It is "
         f"{growth.last / growth.gradient:.3g} times the largest gradient so far, and "

@@ -16,9 +16,10 @@ from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.account import Tables, Taken, account, open_tables, status
-from jaxcomp.training.build import Pieces, build, parameter_count
+from jaxcomp.training.build import Setup, build, gather_workers, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.training.due import Due, timetable
+from jaxcomp.training.due import Due
+from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
 from jaxcomp.training.evaluation import (
     OwnScores,
     Scores,
@@ -29,7 +30,6 @@ from jaxcomp.training.evaluation import (
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.meters import Timing, Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
-from jaxcomp.training.rows import epoch_line, epoch_row, score_columns
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.traffic import Traffic, programs
 
@@ -43,7 +43,7 @@ _CHANGEABLE = {
 
 
 class Result(NamedTuple):
-    """What a run ends with."""
+    """The final state and figures of a run."""
 
     state: TrainState
     steps: int
@@ -58,7 +58,7 @@ class Result(NamedTuple):
 
 
 class Epoch(NamedTuple):
-    """What `end_of_epoch` returns."""
+    """The state after an epoch, and whether it is the best so far."""
 
     state: TrainState
     position: Position
@@ -82,16 +82,16 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
       NonFinite: a NaN or infinity, where config.nonfinite is "stop".
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    pieces = build(config)
+    setup = build(config, gather_workers(config))
     facts = {
-        "method": pieces.method.name,
-        "model": pieces.task.model,
-        "data": pieces.task.data,
-        "simulated": pieces.method.simulated or pieces.workers.mapper == "vmap",
+        "method": setup.method.name,
+        "model": setup.task.model,
+        "data": setup.task.data,
+        "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())
-    with framed(workdir, plainly, facts, pieces.total_steps, _CHANGEABLE) as frame:
-        return _run(config, pieces, frame)
+    with framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame:
+        return _run(config, setup, frame)
 
 
 def evaluate(
@@ -106,50 +106,49 @@ def evaluate(
     """
     folder = Path(workdir)
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
-    pieces = build(config)
-    state = parallel.spread(pieces.fresh(), pieces.workers)
+    setup = build(config, gather_workers(config))
+    state = parallel.spread(setup.fresh(), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
     restored = checkpoints.restore(parallel.abstract(state), which)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(pieces, state)(restored.state).shown
-    loss, accuracy = make_evaluator(pieces, state, config.batch_size)(shown)
+    shown = make_viewer(setup, state)(restored.state).shown
+    loss, accuracy = make_evaluator(setup, state, config.batch_size)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
-def _run(config: Any, pieces: Pieces, frame: Frame) -> Result:
-    horizon, total, show = pieces.horizon, pieces.total_steps, frame.show
+def _run(config: Any, setup: Setup, frame: Frame) -> Result:
+    horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
-    show.say(headline(config, pieces))
+    show.say(headline(config, setup))
 
     # State: fresh, or as the newest whole checkpoint left it.
     checkpoints = open_checkpoints(frame.folder / "checkpoints")
-    fresh = parallel.spread(pieces.fresh(), pieces.workers)
+    fresh = parallel.spread(setup.fresh(), setup.workers)
     state, position, start = resume(checkpoints, fresh, total)
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
-    tables = open_tables(frame, start, pieces.figures)
+    tables = open_tables(frame, start, setup.figures)
 
-    program = programs(pieces, show.say)
-    due_at = timetable(config, horizon, total)
-    score = make_evaluator(pieces, state, config.batch_size)
-    end_of_epoch = _make_end_of_epoch(config, pieces, state, score, tables, frame)
+    program = programs(setup, show.say)
+    score = make_evaluator(setup, state, config.batch_size)
+    end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
     _, traffic = program(min(start, total - 1), state)
-    local = pieces.workers.local
-    feed = train_feed(pieces.task, local=local, start=start)
+    local = setup.workers.local
+    feed = train_feed(setup.task, local=local, start=start)
 
     pending: list[Taken] = []
     for number in range(start, total):
-        done, due, is_best = number + 1, due_at(number + 1), False
+        done, due, is_best = number + 1, setup.due_at(number + 1), False
         step, traffic = program(number, state)
-        state, taken = _take_step(step, state, feed, number, pieces)
+        state, taken = _take_step(step, state, feed, number, setup)
         pending.append(taken)
         position = position.with_bytes(traffic)
         # Several processes must agree on a signal, which costs a message, so they ask
         # only where they look at the figures anyway.
         signum = frame.caught() if due.looks or jax.process_count() == 1 else None
         if due.looks or signum:
-            position = account(pending, position, pieces, config, tables, frame)
+            position = account(pending, position, setup, config, tables, frame)
             pending = []
             speed = horizon.batch_size / taken.timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
@@ -165,7 +164,7 @@ def _run(config: Any, pieces: Pieces, frame: Frame) -> Result:
             raise Interrupted(signum, message)
 
     check_some_applied(position.skipped, total)
-    scores = position.scores or score(make_viewer(pieces, state)(state).shown)
+    scores = position.scores or score(make_viewer(setup, state)(state).shown)
     return Result(
         state=state,
         steps=total,
@@ -185,11 +184,11 @@ def _take_step(
     state: TrainState,
     feed: Iterator[Any],
     number: int,
-    pieces: Pieces,
+    setup: Setup,
 ) -> tuple[TrainState, Taken]:
     """Give the devices one step, and measure where its time goes."""
     began = time.perf_counter()
-    batch = parallel.place(next(feed), pieces.workers, 0)
+    batch = parallel.place(next(feed), setup.workers, 0)
     loaded = time.perf_counter()
     state, metrics = step(state, *batch)
     issued = time.perf_counter()
@@ -203,16 +202,16 @@ def _take_step(
 
 def _make_end_of_epoch(
     config: Any,
-    pieces: Pieces,
+    setup: Setup,
     state: TrainState,
     score: Callable[[TrainState], Scores],
     tables: Tables,
     frame: Frame,
 ) -> Callable[[int, Due, TrainState, Position, Traffic], Epoch]:
     """A function that evaluates what is due, and writes the row of an epoch."""
-    view = make_viewer(pieces, state)
-    score_own = make_own_evaluator(pieces, state, config.batch_size)
-    epochs = -(-pieces.total_steps // pieces.horizon.steps_per_epoch)
+    view = make_viewer(setup, state)
+    score_own = make_own_evaluator(setup, state, config.batch_size)
+    epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
     def end_of_epoch(
         done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
@@ -228,7 +227,7 @@ def _make_end_of_epoch(
         if due.evaluates_own and is_per_worker(state.params):
             own = score_own(seen.kept)
             position = position._replace(own=own)
-        row = epoch_row(done, position, pieces, traffic, seen.distance)
+        row = epoch_row(done, position, setup, traffic, seen.distance)
         row |= score_columns(scores, own)
         tables.epochs(row)
         frame.show.say(epoch_line(row, epochs))
@@ -240,7 +239,7 @@ def _make_end_of_epoch(
 
 
 def summary(result: Result) -> dict[str, str]:
-    """What a run ends with, for people."""
+    """The closing lines of a run, as `frame.closing_lines` takes them."""
     traffic, steps, own = result.traffic, result.steps, result.own
     last, best = result.test_accuracy, result.best_accuracy
     traced = ", as traced" if traffic.unread else ""
@@ -257,20 +256,20 @@ def summary(result: Result) -> dict[str, str]:
     return lines
 
 
-def headline(config: Any, pieces: Pieces) -> str:
-    """What is about to run."""
-    workers = pieces.workers
+def headline(config: Any, setup: Setup) -> str:
+    """The opening lines of a run: model, data, workers and method."""
+    workers = setup.workers
     devices = (
         f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
     )
-    simulated = " (SIMULATED: see docs/methods.md)" if pieces.method.simulated else ""
+    simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
     unused = ""
-    if pieces.stages.at(0).compressor is None and config.compressor != "none":
+    if setup.stages.at(0).compressor is None and config.compressor != "none":
         unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
-    parameters = parameter_count(jax.eval_shape(pieces.fresh).params)
+    parameters = parameter_count(jax.eval_shape(setup.fresh).params)
     return (
-        f"{pieces.task.model} ({parameters:,} parameters) on "
-        f"{pieces.task.data}: {workers.size} workers ({devices})\n"
-        f"method: {pieces.method.name}{simulated}{unused}\n"
-        f"{pieces.total_steps} steps of {config.batch_size} examples"
+        f"{setup.task.model} ({parameters:,} parameters) on "
+        f"{setup.task.data}: {workers.size} workers ({devices})\n"
+        f"method: {setup.method.name}{simulated}{unused}\n"
+        f"{setup.total_steps} steps of {config.batch_size} examples"
     )

@@ -48,7 +48,7 @@ class Totals(NamedTuple):
     counts: dict[str, float] = {}  # the steps that have the figure
 
     def add(self, figures: dict[str, float]) -> "Totals":
-        """With one more step; a figure that is not finite is one that it lacks."""
+        """Return this with one more step; figures that are not finite are left out."""
         sums, counts = dict(self.sums), dict(self.counts)
         for metric in METRICS:
             if metric.of_step not in figures:
@@ -85,7 +85,7 @@ class Totals(NamedTuple):
 
 
 def read_totals(saved: dict[str, Any]) -> Totals:
-    """The sums in a checkpoint, also in one that names each of them in its own way."""
+    """Read the sums of a checkpoint, also of the older format."""
     if "sums" in saved:
         return Totals(**saved)
     steps, kept = saved["steps"], {"wire": saved["wire"], "traced": saved["traced"]}

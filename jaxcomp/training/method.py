@@ -1,8 +1,8 @@
-"""What crosses the workers of a run: an exchange of gradients, or a mixer of models."""
+"""The method of a run: an exchange of gradients, or a mixer of models."""
 
 from typing import Any
 
-from jaxcomp import gossip, local
+from jaxcomp import gossip
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
@@ -40,13 +40,8 @@ def make_method(
     policy = config.policy if stage.compressor else ()
     usual = {"scope": config.scope, "policy": policy, "axis": axis}
     if not config.mixer:
-        return make_exchange(
-            config.exchange,
-            stage.compressor,
-            config.memory,
-            dense=stage.dense,
-            **usual,
-        )
+        given = config.exchange, stage.compressor, config.memory
+        return make_exchange(*given, dense=stage.dense, **usual)
     if config.batch_norm == "sync":
         message = (
             "batch_norm 'sync' sends statistics at every step, to everybody, which "
@@ -54,16 +49,16 @@ def make_method(
         )
         raise UserError(message)
     call = parse(config.mixer)
-    if isinstance(call, Call) and call.name in local.REGISTRY:
-        return make_mixer(
-            call,
-            graph,
-            compressor=stage.compressor,
-            exchange=config.exchange,
-            memory=config.memory,
-            dense=stage.dense,
-            **usual,
-        )
+    if isinstance(call, Call) and call.name in gossip.REGISTRY:
+        _check_of_no_use(config)
+    else:
+        usual |= {"exchange": config.exchange, "memory": config.memory}
+        usual |= {"dense": stage.dense}
+    return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+
+
+def _check_of_no_use(config: Any) -> None:
+    """Refuse settings of an exchange, where workers send to neighbours."""
     unused = [
         key
         for key in ("exchange", "memory", "dense_for", "flush_every")
@@ -77,4 +72,3 @@ def make_method(
             f"Set them to nothing: {empty}"
         )
         raise UserError(message)
-    return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)

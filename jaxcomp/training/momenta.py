@@ -1,4 +1,4 @@
-"""One momentum in a run: that of the memory, or that of the optimiser."""
+"""A run has one momentum: that of the memory, or that of the optimiser."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ EXAMPLES = {
 
 
 def check_one_momentum(given: Call | None, optimizer: Call, factory: Any) -> None:
-    """Refuse two momenta, one after the other, and one that nobody has begun.
+    """Refuse a second momentum, and an optimiser whose memory gives none.
 
     Args:
       given: the memory that gives a momentum, from `of_memory`.
@@ -65,8 +65,8 @@ def of_memory(momentum: str | None) -> Call | None:
     """The memory that an exchange names as the one that gives a momentum.
 
     Example:
-        >>> of_memory("dgc(momentum=0.5)").kwargs
-        {'momentum': 0.5}
+      >>> of_memory("dgc(momentum=0.5)").kwargs
+      {'momentum': 0.5}
     """
     call = parse(momentum) if momentum else None
     assert call is None or isinstance(call, Call)

@@ -1,14 +1,14 @@
 """From a config to one optax chain: the whole method, read left to right."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import optax
 
 from jaxcomp import memory, optimizers
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
-from jaxcomp.specs import Call, argument, build, parse
+from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
 from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
@@ -16,8 +16,11 @@ from jaxcomp.transform import distributed, mixing
 __all__ = ["REGISTRY", "Setting", "make_chain"]
 
 
+BelowOne = Annotated[float, Range(least=0, below=1)]
+
+
 class Setting(NamedTuple):
-    """What every optimiser is given by the run."""
+    """What a run gives to every optimiser."""
 
     rate: optax.Schedule
     weight_decay: float = 0.0
@@ -26,7 +29,7 @@ class Setting(NamedTuple):
 
 
 def sgd(
-    setting: Setting, momentum: float = 0.9, nesterov: bool = True
+    setting: Setting, momentum: BelowOne = 0.9, nesterov: bool = True
 ) -> optax.GradientTransformation:
     """SGD with (Nesterov) momentum on the mean gradient."""
     return optax.chain(
@@ -37,7 +40,7 @@ def sgd(
 
 
 def adam(
-    setting: Setting, b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8
+    setting: Setting, b1: BelowOne = 0.9, b2: BelowOne = 0.999, eps: Positive = 1e-8
 ) -> optax.GradientTransformation:
     """Adam on the mean gradient."""
     return optax.chain(
@@ -48,7 +51,7 @@ def adam(
 
 
 def dgc_sgd(
-    setting: Setting, momentum: float = 0.9, nesterov: bool = False
+    setting: Setting, momentum: BelowOne = 0.9, nesterov: bool = False
 ) -> optax.GradientTransformation:
     """SGD after memory `dgc`: the momentum sees the weight decay and nothing else."""
     return optax.chain(
@@ -58,7 +61,7 @@ def dgc_sgd(
 
 
 def one_bit_adam(
-    setting: Setting, b2: float = 0.999, eps: float = 1e-8
+    setting: Setting, b2: BelowOne = 0.999, eps: Positive = 1e-8
 ) -> optax.GradientTransformation:
     """Adam after memory `shared_momentum`, which learns its variance while dense."""
     assert setting.given is not None  # `check_one_momentum` saw to it
@@ -84,6 +87,7 @@ REGISTRY: dict[str, Callable[..., optax.GradientTransformation]] = {
     "one_bit_adam": one_bit_adam,
     "sgd": sgd,
 }
+publish(optimizer=REGISTRY)
 
 
 def make_chain(

@@ -1,4 +1,4 @@
-"""What the host knows at a step, beside the state: sums, scores, and where to go on."""
+"""What the host knows beside the state: sums and scores, and where to resume."""
 
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ class Position(NamedTuple):
     skipped: float = 0.0  # steps of the epochs that have ended
 
     def with_bytes(self, traffic: Traffic) -> "Position":
-        """With the bytes of one more step."""
+        """Return this with the bytes of one more step."""
         totals = self.totals._replace(
             wire=self.totals.wire + traffic.wire,
             traced=self.totals.traced + bool(traffic.unread),
@@ -69,7 +69,7 @@ def resume(
 
 
 def plain(position: Position) -> dict[str, Any]:
-    """As JSON; floats survive it exactly."""
+    """The position as values for JSON, which keeps floats exactly."""
     parts = {"totals": position.totals, "growth": position.growth}
     as_dicts = {name: part._asdict() for name, part in parts.items()}
     return {**position._asdict(), **as_dicts}

@@ -1,11 +1,11 @@
-"""Durations and learning rates, in the units people think in.
+"""Durations and learning rates in epochs, steps or examples.
 
 The loop counts steps; people say "5 epochs". Schedules give a factor of the base rate.
 """
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
@@ -14,15 +14,25 @@ from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
 from jaxcomp.imported import importable
-from jaxcomp.specs import SpecError, build, suggest
+from jaxcomp.specs import Positive, Range, SpecError, build, publish, suggest
 
-__all__ = ["REGISTRY", "Horizon", "learning_rate", "steps_of"]
+__all__ = [
+    "REGISTRY",
+    "FromZero",
+    "Horizon",
+    "epochs_of",
+    "learning_rate",
+    "steps_at",
+    "steps_of",
+]
 
 Schedule = Callable[[ArrayLike], Array]
+FromZero = Annotated[float, Range(least=0)]
+Share = Annotated[float, Range(least=0, most=1)]
 
 
 class Horizon(NamedTuple):
-    """What turns epochs and examples into steps."""
+    """The length of an epoch and of a step, to convert durations to steps."""
 
     steps_per_epoch: int
     batch_size: int  # examples of all workers in one step
@@ -34,10 +44,10 @@ def steps_of(duration: str, horizon: Horizon) -> int:
     An empty string is no steps: for things that never happen.
 
     Example:
-        >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
-        20
-        >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
-        4
+      >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
+      20
+      >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
+      4
     """
     if not duration.strip():
         return 0
@@ -59,7 +69,28 @@ def steps_of(duration: str, horizon: Horizon) -> int:
         raise UserError(f"not a number in {duration!r}. {hint}") from None
     if not amount > 0 or math.isinf(amount):
         raise UserError(f"a duration is positive, not {duration!r}. {hint}")
+    if unit == "step" and amount % 1:
+        raise UserError(f"a number of steps is whole, not {duration!r}")
     return max(1, math.ceil(amount * units[unit] - 1e-9))
+
+
+def steps_at(config: Any, key: str, horizon: Horizon) -> int:
+    """The steps of the duration at a key of a config."""
+    try:
+        return steps_of(config[key], horizon)
+    except UserError as error:
+        raise UserError(f"{key}: {error}") from None
+
+
+def epochs_of(config: Any, key: str, horizon: Horizon) -> int:
+    """The epochs of the duration at a key of a config; refuses parts of an epoch."""
+    steps, each = steps_at(config, key, horizon), horizon.steps_per_epoch
+    if steps % each:
+        raise UserError(
+            f"{key} counts in whole epochs, and {config[key]!r} is {steps / each:.3g} "
+            f"epochs of {each} steps: write for example '{-(-steps // each)} epochs'"
+        )
+    return steps // each
 
 
 def constant(horizon: Horizon, total: int) -> Schedule:
@@ -67,7 +98,7 @@ def constant(horizon: Horizon, total: int) -> Schedule:
     return lambda step: jnp.float32(1)
 
 
-def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
+def cosine(horizon: Horizon, total: int, final: Share = 0.0) -> Schedule:
     """Half a cosine from 1 to `final` over the whole run.
 
     References:
@@ -79,7 +110,7 @@ def cosine(horizon: Horizon, total: int, final: float = 0.0) -> Schedule:
 
 
 def multistep(
-    horizon: Horizon, total: int, epochs: Sequence[float], factor: float = 0.1
+    horizon: Horizon, total: int, epochs: Sequence[FromZero], factor: Positive = 0.1
 ) -> Schedule:
     """Multiply by `factor` at each of the given epochs."""
     if len(set(epochs)) < len(epochs):
@@ -90,15 +121,18 @@ def multistep(
 
 
 def piecewise_linear(
-    horizon: Horizon, total: int, epochs: Sequence[float], values: Sequence[float]
+    horizon: Horizon,
+    total: int,
+    epochs: Sequence[FromZero],
+    values: Sequence[FromZero],
 ) -> Schedule:
     """Straight lines through (epoch, value); constant outside.
 
     Example:
-        >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
-        >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
-        >>> float(rate(25)), float(rate(240))
-        (0.5, 0.0)
+      >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
+      >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
+      >>> float(rate(25)), float(rate(240))
+      (0.5, 0.0)
     """
     if len(epochs) != len(values) or list(epochs) != sorted(set(epochs)):
         message = f"epochs {epochs} must rise and be as many as values {values}"
@@ -115,6 +149,7 @@ REGISTRY: dict[str, Callable[..., Schedule]] = {
     "multistep": multistep,
     "piecewise_linear": piecewise_linear,
 }
+publish(schedule=REGISTRY)
 
 # What multiplies the rate: of the number of workers, and of those a worker hears,
 # itself included.

@@ -1,4 +1,4 @@
-"""Stages: what is sent may change during a run. One compiled program for each stage.
+"""Stages of a run, which differ in what is sent; each is one compiled program.
 
 The shapes of a message are static, so a run that keeps more in its first epochs, sends
 everything in the first ones or at every k-th step, passes from one compiled program to
@@ -6,14 +6,17 @@ another. The state passes with it: memories hold trees, whatever is sent.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
-from jaxcomp.specs import Count, Pipe, argument, build, calls, parse
-from jaxcomp.training.schedules import Horizon, steps_of
+from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
+from jaxcomp.training.schedules import Horizon, steps_at
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
+
+
+Kept = Annotated[float, Range(above=0, most=1, says="a fraction kept, in (0, 1]")]
 
 
 class Stage(NamedTuple):
@@ -48,8 +51,8 @@ def exponential(
         share of what the one before it kept.
 
     Example:
-        >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
-        [0.3162, 0.1, 0.0316, 0.01, 0.0032]
+      >>> [round(k, 4) for k in exponential(0.001, epochs=5)]
+      [0.3162, 0.1, 0.0316, 0.01, 0.0032]
     """
     factor = keep ** (1 / (epochs + 1)) if coefficient is None else coefficient
     if not 0 < factor < 1:
@@ -59,8 +62,8 @@ def exponential(
 
 def listed(
     keep: float,
-    keeps: Sequence[float] = (0.25, 0.0625, 0.015625, 0.004),
-    epochs: int | None = None,
+    keeps: Sequence[Kept] = (0.25, 0.0625, 0.015625, 0.004),
+    epochs: Count | None = None,
 ) -> list[float]:
     """The given fractions, one after the other. 1 sends everything.
 
@@ -72,14 +75,12 @@ def listed(
       epochs: over which they are spread evenly; default: one for each.
 
     Example:
-        >>> listed(0.01, epochs=6)
-        [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
+      >>> listed(0.01, epochs=6)
+      [0.25, 0.25, 0.0625, 0.0625, 0.015625, 0.015625]
     """
-    if not all(isinstance(k, int | float) and 0 < k <= 1 for k in keeps):
-        raise UserError(f"keeps are fractions kept, in (0, 1], not {keeps!r}")
     used = [k for k in keeps if k >= keep]
     count = len(used) if epochs is None else epochs
-    if type(count) is not int or count < len(used):
+    if count < len(used):
         raise UserError(f"epochs is at least one for each of {used}, not {epochs!r}")
     return [used[e * len(used) // count] for e in range(count if used else 0)]
 
@@ -106,8 +107,8 @@ def make_stages(
         keep = _keep_of(usual.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
         warmup = [_warm(usual.compressor, k) if k > keep else usual for k in keeps]
-    first = steps_of(config.dense_for, horizon)
-    flush = steps_of(config.flush_every, horizon)
+    first = steps_at(config, "dense_for", horizon)
+    flush = steps_at(config, "flush_every", horizon)
 
     def sent_at(step: int) -> Stage:
         if step < first or (flush and (step + 1) % flush == 0):
@@ -128,7 +129,7 @@ def _warm(compressor: str, keep: float) -> Stage:
 
 
 def _keep_of(spec: str) -> float:
-    """What the first compressor of a spec keeps."""
+    """The fraction that the first compressor of a spec keeps."""
     call = calls(spec)[0]
     try:
         return float(argument(call, compressors.REGISTRY[call.name], "keep"))
@@ -144,8 +145,8 @@ def _with_keep(spec: str, keep: float) -> str:
     """The spec with another fraction in its first compressor.
 
     Example:
-        >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
-        'top_k(keep=0.25) | cast'
+      >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
+      'top_k(keep=0.25) | cast'
     """
     call = parse(spec)
     first = calls(call)[0]

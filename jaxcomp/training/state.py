@@ -1,4 +1,4 @@
-"""What a run is at a step, and nothing else: this is what a checkpoint holds."""
+"""The state of a run at a step, all of which a checkpoint holds."""
 
 from typing import Any, NamedTuple
 
@@ -57,10 +57,10 @@ def init_state(
 
 
 def own(part: Tree) -> Tree:
-    """A part of the state as a worker uses it, without the mark."""
+    """A part of the state without its `PerWorker` mark."""
     return part.value if is_per_worker(part) else part
 
 
 def like(old: Tree, new: Tree) -> Tree:
-    """The new part, marked like the old one."""
+    """The new part of a state, marked `PerWorker` if the old one was."""
     return PerWorker(new) if is_per_worker(old) else new

@@ -1,4 +1,4 @@
-"""The per-worker step: pure, written against an axis name, ignorant of its mapper."""
+"""The training step of one worker, for any mapper that binds the axis name."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -24,7 +24,7 @@ __all__ = [
 
 
 class StepMetrics(NamedTuple):
-    """What one worker reports of one step; the host averages, without a message."""
+    """The figures of one step on one worker; the host averages them."""
 
     loss: Array  # [] mean over the worker's examples
     accuracy: Array  # []
@@ -136,7 +136,7 @@ class Average(NamedTuple):
 
 
 def make_average(axis: str) -> Callable[[TrainState], tuple[Any, ...]]:
-    """The mean over the workers of what they have of their own, statistics included.
+    """Make a function that averages the models and statistics of the workers.
 
     Returns:
       A function from a state to the fields of an `Average`.

@@ -9,7 +9,7 @@ import jax
 
 from jaxcomp import parallel, wire
 from jaxcomp.runs.units import bytes_text
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 
@@ -45,22 +45,22 @@ class Traffic(NamedTuple):
 
 
 def programs(
-    pieces: Pieces, say: Callable[[str], None]
+    setup: Setup, say: Callable[[str], None]
 ) -> Callable[[int, TrainState], tuple[Any, Traffic]]:
     """The compiled step for a step's stage, and its bytes; compiled when first due.
 
     Args:
-      pieces: of the run.
+      setup: of the run.
       say: where compiling is announced.
     """
     compiled: dict[Stage, tuple[Any, Traffic]] = {}
 
     def program(number: int, state: TrainState) -> tuple[Any, Traffic]:
-        stage = pieces.stages.at(number)
+        stage = setup.stages.at(number)
         if stage not in compiled:
             say(f"step {number + 1}: compiling for {stage}")
             began = time.perf_counter()
-            compiled[stage] = _compile_step(pieces, state, stage)
+            compiled[stage] = _compile_step(setup, state, stage)
             took = time.perf_counter() - began
             traffic = compiled[stage][1]
             say(f"compiled in {took:.1f} s; {traffic}")
@@ -71,25 +71,23 @@ def programs(
     return program
 
 
-def _compile_step(
-    pieces: Pieces, state: TrainState, stage: Stage
-) -> tuple[Any, Traffic]:
+def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> tuple[Any, Traffic]:
     """The mapped step of a stage, compiled, and its bytes read from the program."""
-    workers, own_step = pieces.workers, pieces.step(stage)
+    workers, own_step = setup.workers, setup.step(stage)
     axes = parallel.axes(state)
     mapped = parallel.map_step(
         own_step,
         workers,
-        in_axes=(axes, *(0 for _ in pieces.task.train)),
+        in_axes=(axes, *(0 for _ in setup.task.train)),
         out_axes=(axes, 0),
         donate_argnums=(0,),
     )
-    share = pieces.horizon.batch_size // workers.size
+    share = setup.horizon.batch_size // workers.size
     local = workers.local.stop - workers.local.start
-    example = tuple(array[:share] for array in pieces.task.train)
+    example = tuple(array[:share] for array in setup.task.train)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
-    fresh = jax.eval_shape(pieces.fresh)
+    fresh = jax.eval_shape(setup.fresh)
     trace = functools.partial(
         wire.traced_collectives,
         own_step,
@@ -104,7 +102,7 @@ def _compile_step(
         wire=sum(wire.collective_bytes(found).values()),
         dense=wire.dense_bytes(fresh.params),
         simulated=simulated,
-        stand_in=pieces.method.simulated,
+        stand_in=setup.method.simulated,
         unread=unread,
     )
 

@@ -200,8 +200,8 @@ FAULTS = [
     Fault(
         "a resumed run sees the epoch from its start",
         "jaxcomp/training/feed.py",
-        "deal(epoch)[first:, local]",
-        "deal(epoch)[:, local]",
+        "shares(epoch)[first:, local]",
+        "shares(epoch)[:, local]",
         "tests/training/test_loop.py::test_an_interrupted_run_ends_the_same",
     ),
     Fault(

@@ -7,12 +7,12 @@ from tests.convex.small import small
 from tests.training.small import small_config
 
 BAD = [
-    ({"workers": 0}, "workers are 1 or more, not 0"),
-    ({"batch_size": 0}, "a batch of 0 does not divide over"),
+    ({"workers": 0}, "workers is a whole number of at least 1, not 0"),
+    ({"batch_size": 0}, "batch_size is a whole number of at least 1, not 0"),
     ({"batch_size": 63, "workers": 4}, "63 does not divide over 4 workers: take"),
     ({"batch_size": 9999}, "a batch of 9999 is more than"),
-    ({"seed": -1}, "a seed is a whole number from 0, not -1"),
-    ({"seed": 2**32}, "a seed is a whole number from 0, not 4294967296, below 2**32"),
+    ({"seed": -1}, "seed is a whole number from 0 to 4294967295, not -1"),
+    ({"seed": 2**32}, "seed is a whole number from 0 to 4294967295, not 4294967296"),
 ]
 
 

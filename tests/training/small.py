@@ -12,6 +12,7 @@ from configs import default
 from jaxcomp import parallel
 from jaxcomp.base import is_report
 from jaxcomp.runs import frame
+from jaxcomp.training.build import Setup, build, gather_workers
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -37,6 +38,11 @@ def small_config(**changes: Any) -> ConfigDict:
     config.lock()
     config.update(changes)
     return config
+
+
+def built(config: Any) -> Setup:
+    """What a run of a config begins with."""
+    return build(config, gather_workers(config))
 
 
 def assert_same_state(a: Any, b: Any) -> None:

@@ -13,9 +13,8 @@ import pytest
 from jaxcomp import leaves, parallel
 from jaxcomp.base import PerWorker
 from jaxcomp.training import CheckpointError, train_and_evaluate
-from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
-from tests.training.small import rows, small_config
+from tests.training.small import built, rows, small_config
 
 
 def state(step):
@@ -167,8 +166,8 @@ def test_a_run_of_the_first_format_goes_on(tmp_path):
     folder = tmp_path / "checkpoints" / "step_00000017"
     with ocp.StandardCheckpointer() as reader:
         stored = reader.restore(folder / "arrays")
-    pieces = build(config)
-    fresh = parallel.spread(pieces.fresh(), pieces.workers)
+    setup = built(config)
+    fresh = parallel.spread(setup.fresh(), setup.workers)
     restored = open_checkpoints(folder.parent).restore(
         parallel.abstract(fresh), "latest"
     )

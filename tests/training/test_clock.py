@@ -60,7 +60,7 @@ TASK = classifier(
     Linear(),
     train=(IMAGES[0, 0], LABELS[0, 0]),
     test=(IMAGES[0, 0], LABELS[0, 0]),
-    deal=lambda epoch: np.arange(EXAMPLES)[None, None],
+    shares=lambda epoch: np.arange(EXAMPLES)[None, None],
     augment=lambda images, key: images,
     normalize=lambda images: images,
 )

@@ -13,13 +13,12 @@ from jaxcomp.base import ticked
 from jaxcomp.coding.indices import coded_bits
 from jaxcomp.runs.metrics import EPOCHS
 from jaxcomp.training import loop
-from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.epoch_row import epoch_line
 from jaxcomp.training.meters import Totals, step_figures
-from jaxcomp.training.rows import epoch_line
 from jaxcomp.training.step import StepMetrics
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 
 @pytest.fixture(scope="module")
@@ -274,8 +273,8 @@ def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
     config = small_config(compressor=compressor, nonfinite="skip")
     with pytest.raises(training.Interrupted):
         training.train_and_evaluate(config, tmp_path)
-    pieces = build(config)
-    expected = parallel.spread(pieces.fresh(), pieces.workers)
+    setup = built(config)
+    expected = parallel.spread(setup.fresh(), setup.workers)
     checkpoints = open_checkpoints(tmp_path / "checkpoints")
     saved = checkpoints.restore(parallel.abstract(expected), "latest")
     assert saved is not None

@@ -9,9 +9,8 @@ import pytest
 
 from jaxcomp import data, models, parallel, training
 from jaxcomp.training import loop
-from jaxcomp.training.build import build
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 GOSSIP = {"exchange": "", "memory": "", "topology": "ring"}
 
@@ -102,7 +101,7 @@ def test_figures_of_traffic_are_of_both_neighbours(finished):
 
 
 def build_fresh():
-    return build(gossip_config()).fresh()
+    return built(gossip_config()).fresh()
 
 
 @pytest.mark.parametrize("name", tiers(RUNS, "choco_overlapped".__eq__))
@@ -175,7 +174,7 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
     for x in jax.tree.leaves(params):
         assert np.all(np.isfinite(x))
     # Worker 1 learnt from its neighbours alone.
-    start = jax.tree.leaves(build(config).fresh().params)
+    start = jax.tree.leaves(built(config).fresh().params)
     assert any(
         np.any(x[1] != s) for x, s in zip(jax.tree.leaves(params), start, strict=True)
     )
@@ -184,8 +183,8 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
 
 
 def test_each_worker_sees_its_own_share():
-    task = build(gossip_config(partition="sorted")).task
-    deal, labels = task.deal, task.train[1]
+    task = built(gossip_config(partition="sorted")).task
+    deal, labels = task.shares, task.train[1]
     seen = [set(labels[deal(0)[:, worker].ravel()].tolist()) for worker in range(4)]
     assert all(len(classes) <= 4 for classes in seen)
     assert set.union(*seen) == set(range(10))
@@ -212,15 +211,15 @@ def test_each_worker_sees_its_own_share():
 )
 def test_what_makes_no_sense_is_refused(changes, reason):
     with pytest.raises(ValueError, match=reason):
-        build(gossip_config(**changes))
+        built(gossip_config(**changes))
 
 
 def test_the_rate_grows_with_the_degree():
     """A worker of a ring hears three models, its own included."""
     usual, scaled = (
-        build(gossip_config(lr_scaling=scaling)).rate(5)
+        built(gossip_config(lr_scaling=scaling)).rate(5)
         for scaling in ("none", "degree")
     )
     assert float(scaled) == pytest.approx(3 * float(usual))
     with pytest.raises(ValueError, match="set topology"):
-        build(small_config(lr_scaling="degree"))
+        built(small_config(lr_scaling="degree"))

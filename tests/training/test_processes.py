@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.training.build import build
 from jaxcomp.training.checkpoint import open_checkpoints
-from tests.training.small import assert_same_state, rows, small_config
+from tests.training.small import assert_same_state, built, rows, small_config
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG = small_config(workers=4, train_for="60 steps", checkpoint_every="7 steps")
@@ -52,11 +51,11 @@ def finish(process: subprocess.Popen) -> str:
 
 
 def final_state(folder: Path, config=CONFIG):
-    pieces = build(config)
-    like = parallel.abstract(parallel.spread(pieces.fresh(), pieces.workers))
+    setup = built(config)
+    like = parallel.abstract(parallel.spread(setup.fresh(), setup.workers))
     restored = open_checkpoints(folder / "checkpoints").restore(like, "latest")
     assert restored is not None
-    assert restored.step == pieces.total_steps
+    assert restored.step == setup.total_steps
     return restored.state
 
 

@@ -8,12 +8,11 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, training
-from jaxcomp.training.build import build
 from jaxcomp.training.loop import headline
 from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
 
@@ -35,11 +34,12 @@ def stages(**settings):
 )
 def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
     config = small_config(exchange="exact", keep_warmup="listed", **changes)
-    pieces = build(config)
-    assert "top_k" not in pieces.method.name
-    assert {pieces.stages.at(i) for i in (0, 20)} == {pieces.stages.at(10)}
-    assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, pieces)
-    assert "no use" not in headline(small_config(), build(small_config()))
+    setup = built(config)
+    assert "top_k" not in setup.method.name
+    assert str(setup.stages.at(0)) == "what the exchange sends"  # is compiled for
+    assert {setup.stages.at(i) for i in (0, 20)} == {setup.stages.at(10)}
+    assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, setup)
+    assert "no use" not in headline(small_config(), built(small_config()))
 
 
 def test_the_exponential_warm_up_of_the_original():
@@ -86,7 +86,7 @@ def test_dense_for_and_flush():
         ({"compressor": "sign", "keep_warmup": "exponential"}, "'sign' has none"),
         ({"keep_warmup": "exponentiall"}, "exponential"),
         ({"keep_warmup": "exponential(epochs=0)"}, "epochs"),
-        ({"keep_warmup": "listed(keeps=[25])"}, "fractions kept"),
+        ({"keep_warmup": "listed(keeps=[25])"}, "each part is a fraction kept"),
         ({"keep_warmup": "listed(epochs=2)"}, "at least one for each"),
         ({"dense_for": "2 epoks"}, "epoch"),
     ],

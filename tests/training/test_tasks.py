@@ -11,10 +11,9 @@ import pytest
 from jaxcomp import data, parallel, training
 from jaxcomp.models import Tiny
 from jaxcomp.tasks import Learnt, Sums, Task, Variables
-from jaxcomp.training.build import build
 from jaxcomp.training.step import make_train_step
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 HERE = "tests.training.test_tasks"
 LETTERS, WIDTH = 6, 8
@@ -40,7 +39,7 @@ def text(config: Any, workers: Any, length: int = 6) -> Task:
         data=f"text(length={length})",
         train=train,
         test=test,
-        deal=lambda epoch: order,
+        shares=lambda epoch: order,
         init=start,
         loss=loss,
         score=score,
@@ -121,7 +120,7 @@ def test_a_language_model_trains_as_any_task(read_twice):
 def test_an_evaluation_hands_its_state_on_too(read_twice):
     """As one pass over each place of the text; not if it begins anew."""
     params = read_twice.state.params
-    [tokens] = build(text_config()).task.test
+    [tokens] = built(text_config()).task.test
     whole, anew = jnp.zeros((8, WIDTH)), jnp.zeros((8, WIDTH))
     losses, others = [], []
     for chunk in tokens.reshape(-1, 8, 5):
@@ -144,17 +143,17 @@ def test_a_run_goes_on_with_the_state_that_it_had(read_twice, tmp_path, monkeypa
 @pytest.mark.parametrize("accumulate", [1, 2])
 def test_each_worker_hands_on_its_own_state(accumulate):
     """Of a batch, and of the micro-batches into which it is divided."""
-    pieces = build(text_config(mapper="vmap", accumulate=accumulate))
-    state = parallel.spread(pieces.fresh(), pieces.workers)
+    setup = built(text_config(mapper="vmap", accumulate=accumulate))
+    state = parallel.spread(setup.fresh(), setup.workers)
     axes = parallel.axes(state)
     step = parallel.map_step(
-        pieces.step(pieces.stages.at(0)),
-        pieces.workers,
+        setup.step(setup.stages.at(0)),
+        setup.workers,
         in_axes=(axes, 0),
         out_axes=(axes, 0),
     )
-    [tokens], hs = pieces.task.train, jnp.zeros((2, 4, WIDTH))
-    for chosen in pieces.task.deal(0)[:2]:
+    [tokens], hs = setup.task.train, jnp.zeros((2, 4, WIDTH))
+    for chosen in setup.task.shares(0)[:2]:
         batch, params = jnp.asarray(tokens[chosen]), state.params
         state, metrics = step(state, batch)
         for worker in range(2):
@@ -209,7 +208,7 @@ def regression(config: Any, workers: Any) -> Task:
         data="points",
         train=(inputs[:192], labels[:192]),
         test=(inputs[192:], labels[192:]),
-        deal=lambda epoch: order,
+        shares=lambda epoch: order,
         init=lambda key: Variables({"w": jnp.zeros(5)}, {}),
         loss=loss,
         score=score,
@@ -250,12 +249,12 @@ def test_all_four_are_found_by_their_import_path():
         dataset=f"{HERE}:digits(size=9)",
         schedule=f"{HERE}:falling(power=2)",
     )
-    pieces = build(config)
-    assert pieces.task.train[0].shape[1:] == (9, 9, 1)
-    params = jax.eval_shape(pieces.fresh).params
+    setup = built(config)
+    assert setup.task.train[0].shape[1:] == (9, 9, 1)
+    params = jax.eval_shape(setup.fresh).params
     assert params["Dense_0"]["kernel"].shape == (12, 10)
-    assert float(pieces.rate(11)) == pytest.approx(0.1 / 4)
-    assert pieces.task.model == f"{HERE}:twice(width=3)"
+    assert float(setup.rate(11)) == pytest.approx(0.1 / 4)
+    assert setup.task.model == f"{HERE}:twice(width=3)"
 
 
 KINDS = ("task", "model", "dataset", "schedule")
@@ -274,7 +273,7 @@ WRONG = {
 @pytest.mark.parametrize("spec", WRONG)
 def test_what_is_not_found_is_told(kind, spec):
     with pytest.raises(ValueError, match=WRONG[spec]):
-        build(small_config(**{kind: spec}))
+        built(small_config(**{kind: spec}))
 
 
 @pytest.mark.parametrize(
@@ -289,20 +288,20 @@ def test_what_is_not_found_is_told(kind, spec):
 )
 def test_wrong_arguments_are_told(changes, message):
     with pytest.raises(ValueError, match=message):
-        build(small_config(**changes))
+        built(small_config(**changes))
 
 
 def test_a_module_s_own_faults_keep_their_traceback(tmp_path, monkeypatch):
     (tmp_path / "broken_nets.py").write_text("import a_module_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
-        build(small_config(model="broken_nets:tiny"))
+        built(small_config(model="broken_nets:tiny"))
 
 
 @pytest.mark.parametrize(
     ("part", "message"),
     [
-        ({"deal": lambda epoch: np.zeros((3, 2, 4), int)}, r"deals \[3, 2, 4\]"),
+        ({"shares": lambda epoch: np.zeros((3, 2, 4), int)}, r"shares are \[3, 2, 4\]"),
         ({"train": (np.zeros((7, 5)),)}, "a batch of 8 is more than 7 examples"),
         ({"figures": ("overflow",)}, r"both report \['overflow'\]"),
     ],
@@ -315,14 +314,14 @@ def test_a_task_that_does_not_fit_is_refused(part, message, monkeypatch):
         lambda config, workers: make(config, workers)._replace(**part),
     )
     with pytest.raises(ValueError, match=message):
-        build(text_config(task=f"{HERE}:text", compressor="threshold(v=1.0)"))
+        built(text_config(task=f"{HERE}:text", compressor="threshold(v=1.0)"))
 
 
 def test_figures_are_those_that_a_task_names():
-    pieces = build(text_config())
-    task = pieces.task._replace(figures=("tokens",))
+    setup = built(text_config())
+    task = setup.task._replace(figures=("tokens",))
     tx: Any = optax.identity()
     step = make_train_step(task, tx, seed=0, axis="workers")
     mapped = jax.vmap(step, in_axes=None, axis_name="workers", axis_size=2)
     with pytest.raises(ValueError, match=r"\('tokens',\), and gives \['perplexity'\]"):
-        jax.eval_shape(mapped, pieces.fresh(), task.train[0][:4])
+        jax.eval_shape(mapped, setup.fresh(), task.train[0][:4])

@@ -1,8 +1,8 @@
-"""What is known at the end of an epoch: a row of metrics.csv, a line to read."""
+"""The end of an epoch: its row of metrics.csv and its line on the console."""
 
 from typing import Any
 
-from jaxcomp.training.build import Pieces
+from jaxcomp.training.build import Setup
 from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.position import Position
 from jaxcomp.training.traffic import Traffic
@@ -15,26 +15,26 @@ _TRAINED = (("loss", ".4f"), ("accuracy", "7.2%"))
 def epoch_row(
     done: int,
     position: Position,
-    pieces: Pieces,
+    setup: Setup,
     traffic: Traffic,
     distance: float | None,
 ) -> dict[str, Any]:
-    """All columns but those of an evaluation.
+    """All columns of metrics.csv but those of an evaluation.
 
     Args:
       done: steps of the run so far.
       position: with the sums of the epoch.
-      pieces: of the run.
+      setup: of the run.
       traffic: of the last step; the bytes are the mean of the epoch.
       distance: of the workers' models from their mean; None for one common model.
     """
     sent = traffic._replace(wire=position.totals.bytes_per_step())
     return {
-        "epoch": -(-done // pieces.horizon.steps_per_epoch),
+        "epoch": -(-done // setup.horizon.steps_per_epoch),
         "step": done,
-        "examples": done * pieces.horizon.batch_size,
+        "examples": done * setup.horizon.batch_size,
         "seconds": position.seconds,
-        "learning_rate": float(pieces.rate(done - 1)),
+        "learning_rate": float(setup.rate(done - 1)),
         "wire_bytes_per_step": sent.wire,
         "dense_bytes_per_step": sent.dense,
         "compression_ratio": sent.ratio,
@@ -52,8 +52,8 @@ def score_columns(
     """The columns of an evaluation, empty where there was none.
 
     Example:
-        >>> score_columns(Scores(0.5, 0.9), None)["test_accuracy"]
-        0.9
+      >>> score_columns(Scores(0.5, 0.9), None)["test_accuracy"]
+      0.9
     """
     return {
         "test_loss": scores and scores.loss,

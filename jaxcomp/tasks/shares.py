@@ -1,0 +1,58 @@
+"""Which examples of labelled data each worker sees in an epoch, as a config says."""
+
+from typing import Any
+
+import numpy as np
+
+from jaxcomp import data
+from jaxcomp.specs import Call, SpecError, build, parse, publish
+from jaxcomp.tasks.task import Shares
+
+__all__ = ["named_call", "shares_of"]
+
+publish(partition=data.PARTITIONS)
+
+
+def shares_of(config: Any, labels: np.ndarray, workers: int) -> Shares:
+    """Make a function from an epoch to the examples of each worker and step.
+
+    Args:
+      config: its partition, batch_size and seed.
+      labels: of all training examples.
+      workers: their number.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> config = ConfigDict({"partition": "sorted", "batch_size": 4, "seed": 0})
+      >>> shares_of(config, np.array([1, 0, 1, 0]), workers=2)(0).shape
+      (1, 2, 2)
+    """
+    batch, seed = config.batch_size, config.seed
+
+    def dealt(labels: np.ndarray, workers: int, seed: int) -> None:
+        """No partition: each batch of one common order is divided."""
+
+    known = {"dealt": dealt, **data.PARTITIONS}
+    call = named_call(config.partition, "partition")
+    divided = build(call, known, "partition", labels, workers, seed)
+
+    def of_epoch(epoch: int) -> np.ndarray:
+        if divided is not None:
+            return data.worker_batches(divided, epoch=epoch, global_batch=batch)
+        order = data.epoch_order(len(labels), seed=seed, epoch=epoch)
+        return data.batches(order, global_batch=batch, workers=workers)
+
+    return of_epoch
+
+
+def named_call(spec: str, kind: str) -> Call:
+    """Parse a spec whose arguments all have names.
+
+    Example:
+      >>> named_call("digits(size=8)", "dataset").kwargs
+      {'size': 8}
+    """
+    call = parse(spec)
+    if not isinstance(call, Call) or call.args:
+        raise SpecError(f"a {kind} is a name with named arguments, not {spec!r}")
+    return call

@@ -1,0 +1,35 @@
+"""The valid values of a training config's keys; a task checks its own keys."""
+
+from typing import Literal
+
+from jaxcomp.runs.checks import SHARED
+from jaxcomp.specs import Count
+from jaxcomp.training.schedules import FromZero
+
+__all__ = ["FILLED", "KINDS"]
+
+# Strings that may not be empty, with examples.
+FILLED = {
+    "compressor": "top_k(keep=0.01)",
+    "eval_every": "1 epoch",
+    "optimizer": "sgd(momentum=0.9)",
+    "schedule": "cosine",
+    "train_for": "15 epochs",
+}
+# Strings that may be empty; whoever looks them up says what is wrong with them.
+_STRINGS = (
+    "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
+    "keep_warmup lr_scaling mapper memory mixer scope topology warmup"
+)
+KINDS = {
+    **dict.fromkeys(_STRINGS.split(), str),
+    **SHARED,
+    "accumulate": Count,
+    "batch_norm": Literal["local", "sync"],
+    "clip_norm": FromZero,
+    "learning_rate": FromZero,
+    "log_every": Count,
+    "nonfinite": Literal["skip", "stop"],
+    "policy": tuple | list,
+    "weight_decay": FromZero,
+}
