@@ -104,14 +104,7 @@ def in_range(matrix: Array) -> tuple[Array, Array]:
 
 
 def send(left: Array, right: Array, factor: Array, spec: Spec) -> Factors:
-    """The payload of a method.
-
-    Args:
-      left: [r, m] the rows A v_i of the matrix times `factor`.
-      right: [r, n] the rows v_i.
-      factor: from `in_range`.
-      spec: of the tensor.
-    """
+    """The payload of rows v_i, and of rows A v_i of the matrix times `factor`."""
     values = left * (1 / _balance(spec.shape)) / factor
     return Factors(values.astype(spec.dtype), right.astype(spec.dtype))
 
