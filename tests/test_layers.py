@@ -26,7 +26,7 @@ ROWS = [
     {"optimizers"},
     {"sharded"},
     {"parallel", "marks"},
-    {"leaves", "processes", "checkpoint"},
+    {"leaves", "restoring", "processes", "checkpoint"},
     {"wire"},
     {"models"},
     {"data"},
