@@ -18,7 +18,7 @@ ROWS = [
     {"coding", "selection"},
     {"compressors"},
     {"scope"},
-    {"border", "collectives", "bounds", "infos", "starts"},
+    {"border", "batching", "collectives", "bounds", "infos", "starts"},
     {"exchanges"},
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},
