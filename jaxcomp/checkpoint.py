@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import files, leaves, parallel
+from jaxcomp import files, leaves, parallel, restoring
 from jaxcomp.base import Tree
 from jaxcomp.files import CheckpointError
 from jaxcomp.marks import check_state
@@ -199,7 +199,7 @@ def read(
         metadata = reader.metadata(arrays)
         tree = getattr(metadata, "item_metadata", metadata)
         there = {
-            name: leaves.Stored(
+            name: restoring.Stored(
                 tuple(leaf.shape),
                 jnp.dtype(leaf.dtype).name,
                 is_number=isinstance(leaf, ocp.metadata.ScalarMetadata),
@@ -208,18 +208,18 @@ def read(
         }
         names = {new: old for old in there if (new := today(old)) is not None}
         stored = {new: there[old] for new, old in names.items()}
-        leaves.check_fit(wanted, stored, folder)
+        restoring.check_fit(wanted, stored, folder)
         # Orbax reads all arrays or none; those without a present name go to the host.
         asked = {
-            old: leaves.target(wanted.get(today(old) or ""), x)
+            old: restoring.target(wanted.get(today(old) or ""), x)
             for old, x in there.items()
         }
         got = reader.restore(arrays, asked)
     values = [
-        leaves.restored(name, leaf, stored[name], got[names[name]])
+        restoring.restored(name, leaf, stored[name], got[names[name]])
         for name, leaf in wanted.items()
     ]
-    return leaves.with_reports(like, values)
+    return restoring.with_reports(like, values)
 
 
 def damage(folder: Path) -> str | None:

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.batching import written_out
 from jaxcomp.border import axis_index, axis_size, is_typed
 from jaxcomp.trees import cast_like, joint_dtype, widen
 
@@ -28,7 +29,6 @@ __all__ = [
     "mean_of_all",
     "permute",
     "size",
-    "stacked",
     "swap",
     "total",
 ]
@@ -139,7 +139,7 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
         sources, destinations = np.array(pairs).reshape(-1, 2).T
         return jnp.zeros_like(rows).at[destinations].set(rows[sources])
 
-    return _written_out(permuted, simulated, x, axis)
+    return written_out(permuted, simulated, x, axis)
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
@@ -152,21 +152,6 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     parts = jnp.split(mean(flat, axis), borders)
     pairs = zip(parts, arrays, strict=True)
     return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
-
-
-def stacked(tree: Tree, differs: Tree, count: int) -> Tree:
-    """The arrays of all members of a mapped axis, in the rule of a `custom_vmap`.
-
-    Args:
-      tree: as the rule is given it.
-      differs: for each leaf, whether it already has a row for each member.
-      count: number of members.
-    """
-
-    def rows(x: Array, has_rows: bool) -> Array:
-        return x if has_rows else jnp.broadcast_to(x, (count, *x.shape))
-
-    return jax.tree.map(rows, tree, differs)
 
 
 def _over(
@@ -212,60 +197,4 @@ def _over(
             group_of[group], place_of[group] = i, range(len(group))
         return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(group_of, place_of)
 
-    return _written_out(grouped, of_all, tree, axis.axis, alike)
-
-
-def _written_out(
-    collective: Callable[[Tree], Tree],
-    simulated: Callable[[Array], Array],
-    tree: Tree,
-    axis: Axis,
-    alike: bool = False,
-) -> Tree:
-    """A collective that vmap does not have, with a function that computes it for vmap.
-
-    Other axes may be mapped inside or around that of the workers, such as one of the
-    members of an ensemble. Along these the collective runs for each member.
-
-    Args:
-      collective: treats each index of its arrays' last dimensions by itself.
-      simulated: arrays of all workers, stacked, -> results of all workers, stacked.
-      tree: of this worker.
-      axis: name of the axis.
-      alike: whether all workers have the same result; it is then returned once.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def run(tree: Tree, place: Array) -> Tree:
-        return collective(tree)
-
-    # vmap calls the rule for any axis, without its name. The place tells which axis it
-    # is: it differs along that of the workers, and along no other.
-    @run.def_vmap
-    def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
-        in_tree, is_workers = batched
-        if is_workers:
-            results = jax.tree.map(simulated, stacked(tree, in_tree, size))
-            return results, jax.tree.map(lambda x: not alike, tree)
-
-        def moved(tree: Tree, source: int, destination: int) -> Tree:
-            return jax.tree.map(
-                lambda x, differs: (
-                    jnp.moveaxis(x, source, destination) if differs else x
-                ),
-                tree,
-                in_tree,
-            )
-
-        return moved(run(moved(tree, 0, -1), place), -1, 0), in_tree
-
-    # All collectives here are linear. JAX's own rule for tangents would map them over
-    # the wrong axis.
-    linear = jax.custom_jvp(run)
-
-    @linear.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
-        (tree, place), (change, _) = primals, tangents
-        return run(tree, place), run(change, place)
-
-    return linear(tree, axis_index(axis))
+    return written_out(grouped, of_all, tree, axis.axis, alike)

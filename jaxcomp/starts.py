@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Tree
+from jaxcomp.base import Axis, Tree
+from jaxcomp.batching import moved, stacked
 from jaxcomp.border import is_mapped
 from jaxcomp.trees import widen
 
@@ -77,18 +78,9 @@ def among_workers(
     @learnt.def_vmap
     def _(size: int, batched: Any, tree: Tree) -> tuple[Tree, Any]:
         [in_tree] = batched
-        rows = collectives.stacked(tree, in_tree, size)
+        rows, every = stacked(tree, in_tree, size), jax.tree.map(lambda x: True, tree)
         if size == workers:
-            result = jax.vmap(asked, axis_name=axis)(rows)
-        else:  # members of an ensemble: one more dimension of each worker's model
-            result = _moved(learnt(_moved(rows, 0, -1)), -1, 0)
-        return result, jax.tree.map(lambda x: True, tree)
+            return jax.vmap(asked, axis_name=axis)(rows), every
+        return moved(learnt(moved(rows, every, 0, -1)), every, -1, 0), every
 
     return learnt(tree)
-
-
-def _moved(tree: Tree, source: int, destination: int) -> Tree:
-    def move(x: Array) -> Array:
-        return jnp.moveaxis(x, source, destination)
-
-    return jax.tree.map(move, tree)

@@ -40,12 +40,12 @@ _REPORT = {"gradient_error", "unsent_norm", "residual_norm"}
 def axes(tree: Tree) -> Tree:
     """in_axes or out_axes of state: 0 for `PerWorker` parts, None for the rest.
 
+    Raises:
+      TypeError: the state has lost its marks, as that of `nnx.state(optimizer)` has.
+
     Example:
         >>> axes({"step": 1, "residual": PerWorker((2, 3))})
         {'residual': PerWorker(value=0), 'step': None}
-
-    Raises:
-      TypeError: the state has lost its marks, as that of `nnx.state(optimizer)` has.
     """
 
     # A part without marks becomes one None: some pytree nodes take arrays only.

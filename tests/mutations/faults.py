@@ -323,7 +323,7 @@ FAULTS = [
     ),
     Fault(
         "counters are pinned to a device by a restore",
-        "jaxcomp/leaves.py",
+        "jaxcomp/restoring.py",
         'is_free = not getattr(like, "committed", True)',
         "is_free = False",
         "tests/test_checkpoint.py",
