@@ -236,8 +236,8 @@ def ticked(state: State) -> State:
     """The state one step later, where nothing but its clocks goes on.
 
     Example:
-        >>> ticked({"clock": Clock(3), "kept": 5})
-        {'clock': Clock(step=4), 'kept': 5}
+      >>> ticked({"clock": Clock(3), "kept": 5})
+      {'clock': Clock(step=4), 'kept': 5}
     """
 
     def later(node: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Tree
+from jaxcomp.base import Array, Axis, Tree
 from jaxcomp.border import axis_index
 
 __all__ = ["moved", "stacked", "written_out"]
@@ -53,7 +53,7 @@ def written_out(
     collective: Callable[[Tree], Tree],
     simulated: Callable[[Array], Array],
     tree: Tree,
-    axis: str,
+    axis: Axis,
     alike: bool = False,
 ) -> Tree:
     """A collective that vmap does not have, with a function that computes it for vmap.

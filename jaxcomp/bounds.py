@@ -35,12 +35,12 @@ def leaf_contractions(
         to the vector than this compressor does.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcomp.compressors import make
-        >>> from jaxcomp.scope import only_large
-        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
-        >>> leaf_contractions(only_large(make("sign"), min_size=9), tree)
-        [1.0, 0.0625]
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import only_large
+      >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
+      >>> leaf_contractions(only_large(make("sign"), min_size=9), tree)
+      [1.0, 0.0625]
     """
     return _of_leaves(plan, spec, of, nothing=1.0)
 
@@ -58,12 +58,12 @@ def leaf_choices(
       of: (compressor, spec of the vector) -> whether it does.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcomp.compressors import make
-        >>> from jaxcomp.scope import only_large
-        >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
-        >>> leaf_choices(only_large(make("top_k"), min_size=9), tree)
-        [False, True]
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import only_large
+      >>> tree = {"b": jnp.zeros(3), "w": jnp.zeros((2, 8))}
+      >>> leaf_choices(only_large(make("top_k"), min_size=9), tree)
+      [False, True]
     """
     return _of_leaves(plan, spec, of, nothing=False)
 
@@ -100,8 +100,8 @@ def worst(contractions: Iterable[float | None]) -> float | None:
     """The contraction that holds for all: the least, or None if one of them is None.
 
     Example:
-        >>> worst([1.0, 0.5]), worst([1.0, None])
-        (0.5, None)
+      >>> worst([1.0, 0.5]), worst([1.0, None])
+      (0.5, None)
     """
     every = list(contractions)
     known = [delta for delta in every if delta is not None]

@@ -63,11 +63,11 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
       CheckpointError: names the folder or the leaf that cannot be written.
 
     Example:
-        >>> import tempfile
-        >>> folder = tempfile.mkdtemp()
-        >>> save(folder, {"w": jnp.ones(2), "step": 7})
-        >>> restore(folder, {"w": jnp.zeros(2), "step": 0})
-        {'step': 7, 'w': Array([1., 1.], dtype=float32)}
+      >>> import tempfile
+      >>> folder = tempfile.mkdtemp()
+      >>> save(folder, {"w": jnp.ones(2), "step": 7})
+      >>> restore(folder, {"w": jnp.zeros(2), "step": 0})
+      {'step': 7, 'w': Array([1., 1.], dtype=float32)}
     """
     _orbax()
     path = _path(folder)
@@ -101,12 +101,12 @@ def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
       CheckpointError: names the damaged file, or how the states differ.
 
     Example:
-        >>> import tempfile
-        >>> try:
-        ...     restore(tempfile.mkdtemp(), {"step": 0})
-        ... except FileNotFoundError:
-        ...     print("a new run")
-        a new run
+      >>> import tempfile
+      >>> try:
+      ...     restore(tempfile.mkdtemp(), {"step": 0})
+      ... except FileNotFoundError:
+      ...     print("a new run")
+      a new run
     """
     _orbax()
     path = _path(folder)

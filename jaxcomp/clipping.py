@@ -22,10 +22,10 @@ def clip_by_norm(limit: float) -> optax.GradientTransformation:
     """Scale each tensor down to a norm of at most `limit`.
 
     Example:
-        >>> tx = clip_by_norm(1.0)
-        >>> tree = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([0.5])}
-        >>> tx.update(tree, tx.init(tree))[0]
-        {'a': Array([0.6, 0.8], dtype=float32), 'b': Array([0.5], dtype=float32)}
+      >>> tx = clip_by_norm(1.0)
+      >>> tree = {"a": jnp.array([3.0, 4.0]), "b": jnp.array([0.5])}
+      >>> tx.update(tree, tx.init(tree))[0]
+      {'a': Array([0.6, 0.8], dtype=float32), 'b': Array([0.5], dtype=float32)}
     """
     _check(limit)
     return _stateless(lambda tree: clipped(tree, limit, each=True))

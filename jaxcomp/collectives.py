@@ -45,9 +45,9 @@ class Part(NamedTuple):
         """The workers of each group.
 
         Example:
-            >>> step = lambda x: np.array(Part("a", 2, inside=False).groups())
-            >>> jax.vmap(step, axis_name="a", out_axes=None)(jnp.zeros(6)).tolist()
-            [[0, 2, 4], [1, 3, 5]]
+          >>> step = lambda x: np.array(Part("a", 2, inside=False).groups())
+          >>> jax.vmap(step, axis_name="a", out_axes=None)(jnp.zeros(6)).tolist()
+          [[0, 2, 4], [1, 3, 5]]
         """
         workers = size(self.axis)
         if workers % self.per_host:

@@ -13,12 +13,12 @@ class UserError(ValueError):
       exit_code: of a command that ends with it: 2 for a wrong input.
 
     Example:
-        >>> from jaxcomp import make_compressor
-        >>> try:
-        ...     make_compressor("top_k(keep=5)")
-        ... except UserError as error:
-        ...     print(str(error).splitlines()[0])
-        top_k: keep is the fraction kept, in (0, 1], not 5
+      >>> from jaxcomp import make_compressor
+      >>> try:
+      ...     make_compressor("top_k(keep=5)")
+      ... except UserError as error:
+      ...     print(str(error).splitlines()[0])
+      top_k: keep is the fraction kept, in (0, 1], not 5
     """
 
     exit_code = 2

@@ -26,13 +26,13 @@ def importable(
       SpecError: there is no such module, it has no such name, or it cannot be called.
 
     Example:
-        >>> importable("fractions:Fraction(3)", {}, "number")
-        ('Fraction(3)', {'Fraction': <class 'fractions.Fraction'>})
-        >>> try:
-        ...     importable("fractions:Fractoin", {}, "number")
-        ... except SpecError as error:
-        ...     print(str(error).partition(": ")[2])
-        module 'fractions' has no 'Fractoin'. Did you mean 'Fraction'? Valid: Decimal, \
+      >>> importable("fractions:Fraction(3)", {}, "number")
+      ('Fraction(3)', {'Fraction': <class 'fractions.Fraction'>})
+      >>> try:
+      ...     importable("fractions:Fractoin", {}, "number")
+      ... except SpecError as error:
+      ...     print(str(error).partition(": ")[2])
+      module 'fractions' has no 'Fractoin'. Did you mean 'Fraction'? Valid: Decimal, \
 Fraction
     """
     match = _PATH.fullmatch(spec) if isinstance(spec, str) else None
@@ -55,11 +55,11 @@ def check_kind(value: Any, wanted: Any, spec: str, kind: str) -> Any:
       kind: the config key, for the message.
 
     Example:
-        >>> try:
-        ...     check_kind({}, list, "my.data:load", "dataset")
-        ... except SpecError as error:
-        ...     print(error)
-        dataset 'my.data:load' makes a value of type dict, not a list
+      >>> try:
+      ...     check_kind({}, list, "my.data:load", "dataset")
+      ... except SpecError as error:
+      ...     print(error)
+      dataset 'my.data:load' makes a value of type dict, not a list
     """
     if isinstance(value, wanted):
         return value

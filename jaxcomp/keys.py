@@ -12,8 +12,8 @@ def is_key(leaf: Any) -> bool:
     """Whether an array, or the spec of one, holds typed keys.
 
     Example:
-        >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0)), is_key(0)
-        (True, False, False)
+      >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0)), is_key(0)
+      (True, False, False)
     """
     kinds = jax.Array | jax.ShapeDtypeStruct
     return isinstance(leaf, kinds) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
@@ -23,8 +23,8 @@ def numbers_of(leaf: Any) -> Any:
     """The integers of typed keys; anything else unchanged.
 
     Example:
-        >>> numbers_of(jax.random.key(3))
-        Array([0, 3], dtype=uint32)
+      >>> numbers_of(jax.random.key(3))
+      Array([0, 3], dtype=uint32)
     """
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 

@@ -24,8 +24,8 @@ def by_name(state: Tree) -> dict[str, Any]:
     """The leaves of a state, by the names under which a checkpoint holds them.
 
     Example:
-        >>> list(by_name({"w": [1.0, 2.0], "none": None, "key": jax.random.key(0)}))
-        ['key: key<fry>', 'w.0', 'w.1']
+      >>> list(by_name({"w": [1.0, 2.0], "none": None, "key": jax.random.key(0)}))
+      ['key: key<fry>', 'w.0', 'w.1']
     """
     named: dict[str, Any] = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state, is_report)[0]:
@@ -51,9 +51,9 @@ def reports(state: Tree) -> tuple[str, ...]:
     """The first part of the names of each `Info`, which format 1 also held.
 
     Example:
-        >>> from jaxcomp.base import Info
-        >>> reports({"kept": 1, "info": Info(1, 2, 3)})
-        ('info.',)
+      >>> from jaxcomp.base import Info
+      >>> reports({"kept": 1, "info": Info(1, 2, 3)})
+      ('info.',)
     """
     nodes, _ = jax.tree_util.tree_flatten_with_path(state, is_report)
     return tuple(name_of(p, separator=".") + "." for p, x in nodes if is_report(x))
@@ -63,9 +63,9 @@ def written(state: Tree) -> dict[str, Any]:
     """The arrays and numbers that are written, by name.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> written({"step": 3, "lr": np.float32(0.5), "none": jnp.zeros(0)})
-        {'lr': array(0.5, dtype=float32), 'none: float32[0]': True, 'step': 3}
+      >>> import jax.numpy as jnp
+      >>> written({"step": 3, "lr": np.float32(0.5), "none": jnp.zeros(0)})
+      {'lr': array(0.5, dtype=float32), 'none: float32[0]': True, 'step': 3}
     """
     values = {name: _written(name, leaf) for name, leaf in by_name(state).items()}
     if not values:

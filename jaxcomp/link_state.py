@@ -37,11 +37,11 @@ def find_state(opt_state: Any) -> DistributedState:
     """The `DistributedState` inside the state of any optax chain.
 
     Example:
-        >>> import optax
-        >>> from jaxcomp import distributed, make_exchange
-        >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
-        >>> int(find_state(tx.init(jnp.ones(3))).step)
-        0
+      >>> import optax
+      >>> from jaxcomp import distributed, make_exchange
+      >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
+      >>> int(find_state(tx.init(jnp.ones(3))).step)
+      0
     """
     states = find_states(opt_state)
     if len(states) != 1:
@@ -57,12 +57,12 @@ def find_states(opt_state: Any) -> list[DistributedState]:
     """All of them, where links have parts of the model; in the order of the tree.
 
     Example:
-        >>> import optax
-        >>> from jaxcomp import distributed, make_exchange
-        >>> link = distributed(make_exchange(), seed=0, allow_masked=True)
-        >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
-        >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
-        2
+      >>> import optax
+      >>> from jaxcomp import distributed, make_exchange
+      >>> link = distributed(make_exchange(), seed=0, allow_masked=True)
+      >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
+      >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
+      2
     """
 
     def found(node: Any) -> bool:

@@ -60,8 +60,8 @@ def make_exchange(
         a compressor for an exchange that uses none, such as `exact`.
 
     Example:
-        >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
-        'aligned_psum(random_k(keep=0.1, unbiased=False))'
+      >>> make_exchange("aligned_psum", "random_k(keep=0.1)", memory="none").name
+      'aligned_psum(random_k(keep=0.1, unbiased=False))'
     """
     usual = USUAL if compressor is None else compressor
     inner = exchanges.make(exchange, usual, _plan(usual, scope, policy), axis)
@@ -102,10 +102,10 @@ def make_mixer(
       SpecError: unknown name, argument or value; the message lists the valid ones.
 
     Example:
-        >>> make_mixer("choco(gamma=0.4)", "ring", 8, compressor="sign").name
-        'choco(gamma=0.4) on ring, sign'
-        >>> make_mixer("local_sgd(h=4)", exchange="exact").schedule
-        (0, 0, 0, 1)
+      >>> make_mixer("choco(gamma=0.4)", "ring", 8, compressor="sign").name
+      'choco(gamma=0.4) on ring, sign'
+      >>> make_mixer("local_sgd(h=4)", exchange="exact").schedule
+      (0, 0, 0, 1)
     """
     call = parse(mixer) if isinstance(mixer, str) else mixer
     if not isinstance(call, Call):
@@ -143,8 +143,8 @@ def compressor_for(exchange: str | Call, compressor: str) -> str | None:
     It is for configs, which always name a compressor. Some exchanges ignore it.
 
     Example:
-        >>> compressor_for("gather", "sign"), compressor_for("exact", "sign")
-        ('sign', None)
+      >>> compressor_for("gather", "sign"), compressor_for("exact", "sign")
+      ('sign', None)
     """
     ignored = exchange and exchanges.make(exchange, compressor).ignores_compressor
     return None if ignored else compressor

@@ -28,9 +28,9 @@ def per_worker(
       tx: any link before the exchange.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> per_worker(optax.trace(0.9)).init(jnp.zeros(2))
-        PerWorker(value=TraceState(trace=Array([0., 0.], dtype=float32)))
+      >>> import jax.numpy as jnp
+      >>> per_worker(optax.trace(0.9)).init(jnp.zeros(2))
+      PerWorker(value=TraceState(trace=Array([0., 0.], dtype=float32)))
     """
     tx = optax.with_extra_args_support(tx)
 

@@ -38,8 +38,8 @@ def all_finite(tree: Tree) -> Array:
     """Whether no element is a NaN or an infinity.
 
     Example:
-        >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array([1.0, jnp.nan])}))
-        False
+      >>> bool(all_finite({"a": jnp.ones(2), "b": jnp.array([1.0, jnp.nan])}))
+      False
     """
     leaves = [jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]
     return jnp.all(jnp.stack(leaves)) if leaves else jnp.bool_(True)
@@ -49,8 +49,8 @@ def instead_of_bad(tree: Tree, healthy: Array, value: float = jnp.nan) -> Tree:
     """The tree if it is healthy, and else one value in all of its elements.
 
     Example:
-        >>> instead_of_bad(jnp.array([1.0, jnp.inf]), jnp.bool_(False))
-        Array([nan, nan], dtype=float32)
+      >>> instead_of_bad(jnp.array([1.0, jnp.inf]), jnp.bool_(False))
+      Array([nan, nan], dtype=float32)
     """
 
     def of(x: Array) -> Array:
@@ -107,14 +107,14 @@ def skip_nonfinite(
       tx: the whole chain.
 
     Example:
-        >>> import jaxcomp
-        >>> link = jaxcomp.distributed(jaxcomp.make_exchange("exact"), seed=0)
-        >>> tx = skip_nonfinite(optax.chain(link, optax.sgd(0.1)))
-        >>> state = tx.init(jnp.ones(2))
-        >>> grads = jnp.array([[1.0, 2.0], [jnp.nan, 2.0]])  # two workers
-        >>> step = lambda g: tx.update(g, state)[0]
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([0., 0.], dtype=float32)
+      >>> import jaxcomp
+      >>> link = jaxcomp.distributed(jaxcomp.make_exchange("exact"), seed=0)
+      >>> tx = skip_nonfinite(optax.chain(link, optax.sgd(0.1)))
+      >>> state = tx.init(jnp.ones(2))
+      >>> grads = jnp.array([[1.0, 2.0], [jnp.nan, 2.0]])  # two workers
+      >>> step = lambda g: tx.update(g, state)[0]
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([0., 0.], dtype=float32)
     """
     tx = optax.with_extra_args_support(tx)
 

@@ -33,9 +33,9 @@ def mean_start(params: Tree, workers: int | None, axis: Axis) -> Tree:
       axis: of the workers.
 
     Example:
-        >>> start = lambda x: mean_start(x, 2, "workers")
-        >>> start(jnp.ones(1)).tolist(), jax.vmap(start)(jnp.array([1.0, 5.0])).tolist()
-        ([1.0], [3.0, 3.0])
+      >>> start = lambda x: mean_start(x, 2, "workers")
+      >>> start(jnp.ones(1)).tolist(), jax.vmap(start)(jnp.array([1.0, 5.0])).tolist()
+      ([1.0], [3.0, 3.0])
     """
 
     # The mean of differences to one of them, so that rounding moves no model where all

@@ -52,16 +52,16 @@ def distributed(
         or `optax.set_to_zero`.
 
     Example:
-        >>> from jaxcomp.make import make_exchange
-        >>> tx = optax.chain(
-        ...     distributed(make_exchange(compressor="sign"), seed=0), optax.sgd(0.1)
-        ... )
-        >>> params = jnp.ones(3)
-        >>> state = tx.init(params)
-        >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
-        >>> step = lambda g: tx.update(g, state, params)[0]
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([-0.2, -0.2,  0.2], dtype=float32)
+      >>> from jaxcomp.make import make_exchange
+      >>> tx = optax.chain(
+      ...     distributed(make_exchange(compressor="sign"), seed=0), optax.sgd(0.1)
+      ... )
+      >>> params = jnp.ones(3)
+      >>> state = tx.init(params)
+      >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
+      >>> step = lambda g: tx.update(g, state, params)[0]
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([-0.2, -0.2,  0.2], dtype=float32)
     """
     if not isinstance(exchange, Exchange):
         message = (
@@ -120,13 +120,13 @@ def pmean(
       allow_masked: likewise.
 
     Example:
-        >>> from jaxcomp.make import make_exchange
-        >>> mean = pmean(make_exchange(compressor="sign"), seed=0)
-        >>> comm = mean.init(jnp.ones(3))
-        >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
-        >>> step = lambda g: mean(g, comm)[0]
-        >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
-        Array([ 2.,  2., -2.], dtype=float32)
+      >>> from jaxcomp.make import make_exchange
+      >>> mean = pmean(make_exchange(compressor="sign"), seed=0)
+      >>> comm = mean.init(jnp.ones(3))
+      >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
+      >>> step = lambda g: mean(g, comm)[0]
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([ 2.,  2., -2.], dtype=float32)
     """
     link = distributed(exchange, seed, allow_masked=allow_masked)
 
@@ -163,16 +163,16 @@ def mixing(
         keep the rest to itself, or another link looks after it.
 
     Example:
-        >>> from jaxcomp.make import make_mixer
-        >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
-        >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
-        >>> params = jnp.zeros((4, 3))  # four workers
-        >>> state = jax.vmap(tx.init, axis_name="workers")(params)
-        >>> step = lambda g, s, p: tx.update(g, s, p)[0]
-        >>> grads = jnp.ones((4, 3))
-        >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)
-        >>> updates.shape
-        (4, 3)
+      >>> from jaxcomp.make import make_mixer
+      >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
+      >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
+      >>> params = jnp.zeros((4, 3))  # four workers
+      >>> state = jax.vmap(tx.init, axis_name="workers")(params)
+      >>> step = lambda g, s, p: tx.update(g, s, p)[0]
+      >>> grads = jnp.ones((4, 3))
+      >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)
+      >>> updates.shape
+      (4, 3)
     """
     if not isinstance(mixer, Mixer):
         raise TypeError(f"mixing() takes a Mixer from make_mixer, not {mixer!r}")

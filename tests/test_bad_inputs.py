@@ -219,9 +219,12 @@ KEYS = [
     ("model='tiny(4)'", "a model is a name with named arguments, not 'tiny(4)'"),
     ("model=tiny(", "not a spec: '(' was never closed"),
     ("dataset='digits(size=0)'", "digits: size is a whole number of at least 1, not 0"),
-    ("dataset='digits(size=big)'", "digits: size is a whole number of at least 1, not big"),
+    (
+        "dataset='digits(size=big)'",
+        "digits: size is a whole number of at least 1, not big",
+    ),
     ("dataset='digits(sise=8)'", "no argument 'sise'. Did you mean 'size'?"),
-    ("partition='dirichlet(alpha=0)'", "dirichlet: alpha is a number above 0, not 0"),
+    ("partition='dirichlet(alpha=0)'", "alpha is a number above 0, not 0"),
     ("partition='random(reshuffle=1)'", "reshuffle is True or False, not 1"),
     ("schedule='cosine(final=-1)'", "final is a number in [0, 1], not -1"),
     (

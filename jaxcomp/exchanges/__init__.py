@@ -60,8 +60,8 @@ def make(
     """Build an exchange, without a memory, from spec strings.
 
     Example:
-        >>> make("gather", "sign").name
-        'gather(sign)'
+      >>> make("gather", "sign").name
+      'gather(sign)'
     """
     if isinstance(spec, Exchange):
         return spec

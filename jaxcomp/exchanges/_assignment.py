@@ -27,10 +27,10 @@ def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
       [groups] int32.
 
     Example:
-        >>> errors = jnp.array([[9.0, 1.0], [4.0, 3.0]])
-        >>> words = np.array([[1, 5], [1, 5]])
-        >>> [assign(errors, words, n).tolist() for n in (2, 6, 10)]
-        [[0, 0], [1, 0], [1, 1]]
+      >>> errors = jnp.array([[9.0, 1.0], [4.0, 3.0]])
+      >>> words = np.array([[1, 5], [1, 5]])
+      >>> [assign(errors, words, n).tolist() for n in (2, 6, 10)]
+      [[0, 0], [1, 0], [1, 1]]
     """
     table = jnp.asarray(words, jnp.int32)
     group = np.arange(len(words))

@@ -91,8 +91,8 @@ def with_method(exchange: str, method: str) -> str:
     """The name of an exchange together with the name of what it sends.
 
     Example:
-        >>> with_method("gather", "sign"), with_method("two_phase(a=1)", "sign")
-        ('gather(sign)', 'two_phase(a=1; sign)')
+      >>> with_method("gather", "sign"), with_method("two_phase(a=1)", "sign")
+      ('gather(sign)', 'two_phase(a=1; sign)')
     """
     head, _, arguments = exchange.removesuffix(")").partition("(")
     return f"{head}({arguments + '; ' if arguments else ''}{method})"

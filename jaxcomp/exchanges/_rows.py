@@ -26,9 +26,9 @@ def to_rows(vector: Array, count: int) -> Array:
     """A vector as `count` rows of equal length, with zeros at the end.
 
     Example:
-        >>> to_rows(jnp.arange(5), 2)
-        Array([[0, 1, 2],
-               [3, 4, 0]], dtype=int32)
+      >>> to_rows(jnp.arange(5), 2)
+      Array([[0, 1, 2],
+             [3, 4, 0]], dtype=int32)
     """
     width = -(-vector.size // count)
     padded = jnp.pad(vector, (0, width * count - vector.size))
@@ -42,8 +42,8 @@ def widths(size: int) -> set[int]:
     N, and for N above it the lengths are below the root.
 
     Example:
-        >>> sorted(widths(10))
-        [1, 2, 3, 4, 5, 10]
+      >>> sorted(widths(10))
+      [1, 2, 3, 4, 5, 10]
     """
     root = math.isqrt(size)
     return {*range(1, root + 1), *(-(-size // n) for n in range(1, root + 2))}
@@ -53,8 +53,8 @@ def halves(size: int) -> list[int]:
     """The lengths of rows for 1, 2, 4, ... workers, a subset of all `widths`.
 
     Example:
-        >>> halves(10)
-        [10, 5, 3, 2, 1]
+      >>> halves(10)
+      [10, 5, 3, 2, 1]
     """
     return [-(-size // 2**i) for i in range((size - 1).bit_length() + 1)]
 
@@ -67,9 +67,9 @@ def own_row(row: Array, axis: Axis) -> Array:
       axis: over whom; N is its size.
 
     Example:
-        >>> step = lambda x: own_row(x[None], "workers")
-        >>> jax.vmap(step, axis_name="workers")(jnp.array([5.0, 7.0])).tolist()
-        [[[5.0], [0.0]], [[0.0], [7.0]]]
+      >>> step = lambda x: own_row(x[None], "workers")
+      >>> jax.vmap(step, axis_name="workers")(jnp.array([5.0, 7.0])).tolist()
+      [[[5.0], [0.0]], [[0.0], [7.0]]]
     """
     zeros = jnp.zeros((collectives.size(axis), row.size), row.dtype)
     return zeros.at[collectives.index(axis)].set(row)

@@ -70,14 +70,14 @@ def budget(
       every: steps from one choice to the next.
 
     Example:
-        >>> from jaxcomp.scope import make_plan
-        >>> plan, ladder = make_plan("per_leaf", "sign"), ["sign", "cast"]
-        >>> exchange = budget(plan, "workers", 4096, ladder)
-        >>> tree = {"a": jnp.ones((2, 64)), "b": jnp.ones((2, 64)).at[:, 0].set(9.0)}
-        >>> step = lambda x: exchange.average(x, exchange.init(x), jax.random.key(0))
-        >>> out = jax.jit(jax.vmap(step, axis_name="workers"))(tree)
-        >>> out.state.choices[0].tolist()  # sign loses nothing of a
-        [0, 1]
+      >>> from jaxcomp.scope import make_plan
+      >>> plan, ladder = make_plan("per_leaf", "sign"), ["sign", "cast"]
+      >>> exchange = budget(plan, "workers", 4096, ladder)
+      >>> tree = {"a": jnp.ones((2, 64)), "b": jnp.ones((2, 64)).at[:, 0].set(9.0)}
+      >>> step = lambda x: exchange.average(x, exchange.init(x), jax.random.key(0))
+      >>> out = jax.jit(jax.vmap(step, axis_name="workers"))(tree)
+      >>> out.state.choices[0].tolist()  # sign loses nothing of a
+      [0, 1]
 
     References:
       Alimohammadi et al., L-GreCo: Layerwise-Adaptive Gradient Compression for

@@ -128,8 +128,8 @@ def _pack_fields(symbols: Array, bits: int) -> Array:
     """Pack symbols into words, 32 // bits of them in each.
 
     Example:
-        >>> _pack_fields(jnp.array([1, 2, 3], jnp.uint32), bits=16)
-        Array([131073,      3], dtype=uint32)
+      >>> _pack_fields(jnp.array([1, 2, 3], jnp.uint32), bits=16)
+      Array([131073,      3], dtype=uint32)
     """
     fields = 32 // bits
     words = -(-symbols.size // fields)

@@ -158,8 +158,8 @@ def _turns(blocks: int, count: int) -> Array:
     Without rotation all of them might belong to one owner.
 
     Example:
-        >>> _turns(6, 4)
-        Array([0, 2, 0, 3, 1, 0], dtype=uint32)
+      >>> _turns(6, 4)
+      Array([0, 2, 0, 3, 1, 0], dtype=uint32)
     """
     turn = jax.lax.iota(jnp.uint32, blocks)
     angle = (turn * np.uint32(_GOLDEN)) >> np.uint32(16)
@@ -180,9 +180,9 @@ def _deal(vector: Array, count: int) -> Array:
     Large elements often stand together. So each owner gets its share of them.
 
     Example:
-        >>> _deal(jnp.arange(1, 65), 2)[:, 15:18]
-        Array([[16, 49, 50],
-               [32, 33, 34]], dtype=int32)
+      >>> _deal(jnp.arange(1, 65), 2)[:, 15:18]
+      Array([[16, 49, 50],
+             [32, 33, 34]], dtype=int32)
     """
     blocks = max(1, -(-vector.size // (_BLOCK * count)))
     padded = jnp.pad(vector, (0, blocks * count * _BLOCK - vector.size))

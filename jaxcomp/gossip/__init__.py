@@ -43,8 +43,8 @@ def make(
     """Build a gossip algorithm from spec strings.
 
     Example:
-        >>> make("choco(gamma=0.4)", topology("ring", 8), "sign").name
-        'choco(gamma=0.4) on ring, sign'
+      >>> make("choco(gamma=0.4)", topology("ring", 8), "sign").name
+      'choco(gamma=0.4) on ring, sign'
     """
     plan = make_plan(scope, compressor)
     mixer = build(spec, REGISTRY, "mixer", plan, graph, axis)

@@ -98,7 +98,7 @@ def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
     """x + factor * y, leaf by leaf.
 
     Example:
-        >>> float(plus(jnp.float32(1), jnp.float32(4), 0.5))
-        3.0
+      >>> float(plus(jnp.float32(1), jnp.float32(4), 0.5))
+      3.0
     """
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, b.dtype) * b, x, y)

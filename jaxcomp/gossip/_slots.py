@@ -27,11 +27,11 @@ def decompose(matrix: np.ndarray) -> tuple[Slot, ...]:
       matrix: [n, n]; W[i, j] is the weight of worker j's value at worker i.
 
     Example:
-        >>> ring = np.array([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
-        >>> for slot in decompose(ring):
-        ...     print(slot.pairs, slot.weights.tolist())
-        ((0, 1), (1, 2), (2, 0)) [0.4, 0.4, 0.4]
-        ((0, 2), (1, 0), (2, 1)) [0.2, 0.2, 0.2]
+      >>> ring = np.array([[0.4, 0.2, 0.4], [0.4, 0.4, 0.2], [0.2, 0.4, 0.4]])
+      >>> for slot in decompose(ring):
+      ...     print(slot.pairs, slot.weights.tolist())
+      ((0, 1), (1, 2), (2, 0)) [0.4, 0.4, 0.4]
+      ((0, 2), (1, 0), (2, 1)) [0.2, 0.2, 0.2]
 
     References:
       König, Über Graphen und ihre Anwendung auf Determinantentheorie und Mengenlehre,

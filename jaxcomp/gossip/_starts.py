@@ -23,11 +23,11 @@ def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
       axis: of the workers.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcomp.gossip.topology import topology
-        >>> pull = lambda x: first_pull(x, topology("complete", 2), "workers")
-        >>> pull(jnp.ones(1)).tolist(), jax.vmap(pull)(jnp.array([1.0, 5.0])).tolist()
-        ([0.0], [2.0, -2.0])
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp.gossip.topology import topology
+      >>> pull = lambda x: first_pull(x, topology("complete", 2), "workers")
+      >>> pull(jnp.ones(1)).tolist(), jax.vmap(pull)(jnp.array([1.0, 5.0])).tolist()
+      ([0.0], [2.0, -2.0])
     """
     codec = lift("per_leaf", "none")
 

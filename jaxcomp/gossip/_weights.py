@@ -33,8 +33,8 @@ def mixing_matrix(
       weights: 'metropolis' or 'uniform'.
 
     Example:
-        >>> mixing_matrix([(0, 1), (1, 0), (1, 2), (2, 1)], 3).round(3).tolist()
-        [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
+      >>> mixing_matrix([(0, 1), (1, 0), (1, 2), (2, 1)], 3).round(3).tolist()
+      [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
 
     References:
       Xiao, Boyd, Kim, Distributed Average Consensus with Least-Mean-Square Deviation,
@@ -58,8 +58,8 @@ def fill_diagonal(matrix: np.ndarray) -> np.ndarray:
       matrix: [n, n] with a diagonal of zeros.
 
     Example:
-        >>> fill_diagonal(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
-        [[0.75, 0.25], [0.25, 0.75]]
+      >>> fill_diagonal(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
+      [[0.75, 0.25], [0.25, 0.75]]
     """
     return matrix + np.diag(1.0 - matrix.sum(axis=1))
 
@@ -71,8 +71,8 @@ def is_connected(matrices: Iterable[np.ndarray]) -> bool:
       matrices: doubly stochastic matrices, one a round.
 
     Example:
-        >>> is_connected([np.eye(2)])
-        False
+      >>> is_connected([np.eye(2)])
+      False
     """
     return bool(_reached(matrices).all())
 
@@ -84,10 +84,10 @@ def check_mixing(matrices: list[np.ndarray]) -> None:
       matrices: [n, n] each, one a round.
 
     Example:
-        >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        ...
-        jaxcomp.specs.grammar.SpecError: the weights worker 0 gives away (column 0) ...
+      >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+      ...
+      jaxcomp.specs.grammar.SpecError: the weights worker 0 gives away (column 0) ...
     """
     for matrix in matrices:
         _check_stochastic(matrix)
@@ -116,8 +116,8 @@ def spectral_gap(matrices: list[np.ndarray]) -> float:
       matrices: doubly stochastic [n, n] each, in the order of the rounds.
 
     Example:
-        >>> spectral_gap([np.full((3, 3), 1 / 3)])
-        1.0
+      >>> spectral_gap([np.full((3, 3), 1 / 3)])
+      1.0
     """
     cycle = np.eye(len(matrices[0]))
     for matrix in matrices:

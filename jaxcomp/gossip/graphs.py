@@ -68,8 +68,8 @@ def torus_sides(workers: int, rows: int | None = None) -> tuple[int, int]:
     """Rows and columns of a torus.
 
     Example:
-        >>> torus_sides(12)
-        (3, 4)
+      >>> torus_sides(12)
+      (3, 4)
     """
     if rows is not None:
         if not isinstance(rows, int) or rows < 1 or workers % rows:
@@ -217,8 +217,8 @@ def both_ways(edges: Iterable[tuple[int, int]]) -> Edges:
     """Each edge in both directions, once.
 
     Example:
-        >>> sorted(both_ways([(0, 1), (1, 0), (1, 2)]))
-        [(0, 1), (1, 0), (1, 2), (2, 1)]
+      >>> sorted(both_ways([(0, 1), (1, 0), (1, 2)]))
+      [(0, 1), (1, 0), (1, 2), (2, 1)]
     """
     return {pair for i, j in edges for pair in ((i, j), (j, i))}
 

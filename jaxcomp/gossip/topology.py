@@ -89,16 +89,16 @@ def topology(spec: str | Call, n: int) -> Topology:
       n: number of workers.
 
     Example:
-        >>> print(topology("ring", 8))
-        ring
-          workers       8
-          rounds        1
-          degree        2
-          slots         2 a round, 16 messages
-          symmetric     yes
-          spectral gap  0.1953
-        >>> topology("exponential(one_peer=True)", 4).matrix[0].tolist()
-        [0.25, 0.25, 0.25, 0.25]
+      >>> print(topology("ring", 8))
+      ring
+        workers       8
+        rounds        1
+        degree        2
+        slots         2 a round, 16 messages
+        symmetric     yes
+        spectral gap  0.1953
+      >>> topology("exponential(one_peer=True)", 4).matrix[0].tolist()
+      [0.25, 0.25, 0.25, 0.25]
 
     References:
       Koloskova, Stich, Jaggi, Decentralized Stochastic Optimization and Gossip

@@ -25,8 +25,8 @@ def make(spec: str | Call, exchange: Exchange) -> Mixer:
     """Build a local-update method around an exchange.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> make("diloco(h=4)", exchanges.make("gather", "sign")).name
-        'diloco(h=4), gather(sign)'
+      >>> from jaxcomp import exchanges
+      >>> make("diloco(h=4)", exchanges.make("gather", "sign")).name
+      'diloco(h=4), gather(sign)'
     """
     return build(spec, REGISTRY, "mixer", exchange)

@@ -36,9 +36,9 @@ def diloco(
       fragments: parts of the model that are synchronised at different steps.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> diloco(exchanges.make("exact"), h=4, fragments=2).schedule
-        (0, 1, 0, 2)
+      >>> from jaxcomp import exchanges
+      >>> diloco(exchanges.make("exact"), h=4, fragments=2).schedule
+      (0, 1, 0, 2)
 
     References:
       Douillard et al., DiLoCo, arXiv:2311.08105, 2023. Douillard et al., Streaming

@@ -22,9 +22,9 @@ def local_sgd(
       fragments: parts of the model that are averaged at different steps.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> local_sgd(exchanges.make("exact"), h=3).schedule
-        (0, 0, 1)
+      >>> from jaxcomp import exchanges
+      >>> local_sgd(exchanges.make("exact"), h=3).schedule
+      (0, 0, 1)
 
     References:
       Stich, Local SGD Converges Fast and Communicates Little, arXiv:1805.09767, 2019.

@@ -40,9 +40,9 @@ def sparse_loco(
       allow: take a compressor without a contraction, as in `error_feedback`.
 
     Example:
-        >>> from jaxcomp import exchanges
-        >>> sparse_loco(exchanges.make("gather", "top_k(keep=0.02)"), h=2).schedule
-        (0, 1)
+      >>> from jaxcomp import exchanges
+      >>> sparse_loco(exchanges.make("gather", "top_k(keep=0.02)"), h=2).schedule
+      (0, 1)
 
     References:
       Sarfi et al., Communication Efficient LLM Pre-training with SparseLoCo,

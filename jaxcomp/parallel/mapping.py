@@ -58,14 +58,14 @@ def pmap(
       options: `devices`, `axis_size` or `donate_argnums`, as of `jax.pmap`.
 
     Example:
-        >>> from jaxcomp.parallel import spread
-        >>> def step(state, x):
-        ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x)}
-        >>> devices = jax.devices()[:1]
-        >>> state = {"sum": np.float32(0), "own": PerWorker(np.float32([0]))}
-        >>> mapped = pmap(step, "i", in_axes=(None, 0), out_axes=None, devices=devices)
-        >>> mapped(state, np.float32([3]))["own"]
-        PerWorker(value=Array([3.], dtype=float32))
+      >>> from jaxcomp.parallel import spread
+      >>> def step(state, x):
+      ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x)}
+      >>> devices = jax.devices()[:1]
+      >>> state = {"sum": np.float32(0), "own": PerWorker(np.float32([0]))}
+      >>> mapped = pmap(step, "i", in_axes=(None, 0), out_axes=None, devices=devices)
+      >>> mapped(state, np.float32([3]))["own"]
+      PerWorker(value=Array([3.], dtype=float32))
     """
 
     def on_pairs(*pairs: Any) -> Any:
@@ -101,14 +101,14 @@ def shard_map(
       options: `axis_names` or `check_vma`, as of `jax.shard_map`.
 
     Example:
-        >>> from jax.sharding import PartitionSpec as P
-        >>> def step(state, x):
-        ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x[0])}
-        >>> mesh = Mesh(jax.devices()[:1], "i")
-        >>> mapped = shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
-        >>> state = {"sum": np.float32([0]), "own": PerWorker(np.float32([0]))}
-        >>> mapped(state, np.float32([3]))["own"]
-        PerWorker(value=Array([3.], dtype=float32))
+      >>> from jax.sharding import PartitionSpec as P
+      >>> def step(state, x):
+      ...     return {"sum": jax.lax.psum(x, "i"), "own": PerWorker(x[0])}
+      >>> mesh = Mesh(jax.devices()[:1], "i")
+      >>> mapped = shard_map(step, mesh=mesh, in_specs=(P(), P("i")), out_specs=P())
+      >>> state = {"sum": np.float32([0]), "own": PerWorker(np.float32([0]))}
+      >>> mapped(state, np.float32([3]))["own"]
+      PerWorker(value=Array([3.], dtype=float32))
     """
     names = options.get("axis_names") or mesh.axis_names
     of_marked_parts = partition(0, axis or entry(tuple(names)))

@@ -44,8 +44,8 @@ def axes(tree: Tree) -> Tree:
       TypeError: the state has lost its marks, as that of `nnx.state(optimizer)` has.
 
     Example:
-        >>> axes({"step": 1, "residual": PerWorker((2, 3))})
-        {'residual': PerWorker(value=0), 'step': None}
+      >>> axes({"step": 1, "residual": PerWorker((2, 3))})
+      {'residual': PerWorker(value=0), 'step': None}
     """
 
     # A part without marks becomes one None: some pytree nodes take arrays only.
@@ -104,10 +104,10 @@ def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
         device, as under `jaxcomp.pmap`.
 
     Example:
-        >>> from jaxcomp.parallel import setup
-        >>> workers = setup(workers=3, mapper="vmap")
-        >>> spread(PerWorker(jnp.zeros(2)), workers).value.shape
-        (3, 2)
+      >>> from jaxcomp.parallel import setup
+      >>> workers = setup(workers=3, mapper="vmap")
+      >>> spread(PerWorker(jnp.zeros(2)), workers).value.shape
+      (3, 2)
     """
     if not isinstance(workers, Workers):
         mesh = workers or Mesh(np.array(jax.devices()), AXIS)

@@ -57,8 +57,8 @@ def setup(
       process: index of this one; default: JAXCOMP_PROCESS.
 
     Example:
-        >>> setup(workers=16, mapper="vmap").size
-        16
+      >>> setup(workers=16, mapper="vmap").size
+      16
     """
     if mapper not in MAPPERS:
         raise UserError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")

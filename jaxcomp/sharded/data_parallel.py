@@ -82,14 +82,14 @@ def data_parallel(
       seed: of all keys, as in `distributed`.
 
     Example:
-        >>> from jaxcomp.make import make_exchange
-        >>> mesh = Mesh(jax.devices()[:1], "data")
-        >>> dp = data_parallel(make_exchange(compressor="sign", axis="data"), mesh)
-        >>> step = jax.jit(dp.value_and_grad(lambda w, x: jnp.mean(x @ w)))
-        >>> params, batch = jnp.zeros(2), jnp.array([[1.0, -3.0]])
-        >>> loss, grads, comm = step(dp.init(params), params, batch)
-        >>> float(loss), grads.tolist()
-        (0.0, [2.0, -2.0])
+      >>> from jaxcomp.make import make_exchange
+      >>> mesh = Mesh(jax.devices()[:1], "data")
+      >>> dp = data_parallel(make_exchange(compressor="sign", axis="data"), mesh)
+      >>> step = jax.jit(dp.value_and_grad(lambda w, x: jnp.mean(x @ w)))
+      >>> params, batch = jnp.zeros(2), jnp.array([[1.0, -3.0]])
+      >>> loss, grads, comm = step(dp.init(params), params, batch)
+      >>> float(loss), grads.tolist()
+      (0.0, [2.0, -2.0])
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
     # Keys are passed to `update`. A masked tensor here is no param of the loss.

@@ -77,23 +77,23 @@ def decentralised(
       seed: of all keys, as in `mixing`.
 
     Example:
-        >>> import jax.numpy as jnp
-        >>> from jaxcomp.make import make_mixer
-        >>> mesh = Mesh(jax.devices()[:1], "data")
-        >>> alone = make_mixer("choco", "ring", 1, compressor="sign", axis="data")
-        >>> dec = decentralised(alone, mesh)
-        >>> tx = dec.chain(optax.clip_by_global_norm(2.5), optax.sgd(1.0))
-        >>> models = dec.spread(jnp.zeros(2))
-        >>> state = tx.init(models)
-        >>> @jax.jit
-        ... def step(models, state, x):
-        ...     loss_fn = lambda w, x: jnp.mean(x @ w)
-        ...     losses, grads = dec.value_and_grad(loss_fn)(models, x)
-        ...     updates, state = tx.update(grads, state, models)
-        ...     return optax.apply_updates(models, updates), state, losses
-        >>> models, state, losses = step(models, state, jnp.array([[3.0, -4.0]]))
-        >>> models.tolist(), losses.tolist()
-        ([[-1.5, 2.0]], [0.0])
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp.make import make_mixer
+      >>> mesh = Mesh(jax.devices()[:1], "data")
+      >>> alone = make_mixer("choco", "ring", 1, compressor="sign", axis="data")
+      >>> dec = decentralised(alone, mesh)
+      >>> tx = dec.chain(optax.clip_by_global_norm(2.5), optax.sgd(1.0))
+      >>> models = dec.spread(jnp.zeros(2))
+      >>> state = tx.init(models)
+      >>> @jax.jit
+      ... def step(models, state, x):
+      ...     loss_fn = lambda w, x: jnp.mean(x @ w)
+      ...     losses, grads = dec.value_and_grad(loss_fn)(models, x)
+      ...     updates, state = tx.update(grads, state, models)
+      ...     return optax.apply_updates(models, updates), state, losses
+      >>> models, state, losses = step(models, state, jnp.array([[3.0, -4.0]]))
+      >>> models.tolist(), losses.tolist()
+      ([[-1.5, 2.0]], [0.0])
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
     mixed = on_mesh(mixer, mesh, data, seed)

@@ -57,14 +57,6 @@ class Result(NamedTuple):
     folder: Path
 
 
-class Epoch(NamedTuple):
-    """The state after an epoch, and whether it is the best so far."""
-
-    state: TrainState
-    position: Position
-    is_best: bool
-
-
 def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """Train as a config says, from where the folder's run stands.
 
@@ -155,8 +147,7 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
-            ended = end_of_epoch(done, due, state, position, traffic)
-            state, position, is_best = ended
+            state, position, is_best = end_of_epoch(done, due, state, position, traffic)
         if due.saves or is_best or signum:
             checkpoints.save(state, plain(position), done, due.keeps, is_best)
         if signum and done < total:
@@ -207,15 +198,18 @@ def _make_end_of_epoch(
     score: Callable[[TrainState], Scores],
     tables: Tables,
     frame: Frame,
-) -> Callable[[int, Due, TrainState, Position, Traffic], Epoch]:
-    """A function that evaluates what is due, and writes the row of an epoch."""
+) -> Callable[..., tuple[TrainState, Position, bool]]:
+    """Make a function that evaluates what is due, and writes the row of an epoch.
+
+    It returns the state to go on with, the position, and whether it is the best so far.
+    """
     view = make_viewer(setup, state)
     score_own = make_own_evaluator(setup, state, config.batch_size)
     epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
     def end_of_epoch(
         done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
-    ) -> Epoch:
+    ) -> tuple[TrainState, Position, bool]:
         seen = view(state)
         scores = own = None
         is_best = False
@@ -233,7 +227,7 @@ def _make_end_of_epoch(
         frame.show.say(epoch_line(row, epochs))
         skipped = position.skipped + row["skipped_steps"]
         position = position._replace(totals=Totals(), skipped=skipped)
-        return Epoch(seen.kept, position, is_best)
+        return seen.kept, position, is_best
 
     return end_of_epoch
 
