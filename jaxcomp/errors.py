@@ -9,9 +9,6 @@ class UserError(ValueError):
     Its message says what was found and what would be right, so that commands show it
     alone. Any other error is a fault of the program and keeps its traceback.
 
-    Attributes:
-      exit_code: of a command that ends with it: 2 for a wrong input.
-
     Example:
       >>> from jaxcomp import make_compressor
       >>> try:
@@ -21,7 +18,7 @@ class UserError(ValueError):
       top_k: keep is the fraction kept, in (0, 1], not 5
     """
 
-    exit_code = 2
+    exit_code = 2  # of a command that ends with this error
 
 
 class RunFailed(UserError):
