@@ -44,7 +44,7 @@ def make_train_step(
     axis: str,
     accumulate: int = 1,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
-    """Hops 2 to 8 of a step: local gradient, the chain with its exchange, update.
+    """One step of a worker: local gradient, the chain with its exchange, update.
 
     A step with a non-finite loss or gradient on any worker changes nothing but the
     clocks, on every worker, without a message of its own: the worker poisons its whole
