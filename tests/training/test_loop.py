@@ -83,7 +83,7 @@ def test_a_program_that_cannot_be_read_is_told_everywhere(
     for row in rows(tmp_path / "metrics.csv"):
         assert (row["traced"], row["simulated"]) == ("1", "0")
     page = report.write_report(tmp_path).read_text()
-    assert 'role="alert">From epoch 1 on, bytes are those of the traced' in page
+    assert 'role="alert">From epoch 1 on, bytes were counted in the traced' in page
 
 
 def test_a_run_that_learns_has_no_alarm(finished):
