@@ -1,18 +1,17 @@
 """`jaxcomp data`: prepare data sets and see which are there."""
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from jaxcomp import data
 from jaxcomp.cli.ends import add_command
 from jaxcomp.data import paths, sources, tfds_source
 from jaxcomp.errors import UserError
+from jaxcomp.runs.progress import bars
 from jaxcomp.specs import suggest
 
 if TYPE_CHECKING:
-    from jaxcomp.data.builders import Progress
+    pass
 
 __all__ = ["add_parser"]
 
@@ -99,7 +98,7 @@ def _prepare(args: argparse.Namespace) -> int:
         return 0
     from jaxcomp.data.prepare import prepare
 
-    with _progress() as progress:
+    with bars() as progress:
         folder, evidence = prepare(
             source,
             archive=args.archive,
@@ -116,22 +115,3 @@ def _prepare(args: argparse.Namespace) -> int:
             f"{folder}\nchecked by: {evidence}"
         )
     return 0
-
-
-@contextlib.contextmanager
-def _progress() -> "Iterator[Progress]":
-    """Progress bars on stderr: one per task, drawn by rich."""
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    console = Console(stderr=True)
-    # In a log file bars would be noise.
-    with Bars(console=console, transient=True, disable=not console.is_terminal) as bars:
-        tasks = {}
-
-        def report(task: str, done: int, total: int) -> None:
-            if task not in tasks:
-                tasks[task] = bars.add_task(task)
-            bars.update(tasks[task], completed=done, total=total or None)
-
-        yield report

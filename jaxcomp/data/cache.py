@@ -1,11 +1,13 @@
 """Keep decoded images beside the prepared records, so that loading reads one file."""
 
 import contextlib
-import uuid
+import io
 import zipfile
 from pathlib import Path
 
 import numpy as np
+
+from jaxcomp.files import write_atomically
 
 from .dataset import Splits
 
@@ -41,11 +43,7 @@ def write(folder: Path, splits: Splits) -> None:
         or read-only, nothing is kept and the next load decodes again.
       splits: the arrays.
     """
+    whole = io.BytesIO()
+    np.savez(whole, **splits._asdict())
     with contextlib.suppress(OSError):
-        # Files of `tempfile` are readable by their owner only, and data may be shared.
-        partial = folder / f".{uuid.uuid4().hex}.npz"
-        try:
-            np.savez(partial, **splits._asdict())
-            partial.replace(folder / FILE)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_atomically(folder / FILE, whole.getvalue())

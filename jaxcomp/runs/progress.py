@@ -9,11 +9,12 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeRemainingColumn,
 )
 
-__all__ = ["Display", "display"]
+__all__ = ["Display", "bars", "display"]
 
 
 class Display(NamedTuple):
@@ -53,3 +54,23 @@ def display(total: int, *, quiet: bool = False) -> Iterator[Display]:
             console.print(line, markup=False)
 
         yield Display(say, step)
+
+
+@contextlib.contextmanager
+def bars() -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr for each of several tasks; nothing where there is no terminal.
+
+    Returns:
+      A function from a task's name, what is done and the whole, 0 if that is not known.
+    """
+    console = Console(stderr=True)
+    live = console.is_terminal
+    with Progress(console=console, transient=True, disable=not live) as shown:
+        tasks: dict[str, TaskID] = {}
+
+        def report(task: str, done: int, total: int) -> None:
+            if task not in tasks:
+                tasks[task] = shown.add_task(task)
+            shown.update(tasks[task], completed=done, total=total or None)
+
+        yield report
