@@ -10,7 +10,9 @@ the same config goes on where it stands.
 
 import sys
 
+from jaxcomp import parallel
 from jaxcomp.cli.train import main
 
 if __name__ == "__main__":
+    parallel.keep_pages()
     sys.exit(main(sys.argv[1:], __doc__ or ""))

@@ -1,5 +1,6 @@
-"""What the benchmarks share: turns of all sides, peers, large pages, tables as CSV."""
+"""What the benchmarks share: turns of all sides, peers, memory pages, tables as CSV."""
 
+import argparse
 import csv
 import importlib
 import os
@@ -16,15 +17,34 @@ import jax.numpy as jnp
 from jaxcomp import parallel
 
 __all__ = [
+    "PAGES",
     "in_turns",
     "others",
     "ratio",
     "read_pass",
     "timed",
     "torch_peers",
-    "use_huge_pages",
+    "with_pages",
     "write_csv",
 ]
+
+# What the C library does with memory that is freed, for our side and for all peers. A
+# fresh page costs more than the arithmetic on it, so it would be what is measured.
+_KINDS = {
+    "kept": "glibc.malloc.mmap_max=0:glibc.malloc.arena_max=1:"
+    f"glibc.malloc.trim_threshold={2**62}",
+    "huge": "glibc.malloc.hugetlb=1",
+    "fresh": "",
+}
+# The option that chooses: a parent of a benchmark's own parser.
+PAGES = argparse.ArgumentParser(add_help=False)
+PAGES.add_argument(
+    "--pages",
+    choices=_KINDS,
+    default="kept",
+    help="what glibc does with freed memory: keep it (default), use huge pages, or "
+    "return it to the system; for all sides",
+)
 
 
 def in_turns(
@@ -112,12 +132,20 @@ def torch_peers() -> Any:
     return found
 
 
-def use_huge_pages(module: str) -> None:
-    """Restart the module with large pages, which the C library sets up at start."""
-    setting = "glibc.malloc.hugetlb=1"
-    if os.environ.get("GLIBC_TUNABLES") != setting:
+def with_pages(module: str, main: Callable[[], Any]) -> None:
+    """Run a benchmark with the pages of its command line, in it and in its processes.
+
+    The C library reads its settings when a process starts, so this one starts anew.
+
+    Args:
+      module: the benchmark's name for `python -m`.
+      main: what it runs.
+    """
+    setting = _KINDS[PAGES.parse_known_args()[0].pages]
+    if os.environ.get("GLIBC_TUNABLES", "") != setting:
         command = [sys.executable, "-m", module, *sys.argv[1:]]
         os.execve(sys.executable, command, os.environ | {"GLIBC_TUNABLES": setting})
+    main()
 
 
 def write_csv(file: Path, rows: Sequence[Any], digits: int = 5) -> None:

@@ -8,8 +8,8 @@ busy machine slows all of them. Medians of the turns; compilation is not in them
     python -m benchmarks.compress --methods sign "top_k(keep=0.01)" --data gaussian
 
 A method is one line in CASES; what is not there is run with its defaults. Without torch
-the ratios are left out. Fresh vectors cost page faults, often more than the arithmetic:
---huge-pages asks the C library for large pages, for both sides.
+the ratios are left out. A fresh page costs more than the arithmetic on it, so all sides
+keep the memory that they free; --pages chooses otherwise.
 """
 
 import argparse
@@ -25,7 +25,14 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.common import in_turns, others, torch_peers, use_huge_pages, write_csv
+from benchmarks.common import (
+    PAGES,
+    in_turns,
+    others,
+    torch_peers,
+    with_pages,
+    write_csv,
+)
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.report import style
@@ -100,19 +107,18 @@ class Row(NamedTuple):
     torch_bits: float | None
     error: float  # |x - C(x)|^2 / |x|^2
     torch_error: float | None
+    pages: str  # "kept", "huge" or "fresh", for all sides
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    about = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(description=about, parents=[PAGES])
     parser.add_argument("--size", type=int, default=25_000_000)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--methods", nargs="+", metavar="SPEC", help="only these")
     parser.add_argument("--data", nargs="+", default=["gaussian", "heavy"])
     parser.add_argument("--out", type=Path, help="folder for the CSV and the plot")
-    parser.add_argument("--huge-pages", action="store_true")
     args = parser.parse_args(arguments)
-    if args.huge_pages:
-        use_huge_pages("benchmarks.compress")
     peers = torch_peers()
     print(_HEADER)
     rows: list[Row] = []
@@ -168,6 +174,7 @@ def measure(case: Case, args: argparse.Namespace, peers: Any) -> list[Row]:
                 [_memory(compress, x), _memory(decompress, x)],
                 {who: r.check() for who, r in runners.items()},
                 x.size,
+                args.pages,
             )
         )
     return rows
@@ -259,6 +266,7 @@ def _row(
     memory: list[float],
     checks: dict[str, tuple[float, float]],
     elements: int,
+    pages: str,
 ) -> Row:
     first, second = _medians(seconds["ours"])
     both = _both(seconds["ours"])
@@ -289,6 +297,7 @@ def _row(
         torch_bits=checks["torch"][0] / elements if "torch" in checks else None,
         error=checks["ours"][1],
         torch_error=checks["torch"][1] if "torch" in checks else None,
+        pages=pages,
     )
 
 
@@ -444,4 +453,4 @@ def _draw_panel(ax: Any, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with_pages("benchmarks.compress", main)

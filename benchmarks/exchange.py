@@ -10,9 +10,8 @@ every step is waited for. Medians of the turns; compilation is not in them.
 
 PyTorch's DDP hooks run in the same turns, in processes of their own: peers_ddp.py says
 what is timed there. A method is one line in CASES; what is not there is run with its
-defaults. Large fresh arrays cost page faults, often more than the arithmetic, and small
-ones are recycled, so a tree of many tensors is faster than one vector: --huge-pages
-asks the C library for large pages, for both sides.
+defaults. A fresh page costs more than the arithmetic on it, so all sides keep the
+memory that they free; --pages chooses otherwise.
 """
 
 import argparse
@@ -31,12 +30,13 @@ from matplotlib.figure import Figure
 
 from benchmarks import peers_ddp, trees
 from benchmarks.common import (
+    PAGES,
     in_turns,
     others,
     ratio,
     read_pass,
     timed,
-    use_huge_pages,
+    with_pages,
     write_csv,
 )
 from benchmarks.vectors import draw
@@ -127,6 +127,7 @@ class Row(NamedTuple):
     sent: int | None  # bytes that a worker hands to its collectives
     by_kind: str
     collectives: int | None
+    pages: str = "kept"  # or "huge" or "fresh", for all sides
 
 
 class Decoding(NamedTuple):
@@ -163,7 +164,8 @@ class Floor(NamedTuple):
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    about = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(description=about, parents=[PAGES])
     parser.add_argument("--cases", nargs="+", metavar="TEXT", help="titles with these")
     parser.add_argument("--scale", type=float, default=1.0, help="of the channels")
     parser.add_argument("--workers", type=int, default=4)
@@ -173,10 +175,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     parser.add_argument("--no-peers", action="store_true")
     parser.add_argument("--no-decoding", action="store_true", help="skip decoding")
     parser.add_argument("--out", type=Path, help="folder for the CSV and the plot")
-    parser.add_argument("--huge-pages", action="store_true")
     args = parser.parse_args(arguments)
-    if args.huge_pages:
-        use_huge_pages("benchmarks.exchange")
     chosen = _chosen(args.cases)
     crew = parallel.setup(args.workers)
     with_peers = not args.no_peers and peers_ddp.has_torch(args.python)
@@ -189,7 +188,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         for row in measure(cases, race, args, with_peers):
             if row.method in {r.method for r in rows}:
                 continue  # `exact` runs in every heat
-            rows.append(row)
+            rows.append(row._replace(pages=args.pages))
             print(_line(row), flush=True)
     del race
     decoded = [] if args.no_decoding else decode(args)
@@ -527,4 +526,4 @@ def draw_plot(file: Path, rows: list[Row]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with_pages("benchmarks.exchange", main)

@@ -4,6 +4,7 @@
 """
 
 from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
+from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
     abstract,
     axes,
@@ -22,6 +23,7 @@ __all__ = [
     "Workers",
     "abstract",
     "axes",
+    "keep_pages",
     "map_step",
     "of_processes",
     "place",
