@@ -13,7 +13,7 @@ from jaxcomp.parallel.placing import (
     sum_over_processes,
     to_host,
 )
-from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup
+from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup, throttle
 
 __all__ = [
     "AXIS",
@@ -30,5 +30,6 @@ __all__ = [
     "shard_map",
     "spread",
     "sum_over_processes",
+    "throttle",
     "to_host",
 ]

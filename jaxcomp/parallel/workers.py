@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 from jaxcomp.errors import UserError
 
-__all__ = ["AXIS", "MAPPERS", "Workers", "setup"]
+__all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
 
 AXIS = "workers"
 MAPPERS = ("pmap", "shard_map", "vmap")
@@ -78,6 +78,15 @@ def setup(
             "jaxcomp.parallel.setup before anything else touches jax"
         )
     return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
+
+
+def throttle(arrays: Any) -> None:
+    """Wait for arrays on a CPU, where programs of virtual devices must not queue up.
+
+    Other devices take programs from their queues, and nothing waits for them here.
+    """
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(arrays)
 
 
 def _join_others(

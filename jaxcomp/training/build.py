@@ -40,6 +40,15 @@ class Setup(NamedTuple):
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
 
+    def rate_on_host(self, step: int) -> float:
+        """The learning rate of a step, computed without the devices of the workers."""
+        try:
+            host = jax.local_devices(backend="cpu")[0]
+        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+            return float(self.rate(step))
+        with jax.default_device(host):
+            return float(self.rate(step))
+
 
 def gather_workers(config: Any) -> parallel.Workers:
     """Check a config's values, then set up its devices and join other processes.

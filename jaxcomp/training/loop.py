@@ -2,8 +2,7 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +14,7 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.training.account import Tables, Taken, account, open_tables, status
+from jaxcomp.training.account import Tables, account, open_tables, status
 from jaxcomp.training.build import Setup, build, gather_workers, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.due import Due
@@ -28,9 +27,11 @@ from jaxcomp.training.evaluation import (
     make_viewer,
 )
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.meters import Timing, Totals, check_some_applied
+from jaxcomp.training.meters import Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
+from jaxcomp.training.recorder import make_recorder
 from jaxcomp.training.state import TrainState
+from jaxcomp.training.stretch import begin, compiled_for, end, take_step
 from jaxcomp.training.traffic import Traffic, programs
 
 __all__ = ["Result", "evaluate", "headline", "summary", "train_and_evaluate"]
@@ -122,27 +123,32 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     tables = open_tables(frame, start, setup.figures)
 
-    program = programs(setup, show.say)
     score = make_evaluator(setup, state, config.batch_size)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
-    _, traffic = program(min(start, total - 1), state)
-    local = setup.workers.local
-    feed = train_feed(setup.task, local=local, start=start)
+    compiled = programs(setup, show.say)
+    traffic, metrics = compiled.at(min(start, total - 1), state)[1:]
+    most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
+    recorder = make_recorder(setup.workers, metrics, most)
+    feed = train_feed(setup.task, local=setup.workers.local, start=start)
 
-    pending: list[Taken] = []
+    stretch = begin(recorder.start())
     for number in range(start, total):
         done, due, is_best = number + 1, setup.due_at(number + 1), False
-        step, traffic = program(number, state)
-        state, taken = _take_step(step, state, feed, number, setup)
-        pending.append(taken)
+        program, stretch = compiled_for(compiled, number, state, stretch)
+        state, stretch = take_step(program, state, stretch, feed, setup, recorder)
+        traffic = program.traffic
         position = position.with_bytes(traffic)
         # Several processes must agree on a signal, which costs a message, so they ask
         # only where they look at the figures anyway.
         signum = frame.caught() if due.looks or jax.process_count() == 1 else None
-        if due.looks or signum:
-            position = account(pending, position, setup, config, tables, frame)
-            pending = []
-            speed = horizon.batch_size / taken.timing.total
+        looks = due.looks or signum
+        if looks:
+            taken, timing = end(stretch, recorder)
+            first = done - len(taken)
+            position = account(
+                first, taken, timing, position, setup, config, tables, frame
+            )
+            speed = horizon.batch_size / timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
@@ -153,6 +159,8 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
         if signum and done < total:
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
+        if looks:
+            stretch = begin(stretch.rows)
 
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
@@ -168,27 +176,6 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
         seconds=position.seconds,
         folder=frame.folder,
     )
-
-
-def _take_step(
-    step: Callable[..., Any],
-    state: TrainState,
-    feed: Iterator[Any],
-    number: int,
-    setup: Setup,
-) -> tuple[TrainState, Taken]:
-    """Give the devices one step, and measure where its time goes."""
-    began = time.perf_counter()
-    batch = parallel.place(next(feed), setup.workers, 0)
-    loaded = time.perf_counter()
-    state, metrics = step(state, *batch)
-    issued = time.perf_counter()
-    if jax.default_backend() == "cpu":
-        # Steps of virtual devices must not queue up; parallel/workers.py says why.
-        jax.block_until_ready((state, metrics))
-    ready = time.perf_counter()
-    timing = Timing(loaded - began, issued - loaded, ready - issued)
-    return state, Taken(number, metrics, timing)
 
 
 def _make_end_of_epoch(
