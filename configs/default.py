@@ -60,6 +60,7 @@ def get_config() -> ConfigDict:
     # --- The run ----------------------------------------------------------------
     config.seed = 0  # of parameters, data order, augmentation and compression
     config.eval_every = "1 epoch"  # whole epochs
+    config.eval_batch_size = 0  # of all workers together; 0: batch_size
     config.eval_workers_every = ""  # each worker's own model too; "": at the end
     config.checkpoint_every = "1 epoch"  # any duration
     config.keep_every = ""  # also keep a checkpoint for ever at this interval

@@ -130,6 +130,8 @@ KEYS = [
     ("batch_size=2000", "a batch of 2000 is more than 1437 examples"),
     ("accumulate=0", "accumulate is a whole number of at least 1, not 0"),
     ("accumulate=3", "64 does not divide over 4 workers with accumulate=3: take a"),
+    ("eval_batch_size=-1", "eval_batch_size is a whole number of at least 0, not -1"),
+    ("eval_batch_size=30", "eval_batch_size: a batch of 30 does not divide over 4"),
     ("seed=-1", "seed is a whole number from 0 to 4294967295, not -1"),
     ("seed=4294967296", "seed is a whole number from 0 to 4294967295, not 4294967296"),
     ("learning_rate=-1", "learning_rate is a number of at least 0, not -1"),

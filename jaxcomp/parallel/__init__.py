@@ -10,6 +10,7 @@ from jaxcomp.parallel.placing import (
     of_processes,
     place,
     spread,
+    spread_spec,
     sum_over_processes,
     to_host,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "setup",
     "shard_map",
     "spread",
+    "spread_spec",
     "sum_over_processes",
     "throttle",
     "to_host",

@@ -11,6 +11,7 @@ from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
+from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
@@ -33,6 +34,7 @@ class Setup(NamedTuple):
     method: Exchange | Mixer  # of the last stage
     rate: schedules.Schedule
     horizon: Horizon
+    eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int
     due_at: Callable[[int], Due]  # after so many steps
     fresh: Callable[[], TrainState]  # of one worker
@@ -56,7 +58,7 @@ def gather_workers(config: Any) -> parallel.Workers:
     Nothing is started if a value is wrong.
     """
     check_values(config, KINDS, FILLED)
-    check_fit(config.workers, config.batch_size, config.accumulate)
+    _check_batches(config, config.workers)
     return parallel.setup(config.workers, config.mapper)
 
 
@@ -129,6 +131,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         method=method_at(last),
         rate=rate,
         horizon=horizon,
+        eval_batch=config.eval_batch_size or batch,
         total_steps=total,
         due_at=timetable(config, horizon, total),
         fresh=fresh,
@@ -147,6 +150,15 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
 def parameter_count(tree: Tree) -> int:
     """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _check_batches(config: Any, workers: int) -> None:
+    """Refuse batches that the workers do not divide."""
+    check_fit(workers, config.batch_size, config.accumulate)
+    try:
+        check_fit(workers, config.eval_batch_size or config.batch_size)
+    except RunError as error:
+        raise RunError(f"eval_batch_size: {error}") from None
 
 
 def _check_shares(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

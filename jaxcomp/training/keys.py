@@ -1,9 +1,9 @@
 """The valid values of a training config's keys; a task checks its own keys."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from jaxcomp.runs.checks import SHARED
-from jaxcomp.specs import Count
+from jaxcomp.specs import Count, Range
 from jaxcomp.training.schedules import FromZero
 
 __all__ = ["FILLED", "KINDS"]
@@ -27,6 +27,7 @@ KINDS = {
     "accumulate": Count,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
+    "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
     "nonfinite": Literal["skip", "stop"],

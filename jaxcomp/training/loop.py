@@ -14,6 +14,7 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
+from jaxcomp.runs.programs import keep_programs
 from jaxcomp.training.account import Tables, account, open_tables, status
 from jaxcomp.training.build import Setup, build, gather_workers, parameter_count
 from jaxcomp.training.checkpoint import open_checkpoints
@@ -100,13 +101,14 @@ def evaluate(
     folder = Path(workdir)
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
     setup = build(config, gather_workers(config))
-    state = parallel.spread(setup.fresh(), setup.workers)
+    keep_programs()
+    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
-    restored = checkpoints.restore(parallel.abstract(state), which)
+    restored = checkpoints.restore(like, which)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(setup, state)(restored.state).shown
-    loss, accuracy = make_evaluator(setup, state, config.batch_size)(shown)
+    shown = make_viewer(setup, like)(restored.state).shown
+    loss, accuracy = make_evaluator(setup, like)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
@@ -114,16 +116,22 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
     horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
     show.say(headline(config, setup))
+    show.say(keep_programs())
 
     # State: fresh, or as the newest whole checkpoint left it.
     checkpoints = open_checkpoints(frame.folder / "checkpoints")
-    fresh = parallel.spread(setup.fresh(), setup.workers)
-    state, position, start = resume(checkpoints, fresh, total)
+    workers = setup.workers
+    state, position, start = resume(
+        checkpoints,
+        lambda: parallel.spread(setup.fresh(), workers),
+        parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
+        total,
+    )
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     tables = open_tables(frame, start, setup.figures)
 
-    score = make_evaluator(setup, state, config.batch_size)
+    score = make_evaluator(setup, state)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
     compiled = programs(setup, show.say)
     traffic, metrics = compiled.at(min(start, total - 1), state)[1:]
@@ -191,7 +199,7 @@ def _make_end_of_epoch(
     It returns the state to go on with, the position, and whether it is the best so far.
     """
     view = make_viewer(setup, state)
-    score_own = make_own_evaluator(setup, state, config.batch_size)
+    score_own = make_own_evaluator(setup, state)
     epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
     def end_of_epoch(

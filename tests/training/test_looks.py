@@ -2,6 +2,7 @@
 
 import csv
 from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -63,7 +64,7 @@ def test_times_are_wall_times_where_no_step_is_waited_for(clock, tmp_path, monke
     """As on a GPU: the host is done with a step long before the device is."""
     waits = []
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    monkeypatch.setattr(parallel.workers.jax, "block_until_ready", waits.append)
+    monkeypatch.setattr(jax, "block_until_ready", waits.append)
     result = training.train_and_evaluate(small_config(mapper="vmap"), tmp_path)
     assert not waits
     assert result.seconds == pytest.approx(22 * SECONDS)
@@ -95,7 +96,7 @@ def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
         return tree
 
     monkeypatch.setattr(loop, "programs", slow)
-    monkeypatch.setattr(stretch.jax, "block_until_ready", wait)
+    monkeypatch.setattr(jax, "block_until_ready", wait)
     monkeypatch.setattr(parallel, "throttle", lambda arrays: None)
     config = small_config(mapper="vmap", dense_for="2 steps", train_for="4 steps")
     result = training.train_and_evaluate(config, tmp_path)
@@ -105,7 +106,7 @@ def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
 
 def test_a_cpu_is_waited_for_at_every_step(tmp_path, monkeypatch):
     waits = []
-    monkeypatch.setattr(parallel.workers.jax, "block_until_ready", waits.append)
+    monkeypatch.setattr(jax, "block_until_ready", waits.append)
     config = small_config(mapper="vmap", train_for="6 steps", eval_every="9 epochs")
     training.train_and_evaluate(config, tmp_path)
     assert len(waits) >= 6
@@ -138,10 +139,11 @@ def test_every_kind_of_figure_comes_back_to_the_bit():
     rng = np.random.default_rng(0)
 
     def figures():
-        usual = dict.fromkeys(StepMetrics._fields, rng.normal(size=2).astype("f"))
+        one = rng.normal(size=2).astype("f")
+        usual: dict[str, Any] = dict.fromkeys(StepMetrics._fields, one)
         usual["applied"] = rng.integers(2, size=2).astype(bool)
         usual["gradient_norms"] = rng.normal(size=(2, 3)).astype("f")
-        extra = {"count": rng.integers(2**31, size=2).astype(np.int32)}
+        extra: dict[str, Any] = {"count": rng.integers(2**31, size=2).astype(np.int32)}
         extra["half"] = np.asarray(jnp.asarray(rng.normal(size=2), jnp.bfloat16))
         extra["nan"] = np.array([np.nan, -0.0], np.float32)
         return StepMetrics(**{**usual, "figures": extra})
