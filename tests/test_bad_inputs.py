@@ -115,8 +115,9 @@ COMMANDS = [
 # KEY=VALUE of configs/default.py.
 KEYS = [
     # --- Numbers --------------------------------------------------------------------
-    ("workers=0", "workers is a whole number of at least 1, not 0"),
-    ("workers=-2", "workers is a whole number of at least 1, not -2"),
+    ("workers=-2", "workers is a whole number of at least 0, not -2"),
+    ("workers=0 mapper=vmap", "simulates any number of them on one: say how many"),
+    ("workers=0 batch_size=63", "a batch of 63 does not divide over 8 workers"),
     ("workers=four", "workers is a whole number, not 'four'"),
     ("workers=2.5", "workers is a whole number, not 2.5"),
     ("workers=1000", "a multiple of 1000, such as 1000"),
@@ -164,6 +165,10 @@ KEYS = [
     ("mapper=pamp", "unknown mapper 'pamp'. Valid: pmap, shard_map, vmap"),
     ("batch_norm=global", "batch_norm is one of local, sync, not 'global'"),
     ("nonfinite=ignore", "nonfinite is one of skip, stop, not 'ignore'"),
+    ("platform=gup", "unknown platform 'gup'. Valid: ('', 'cpu', 'gpu', 'tpu')"),
+    ("platform=gpu", "platform 'gpu' is asked for, and jax found cpu devices. Install"),
+    ("platform=tpu mapper=vmap", "'tpu' is asked for, and jax found cpu devices"),
+    ("deterministic=maybe", "deterministic is True or False, not 'maybe'"),
     ("lr_scaling=liner", "Did you mean 'linear'?"),
     ("lr_scaling=degree", "lr_scaling 'degree' is that of a graph: set topology"),
     ("topology=ring", "topology 'ring' is of no use to an exchange of gradients"),

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jax
 
@@ -20,9 +21,10 @@ def keep_programs() -> str:
     Returns:
       Where programs are kept, as a line for the console.
     """
-    if not jax.config.jax_enable_compilation_cache:  # pyright: ignore[reportAttributeAccessIssue]
+    settings: Any = jax.config
+    if not settings.jax_enable_compilation_cache:
         return "compiled programs are not kept: JAX_ENABLE_COMPILATION_CACHE is off"
-    folder = jax.config.jax_compilation_cache_dir
+    folder = settings.jax_compilation_cache_dir
     if folder is None:
         path = Path(_FOLDER).expanduser()
         try:
@@ -33,7 +35,7 @@ def keep_programs() -> str:
                 "JAX_COMPILATION_CACHE_DIR names another folder"
             )
         folder = str(path)
-        jax.config.update("jax_compilation_cache_dir", folder)
+        settings.update("jax_compilation_cache_dir", folder)
     if f"JAX_{_LEAST.upper()}" not in os.environ:
-        jax.config.update(f"jax_{_LEAST}", 0.0)  # by default the short ones are lost
+        settings.update(f"jax_{_LEAST}", 0.0)  # by default the short ones are lost
     return f"compiled programs are kept in {folder}"

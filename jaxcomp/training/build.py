@@ -22,7 +22,7 @@ from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from jaxcomp.trees import name_of
 
-__all__ = ["Setup", "build", "gather_workers", "parameter_count"]
+__all__ = ["Setup", "build", "gather_workers", "parameter_count", "settled"]
 
 
 class Setup(NamedTuple):
@@ -58,8 +58,28 @@ def gather_workers(config: Any) -> parallel.Workers:
     Nothing is started if a value is wrong.
     """
     check_values(config, KINDS, FILLED)
-    _check_batches(config, config.workers)
-    return parallel.setup(config.workers, config.mapper)
+    if config.workers:
+        _check_batches(config, config.workers)
+    elif config.mapper == "vmap":
+        message = "workers=0 means one on each device, and mapper 'vmap' simulates any "
+        raise UserError(f"{message}number of them on one: say how many")
+    workers = parallel.setup(
+        config.workers or None,
+        config.mapper,
+        platform=config.platform,
+        deterministic=config.deterministic,
+    )
+    _check_batches(config, workers.size)
+    return workers
+
+
+def settled(config: Any, workers: parallel.Workers) -> Any:
+    """A config with the number of its workers, where it says 0 for all devices."""
+    if config.workers:
+        return config
+    config = config.copy_and_resolve_references()
+    config.workers = workers.size
+    return config
 
 
 def build(config: Any, workers: parallel.Workers) -> Setup:
@@ -69,6 +89,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
       config: ConfigDict with the keys of configs/default.py.
       workers: from `gather_workers`.
     """
+    config = settled(config, workers)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     count = len(task.train[0])

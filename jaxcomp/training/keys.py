@@ -19,7 +19,7 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup lr_scaling mapper memory mixer scope topology warmup"
+    "keep_warmup lr_scaling mapper memory mixer platform scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
@@ -27,10 +27,12 @@ KINDS = {
     "accumulate": Count,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
+    "deterministic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
     "nonfinite": Literal["skip", "stop"],
     "policy": tuple | list,
     "weight_decay": FromZero,
+    "workers": Annotated[int, Range(least=0)],  # 0: one on each device
 }

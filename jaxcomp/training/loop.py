@@ -16,7 +16,13 @@ from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
 from jaxcomp.training.account import Tables, account, open_tables, status
-from jaxcomp.training.build import Setup, build, gather_workers, parameter_count
+from jaxcomp.training.build import (
+    Setup,
+    build,
+    gather_workers,
+    parameter_count,
+    settled,
+)
 from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.due import Due
 from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
@@ -76,7 +82,9 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
       NonFinite: a NaN or infinity, where config.nonfinite is "stop".
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    setup = build(config, gather_workers(config))
+    workers = gather_workers(config)
+    config = settled(config, workers)
+    setup = build(config, workers)
     facts = {
         "method": setup.method.name,
         "model": setup.task.model,
@@ -98,9 +106,10 @@ def evaluate(
       workdir: its folder.
       which: "best" or "latest".
     """
-    folder = Path(workdir)
+    folder, workers = Path(workdir), gather_workers(config)
+    config = settled(config, workers)
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
-    setup = build(config, gather_workers(config))
+    setup = build(config, workers)
     keep_programs()
     like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
@@ -248,9 +257,10 @@ def summary(result: Result) -> dict[str, str]:
 def headline(config: Any, setup: Setup) -> str:
     """The opening lines of a run: model, data, workers and method."""
     workers = setup.workers
-    devices = (
-        f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
-    )
+    used, found = (1 if workers.mesh is None else workers.size), jax.device_count()
+    devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
+    if used < found:
+        devices += f", {found - used} idle"
     simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
     unused = ""
     if setup.stages.at(0).compressor is None and config.compressor != "none":

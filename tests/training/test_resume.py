@@ -1,14 +1,17 @@
 """What a resumed run needs: no second state, and no compiler."""
 
 import collections
+import json
 from pathlib import Path
 
 import jax
 import pytest
 from jax._src import monitoring
+from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxcomp import parallel, training
+from jaxcomp.runs.environment import describe
 from jaxcomp.runs.programs import keep_programs
 from jaxcomp.training import loop
 from tests.training.small import built, small_config, stop_at
@@ -63,7 +66,7 @@ def test_a_resumed_run_makes_no_fresh_state_and_compiles_nothing(
         def fresh():
             made = setup.fresh()
             leaves = jax.tree.leaves(made)
-            assert all(isinstance(leaf, jax.core.Tracer) for leaf in leaves)
+            assert all(isinstance(leaf, Tracer) for leaf in leaves)
             return made
 
         return setup._replace(fresh=fresh)
@@ -106,3 +109,43 @@ def test_a_home_that_cannot_be_written_is_told(own_cache, tmp_path):
     (tmp_path / "home").write_text("a file")
     assert "compiled programs are not kept: " in keep_programs()
     assert getattr(jax.config, CACHE) is None
+
+
+def test_all_devices_are_counted_once_and_the_folder_says_how_many(tmp_path, capsys):
+    """Another number of devices is then another config, and not a damaged run."""
+    config = small_config(workers=0, train_for="2 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert config.workers == 0
+    assert f"8 workers (pmap on 8 of 8 {jax.default_backend()} devices)" in (
+        capsys.readouterr().out
+    )
+    assert json.loads((tmp_path / "config.json").read_text())["workers"] == 8
+    assert training.evaluate(config, tmp_path, "latest")["step"] == result.steps
+    with pytest.raises(ValueError, match="workers: the folder has 8, you ask for 4"):
+        training.train_and_evaluate(
+            small_config(workers=4, train_for="2 steps"), tmp_path
+        )
+
+
+def test_a_folder_without_the_keys_that_came_later_goes_on(tmp_path, capsys):
+    config = small_config(train_for="2 steps")
+    training.train_and_evaluate(config, tmp_path)
+    assert "(pmap on 2 of 8 cpu devices, 6 idle)" in capsys.readouterr().out
+    path = tmp_path / "config.json"
+    old = json.loads(path.read_text())
+    for key in ("eval_batch_size", "platform", "deterministic"):
+        del old[key]
+    path.write_text(json.dumps(old))
+    assert training.evaluate(config, tmp_path, "latest")["step"] == 2
+    training.train_and_evaluate(
+        small_config(train_for="2 steps", platform="cpu"), tmp_path
+    )
+    with pytest.raises(ValueError, match="deterministic: the folder has False, you"):
+        training.train_and_evaluate(
+            small_config(train_for="2 steps", deterministic=True), tmp_path
+        )
+
+
+def test_the_environment_of_a_run_has_the_flags_of_its_programs(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_autotune_level=0")
+    assert describe()["variables"]["XLA_FLAGS"] == "--xla_gpu_autotune_level=0"
