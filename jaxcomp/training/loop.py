@@ -37,6 +37,7 @@ from jaxcomp.training.feed import train_feed
 from jaxcomp.training.meters import Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.recorder import make_recorder
+from jaxcomp.training.replicas import make_replica_check
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.stretch import begin, compiled_for, end, take_step
 from jaxcomp.training.traffic import Traffic, programs
@@ -148,6 +149,7 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
     recorder = make_recorder(setup.workers, metrics, most)
     feed = train_feed(setup.task, local=setup.workers.local, start=start)
 
+    check_replicas = make_replica_check(setup.workers, state)
     stretch = begin(recorder.start())
     for number in range(start, total):
         done, due, is_best = number + 1, setup.due_at(number + 1), False
@@ -170,6 +172,7 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
+            check_replicas(state, done)
             state, position, is_best = end_of_epoch(done, due, state, position, traffic)
         if due.saves or is_best or signum:
             checkpoints.save(state, plain(position), done, due.keeps, is_best)
