@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from jaxcomp.training.build import (
     parameter_count,
     settled,
 )
-from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.due import Due
 from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
 from jaxcomp.training.evaluation import (
@@ -93,8 +94,11 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())
-    with framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame:
-        return _run(config, setup, frame)
+    with (
+        framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame,
+        closing(open_checkpoints(frame.folder / "checkpoints")) as checkpoints,
+    ):
+        return _run(config, setup, frame, checkpoints)
 
 
 def evaluate(
@@ -122,14 +126,13 @@ def evaluate(
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
-def _run(config: Any, setup: Setup, frame: Frame) -> Result:
+def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> Result:
     horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
     show.say(headline(config, setup))
     show.say(keep_programs())
 
     # State: fresh, or as the newest whole checkpoint left it.
-    checkpoints = open_checkpoints(frame.folder / "checkpoints")
     workers = setup.workers
     state, position, start = resume(
         checkpoints,
@@ -175,13 +178,15 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
             check_replicas(state, done)
             state, position, is_best = end_of_epoch(done, due, state, position, traffic)
         if due.saves or is_best or signum:
-            checkpoints.save(state, plain(position), done, due.keeps, is_best)
+            checkpoints.begin(state, plain(position), done, due.keeps, is_best)
         if signum and done < total:
+            checkpoints.finish()
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
         if looks:
             stretch = begin(stretch.rows)
 
+    checkpoints.finish()
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
     return Result(
