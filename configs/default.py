@@ -27,7 +27,7 @@ def get_config() -> ConfigDict:
     config.flip = False  # random horizontal flips
 
     # --- How gradients cross the workers ----------------------------------------
-    config.workers = 4  # over all processes
+    config.workers = 4  # over all processes; 0: one on each device that there is
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
     # "" averages gradients. Else workers have models of their own and mix them:
     # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.
@@ -58,8 +58,11 @@ def get_config() -> ConfigDict:
     config.nonfinite = "stop"  # stop | skip: what a NaN step does to the run
 
     # --- The run ----------------------------------------------------------------
+    config.platform = ""  # cpu | gpu | tpu: refuse other devices; "": what there is
+    config.deterministic = False  # the same bits on GPUs every time; slower there
     config.seed = 0  # of parameters, data order, augmentation and compression
     config.eval_every = "1 epoch"  # whole epochs
+    config.eval_batch_size = 0  # of all workers together; 0: batch_size
     config.eval_workers_every = ""  # each worker's own model too; "": at the end
     config.checkpoint_every = "1 epoch"  # any duration
     config.keep_every = ""  # also keep a checkpoint for ever at this interval

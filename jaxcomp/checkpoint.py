@@ -24,6 +24,7 @@ from jaxcomp.processes import check_alike, on_all_processes
 __all__ = [
     "CheckpointError",
     "NoCheckpoint",
+    "begin",
     "damage",
     "read",
     "restore",
@@ -128,12 +129,23 @@ def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
 
 
 def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> None:
-    """Write a checkpoint; all processes call it.
+    """Write a checkpoint; all processes call it. Arguments as in `begin`."""
+    on_all_processes(begin(folder, state, texts))
+
+
+def begin(
+    folder: Path, state: Tree, texts: Mapping[str, str] | None = None
+) -> Callable[[], None]:
+    """Copy a state to the host and begin to write it; all processes call it.
 
     Args:
       folder: absolute. The checkpoint in it stays usable until the new one is whole.
-      state: arrays are global, or equal in all processes.
+      state: arrays are global, or equal in all processes. It may change afterwards.
       texts: small files beside the arrays, by name; for a new folder.
+
+    Returns:
+      A function that waits for the arrays and writes the manifest. All processes call
+      it, from any thread.
     """
     is_first = jax.process_index() == 0
     values = on_all_processes(lambda: leaves.written(state))
@@ -152,11 +164,12 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
     # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
     arrays = _ARRAYS[int(parallel.sum_over_processes(choice)[0])]
-    with _orbax().StandardCheckpointer() as writer:
-        writer.save(folder / arrays, values, force=True)
-        writer.wait_until_finished()
+    writer = _orbax().StandardCheckpointer()
+    writer.save(folder / arrays, values, force=True)
 
     def finish() -> None:
+        with writer:  # closes it
+            writer.wait_until_finished()
         if not is_first:
             return
         for name, text in (texts or {}).items():
@@ -164,7 +177,7 @@ def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> 
         files.write_manifest(folder, [arrays, *(texts or {})], FORMAT)
         _tidy(folder)
 
-    on_all_processes(finish)
+    return finish
 
 
 def read(

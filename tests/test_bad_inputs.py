@@ -115,8 +115,9 @@ COMMANDS = [
 # KEY=VALUE of configs/default.py.
 KEYS = [
     # --- Numbers --------------------------------------------------------------------
-    ("workers=0", "workers is a whole number of at least 1, not 0"),
-    ("workers=-2", "workers is a whole number of at least 1, not -2"),
+    ("workers=-2", "workers is a whole number of at least 0, not -2"),
+    ("workers=0 mapper=vmap", "simulates any number of them on one: say how many"),
+    ("workers=0 batch_size=63", "a batch of 63 does not divide over 8 workers"),
     ("workers=four", "workers is a whole number, not 'four'"),
     ("workers=2.5", "workers is a whole number, not 2.5"),
     ("workers=1000", "a multiple of 1000, such as 1000"),
@@ -130,6 +131,8 @@ KEYS = [
     ("batch_size=2000", "a batch of 2000 is more than 1437 examples"),
     ("accumulate=0", "accumulate is a whole number of at least 1, not 0"),
     ("accumulate=3", "64 does not divide over 4 workers with accumulate=3: take a"),
+    ("eval_batch_size=-1", "eval_batch_size is a whole number of at least 0, not -1"),
+    ("eval_batch_size=30", "eval_batch_size: a batch of 30 does not divide over 4"),
     ("seed=-1", "seed is a whole number from 0 to 4294967295, not -1"),
     ("seed=4294967296", "seed is a whole number from 0 to 4294967295, not 4294967296"),
     ("learning_rate=-1", "learning_rate is a number of at least 0, not -1"),
@@ -162,6 +165,10 @@ KEYS = [
     ("mapper=pamp", "unknown mapper 'pamp'. Valid: pmap, shard_map, vmap"),
     ("batch_norm=global", "batch_norm is one of local, sync, not 'global'"),
     ("nonfinite=ignore", "nonfinite is one of skip, stop, not 'ignore'"),
+    ("platform=gup", "unknown platform 'gup'. Valid: ('', 'cpu', 'gpu', 'tpu')"),
+    ("platform=gpu", "platform 'gpu' is asked for, and jax found cpu devices. Install"),
+    ("platform=tpu mapper=vmap", "'tpu' is asked for, and jax found cpu devices"),
+    ("deterministic=maybe", "deterministic is True or False, not 'maybe'"),
     ("lr_scaling=liner", "Did you mean 'linear'?"),
     ("lr_scaling=degree", "lr_scaling 'degree' is that of a graph: set topology"),
     ("topology=ring", "topology 'ring' is of no use to an exchange of gradients"),

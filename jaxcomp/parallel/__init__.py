@@ -11,10 +11,11 @@ from jaxcomp.parallel.placing import (
     of_processes,
     place,
     spread,
+    spread_spec,
     sum_over_processes,
     to_host,
 )
-from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup
+from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup, throttle
 
 __all__ = [
     "AXIS",
@@ -31,6 +32,8 @@ __all__ = [
     "setup",
     "shard_map",
     "spread",
+    "spread_spec",
     "sum_over_processes",
+    "throttle",
     "to_host",
 ]

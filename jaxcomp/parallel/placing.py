@@ -29,6 +29,7 @@ __all__ = [
     "partition",
     "place",
     "spread",
+    "spread_spec",
     "sum_over_processes",
     "to_host",
 ]
@@ -118,6 +119,31 @@ def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
         return as_keys(np.stack([np.asarray(numbers_of(x))] * count), x)
 
     return place(of_marked(copied, state), workers, axes(state))
+
+
+def spread_spec(state: Tree, workers: Workers) -> Tree:
+    """The shapes, dtypes and shardings of `spread(state)`, without any memory.
+
+    Args:
+      state: ShapeDtypeStructs, such as those of `jax.eval_shape(init)`.
+      workers: from `setup`.
+
+    Example:
+      >>> from jaxcomp.parallel import setup
+      >>> workers = setup(workers=3, mapper="vmap")
+      >>> state = jax.eval_shape(lambda: PerWorker(jnp.zeros(2)))
+      >>> spread_spec(state, workers).value.shape
+      (3, 2)
+    """
+
+    def describe(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
+        shape = x.shape if axis is None else (workers.size, *x.shape)
+        sharding: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        if workers.mesh is not None:
+            sharding = NamedSharding(workers.mesh, partition(axis, workers.axis))
+        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
+
+    return by_axis(describe, axes(state), state)
 
 
 def abstract(tree: Tree) -> Tree:

@@ -5,12 +5,17 @@ import re
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from jaxcomp.errors import UserError
+from jaxcomp.parallel.devices import (
+    PLATFORMS,
+    check_platform,
+    pick,
+    use_deterministic_kernels,
+)
 
-__all__ = ["AXIS", "MAPPERS", "Workers", "setup"]
+__all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
 
 AXIS = "workers"
 MAPPERS = ("pmap", "shard_map", "vmap")
@@ -41,6 +46,8 @@ def setup(
     coordinator: str | None = None,
     processes: int | None = None,
     process: int | None = None,
+    platform: str = "",
+    deterministic: bool = False,
 ) -> Workers:
     """Prepare devices for a number of workers. Call it before anything touches jax.
 
@@ -55,6 +62,8 @@ def setup(
         environment variable JAXCOMP_COORDINATOR.
       processes: their number; default: JAXCOMP_PROCESSES.
       process: index of this one; default: JAXCOMP_PROCESS.
+      platform: "cpu", "gpu" or "tpu" refuses all others; "" takes what there is.
+      deterministic: let programs give the same bits every time they run on GPUs.
 
     Example:
       >>> setup(workers=16, mapper="vmap").size
@@ -62,13 +71,18 @@ def setup(
     """
     if mapper not in MAPPERS:
         raise UserError(f"unknown mapper {mapper!r}. Valid: {', '.join(MAPPERS)}")
+    if platform not in PLATFORMS:
+        raise UserError(f"unknown platform {platform!r}. Valid: {PLATFORMS}")
     if workers is not None and workers < 1:
         raise UserError(f"workers is at least 1, not {workers}")
+    if deterministic:
+        use_deterministic_kernels()
     processes = _join_others(coordinator, processes, process, mapper, workers)
+    if mapper != "vmap" and workers is not None:
+        _make_cpu_devices(workers // processes)
+    check_platform(platform)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
-    if workers is not None:
-        _make_cpu_devices(workers // processes)
     devices = jax.devices()
     count = workers or len(devices)
     if count > len(devices):
@@ -77,7 +91,16 @@ def setup(
             f"Use mapper='vmap' to simulate them on one device, or call "
             "jaxcomp.parallel.setup before anything else touches jax"
         )
-    return Workers(mapper, count, axis, Mesh(_pick(devices, count, processes), (axis,)))
+    return Workers(mapper, count, axis, Mesh(pick(devices, count, processes), (axis,)))
+
+
+def throttle(arrays: Any) -> None:
+    """Wait for arrays on a CPU, where programs of virtual devices must not queue up.
+
+    Other devices take programs from their queues, and nothing waits for them here.
+    """
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(arrays)
 
 
 def _join_others(
@@ -138,13 +161,3 @@ def _make_cpu_devices(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
         return  # the backend runs already; `setup` compares the devices it has
-
-
-def _pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
-    """`count` devices, equally many of each process and in its order."""
-    share = count // processes
-    picked = []
-    for index in range(processes):
-        mine = [d for d in devices if d.process_index == index]
-        picked += mine[:share]
-    return np.array(picked)

@@ -19,6 +19,13 @@ __all__ = ["check_alone", "describe"]
 
 # What launchers tell each of the processes that they start: how many there are.
 _LAUNCHERS = ("SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "WORLD_SIZE")
+_DECIDING = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_LOCAL_DEVICE_IDS",
+    "JAX_PLATFORMS",
+    "LIBTPU_INIT_ARGS",
+    "XLA_FLAGS",
+)
 
 
 def describe() -> dict[str, Any]:
@@ -35,6 +42,8 @@ def describe() -> dict[str, Any]:
         "cpu_count": os.cpu_count(),
         "devices": [str(d) for d in jax.devices()],
         "processes": jax.process_count(),
+        # What decides which devices there are, and how programs are compiled for them.
+        "variables": {name: os.environ.get(name, "") for name in _DECIDING},
         "git_revision": _git_revision(),
         "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": sys.argv,

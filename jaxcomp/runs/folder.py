@@ -27,8 +27,10 @@ __all__ = [
 CHANGEABLE = {
     "checkpoint_every": "decides what is kept, not what is computed",
     "data_dir": "the same data may lie elsewhere",
+    "eval_batch_size": "decides how the test set is cut, not what is computed of it",
     "keep_every": "decides what is kept, not what is computed",
     "log_every": "decides what is written down, not what is computed",
+    "platform": "refuses devices, and does not change what is computed on them",
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
 # Keys that came later, with what runs did before; others that came later were empty.

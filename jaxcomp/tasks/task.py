@@ -56,8 +56,8 @@ class Task(NamedTuple):
     model: str  # what the console calls it
     data: str  # likewise
     train: tuple[np.ndarray, ...]  # the first axis of each counts the examples
-    # In order, `config.batch_size` at a time: the carry of an example goes to the one
-    # that comes so many later.
+    # In order, `config.eval_batch_size or config.batch_size` at a time: the carry of an
+    # example goes to the one that comes so many later.
     test: tuple[np.ndarray, ...]
     shares: Shares  # which examples of `train` each worker sees, by epoch
     init: Callable[[Array], Variables]  # (key), the same on every worker

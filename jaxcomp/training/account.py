@@ -5,7 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp import parallel
 from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, STEPS
 from jaxcomp.runs.table import Append, open_table
@@ -16,15 +15,7 @@ from jaxcomp.training.meters import Timing, check_applied, step_figures
 from jaxcomp.training.position import Position
 from jaxcomp.training.step import StepMetrics
 
-__all__ = ["Tables", "Taken", "account", "open_tables", "status"]
-
-
-class Taken(NamedTuple):
-    """A step that was handed to the devices, with its results there."""
-
-    number: int  # from 0
-    metrics: StepMetrics  # on the devices
-    timing: Timing
+__all__ = ["Tables", "account", "open_tables", "status"]
 
 
 class Tables(NamedTuple):
@@ -59,17 +50,29 @@ def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
 
 
 def account(
-    taken: list[Taken],
+    first: int,
+    taken: list[StepMetrics],
+    timing: Timing,
     position: Position,
     setup: Setup,
     config: Any,
     tables: Tables,
     frame: Frame,
 ) -> Position:
-    """Add steps to the sums, log those that are due, and stop at a failed one."""
+    """Add steps to the sums, log those that are due, and stop at a failed one.
+
+    Args:
+      first: number of the first step, from 0.
+      taken: the figures of that step and of those after it, NumPy arrays.
+      timing: of each of them, the mean.
+      position: before them.
+      setup: of the run.
+      config: of the run.
+      tables: of the run.
+      frame: of the run.
+    """
     totals, seconds, growth = position.totals, position.seconds, position.growth
-    for number, on_device, timing in taken:
-        metrics = parallel.to_host(on_device)
+    for number, metrics in enumerate(taken, start=first):
         if config.nonfinite == "stop":
             check_applied(number, metrics, setup.leaf_names)
         figures = step_figures(metrics)
@@ -87,7 +90,7 @@ def account(
                 {
                     "step": number + 1,
                     "epoch": number // setup.horizon.steps_per_epoch + 1,
-                    "learning_rate": float(setup.rate(number)),
+                    "learning_rate": setup.rate_on_host(number),
                     "data_seconds": timing.data,
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,

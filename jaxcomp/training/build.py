@@ -11,6 +11,7 @@ from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
+from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
@@ -21,7 +22,7 @@ from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from jaxcomp.trees import name_of
 
-__all__ = ["Setup", "build", "gather_workers", "parameter_count"]
+__all__ = ["Setup", "build", "gather_workers", "parameter_count", "settled"]
 
 
 class Setup(NamedTuple):
@@ -33,12 +34,22 @@ class Setup(NamedTuple):
     method: Exchange | Mixer  # of the last stage
     rate: schedules.Schedule
     horizon: Horizon
+    eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int
     due_at: Callable[[int], Due]  # after so many steps
     fresh: Callable[[], TrainState]  # of one worker
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
+
+    def rate_on_host(self, step: int) -> float:
+        """The learning rate of a step, computed without the devices of the workers."""
+        try:
+            host = jax.local_devices(backend="cpu")[0]
+        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+            return float(self.rate(step))
+        with jax.default_device(host):
+            return float(self.rate(step))
 
 
 def gather_workers(config: Any) -> parallel.Workers:
@@ -47,8 +58,28 @@ def gather_workers(config: Any) -> parallel.Workers:
     Nothing is started if a value is wrong.
     """
     check_values(config, KINDS, FILLED)
-    check_fit(config.workers, config.batch_size, config.accumulate)
-    return parallel.setup(config.workers, config.mapper)
+    if config.workers:
+        _check_batches(config, config.workers)
+    elif config.mapper == "vmap":
+        message = "workers=0 means one on each device, and mapper 'vmap' simulates any "
+        raise UserError(f"{message}number of them on one: say how many")
+    workers = parallel.setup(
+        config.workers or None,
+        config.mapper,
+        platform=config.platform,
+        deterministic=config.deterministic,
+    )
+    _check_batches(config, workers.size)
+    return workers
+
+
+def settled(config: Any, workers: parallel.Workers) -> Any:
+    """A config with the number of its workers, where it says 0 for all devices."""
+    if config.workers:
+        return config
+    config = config.copy_and_resolve_references()
+    config.workers = workers.size
+    return config
 
 
 def build(config: Any, workers: parallel.Workers) -> Setup:
@@ -58,6 +89,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
       config: ConfigDict with the keys of configs/default.py.
       workers: from `gather_workers`.
     """
+    config = settled(config, workers)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     count = len(task.train[0])
@@ -120,6 +152,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         method=method_at(last),
         rate=rate,
         horizon=horizon,
+        eval_batch=config.eval_batch_size or batch,
         total_steps=total,
         due_at=timetable(config, horizon, total),
         fresh=fresh,
@@ -138,6 +171,15 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
 def parameter_count(tree: Tree) -> int:
     """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _check_batches(config: Any, workers: int) -> None:
+    """Refuse batches that the workers do not divide."""
+    check_fit(workers, config.batch_size, config.accumulate)
+    try:
+        check_fit(workers, config.eval_batch_size or config.batch_size)
+    except RunError as error:
+        raise RunError(f"eval_batch_size: {error}") from None
 
 
 def _check_shares(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

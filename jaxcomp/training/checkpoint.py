@@ -9,6 +9,7 @@ import re
 import shutil
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +19,7 @@ from jaxcomp import checkpoint, files
 from jaxcomp.base import Tree
 from jaxcomp.checkpoint import CheckpointError
 from jaxcomp.errors import UserError
+from jaxcomp.processes import on_all_processes
 
 __all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
 
@@ -35,6 +37,12 @@ class Checkpoints(NamedTuple):
 
     # (state, position, step, keep_for_ever, is_best) -> None
     save: Callable[[Tree, dict[str, Any], int, bool, bool], None]
+    # Like `save`, and returns once the state was copied to the host: a thread goes on.
+    begin: Callable[[Tree, dict[str, Any], int, bool, bool], None]
+    # Waits for what was begun; raises what went wrong on any process.
+    finish: Callable[[], None]
+    # Waits for what was begun here, after an error too.
+    close: Callable[[], None]
     # (like, "latest" | "best") -> newest whole checkpoint, or None if there is none.
     # `like` is a tree of ShapeDtypeStructs with shardings.
     restore: Callable[[Tree, str], Restored | None]
@@ -48,21 +56,39 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
       newest: how many recent ones are kept; with two, one may be damaged.
     """
     folder = folder.absolute()
+    writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    begun: list[Future[None]] = []
 
-    def save(
+    def begin(
         state: Tree, position: dict[str, Any], step: int, for_ever: bool, best: bool
     ) -> None:
+        finish()
         target = folder / f"step_{step:08d}"
         is_first = jax.process_index() == 0
         if is_first:
             shutil.rmtree(target, ignore_errors=True)  # a damaged one, replayed
         texts = {"position.json": json.dumps(position, indent=1)}
-        checkpoint.write(target, state, texts | ({"keep": ""} if for_ever else {}))
-        if not is_first:
-            return
-        if best:
-            files.write_atomically(folder / "best", target.name)
-        _prune(folder, newest)
+        texts |= {"keep": ""} if for_ever else {}
+        commit = checkpoint.begin(target, state, texts)
+
+        def end() -> None:
+            commit()
+            if is_first and best:
+                files.write_atomically(folder / "best", target.name)
+            if is_first:
+                _prune(folder, newest)
+
+        begun.append(writer.submit(end))
+
+    def finish() -> None:
+        if begun:
+            on_all_processes(begun.pop().result)
+
+    def save(
+        state: Tree, position: dict[str, Any], step: int, for_ever: bool, best: bool
+    ) -> None:
+        begin(state, position, step, for_ever, best)
+        finish()
 
     def restore(like: Tree, which: str = "latest") -> Restored | None:
         for candidate in _candidates(folder, which):
@@ -77,7 +103,7 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         _check_none_was_whole(folder, which)
         return None
 
-    return Checkpoints(save, restore)
+    return Checkpoints(save, begin, finish, writer.shutdown, restore)
 
 
 def _renamed(name: str) -> str | None:

@@ -34,7 +34,7 @@ def epoch_row(
         "step": done,
         "examples": done * setup.horizon.batch_size,
         "seconds": position.seconds,
-        "learning_rate": float(setup.rate(done - 1)),
+        "learning_rate": setup.rate_on_host(done - 1),
         "wire_bytes_per_step": sent.wire,
         "dense_bytes_per_step": sent.dense,
         "compression_ratio": sent.ratio,

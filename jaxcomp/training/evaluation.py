@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
@@ -79,17 +80,14 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
     return view
 
 
-def make_evaluator(
-    setup: Setup, state: TrainState, batch_size: int
-) -> Callable[[TrainState], Scores]:
+def make_evaluator(setup: Setup, state: TrainState) -> Callable[[TrainState], Scores]:
     """Make a function from a state to its scores; the workers share the test set.
 
     Args:
       setup: of the run.
       state: spread over the workers; only its shapes are used.
-      batch_size: over all workers.
     """
-    count = _counter(setup, state, batch_size, shared=False)
+    count = _counter(setup, state, shared=False)
 
     def evaluate(state: TrainState) -> Scores:
         totals = parallel.sum_over_processes(count(state).sum(axis=0))
@@ -100,17 +98,18 @@ def make_evaluator(
 
 
 def make_own_evaluator(
-    setup: Setup, state: TrainState, batch_size: int
+    setup: Setup, state: TrainState
 ) -> Callable[[TrainState], OwnScores]:
     """Make a function that evaluates each worker's model on the whole test set.
+
+    A batch of each worker is as large as one of all workers is elsewhere.
 
     Args:
       setup: of the run.
       state: with models of the workers' own; only its shapes are used.
-      batch_size: of each worker.
     """
     workers = setup.workers
-    count = _counter(setup, state, batch_size, shared=True)
+    count = _counter(setup, state, shared=True)
 
     def evaluate(state: TrainState) -> OwnScores:
         totals = np.zeros((workers.size, 3))
@@ -123,55 +122,69 @@ def make_own_evaluator(
 
 
 def _counter(
-    setup: Setup, state: TrainState, batch_size: int, *, shared: bool
+    setup: Setup, state: TrainState, *, shared: bool
 ) -> Callable[[TrainState], np.ndarray]:
     """Make a function that sums up the test set for each local worker, [workers, 3].
 
     Args:
       setup: of the run.
       state: only its shapes are used.
-      batch_size: of one worker where batches are shared, else of all.
       shared: whether each worker sees the whole set, and not a part of it.
     """
-    workers, task = setup.workers, setup.task
+    workers, task, batch_size = setup.workers, setup.task, setup.eval_batch
     parts, local = (1, slice(0, 1)) if shared else (workers.size, workers.local)
     batch_axis = None if shared else 0
     fresh = parallel.spread(PerWorker(task.carry(batch_size // parts)), workers)
     carried = parallel.axes(fresh)
+    here = workers.local.stop - workers.local.start
+    zeros = parallel.place(np.zeros((here, 3, 2), np.float32), workers, 0)
     mapped = parallel.map_step(
         _make_eval_step(task),
         workers,
-        in_axes=(parallel.axes(state), carried, batch_axis, batch_axis),
+        in_axes=(parallel.axes(state), 0, carried, batch_axis, batch_axis),
         out_axes=(0, carried),
     )
     compiled: list[Any] = []
 
     def count(state: TrainState) -> np.ndarray:
-        totals = np.zeros((workers.local.stop - workers.local.start, 3))
-        carry = fresh
+        totals, carry = zeros, fresh
         feed = eval_feed(task, batch_size=batch_size, workers=parts, local=local)
         for batch in feed:
             if shared:
                 batch = jax.tree.map(lambda x: x[0], batch)
             placed = parallel.place(batch, workers, batch_axis)
             if not compiled:
-                compiled.append(mapped.lower(state, carry, *placed).compile())
-            on_device, carry = compiled[0](state, carry, *placed)
-            sums: Sums = parallel.to_host(on_device)
-            totals += np.stack(jax.tree.leaves(sums), axis=-1)
-        return totals
+                lowered = mapped.lower(state, totals, carry, *placed)
+                compiled.append(lowered.compile())
+            totals, carry = compiled[0](state, totals, carry, *placed)
+            parallel.throttle((totals, carry))
+        return parallel.to_host(totals).astype(np.float64).sum(axis=-1)
 
     return count
 
 
-def _make_eval_step(task: Task) -> Callable[..., tuple[Sums, Tree]]:
-    """Totals over a batch in which padding examples weigh 0, and the next carry."""
+def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:
+    """Totals [3, 2] of the batches so far, and the next carry; padding weighs 0.
+
+    Each total is two float32 numbers, of which the second holds what rounding took from
+    the first. So the sum over many batches is as exact as in float64.
+    """
 
     def step(
-        state: TrainState, carry: Tree, batch: Batch, weights: Array
-    ) -> tuple[Sums, Tree]:
+        state: TrainState, totals: Array, carry: Tree, batch: Batch, weights: Array
+    ) -> tuple[Array, Tree]:
         variables = Variables(own(state.params), own(state.stats))
         sums, carry = task.score(variables, own(carry), batch, weights)
-        return sums, PerWorker(carry)
+        return _plus(totals, Sums(*sums)), PerWorker(carry)
 
     return step
+
+
+def _plus(totals: Array, sums: Sums) -> Array:
+    """Totals with rounding errors, and one more batch: Knuth's exact addition."""
+    high, low = totals[:, 0], totals[:, 1]
+    x = jnp.stack([jnp.asarray(x, jnp.float32) for x in sums])
+    new = high + x
+    added = new - high
+    lost = (high - (new - added)) + (x - added)
+    return jnp.stack([new, low + lost], axis=-1)

@@ -1,9 +1,9 @@
 """The valid values of a training config's keys; a task checks its own keys."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from jaxcomp.runs.checks import SHARED
-from jaxcomp.specs import Count
+from jaxcomp.specs import Count, Range
 from jaxcomp.training.schedules import FromZero
 
 __all__ = ["FILLED", "KINDS"]
@@ -19,7 +19,7 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup lr_scaling mapper memory mixer scope topology warmup"
+    "keep_warmup lr_scaling mapper memory mixer platform scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
@@ -27,9 +27,12 @@ KINDS = {
     "accumulate": Count,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
+    "deterministic": bool,
+    "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
     "nonfinite": Literal["skip", "stop"],
     "policy": tuple | list,
     "weight_decay": FromZero,
+    "workers": Annotated[int, Range(least=0)],  # 0: one on each device
 }

@@ -2,8 +2,8 @@
 
 import json
 import os
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +15,16 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.training.account import Tables, Taken, account, open_tables, status
-from jaxcomp.training.build import Setup, build, gather_workers, parameter_count
-from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.runs.programs import keep_programs
+from jaxcomp.training.account import Tables, account, open_tables, status
+from jaxcomp.training.build import (
+    Setup,
+    build,
+    gather_workers,
+    parameter_count,
+    settled,
+)
+from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.due import Due
 from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
 from jaxcomp.training.evaluation import (
@@ -28,9 +35,12 @@ from jaxcomp.training.evaluation import (
     make_viewer,
 )
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.meters import Timing, Totals, check_some_applied
+from jaxcomp.training.meters import Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
+from jaxcomp.training.recorder import make_recorder
+from jaxcomp.training.replicas import make_replica_check
 from jaxcomp.training.state import TrainState
+from jaxcomp.training.stretch import begin, compiled_for, end, take_step
 from jaxcomp.training.traffic import Traffic, programs
 
 __all__ = ["Result", "evaluate", "headline", "summary", "train_and_evaluate"]
@@ -74,7 +84,9 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
       NonFinite: a NaN or infinity, where config.nonfinite is "stop".
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
-    setup = build(config, gather_workers(config))
+    workers = gather_workers(config)
+    config = settled(config, workers)
+    setup = build(config, workers)
     facts = {
         "method": setup.method.name,
         "model": setup.task.model,
@@ -82,8 +94,11 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())
-    with framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame:
-        return _run(config, setup, frame)
+    with (
+        framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame,
+        closing(open_checkpoints(frame.folder / "checkpoints")) as checkpoints,
+    ):
+        return _run(config, setup, frame, checkpoints)
 
 
 def evaluate(
@@ -96,64 +111,82 @@ def evaluate(
       workdir: its folder.
       which: "best" or "latest".
     """
-    folder = Path(workdir)
+    folder, workers = Path(workdir), gather_workers(config)
+    config = settled(config, workers)
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
-    setup = build(config, gather_workers(config))
-    state = parallel.spread(setup.fresh(), setup.workers)
+    setup = build(config, workers)
+    keep_programs()
+    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
-    restored = checkpoints.restore(parallel.abstract(state), which)
+    restored = checkpoints.restore(like, which)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(setup, state)(restored.state).shown
-    loss, accuracy = make_evaluator(setup, state, config.batch_size)(shown)
+    shown = make_viewer(setup, like)(restored.state).shown
+    loss, accuracy = make_evaluator(setup, like)(shown)
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
-def _run(config: Any, setup: Setup, frame: Frame) -> Result:
+def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> Result:
     horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
     show.say(headline(config, setup))
+    show.say(keep_programs())
 
     # State: fresh, or as the newest whole checkpoint left it.
-    checkpoints = open_checkpoints(frame.folder / "checkpoints")
-    fresh = parallel.spread(setup.fresh(), setup.workers)
-    state, position, start = resume(checkpoints, fresh, total)
+    workers = setup.workers
+    state, position, start = resume(
+        checkpoints,
+        lambda: parallel.spread(setup.fresh(), workers),
+        parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
+        total,
+    )
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     tables = open_tables(frame, start, setup.figures)
 
-    program = programs(setup, show.say)
-    score = make_evaluator(setup, state, config.batch_size)
+    score = make_evaluator(setup, state)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
-    _, traffic = program(min(start, total - 1), state)
-    local = setup.workers.local
-    feed = train_feed(setup.task, local=local, start=start)
+    compiled = programs(setup, show.say)
+    traffic, metrics = compiled.at(min(start, total - 1), state)[1:]
+    most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
+    recorder = make_recorder(setup.workers, metrics, most)
+    feed = train_feed(setup.task, local=setup.workers.local, start=start)
 
-    pending: list[Taken] = []
+    check_replicas = make_replica_check(setup.workers, state)
+    stretch = begin(recorder.start())
     for number in range(start, total):
         done, due, is_best = number + 1, setup.due_at(number + 1), False
-        step, traffic = program(number, state)
-        state, taken = _take_step(step, state, feed, number, setup)
-        pending.append(taken)
+        program, stretch = compiled_for(compiled, number, state, stretch)
+        state, stretch = take_step(program, state, stretch, feed, setup, recorder)
+        traffic = program.traffic
         position = position.with_bytes(traffic)
         # Several processes must agree on a signal, which costs a message, so they ask
         # only where they look at the figures anyway.
         signum = frame.caught() if due.looks or jax.process_count() == 1 else None
-        if due.looks or signum:
-            position = account(pending, position, setup, config, tables, frame)
-            pending = []
-            speed = horizon.batch_size / taken.timing.total
+        looks = due.looks or signum
+        if looks:
+            taken, timing = end(stretch, recorder)
+            first = done - len(taken)
+            position = account(
+                first, taken, timing, position, setup, config, tables, frame
+            )
+            speed = horizon.batch_size / timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
+            check_replicas(state, done)
             state, position, is_best = end_of_epoch(done, due, state, position, traffic)
         if due.saves or is_best or signum:
-            checkpoints.save(state, plain(position), done, due.keeps, is_best)
+            checkpoints.begin(state, plain(position), done, due.keeps, is_best)
         if signum and done < total:
+            checkpoints.finish()
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
+        if looks:
+            stretch = begin(stretch.rows)
 
+    checkpoints.finish()
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
     return Result(
@@ -170,27 +203,6 @@ def _run(config: Any, setup: Setup, frame: Frame) -> Result:
     )
 
 
-def _take_step(
-    step: Callable[..., Any],
-    state: TrainState,
-    feed: Iterator[Any],
-    number: int,
-    setup: Setup,
-) -> tuple[TrainState, Taken]:
-    """Give the devices one step, and measure where its time goes."""
-    began = time.perf_counter()
-    batch = parallel.place(next(feed), setup.workers, 0)
-    loaded = time.perf_counter()
-    state, metrics = step(state, *batch)
-    issued = time.perf_counter()
-    if jax.default_backend() == "cpu":
-        # Steps of virtual devices must not queue up; parallel/workers.py says why.
-        jax.block_until_ready((state, metrics))
-    ready = time.perf_counter()
-    timing = Timing(loaded - began, issued - loaded, ready - issued)
-    return state, Taken(number, metrics, timing)
-
-
 def _make_end_of_epoch(
     config: Any,
     setup: Setup,
@@ -204,7 +216,7 @@ def _make_end_of_epoch(
     It returns the state to go on with, the position, and whether it is the best so far.
     """
     view = make_viewer(setup, state)
-    score_own = make_own_evaluator(setup, state, config.batch_size)
+    score_own = make_own_evaluator(setup, state)
     epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
     def end_of_epoch(
@@ -253,9 +265,10 @@ def summary(result: Result) -> dict[str, str]:
 def headline(config: Any, setup: Setup) -> str:
     """The opening lines of a run: model, data, workers and method."""
     workers = setup.workers
-    devices = (
-        f"{workers.mapper} on {jax.device_count()} {jax.default_backend()} devices"
-    )
+    used, found = (1 if workers.mesh is None else workers.size), jax.device_count()
+    devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
+    if used < found:
+        devices += f", {found - used} idle"
     simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
     unused = ""
     if setup.stages.at(0).compressor is None and config.compressor != "none":

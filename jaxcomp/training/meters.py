@@ -17,6 +17,7 @@ __all__ = [
     "Totals",
     "check_applied",
     "check_some_applied",
+    "mean_timing",
     "read_totals",
     "step_figures",
 ]
@@ -27,15 +28,36 @@ class NonFinite(RunFailed, FloatingPointError):
 
 
 class Timing(NamedTuple):
-    """Where the time of one step went; the parts do not overlap."""
+    """Where the wall time of a step went; the parts do not overlap.
+
+    On accelerators the host runs ahead of the devices and waits for them at the next
+    look only. So nothing is known of a single step: these are means over the steps
+    between two looks, and they add up to the wall time.
+    """
 
     data: float
     step: float  # handing the step to the devices
-    wait: float  # until the devices were done
+    wait: float  # until the devices were done, and what the loop itself needs
 
     @property
     def total(self) -> float:
         return sum(self)
+
+
+def mean_timing(data: float, step: float, wall: float, steps: int) -> Timing:
+    """The mean timing of the steps between two looks.
+
+    Args:
+      data: seconds that loading took, of all steps.
+      step: seconds until all steps were handed to the devices.
+      wall: seconds from one look until the devices were done at the next.
+      steps: their number.
+
+    Example:
+      >>> mean_timing(data=1.0, step=1.0, wall=10.0, steps=2)
+      Timing(data=0.5, step=0.5, wait=4.0)
+    """
+    return Timing(data / steps, step / steps, (wall - data - step) / steps)
 
 
 class Totals(NamedTuple):

@@ -1,8 +1,9 @@
 """What the host knows beside the state: sums and scores, and where to resume."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp import parallel
+from jaxcomp.base import Tree
 from jaxcomp.errors import UserError
 from jaxcomp.training.checkpoint import Checkpoints
 from jaxcomp.training.evaluation import OwnScores, Scores
@@ -36,18 +37,22 @@ class Position(NamedTuple):
 
 
 def resume(
-    checkpoints: Checkpoints, fresh: TrainState, total: int
+    checkpoints: Checkpoints, fresh: Callable[[], TrainState], like: Tree, total: int
 ) -> tuple[TrainState, Position, int]:
     """State, position and step of the newest whole checkpoint, or the fresh ones.
 
+    A fresh state is made only if there is no checkpoint, because two states may need
+    more memory than the devices have.
+
     Args:
       checkpoints: of the run.
-      fresh: spread over the workers.
+      fresh: makes a state, spread over the workers.
+      like: shapes, dtypes and shardings of that state.
       total: steps of the whole run.
     """
-    restored = checkpoints.restore(parallel.abstract(fresh), "latest")
+    restored = checkpoints.restore(like, "latest")
     if restored is None:
-        return fresh, Position(), 0
+        return fresh(), Position(), 0
     if restored.step > total:
         message = (
             f"the run is at step {restored.step} already, and train_for ends it at "

@@ -12,8 +12,9 @@ from jaxcomp.runs.units import bytes_text
 from jaxcomp.training.build import Setup
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
+from jaxcomp.training.step import StepMetrics
 
-__all__ = ["Traffic", "programs"]
+__all__ = ["Program", "Programs", "Traffic", "programs"]
 
 
 class Traffic(NamedTuple):
@@ -44,34 +45,47 @@ class Traffic(NamedTuple):
         )
 
 
-def programs(
-    setup: Setup, say: Callable[[str], None]
-) -> Callable[[int, TrainState], tuple[Any, Traffic]]:
+class Program(NamedTuple):
+    """The compiled step of a stage."""
+
+    step: Callable[..., tuple[TrainState, StepMetrics]]
+    traffic: Traffic
+    metrics: StepMetrics  # shapes and dtypes
+
+
+class Programs(NamedTuple):
+    """The compiled steps of a run, by the numbers of its steps."""
+
+    at: Callable[[int, TrainState], Program]  # compiles it if that was not done yet
+    is_compiled: Callable[[int], bool]
+
+
+def programs(setup: Setup, say: Callable[[str], None]) -> Programs:
     """The compiled step for a step's stage, and its bytes; compiled when first due.
 
     Args:
       setup: of the run.
       say: where compiling is announced.
     """
-    compiled: dict[Stage, tuple[Any, Traffic]] = {}
+    compiled: dict[Stage, Program] = {}
 
-    def program(number: int, state: TrainState) -> tuple[Any, Traffic]:
+    def at(number: int, state: TrainState) -> Program:
         stage = setup.stages.at(number)
         if stage not in compiled:
             say(f"step {number + 1}: compiling for {stage}")
             began = time.perf_counter()
             compiled[stage] = _compile_step(setup, state, stage)
             took = time.perf_counter() - began
-            traffic = compiled[stage][1]
+            traffic = compiled[stage].traffic
             say(f"compiled in {took:.1f} s; {traffic}")
             if traffic.unread:
                 say(f"WARNING: bytes are those of the traced step: {traffic.unread}")
         return compiled[stage]
 
-    return program
+    return Programs(at, lambda number: setup.stages.at(number) in compiled)
 
 
-def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> tuple[Any, Traffic]:
+def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     """The mapped step of a stage, compiled, and its bytes read from the program."""
     workers, own_step = setup.workers, setup.step(stage)
     axes = parallel.axes(state)
@@ -86,7 +100,8 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> tuple[Any, T
     local = workers.local.stop - workers.local.start
     example = tuple(array[:share] for array in setup.task.train)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
-    compiled = mapped.lower(state, *parallel.place(stacked, workers, 0)).compile()
+    lowered = mapped.lower(state, *parallel.place(stacked, workers, 0))
+    compiled = lowered.compile()
     fresh = jax.eval_shape(setup.fresh)
     trace = functools.partial(
         wire.traced_collectives,
@@ -98,13 +113,14 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> tuple[Any, T
     )
     simulated = workers.mapper == "vmap"
     found, unread = (trace(), "") if simulated else _read(compiled, trace)
-    return compiled, Traffic(
+    traffic = Traffic(
         wire=sum(wire.collective_bytes(found).values()),
         dense=wire.dense_bytes(fresh.params),
         simulated=simulated,
         stand_in=setup.method.simulated,
         unread=unread,
     )
+    return Program(compiled, traffic, lowered.out_info[1])
 
 
 def _read(

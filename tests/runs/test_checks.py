@@ -7,7 +7,7 @@ from tests.convex.small import small
 from tests.training.small import small_config
 
 BAD = [
-    ({"workers": 0}, "workers is a whole number of at least 1, not 0"),
+    ({"workers": -1}, "workers is a whole number of at least "),
     ({"batch_size": 0}, "batch_size is a whole number of at least 1, not 0"),
     ({"batch_size": 63, "workers": 4}, "63 does not divide over 4 workers: take"),
     ({"batch_size": 9999}, "a batch of 9999 is more than"),
