@@ -17,7 +17,6 @@ class Gpu(NamedTuple):
     bandwidth: int  # of the memory, in bytes a second
     l2_cache: int  # bytes
     shared_per_core: int  # bytes of shared memory
-    threads_per_core: int = 2048
 
 
 class Tpu(NamedTuple):
@@ -38,18 +37,6 @@ GPUS = {
         bandwidth=2_039_040_000_000,
         l2_cache=40 << 20,
         shared_per_core=164 << 10,
-    ),
-    "a6000": Gpu(
-        "NVIDIA RTX A6000",
-        capability=(8, 6),
-        cores=84,
-        units_per_core=128,
-        clock_ghz=1.8,
-        memory=51_041_271_808,
-        bandwidth=768_096_000_000,
-        l2_cache=6 << 20,
-        shared_per_core=100 << 10,
-        threads_per_core=1536,
     ),
     "b200": Gpu(
         "NVIDIA B200",
@@ -91,13 +78,15 @@ TPUS = {"v5e": Tpu("TPU v5e", 256), "v6e": Tpu("TPU v6e", 256)}
 def gpu_text(gpu: Gpu) -> str:
     """The facts as XLA reads them: the text of a `GpuTargetConfigProto`.
 
-    What is equal for all GPUs of these generations is written here alone.
+    What is equal for all GPUs of these generations is written here alone. No version of
+    CUB is named: with one, jax 0.10.2 plans CUB's sorts, and asks a GPU for their
+    working memory. Without, XLA sorts by kernels of its own, in as many instructions.
     """
     major, minor = gpu.capability
     facts = {
         "threads_per_block_limit": 1024,
         "threads_per_warp": 32,
-        "threads_per_core_limit": gpu.threads_per_core,
+        "threads_per_core_limit": 2048,
         "shared_memory_per_block": 48 << 10,
         # A block may have all of a core's but one KiB, which the driver keeps.
         "shared_memory_per_block_optin": gpu.shared_per_core - 1024,

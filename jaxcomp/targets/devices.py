@@ -1,8 +1,10 @@
 """Devices that nobody has to have: XLA compiles for them, and nothing can run."""
 
+import contextlib
 import importlib.util
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -22,8 +24,15 @@ __all__ = ["NAMES", "Target", "compiled", "make", "missing", "specs"]
 NAMES = (*GPUS, *TPUS)
 # XLA measures alternatives of a kernel where there is a GPU; here it has to guess.
 _GPU_OPTIONS = {"xla_gpu_autotune_level": 0}
-# libtpu would ask the network which TPU this machine is, and lock out a second process.
-_TPU_SETTINGS = {"TPU_SKIP_MDS_QUERY": "1", "ALLOW_MULTIPLE_LIBTPU_LOAD": "1"}
+# libtpu would ask the network which TPU this machine is, complain that it is none, and
+# lock out a second process.
+_TPU_SETTINGS = {
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+}
 
 
 class Target(NamedTuple):
@@ -135,7 +144,21 @@ def compiled(mapped: Any, target: Target, *args: Any, **options: Any) -> Any:
       **options: of the compiler, such as `xla_gpu_graph_level=0`.
     """
     lowered = mapped.lower(*args)
-    return lowered.compile(compiler_options={**target.options, **options})
+    # jax would keep the program on disk, from where it cannot be read without a device.
+    with _nothing_kept():
+        return lowered.compile(compiler_options={**target.options, **options})
+
+
+@contextlib.contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """No program that is compiled in here goes into jax's persistent cache."""
+    least = "jax_persistent_cache_min_compile_time_secs"
+    before = getattr(jax.config, least)
+    jax.config.update(least, math.inf)
+    try:
+        yield
+    finally:
+        jax.config.update(least, before)
 
 
 def _gpus(name: str, hosts: int, devices: int) -> np.ndarray:
@@ -150,8 +173,6 @@ def _gpus(name: str, hosts: int, devices: int) -> np.ndarray:
 
 def _tpus(name: str, hosts: int, devices: int) -> np.ndarray:
     """Chips of hosts, each of which holds a rectangle of the plane."""
-    for setting, value in _TPU_SETTINGS.items():
-        os.environ.setdefault(setting, value)
     count, most = hosts * devices, TPUS[name].largest
     own, whole = _rectangle(devices), _rectangle(count)
     fits = all(side % part == 0 for side, part in zip(whole, own, strict=True))
@@ -162,6 +183,8 @@ def _tpus(name: str, hosts: int, devices: int) -> np.ndarray:
             f"1, 4 or 8 chips, and all together are 1, 4, 8, 16, 32, ... up to {most}"
         )
         raise UserError(message)
+    for setting, value in _TPU_SETTINGS.items():
+        os.environ.setdefault(setting, value)
     topology = topologies.get_topology_desc(
         f"{name}:{whole[0]}x{whole[1]}",
         platform="tpu",
