@@ -7,6 +7,8 @@ STAMP := $(VENV)/installed
 NEWEST ?= $(shell .ci/newest-python)
 NEWEST_VENV := build/newest-env
 NEWEST_STAMP := $(NEWEST_VENV)/installed
+TARGETS_VENV := build/targets-env
+TARGETS_STAMP := $(TARGETS_VENV)/installed
 RUN ?= runs/digits
 JOBS ?= 2
 BENCH ?=
@@ -17,7 +19,7 @@ PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 AS_USERS_DO := XLA_FLAGS=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-changed test-slow test-all test-newest lint format notebooks bench oracles build clean
+.PHONY: help setup train test test-changed test-slow test-all test-newest test-targets lint format notebooks bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -54,6 +56,23 @@ $(NEWEST_STAMP): pyproject.toml
 	$(or $(NEWEST),$(error test-newest needs NEWEST=path of a Python 3.12 or 3.13)) \
 	  -m venv --clear $(NEWEST_VENV)
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --editable '.[test]'
+	@touch $@
+
+test-targets: $(TARGETS_STAMP) ## programs for GPUs and TPUs that are not here, and a table
+	JAX_PLATFORMS=cpu $(AS_USERS_DO) $(TARGETS_VENV)/bin/python -m pytest $(PARALLEL) \
+	  -m targets tests/targets $(ARGS)
+	@$(TARGETS_VENV)/bin/python -m tests.targets.programs
+
+# Compilers for accelerators, in the pinned version of jax: 5 GB, no driver is needed.
+# Where one of them cannot be installed, its tests are skipped and say why.
+$(TARGETS_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv --clear $(TARGETS_VENV)
+	$(TARGETS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  --editable '.[test]'
+	-$(TARGETS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  --editable '.[cuda12]'
+	-$(TARGETS_VENV)/bin/python -m pip install --quiet --constraint constraints.txt \
+	  --editable '.[tpu]'
 	@touch $@
 
 lint: $(STAMP) ## format, lint, types

@@ -264,6 +264,7 @@ CONVEX = [
         "set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'",
     ),
 ]
+INSPECT = "inspect --config=configs/default.py"
 JAXCOMP = [
     ("data prepare cifar", "unknown data set 'cifar'. Did you mean 'cifar10'?"),
     ("data prepare mnist --archive FILES/nowhere.tar", "nowhere.tar"),
@@ -273,6 +274,14 @@ JAXCOMP = [
     ("topology ring 0", "not 0"),
     ("topology ring 4 --draw FILES/ring.jpg", "--draw writes FILE.svg or FILE.png"),
     ("report FILES/nowhere", "nowhere"),
+    (f"{INSPECT} --target=a1000", "unknown target 'a1000'. Did you mean 'a100'?"),
+    (f"{INSPECT} --target=a100 --hosts=0", "hosts is a whole number of at least 1"),
+    (f"{INSPECT} --target=a100 --hots=2", "unknown argument '--hots=2'. Did you mean"),
+    (f"{INSPECT} --target=a100 --config.mapper=vmap", "'pmap' or 'shard_map'"),
+    (
+        "inspect --config=configs/convex/base.py --target=a100",
+        "simulates all workers on one device",
+    ),
 ]
 ROWS = [
     *((train.main, words, says) for words, says in COMMANDS),

@@ -382,6 +382,12 @@ def test_operands_with_their_shapes():
     assert wire.collective_bytes(program) == {"all-reduce": 42}
 
 
+def test_an_operand_with_its_shape_needs_no_line_of_its_own():
+    line = "ROOT %r = u32[8,3]{1,0} all-gather(u32[1,3]{1,0:T(1,128)} %far), "
+    program = text(f"{line}replica_groups={{}}", header=", replica_count=8")
+    assert wire.collective_bytes(program) == {"all-gather": 12}
+
+
 def test_a_ragged_exchange_hands_over_its_rows():
     """Where they go to and how many there are does not count."""
     line = (
@@ -400,6 +406,7 @@ UNREADABLE = {
     "groups that do not divide": "all-reduce(%x), replica_groups=[3,2]<=[4]",
     "no groups": "all-reduce(%x), channel_id=1",
     "an operand from nowhere": "all-reduce(%y), replica_groups={{0,1}}",
+    "no operand": "all-reduce(), replica_groups={{0,1}}",
     "a new kind": "all-shuffle(%x), replica_groups={{0,1}}",
     "a message by hand": "send(%x, %t), frontend_attributes="
     "{_xla_send_recv_source_target_pairs={{0,1}}}",

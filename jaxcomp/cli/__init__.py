@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import data, report, topology
+from jaxcomp.cli import data, inspect, report, topology
 from jaxcomp.cli.ends import quietly
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = (data, report, topology)
+COMMANDS = (data, inspect, report, topology)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +26,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         command.add_parser(subparsers)
 
     def parse_and_run() -> int:
-        args = parser.parse_args(argv)  # prints what `--help` asks for
+        # Prints what `--help` asks for. Keys of a config are no flags of a parser.
+        args, others = parser.parse_known_args(argv)
+        if others and not hasattr(args, "takes_config_keys"):
+            parser.error(f"unknown argument {others[0]!r}")
+        args.config_keys = others
         return args.run(args)
 
     return quietly(parse_and_run)

@@ -3,7 +3,7 @@
 import ast
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -52,19 +52,22 @@ def load_config(path: str) -> ConfigDict:
     return config
 
 
-def override(config: ConfigDict, words: Sequence[str]) -> ConfigDict:
+def override(
+    config: ConfigDict, words: Sequence[str], flags: Iterable[str] = FLAGS
+) -> ConfigDict:
     """Set keys of a config from the command line, and lock it.
 
     Args:
       config: as its file has it; changed in place.
       words: of the command line, `--config.KEY=VALUE` or `--config.KEY VALUE`.
+      flags: of the command, to suggest one for an unknown word.
     """
     valid = dict(_places(config))
     left = iter(words)
     for word in left:
         found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
         if not found:
-            hint = suggest(word.lstrip("-").partition("=")[0], FLAGS)
+            hint = suggest(word.lstrip("-").partition("=")[0], flags)
             raise UserError(f"unknown argument {word!r}. {hint}")
         path, text = found[1], found[3] if found[2] else next(left, None)
         if path not in valid:

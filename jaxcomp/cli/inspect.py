@@ -1,0 +1,138 @@
+"""`jaxcomp inspect`: what a training step would cost on accelerators elsewhere."""
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from jaxcomp.cli.ends import add_command
+from jaxcomp.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxcomp.targets import Program
+    from jaxcomp.training.inspection import Inspection
+
+__all__ = ["add_parser", "described"]
+
+EXAMPLE = """example:
+  jaxcomp inspect --config=configs/default.py --target=a100
+  jaxcomp inspect --config=configs/default.py --target=a100 --hosts=2 --devices=8 \\
+      --config.batch_size=256 --config.scope=whole_tree
+
+Each device is a worker. Nothing runs and no accelerator is needed: XLA compiles the
+step for the target, and the figures are read from the program. What it needs beside
+jaxcomp is XLA's compiler for the target; without it the command says what to install.
+"""
+_FLAGS = ("config", "devices", "hosts", "step", "target")
+_LAUNCH_MICROSECONDS = (2, 4)
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `inspect`; as `ends.add_command`."""
+    parser = add_command(
+        subparsers,
+        "inspect",
+        _run,
+        help="compile a training step for GPUs or TPUs that are not here",
+        description="Compile the training step of a config for accelerators that are "
+        "not here, and show its messages, kernel launches, memory and order.",
+        epilog=EXAMPLE,
+    )
+    add = parser.add_argument
+    add("--config", required=True, help="config file; --config.KEY=VALUE sets a key")
+    add("--target", required=True, help="a100, h100, v5e, ...")
+    add("--hosts", type=int, default=1, help="their number, 1 by default")
+    add("--devices", type=int, default=8, help="of each host, 8 by default")
+    add("--step", type=int, help="of the run, the last by default")
+    parser.set_defaults(takes_config_keys=True)
+
+
+def _run(args: argparse.Namespace) -> int:
+    import jax
+
+    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.training.inspection import inspect
+
+    # jax would look for an accelerator here, and what it finds is not what is asked.
+    jax.config.update("jax_platforms", "cpu")
+    config = override(load_config(args.config), args.config_keys, _FLAGS)
+    if "problem" in config:
+        message = "simulates all workers on one device; inspect takes the trainer's"
+        raise UserError(f"--config={args.config} {message}")
+    found = inspect(config, args.target, args.hosts, args.devices, args.step)
+    print(described(found))
+    return 0
+
+
+def described(found: "Inspection") -> str:
+    """The lines that the command prints."""
+    rows = list(_rows(found))
+    width = max(len(label) for label, _ in rows)
+    table = "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
+    return f"{_heading(found)}\n\n{table}"
+
+
+def _heading(found: "Inspection") -> str:
+    from jaxcomp.runs.units import seconds_text
+
+    setup, workers = found.setup, found.target.workers
+    share = setup.horizon.batch_size // workers.size
+    return (
+        f"{setup.task.model} on {setup.task.data}\n"
+        f"method: {setup.method.name}\n"
+        f"target: {found.target}, {workers.mapper}, a batch of {share} each\n"
+        f"step {found.step} of {setup.total_steps}, {found.stage}; compiled in "
+        f"{seconds_text(found.seconds)}"
+    )
+
+
+def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
+    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.targets import overlap
+    from jaxcomp.wire import collective_bytes, link_bytes
+
+    program = found.program
+    sent = sum(collective_bytes(program.collectives).values())
+    ratio = f" ({found.dense / sent:.3g}x less)" if sent else ""
+    yield (
+        "each worker sends",
+        f"{bytes_text(sent)} a step instead of {bytes_text(found.dense)}{ratio}",
+    )
+    yield from _messages(program)
+    links = bytes_text(link_bytes(program.collectives))
+    yield "leaves it, as rings", links
+    low, high = (program.launches * us / 1000 for us in _LAUNCH_MICROSECONDS)
+    launches = f"{program.launches:,}"
+    if found.target.name[0] != "v":
+        launches += f", which take the host about {low:.2g} to {high:.2g} ms"
+    yield "launches", launches
+    loops = Counter(program.open_loops)
+    names = f": {', '.join(list(loops)[:3])}" if loops else ""
+    more = ", ..." if len(loops) > 3 else ""
+    yield "loops of unknown length", f"{len(program.open_loops)}{names}{more}"
+    if program.memory is not None:
+        temporary = program.memory.temporary
+        yield (
+            "temporary memory",
+            f"{bytes_text(temporary)}, {temporary / found.dense:.2g} gradients",
+        )
+        yield "memory in all", bytes_text(program.memory.peak)
+    behind, products = overlap(program.order)
+    yield (
+        "order",
+        f"{behind} of {products} products of the backward pass start after the first "
+        "message",
+    )
+
+
+def _messages(program: "Program") -> Iterator[tuple[str, str]]:
+    from jaxcomp.runs.units import bytes_text
+
+    of_kind = defaultdict(list)
+    for collective in program.collectives:
+        of_kind[collective.kind, collective.workers].append(collective)
+    for (kind, workers), found in of_kind.items():
+        times = sum(collective.times for collective in found)
+        nbytes = sum(collective.times * collective.nbytes for collective in found)
+        text = f"{times} between {workers} workers, {bytes_text(nbytes)}"
+        yield f"  {kind}", text

@@ -1,0 +1,95 @@
+"""A training step as accelerators would run it that are not here: compiled and read."""
+
+import time
+from typing import Any, NamedTuple
+
+import jax
+
+from jaxcomp import parallel, targets, wire
+from jaxcomp.errors import UserError
+from jaxcomp.runs.checks import check_fit, check_values
+from jaxcomp.training.build import Setup, build
+from jaxcomp.training.keys import FILLED, KINDS
+from jaxcomp.training.stages import Stage
+
+__all__ = ["Inspection", "compile_step", "inspect"]
+
+
+class Inspection(NamedTuple):
+    """A training step, compiled for a target, and what its program costs."""
+
+    setup: Setup
+    target: targets.Target
+    step: int  # of the run, from 1
+    stage: Stage
+    program: targets.Program
+    dense: int  # bytes of the gradient without compression
+    seconds: float  # of compiling
+
+
+def inspect(
+    config: Any, name: str, hosts: int = 1, devices: int = 8, step: int | None = None
+) -> Inspection:
+    """Compile the training step of a config for a target, and read the program.
+
+    Every device is a worker, whatever `config.workers` says.
+
+    Args:
+      config: ConfigDict with the keys of configs/default.py; its `workers` is set.
+      name: of the accelerator, one of `targets.NAMES`.
+      hosts: their number.
+      devices: of each host.
+      step: of the run, from 1, because steps may differ in what they send; the last by
+        default.
+
+    Raises:
+      UserError: the target or a value of the config is wrong; the message says what is
+        right.
+      WireError: a collective of the program cannot be read.
+    """
+    check_values(config, KINDS, FILLED)
+    target = targets.make(name, hosts, devices, config.mapper)
+    with config.unlocked():
+        config.workers = target.workers.size
+    check_fit(config.workers, config.batch_size, config.accumulate)
+    setup = build(config, target.workers)
+    total = setup.total_steps
+    chosen = total if step is None else step
+    if not 1 <= chosen <= total:
+        raise UserError(f"the run has the steps 1 to {total}, and no step {step}")
+    stage = setup.stages.at(chosen - 1)
+    began = time.perf_counter()
+    compiled = compile_step(setup, stage, target)
+    seconds = time.perf_counter() - began
+    return Inspection(
+        setup,
+        target,
+        step=chosen,
+        stage=stage,
+        program=targets.read(compiled),
+        dense=wire.dense_bytes(jax.eval_shape(setup.fresh).params),
+        seconds=seconds,
+    )
+
+
+def compile_step(setup: Setup, stage: Stage, target: targets.Target) -> Any:
+    """Compile the step of a stage; no array of the state is made.
+
+    Args:
+      setup: built for `target.workers`.
+      stage: of the run.
+      target: from `targets.make`.
+    """
+    state = jax.eval_shape(setup.fresh)
+    axes = parallel.axes(state)
+    share = setup.horizon.batch_size // target.workers.size
+    batch = tuple(array[:share] for array in setup.task.train)
+    mapped = parallel.map_step(
+        setup.step(stage),
+        target.workers,
+        in_axes=(axes, *(0 for _ in batch)),
+        out_axes=(axes, 0),
+        donate_argnums=(0,),
+    )
+    given = targets.specs(state, target, axes), *targets.specs(batch, target)
+    return targets.compiled(mapped, target, *given)

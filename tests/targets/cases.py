@@ -1,0 +1,101 @@
+"""Every method of the registries, and what its program on 8 GPUs may cost at most."""
+
+from typing import NamedTuple
+
+from jaxcomp import compressors, exchanges, gossip, local, memory
+
+__all__ = ["CASES", "Case", "Ceiling"]
+
+
+class Ceiling(NamedTuple):
+    """The most that a program may need; times are not among it."""
+
+    launches: int
+    open_loops: int = 0
+    temporary: float = 3.0  # in gradients
+
+
+class Case(NamedTuple):
+    """One method, and its ceiling."""
+
+    exchange: str = "gather"  # "" for a mixer
+    compressor: str = "none"
+    memory: str = "none"
+    scope: str = "whole_tree"
+    mixer: str = ""
+    graph: str = ""
+    ceiling: Ceiling = Ceiling(450)
+    missed: str = ""  # why the ceiling is not met today
+
+    @property
+    def title(self) -> str:
+        parts = [self.mixer, self.exchange, self.compressor, self.memory, self.scope]
+        return " ".join(part for part in parts if part and part != "none")
+
+
+_LOW_RANK = Ceiling(1000)
+_LIGHT = "top_k(keep=0.001)"
+_ARGUMENTS = {"top_k": "(keep=0.001)", "threshold": "(v=0.001)"}
+# What is unbiased needs no memory, and some of it may grow with one.
+_UNBIASED = {"none", "natural", "qsgd", "qsgd_sparse", "terngrad", "atomo", "eden"}
+_MATRICES = {"atomo", "qsvd", "svd"}
+_TWO_LEVELS = "hierarchical(per_host=4)"
+# Exchanges that do not take top_k, with what they take.
+_COMPRESSORS = {
+    **dict.fromkeys(("exact", "power_sgd", "majority_vote", "shared_scale"), "none"),
+    "aligned_psum": "random_k(keep=0.01)",
+    "budget": "sign",
+    "two_phase": "sign",
+}
+_OF_EXCHANGE = {
+    "budget": "budget(bits_per_step=100000000)",
+    "hierarchical": _TWO_LEVELS,
+    "power_sgd": "power_sgd(rank=2)",
+}
+_NO_MEMORY = {"exact", "majority_vote", "shared_scale"}
+_GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
+_PLAIN_MIXERS = {"d_psgd", "delayed_sgd", "stale_hypercube"}  # send models as they are
+
+
+def _of_compressor(name: str, scope: str) -> Case:
+    return Case(
+        compressor=name + _ARGUMENTS.get(name, ""),
+        memory="none" if name in _UNBIASED else "error_feedback",
+        scope="per_leaf" if name in _MATRICES else scope,
+        ceiling=_LOW_RANK if name in _MATRICES else Ceiling(450),
+    )
+
+
+def _of_exchange(name: str) -> Case:
+    return Case(
+        _OF_EXCHANGE.get(name, name),
+        _COMPRESSORS.get(name, _LIGHT),
+        memory="none" if name in _NO_MEMORY else "error_feedback",
+        scope="per_leaf" if name == "power_sgd" else "whole_tree",
+        ceiling=_LOW_RANK if name == "power_sgd" else Ceiling(450),
+    )
+
+
+def _of_mixer(name: str) -> Case:
+    if name in local.REGISTRY:
+        return Case(
+            compressor=_LIGHT if name == "sparse_loco" else "none",
+            exchange="gather" if name == "sparse_loco" else "exact",
+            mixer=f"{name}(h=2)",
+        )
+    compressor = "none" if name in _PLAIN_MIXERS else "sign"
+    graph = _GRAPHS.get(name, "ring")
+    return Case("", compressor, mixer=name, graph=graph)
+
+
+CASES = (
+    *(_of_exchange(name) for name in exchanges.REGISTRY),
+    *(_of_compressor(name, "whole_tree") for name in compressors.REGISTRY),
+    *(
+        _of_compressor(name, "per_leaf")
+        for name in ("top_k", "dgc_top_k", "sign", "qsgd")
+    ),
+    *(Case("gather", _LIGHT, it) for it in memory.REGISTRY if it != "none"),
+    *(_of_mixer(name) for name in (*gossip.REGISTRY, *local.REGISTRY)),
+)
+CASES = tuple({case.title: case for case in CASES}.values())

@@ -1,0 +1,137 @@
+"""Compile the exchange of a case for a target, and put it into a row of the table."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import trees
+from jaxcomp import make_exchange, make_mixer, parallel, targets, wire
+from jaxcomp.base import PerWorker
+from tests.targets.cases import Case
+
+__all__ = ["ROWS", "Row", "measure", "save", "step_of", "table", "tree_of"]
+
+ROWS = Path(__file__).resolve().parents[2] / "build" / "targets"  # one file for each
+
+
+class Row(NamedTuple):
+    """One line of the table."""
+
+    method: str
+    target: str
+    launches: int
+    open_loops: int
+    temporary: float  # in gradients
+    sent: dict[str, int]  # bytes of each worker, by kind
+    traced: dict[str, int]  # the same of the traced step
+    seconds: float  # of compiling
+
+
+def tree_of(scale: float) -> Any:
+    """The gradient of a ResNet-50, or of one with fewer channels."""
+    return {
+        name: jax.ShapeDtypeStruct(shape, jnp.float32)
+        for name, shape in trees.resnet50(scale).items()
+    }
+
+
+def measure(case: Case, target: targets.Target, tree: Any) -> Row:
+    """Compile one step of a method for a target, and read the program."""
+    step, state = step_of(case, target.workers.size, tree)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        step,
+        target.workers,
+        in_axes=(axes, 0),
+        out_axes=(0 if case.mixer else None, axes),
+        donate_argnums=(0,),
+    )
+    given = targets.specs(state, target, axes), targets.specs(tree, target)
+    began = time.perf_counter()
+    compiled = targets.compiled(mapped, target, *given)
+    seconds = time.perf_counter() - began
+    program = targets.read(compiled)
+    assert program.memory is not None
+    traced = wire.traced_collectives(
+        step, state, tree, axis=parallel.AXIS, workers=target.workers.size
+    )
+    return Row(
+        case.title,
+        str(target),
+        program.launches,
+        len(program.open_loops),
+        program.memory.temporary / wire.dense_bytes(tree),
+        wire.collective_bytes(program.collectives),
+        wire.collective_bytes(traced),
+        seconds,
+    )
+
+
+def step_of(case: Case, workers: int, tree: Any) -> Any:
+    """(state, gradient) -> (mean or update, state), and the shapes of a fresh state."""
+    base = jax.random.key(0)
+    parts = {"compressor": case.compressor, "scope": case.scope}
+    if not case.mixer:
+        exchange = make_exchange(case.exchange, memory=case.memory, **parts)
+
+        def averaged(state: Any, grads: Any) -> Any:
+            count, inner = state
+            key = jax.random.fold_in(base, count)
+            found = exchange.average(grads, inner, key)
+            return found.mean, (count + 1, found.state)
+
+        return averaged, jax.eval_shape(lambda: (jnp.int32(0), exchange.init(tree)))
+    graph = (case.graph, workers) if case.graph else ()
+    local = {"exchange": case.exchange} if case.exchange else {}
+    mixer = make_mixer(case.mixer, *graph, **parts, **local)
+    last = max(mixer.schedule)  # the phase that sends
+
+    def mixing(state: Any, grads: Any) -> Any:
+        count, inner, params = state
+        key = jax.random.fold_in(base, count)
+        mixed = mixer.mix(params.value, grads, inner.value, key, last)
+        moved = jax.tree.map(jnp.add, params.value, mixed.updates)
+        return moved, (count + 1, PerWorker(mixed.state), PerWorker(moved))
+
+    def start() -> Any:
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), tree)
+        return jnp.int32(0), PerWorker(mixer.init(zeros)), PerWorker(zeros)
+
+    return mixing, jax.eval_shape(start)
+
+
+def save(row: Row) -> None:
+    """Keep a row for `table`, which another process may print."""
+    ROWS.mkdir(parents=True, exist_ok=True)
+    name = "".join(c if c.isalnum() else "_" for c in f"{row.method} {row.target}")
+    (ROWS / f"{name}.json").write_text(json.dumps(row._asdict()))
+
+
+def table() -> str:
+    """All rows that are kept, as a table of Markdown."""
+    rows = [Row(**json.loads(path.read_text())) for path in sorted(ROWS.glob("*.json"))]
+    lines = [
+        "| exchange | target | launches | loops of unknown length | temporary memory, "
+        "in gradients | bytes sent | compile, s |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        cells = (
+            row.method,
+            row.target,
+            f"{row.launches:,}",
+            str(row.open_loops),
+            f"{row.temporary:.2f}",
+            f"{sum(row.sent.values()):,}",
+            f"{row.seconds:.0f}",
+        )
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

@@ -1,0 +1,155 @@
+"""Programs that XLA compiles for GPUs and TPUs which are not here: `make test-targets`.
+
+Each test is skipped where the compiler of its target is not installed. What is measured
+is kept, and `python -m tests.targets.programs` prints it as a table.
+"""
+
+import functools
+
+import numpy as np
+import pytest
+
+from configs import default
+from jaxcomp import parallel, targets, wire
+from jaxcomp.data import Dataset
+from jaxcomp.targets.chips import GPUS, TPUS
+from jaxcomp.training.inspection import inspect
+from tests import workers
+from tests.targets import programs
+from tests.targets.cases import CASES, Case
+
+pytestmark = [pytest.mark.slow, pytest.mark.targets]
+RESNET50 = programs.tree_of(1)
+
+
+def needs(name):
+    """A mark that skips a test where nothing can be compiled for a target."""
+    return pytest.mark.skipif(bool(targets.missing(name)), reason=targets.missing(name))
+
+
+@functools.cache
+def eight(name, hosts=1):
+    return targets.make(name, hosts, 8)
+
+
+def check(row, case):
+    """A program sends what was traced, and needs no more than its ceiling."""
+    assert row.sent == row.traced
+    assert row.open_loops <= case.ceiling.open_loops
+    assert row.launches <= case.ceiling.launches
+    assert row.temporary <= case.ceiling.temporary
+
+
+def cases_of(chosen):
+    """Parameters of a test; those that miss their ceiling today are expected to."""
+    return [
+        pytest.param(
+            case,
+            id=case.title,
+            marks=[pytest.mark.xfail(reason=case.missed)] if case.missed else [],
+        )
+        for case in chosen
+    ]
+
+
+# --- Exchanges ----------------------------------------------------------------------
+
+
+@needs("a100")
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_one_exchange_on_a100s(mapper, hosts):
+    case = Case("gather", "sign", "error_feedback")
+    target = targets.make("a100", hosts, 8, mapper)
+    assert len({d.process_index for d in target.mesh.devices}) == hosts
+    tree = workers.resnet20()
+    row = programs.measure(case, target, tree)
+    check(row, case)
+    # One bit for each element, and the scale.
+    expected = pytest.approx(wire.dense_bytes(tree) / 32, abs=64)
+    assert row.sent == {"all-gather": expected}
+
+
+@needs("a100")
+def test_donated_state_is_updated_in_place():
+    tree = workers.resnet20()
+    target = eight("a100")
+    step, state = programs.step_of(Case("gather", "sign", "error_feedback"), 8, tree)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        step,
+        target.workers,
+        in_axes=(axes, 0),
+        out_axes=(None, axes),
+        donate_argnums=(0,),
+    )
+    given = targets.specs(state, target, axes), targets.specs(tree, target)
+    memory = targets.read(targets.compiled(mapped, target, *given)).memory
+    assert memory is not None
+    assert memory.reused > 0.9 * wire.dense_bytes(tree)
+
+
+@needs("a100")
+@pytest.mark.parametrize("case", cases_of(CASES))
+def test_every_method_on_a_host_of_a100s(case):
+    """The gradient of a ResNet-50."""
+    row = programs.measure(case, eight("a100"), RESNET50)
+    programs.save(row)
+    check(row, case)
+
+
+@needs("a100")
+@pytest.mark.parametrize("case", cases_of(CASES))
+def test_every_method_on_two_hosts(case):
+    """The gradient of a ResNet-20: the program is the same, the groups are larger."""
+    row = programs.measure(case, eight("a100", 2), workers.resnet20())
+    assert row.sent == row.traced
+    assert row.open_loops <= case.ceiling.open_loops
+
+
+# --- Every target -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in GPUS])
+def test_every_gpu_runs_the_same_collectives(name):
+    case = Case("gather", "top_k(keep=0.01)", "error_feedback")
+    row = programs.measure(case, eight(name), workers.resnet20())
+    assert row.sent == row.traced
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in TPUS])
+@pytest.mark.parametrize("case", [Case("exact"), Case("gather", "sign")])
+def test_programs_of_tpus_are_read(name, case):
+    """XLA may choose other collectives there; none of them is left out."""
+    row = programs.measure(case, eight(name), workers.resnet20())
+    assert sum(row.sent.values()) >= sum(row.traced.values())
+
+
+# --- Whole training steps -----------------------------------------------------------
+
+
+def images():
+    """As many images as a batch has, of the shape of CIFAR-10's."""
+    pixels = np.zeros((512, 32, 32, 3), np.uint8)
+    labels = np.zeros(512, np.int32)
+    colours = (0.5, 0.5, 0.5)
+    return Dataset("images", pixels, labels, pixels, labels, 10, colours, colours)
+
+
+@needs("a100")
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("model", ["resnet20", "wide_resnet(depth=28, width=10)"])
+def test_a_whole_training_step(model, hosts):
+    config = default.get_config()
+    config.dataset = "tests.targets.test_programs:images"
+    config.model, config.scope = model, "whole_tree"
+    config.compressor, config.batch_size = "sign", 512
+    found = inspect(config, "a100", hosts, 8)
+    [message] = found.program.collectives
+    assert (message.kind, message.workers) == ("all-gather", 8 * hosts)
+    assert message.nbytes == pytest.approx(found.dense / 32, abs=64)
+    assert found.program.open_loops == ()
+    _, products = targets.overlap(found.program.order)
+    # Each convolution has a gradient for its weights, and all but the first one for
+    # what it was given.
+    assert products >= 2 * (19 if model == "resnet20" else 25) - 1
