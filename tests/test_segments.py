@@ -106,7 +106,7 @@ def test_a_floor_leaves_elements_out() -> None:
     assert found.taken.tolist() == [2, 0]
 
 
-SEGMENTED = ["sign", "sign(scaled=False)"]
+SEGMENTED = ["sign", "sign(scaled=False)", "top_k(keep=0.01)", "top_k(keep=0.6)"]
 
 
 @functools.cache
