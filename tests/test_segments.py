@@ -37,8 +37,12 @@ def test_numbers_of_a_tensor_are_those_of_its_rows() -> None:
     segments = segments_of(SIZES)
     rows = np.arange(1.0, segments.rows + 1, dtype=np.float32)
     cut = np.split(rows, segments.starts[1:])
-    np.testing.assert_array_equal(segments.sums(jnp.asarray(rows)), [x.sum() for x in cut])
-    np.testing.assert_array_equal(segments.maxima(jnp.asarray(rows)), [x.max() for x in cut])
+    np.testing.assert_array_equal(
+        segments.sums(jnp.asarray(rows)), [x.sum() for x in cut]
+    )
+    np.testing.assert_array_equal(
+        segments.maxima(jnp.asarray(rows)), [x.max() for x in cut]
+    )
     counts = segments.totals(jnp.asarray(rows, jnp.uint32))
     np.testing.assert_array_equal(counts, [x.sum() for x in cut])
 
@@ -147,3 +151,43 @@ def test_all_at_once_is_the_same_as_one_by_one(method: str, key: jax.Array) -> N
         # A sum in another order may differ in its last bits.
         rtol = 1e-2 if name.endswith("16") else 1e-6
         np.testing.assert_allclose(y, x, rtol=rtol)
+
+
+# What cuts and joins tensors; compilers put it into the operations around it.
+MOVES = {
+    *("broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice"),
+    *("jit", "pjit", "reshape", "slice", "squeeze", "copy"),
+}
+
+
+def operations(jaxpr: Any) -> int:
+    """Equations of a program and of all that it calls, but those in MOVES."""
+    count = 0
+    for equation in jaxpr.eqns:
+        count += equation.primitive.name not in MOVES
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)  # of a closed one
+            count += operations(inner) if hasattr(inner, "eqns") else 0
+    return count
+
+
+def work(codec: Compressor, tensors: int) -> int:
+    """Operations of what an exchange of four workers asks of a codec."""
+    sizes = [(64, 300, 30_000)[i % 3] + i for i in range(tensors)]
+    spec = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes]
+
+    def step(tree: Any, key: jax.Array) -> Any:
+        payload, _ = codec.compress(tree, codec.init(spec), key)
+        four = jax.tree.map(lambda x: jnp.stack([x] * 4), payload)
+        return codec.decompress(payload, spec), codec.decompress_sum(four, spec)
+
+    return operations(jax.make_jaxpr(step)(spec, jax.random.key(0)).jaxpr)
+
+
+@pytest.mark.parametrize("method", SEGMENTED)
+def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None:
+    at_once, one_by_one = both(method)
+    many = work(at_once, 161)
+    assert many == work(at_once, 20)
+    assert many < 800
+    assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
