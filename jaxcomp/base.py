@@ -91,6 +91,10 @@ class Compressor(NamedTuple):
     aligned: bool
     support: Support
     figures: tuple[Figure, ...] = ()
+    # The same method for a tuple of arrays of one dtype, each with a threshold or scale
+    # of its own, as one program whose size does not grow with their number. Its
+    # payload is one for all, its state a tuple. None: each array is compressed alone.
+    segmented: "Compressor | None" = None
 
 
 class Info(NamedTuple):

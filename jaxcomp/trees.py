@@ -173,13 +173,14 @@ def norms(tree: Tree) -> list[Array]:
       >>> norms({"a": jnp.array([3e30, -4e30]), "b": jnp.zeros(2)})
       [Array(5.e+30, dtype=float32), Array(0., dtype=float32)]
     """
-    return [_norm(leaf) for leaf in jax.tree.leaves(tree)]
+    leaves = jax.tree.leaves(tree)
+    return list(_norms(leaves)) if leaves else []
 
 
 def norm(tree: Tree) -> Array:
     """Euclidean norm of all leaves together."""
-    parts = norms(tree)
-    return _norm(jnp.stack(parts)) if parts else jnp.float32(0)
+    leaves = jax.tree.leaves(tree)
+    return _norms([_norms(leaves)])[0] if leaves else jnp.float32(0)
 
 
 def scale_to(length: Array, limit: Array | float) -> Array:
@@ -201,11 +202,13 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
     return jax.tree.unflatten(structure, scaled)
 
 
-def _norm(x: Array) -> Array:
-    x = jnp.abs(x.astype(jnp.float32))
-    _, exponent = jnp.frexp(jnp.max(x, initial=0))
+def _norms(leaves: list[Array]) -> Array:
+    """The norm of each array; what is done to single numbers is done to all at once."""
+    magnitudes = [jnp.abs(x.astype(jnp.float32)) for x in leaves]
+    _, exponents = jnp.frexp(jnp.stack([jnp.max(x, initial=0) for x in magnitudes]))
     # The power of two keeps squares in range. It and its inverse are normal numbers. A
     # reduction by maximum may lose a NaN, but the sum does not.
-    exponent = jnp.clip(exponent, -120, 120)
-    scaled = x * jnp.ldexp(jnp.float32(1), -exponent)
-    return jnp.sqrt(jnp.sum(jnp.square(scaled))) * jnp.ldexp(jnp.float32(1), exponent)
+    exponents = jnp.clip(exponents, -120, 120)
+    factors = jnp.ldexp(jnp.float32(1), -exponents)
+    sums = [jnp.sum(jnp.square(x * factors[i])) for i, x in enumerate(magnitudes)]
+    return jnp.sqrt(jnp.stack(sums)) * jnp.ldexp(jnp.float32(1), exponents)

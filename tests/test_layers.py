@@ -15,7 +15,7 @@ PACKAGE = Path(jaxcomp.__file__).parent
 ROWS = [
     {"_version", "base", "contracts", "errors", "files", "imported", "specs"},
     {"trees", "keys", "noise"},
-    {"coding", "selection"},
+    {"coding", "selection", "segments", "segment_selection"},
     {"compressors"},
     {"scope"},
     {"border", "batching", "collectives", "bounds", "infos", "starts"},

@@ -11,7 +11,15 @@ import numpy as np
 
 from jaxcomp.base import Array
 
-__all__ = ["count", "first", "places", "to_bits", "to_words"]
+__all__ = [
+    "count",
+    "first",
+    "first_of_words",
+    "places",
+    "places_of",
+    "to_bits",
+    "to_words",
+]
 
 
 def to_words(mask: Array) -> Array:
@@ -58,11 +66,24 @@ def first(words: Array, most: Array) -> Array:
     """
     counts = jax.lax.population_count(words)
     before = _cumulative(counts) - counts
-    room = most - jnp.minimum(most, before)
+    return first_of_words(words, most - jnp.minimum(most, before))
+
+
+def first_of_words(words: Array, most: Array) -> Array:
+    """Of each word the first `most` bits that are set; all others are cleared.
+
+    Args:
+      words: bitmaps, of any shape.
+      most: uint32, a number for each word.
+
+    Example:
+      >>> first_of_words(jnp.array([5, 7], jnp.uint32), jnp.array([1, 2], jnp.uint32))
+      Array([1, 3], dtype=uint32)
+    """
     # The bits below the first one that is too many; the whole word if there is none.
-    limit = _place_of_bit(words, room)
+    limit = _place_of_bit(words, most)
     kept = words & ((np.uint32(1) << limit) - np.uint32(1))
-    return jnp.where(counts <= room, words, kept)
+    return jnp.where(jax.lax.population_count(words) <= most, words, kept)
 
 
 def places(words: Array, most: int, absent: int) -> Array:
@@ -80,7 +101,25 @@ def places(words: Array, most: int, absent: int) -> Array:
       >>> places(jnp.array([5, 1], jnp.uint32), most=4, absent=64)
       Array([ 0,  2, 32, 64], dtype=uint32)
     """
-    ranks = jax.lax.iota(jnp.uint32, most)
+    return places_of(words, jax.lax.iota(jnp.uint32, most), absent)
+
+
+def places_of(words: Array, ranks: Array, absent: int) -> Array:
+    """Places of the set bits that follow `ranks` other set bits.
+
+    Args:
+      words: the bitmap.
+      ranks: [k] uint32.
+      absent: the result if no more bits than the rank are set.
+
+    Returns:
+      [k] uint32.
+
+    Example:
+      >>> words, ranks = jnp.array([5, 1], jnp.uint32), jnp.array([2, 0, 3], jnp.uint32)
+      >>> places_of(words, ranks, absent=64)
+      Array([32,  0, 64], dtype=uint32)
+    """
     counts = jax.lax.population_count(words)
     ends = _cumulative(counts)
     # The bit with rank r is in the first word at whose end the count exceeds r.

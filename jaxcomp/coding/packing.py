@@ -11,10 +11,12 @@ from jaxcomp.base import Array
 __all__ = [
     "bit_width",
     "complete",
+    "digits_of",
     "index_dtype",
     "pack",
     "pack_signs",
     "pack_symbols",
+    "sign_symbols",
     "unpack",
     "unpack_signs",
     "unpack_symbols",
@@ -139,8 +141,18 @@ def pack_signs(x: Array) -> Array:
       >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
       Array([181], dtype=uint8)
     """
+    return pack_symbols(sign_symbols(x), 3)
+
+
+def sign_symbols(x: Array) -> Array:
+    """The signs of numbers plus 1, which are symbols of an alphabet of three.
+
+    Example:
+      >>> sign_symbols(jnp.array([3.0, -1.0, 0.0]))
+      Array([2, 0, 1], dtype=uint8)
+    """
     is_positive, is_negative = (x > 0).astype(jnp.uint8), (x < 0).astype(jnp.uint8)
-    return pack_symbols(np.uint8(1) + is_positive - is_negative, 3)
+    return np.uint8(1) + is_positive - is_negative
 
 
 def unpack_signs(packed: Array, size: int) -> Array:
@@ -180,6 +192,18 @@ def complete(flat: Array, alphabet: int) -> Array:
     bits = jax.lax.bitcast_convert_type(flat, unsigned)
     bits = bits.at[jax.lax.iota(jnp.uint32, size)].get(mode="clip")
     return jax.lax.bitcast_convert_type(bits, flat.dtype)
+
+
+def digits_of(alphabet: int) -> int:
+    """How many symbols `pack_symbols` puts into a byte, where all fields are alike.
+
+    Example:
+      >>> digits_of(2), digits_of(3), digits_of(15)
+      (8, 5, 2)
+    """
+    if _is_denser_by_digits(alphabet):
+        return _digits(alphabet)
+    return _piece(bit_width(alphabet))
 
 
 # Up to this size vectors are not extended: it would save microseconds, and the program

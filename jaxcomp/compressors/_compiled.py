@@ -1,6 +1,7 @@
 """Builds a `Compressor` of arrays: compiles its functions and derives the rest."""
 
 from collections.abc import Callable
+from typing import Any
 
 import jax
 
@@ -8,7 +9,7 @@ from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.coding.payloads import nbits
 from jaxcomp.trees import spec_of, vary_like, wide_spec, zeros_like_spec
 
-__all__ = ["compressor", "payload_spec"]
+__all__ = ["compressor", "payload_spec", "with_spec"]
 
 
 def compressor(
@@ -77,9 +78,9 @@ def compressor(
         name=name,
         init=init,
         compress=jax.jit(compress),
-        decompress=_with_spec(decode),
+        decompress=with_spec(decode),
         accumulate=add,
-        decompress_sum=_with_spec(decompress_sum),
+        decompress_sum=with_spec(decompress_sum),
         ideal_bits=ideal_bits or payload_bits,
         contraction=contraction,
         unbiased=unbiased,
@@ -108,11 +109,15 @@ def payload_spec(
     return jax.eval_shape(send, spec)
 
 
-def _with_spec(decode: Callable[[Payload, Spec], Array]) -> Callable[..., Array]:
-    """Compiles a decoder, and lets an array stand for its spec."""
+def with_spec(decode: Callable[[Payload, Spec], Any]) -> Callable[..., Any]:
+    """Compiles a decoder, and lets an array stand for its spec.
+
+    Args:
+      decode: (payload, spec) -> array, or a tuple of arrays for a tuple of specs.
+    """
     compiled = jax.jit(decode, static_argnums=1)
 
-    def decompress(payload: Payload, spec: Spec) -> Array:
+    def decompress(payload: Payload, spec: Spec) -> Any:
         # Shape and dtype alone: a spec may also say on which devices an array lives.
         return compiled(payload, spec_of(spec))
 

@@ -9,11 +9,14 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.coding import indices
 from jaxcomp.coding.payloads import Sparse
+from jaxcomp.compressors import _segmented
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.segments import Segments
 from jaxcomp.specs import Range
 
 __all__ = [
@@ -21,9 +24,11 @@ __all__ = [
     "add_at",
     "kept",
     "send",
+    "send_rows",
     "sparsifier",
     "subset_bits",
     "value_bits",
+    "with_segments",
 ]
 
 # Some other libraries take the fraction that is DROPPED, so the message for a value
@@ -80,6 +85,59 @@ def send(flat: Array, places: Array, index: str = "auto") -> Sparse:
     """
     values = flat.at[places].get(mode="fill", fill_value=0)
     return Sparse(values, indices.encode(places, flat.size + 1, index))
+
+
+def send_rows(
+    rows: Array, segments: Segments, places: Array, index: str = "auto"
+) -> Sparse:
+    """The payload of elements of many tensors, in one code of places.
+
+    A place in the payload is one in the vector that joins the tensors without padding.
+
+    Args:
+      rows: [rows, width] the tensors.
+      segments: of the rows.
+      places: [k] ascending places in the matrix. Its size means that there is no
+        element; a zero is sent for it.
+      index: one of `indices.CODES`.
+
+    Example:
+      >>> segments = Segments((3, 2), 4)  # the place 4 is the fourth element
+      >>> places = jnp.array([1, 4], jnp.uint32)
+      >>> send_rows(jnp.ones((2, 4)), segments, places, "plain").indices
+      Array([1, 3], dtype=uint16)
+    """
+    values = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
+    # The entry beyond all rows belongs to absent elements.
+    padding = np.append(segments.padding_before, rows.size - sum(segments.sizes))
+    shift = jnp.asarray(padding, jnp.uint32)[places // np.uint32(segments.width)]
+    return Sparse(
+        values, indices.encode(places - shift, sum(segments.sizes) + 1, index)
+    )
+
+
+def with_segments(
+    one: Compressor,
+    compress: Callable[[Array, Segments, Array], Payload],
+    index: str,
+    figures: tuple[Figure, ...] = (),
+) -> Compressor:
+    """A sparsifier together with its segmented form.
+
+    Plain places have none: the narrow integers that are enough for the places of a
+    short tensor are not enough for those of all tensors.
+
+    Args:
+      one: the sparsifier.
+      compress: (rows, segments, key) -> the payload of `send_rows`.
+      index: one of `indices.CODES`.
+      figures: of the segmented form.
+    """
+    if index == "plain":
+        return one
+    return one._replace(
+        segmented=_segmented.of_vector(one, compress, _accumulate, figures)
+    )
 
 
 def _accumulate(total: Array, payload: Payload) -> Array:

@@ -3,15 +3,22 @@
 import math
 
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete, pack, pack_signs, unpack, unpack_signs
+from jaxcomp.coding.packing import (
+    complete,
+    pack_symbols,
+    sign_symbols,
+    unpack_symbols,
+)
 from jaxcomp.coding.payloads import Signs
-from jaxcomp.compressors import _buckets
+from jaxcomp.compressors import _buckets, _rows, _segmented
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.segments import Segments
 from jaxcomp.specs import method
 
-__all__ = ["mean_magnitude", "sign"]
+__all__ = ["mean_magnitude", "mean_magnitudes", "sign"]
 
 
 @method()
@@ -45,9 +52,9 @@ def sign(name: str, scaled: bool = True) -> Compressor:
       Gradient Compression Schemes, arXiv:1901.09847, 2019.
     """
     if scaled:
-        alphabet, to_bytes, from_bytes = 2, _pack_bits, _unpack_bits
+        alphabet, to_symbols, from_symbols = 2, _bits, _signs_of_bits
     else:
-        alphabet, to_bytes, from_bytes = 3, pack_signs, unpack_signs
+        alphabet, to_symbols, from_symbols = 3, sign_symbols, _signs_of_trits
 
     def compress(x: Array, state: State, key: Array) -> tuple[Signs, State]:
         flat = x.reshape(-1)
@@ -56,12 +63,14 @@ def sign(name: str, scaled: bool = True) -> Compressor:
         else:
             is_finite = jnp.isfinite(_buckets.peaks(flat, None)[0])
             scale = jnp.where(is_finite, 1.0, jnp.nan)
-        return Signs(scale, to_bytes(complete(flat, alphabet))), state
+        symbols = to_symbols(complete(flat, alphabet))
+        return Signs(scale, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Signs, spec: Spec) -> Array:
-        return from_bytes(payload.packed, spec.size) * payload.scale
+        symbols = unpack_symbols(payload.packed, alphabet, spec.size)
+        return from_symbols(symbols) * payload.scale
 
-    return compressor(
+    one = compressor(
         name,
         compress,
         decompress,
@@ -69,13 +78,33 @@ def sign(name: str, scaled: bool = True) -> Compressor:
         contraction=lambda spec: 1 / spec.size if scaled else None,
     )
 
+    def compress_rows(rows: Array, segments: Segments, key: Array) -> Signs:
+        if scaled:
+            scales = mean_magnitudes(rows, segments)
+        else:
+            is_finite = jnp.isfinite(_rows.peaks(rows, segments))
+            scales = jnp.where(is_finite, 1.0, jnp.nan)
+        return Signs(scales, _rows.packed(to_symbols(rows), alphabet, segments))
 
-def _pack_bits(flat: Array) -> Array:
-    return pack(flat < 0, bits=1)
+    def decompress_rows(payload: Signs, segments: Segments) -> Array:
+        symbols = _rows.unpacked(payload.packed, alphabet, segments)
+        return from_symbols(symbols) * segments.spread(payload.scale)
+
+    return one._replace(
+        segmented=_segmented.of_rows(one, compress_rows, decompress_rows)
+    )
 
 
-def _unpack_bits(packed: Array, size: int) -> Array:
-    return jnp.where(unpack(packed, bits=1, size=size) == 1, -1.0, 1.0)
+def _bits(x: Array) -> Array:
+    return (x < 0).astype(jnp.uint8)
+
+
+def _signs_of_bits(symbols: Array) -> Array:
+    return jnp.where(symbols == 1, -1.0, 1.0)
+
+
+def _signs_of_trits(symbols: Array) -> Array:
+    return symbols.astype(jnp.float32) - 1
 
 
 def mean_magnitude(flat: Array) -> Array:
@@ -88,7 +117,26 @@ def mean_magnitude(flat: Array) -> Array:
     # The factor is a power of two of at most 1/n, so the sum cannot overflow.
     power = 2.0 ** -(flat.size - 1).bit_length()
     total = jnp.sum(jnp.abs(flat).astype(jnp.float32) * power)
+    return _mean(total, flat.size * power)
+
+
+def _mean(total: Array, count: float | np.ndarray) -> Array:
     # The mean of numbers near the largest may overflow by rounding.
     largest = jnp.finfo(jnp.float32).max
-    mean = jnp.minimum(total * (1 / (flat.size * power)), largest)
+    mean = jnp.minimum(total * np.float32(1 / count), largest)
     return jnp.where(jnp.isfinite(total), mean, jnp.nan)
+
+
+def mean_magnitudes(rows: Array, segments: Segments) -> Array:
+    """`mean_magnitude` of each tensor.
+
+    Example:
+      >>> mean_magnitudes(jnp.array([[1.0, -3.0], [5.0, 0.0]]), Segments((2, 1), 2))
+      Array([2., 5.], dtype=float32)
+    """
+    powers = [2.0 ** -(n - 1).bit_length() for n in segments.sizes]
+    # The row takes a part of the power, so that no sum of a row overflows.
+    terms = jnp.abs(rows).astype(jnp.float32) * (1 / segments.width)
+    whole = np.array(powers, np.float32) * np.float32(segments.width)
+    sums = _rows.row_sums(terms) * segments.spread(whole)[:, 0]
+    return _mean(segments.sums(sums), np.array(segments.sizes) * np.array(powers))

@@ -6,6 +6,8 @@ from jaxcomp.coding.indices import Code
 from jaxcomp.coding.payloads import Sparse
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._sparse import Keep
+from jaxcomp.segment_selection import largest_of_each
+from jaxcomp.segments import Segments
 from jaxcomp.specs import method
 
 __all__ = ["top_k"]
@@ -47,6 +49,12 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
         chosen = selection.largest(flat, most=room(flat.size))
         return _sparse.send(flat, chosen.places, index), state
 
-    return _sparse.sparsifier(
+    def choose(rows: Array, segments: Segments, key: Array) -> Sparse:
+        most = [room(size) for size in segments.sizes]
+        chosen = largest_of_each(rows, segments, most)
+        return _sparse.send_rows(rows, segments, chosen.places, index)
+
+    one = _sparse.sparsifier(
         name, compress, room, contraction=lambda spec: room(spec.size) / spec.size
     )
+    return _sparse.with_segments(one, choose, index)

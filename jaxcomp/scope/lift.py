@@ -1,9 +1,12 @@
 """Lift: turn a plan and a compressor of arrays into a compressor of trees."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State, Tree
+from jaxcomp.scope.parts import Part, decoded, parts_of, parts_of_payloads
 from jaxcomp.scope.plans import Plan, joined_spec, make_plan
 from jaxcomp.scope.vectors import groups_of, to_arrays, to_tree
 from jaxcomp.specs import Call
@@ -22,7 +25,8 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
 
     Returns:
       A `Compressor` whose x, x_hat and spec are trees, and whose payload is a tuple
-      with one payload for each group.
+      with one payload for each group, or one for all groups that their compressor can
+      take together.
 
     Example:
       >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
@@ -41,31 +45,40 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         return tuple(c.init(vector) for c, vector in vectors(spec))
 
     def compress(tree: Tree, state: State, key: Array) -> tuple[Payload, State]:
-        groups, payloads, states = groups_of(plan, tree), [], []
-        triples = zip(groups, to_arrays(tree, groups), state, strict=True)
-        for i, (group, x, old) in enumerate(triples):
-            payload, new = group.compressor.compress(x, old, jax.random.fold_in(key, i))
-            payloads.append(payload)
-            states.append(new)
+        groups = groups_of(plan, tree)
+        arrays, payloads, states = to_arrays(tree, groups), [], list(state)
+        for part in parts_of(groups):
+            own_key = jax.random.fold_in(key, part.members[0])
+            x, old = part.take(arrays), part.take(state)
+            payload, new = part.compressor.compress(x, old, own_key)
+            payloads.append(part.packet(payload))
+            part.put(new, states)
         return tuple(payloads), tuple(states)
 
     def decompress(payloads: Payload, spec: Spec) -> Tree:
         groups = groups_of(plan, spec)
-        pairs = zip(groups, payloads, strict=True)
-        arrays = [g.compressor.decompress(p, joined_spec(g)) for g, p in pairs]
-        return to_tree(arrays, groups, spec)
+
+        def decode(part: Part, payload: Payload) -> Any:
+            return part.compressor.decompress(payload, part.spec(groups))
+
+        return to_tree(decoded(payloads, groups, decode), groups, spec)
 
     def accumulate(total: Tree, payloads: Payload) -> Tree:
         groups = groups_of(plan, total)
-        triples = zip(groups, to_arrays(total, groups), payloads, strict=True)
-        arrays = [g.compressor.accumulate(x, p) for g, x, p in triples]
-        return to_tree(arrays, groups, total)
+        arrays = to_arrays(total, groups)
+
+        def decode(part: Part, payload: Payload) -> Any:
+            return part.compressor.accumulate(part.take(arrays), payload)
+
+        return to_tree(decoded(payloads, groups, decode), groups, total)
 
     def decompress_sum(payloads: Payload, spec: Spec) -> Tree:
         groups = groups_of(plan, spec)
-        pairs = zip(groups, payloads, strict=True)
-        arrays = [g.compressor.decompress_sum(p, joined_spec(g)) for g, p in pairs]
-        return to_tree(arrays, groups, wide_spec(spec))
+
+        def decode(part: Part, payload: Payload) -> Any:
+            return part.compressor.decompress_sum(payload, part.spec(groups))
+
+        return to_tree(decoded(payloads, groups, decode), groups, wide_spec(spec))
 
     def ideal_bits(spec: Spec) -> float:
         return sum((c.ideal_bits(vector) for c, vector in vectors(spec)), 0.0)
@@ -99,10 +112,11 @@ def _figures(plan: Plan) -> tuple[Figure, ...]:
 
     def total(name: str) -> Figure:
         def of(payloads: Payload, spec: Spec) -> Array:
+            groups = groups_of(plan, spec)
             found = [
-                figure.of(payload, joined_spec(group)).astype(jnp.float32)
-                for group, payload in zip(groups_of(plan, spec), payloads, strict=True)
-                for figure in group.compressor.figures
+                figure.of(payload, part.spec(groups)).astype(jnp.float32)
+                for part, payload in parts_of_payloads(payloads, groups)
+                for figure in part.compressor.figures
                 if figure.name == name
             ]
             return sum(found, start=jnp.float32(0))

@@ -1,0 +1,140 @@
+"""Builds the form of a method that compresses many arrays at once, as segments.
+
+This file is not a method. docs/architecture.md says why this form exists.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
+from jaxcomp.compressors._compiled import with_spec
+from jaxcomp.segments import Segments, cut, from_rows, join, segments_of, to_rows
+from jaxcomp.trees import spec_of, vary_like, wide_spec
+
+__all__ = ["of_rows", "of_vector"]
+
+
+def of_rows(
+    one: Compressor,
+    compress: Callable[[Array, Segments, Array], Payload],
+    decompress: Callable[[Payload, Segments], Array],
+) -> Compressor:
+    """A method whose payload has every element, for a tuple of arrays of one dtype.
+
+    Args:
+      one: the same method for one array. It has no state.
+      compress: (rows, segments, key) -> payload.
+      decompress: (payload, segments) -> rows, in any float type.
+    """
+
+    def accumulate(total: Array, payload: Payload, segments: Segments) -> Array:
+        return total + decompress(payload, segments).astype(total.dtype)
+
+    def zeros(segments: Segments, dtype: Any) -> Array:
+        return jnp.zeros((segments.rows, segments.width), dtype)
+
+    def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
+        return decompress(payload, segments).astype(dtype)
+
+    return _of(one, compress, decode, accumulate, zeros, to_rows, from_rows)
+
+
+def of_vector(
+    one: Compressor,
+    compress: Callable[[Array, Segments, Array], Payload],
+    accumulate: Callable[[Array, Payload], Array],
+    figures: tuple[Figure, ...] = (),
+) -> Compressor:
+    """A method that sends some elements, for a tuple of arrays of one dtype.
+
+    Args:
+      one: the same method for one array. It has no state.
+      compress: (rows, segments, key) -> payload.
+      accumulate: (total, payload) -> total + what was sent. The total is the vector of
+        all arrays without padding.
+      figures: as in `Compressor`; their spec is the tuple of specs.
+    """
+
+    def add(total: Array, payload: Payload, segments: Segments) -> Array:
+        return accumulate(total, payload)
+
+    def zeros(segments: Segments, dtype: Any) -> Array:
+        return jnp.zeros(sum(segments.sizes), dtype)
+
+    def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
+        return accumulate(zeros(segments, dtype), payload)
+
+    def joined(arrays: Sequence[Array], segments: Segments) -> Array:
+        return join(arrays)
+
+    def parted(flat: Array, segments: Segments) -> tuple[Array, ...]:
+        return cut(flat, segments.sizes)
+
+    made = _of(one, compress, decode, add, zeros, joined, parted)
+    return made._replace(figures=figures)
+
+
+def _of(
+    one: Compressor,
+    compress: Callable[[Array, Segments, Array], Payload],
+    decode: Callable[[Payload, Segments, Any], Array],
+    add: Callable[[Array, Payload, Segments], Array],
+    zeros: Callable[[Segments, Any], Array],
+    joined: Callable[[Sequence[Array], Segments], Array],
+    parted: Callable[[Array, Segments], tuple[Array, ...]],
+) -> Compressor:
+    """A compressor of tuples; `joined` makes one array of what is added to."""
+
+    def shaped(flat: Array, segments: Segments, specs: Spec) -> tuple[Array, ...]:
+        pairs = zip(parted(flat, segments), specs, strict=True)
+        return tuple(x.reshape(s.shape) for x, s in pairs)
+
+    def compress_all(
+        arrays: Sequence[Array], state: State, key: Array
+    ) -> tuple[Payload, State]:
+        segments = _segments(arrays)
+        return compress(to_rows(arrays, segments), segments, key), state
+
+    def decompress(payload: Payload, specs: Spec) -> tuple[Array, ...]:
+        segments = _segments(specs)
+        return shaped(decode(payload, segments, specs[0].dtype), segments, specs)
+
+    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
+        segments = _segments(total)
+        added = add(joined(total, segments), payload, segments)
+        return shaped(added, segments, spec_of(tuple(total)))
+
+    def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
+        segments, wide = _segments(specs), wide_spec(specs)
+
+        # One after the other, for the reason given in `_compiled.py`.
+        def body(i: Array, total: Array) -> Array:
+            return add(total, jax.tree.map(lambda leaf: leaf[i], payloads), segments)
+
+        count = jax.tree.leaves(payloads)[0].shape[0]
+        start = vary_like(zeros(segments, wide[0].dtype), payloads)
+        return shaped(jax.lax.fori_loop(0, count, body, start), segments, wide)
+
+    return one._replace(
+        init=lambda specs: tuple(one.init(spec) for spec in specs),
+        compress=jax.jit(compress_all),
+        decompress=with_spec(decompress),
+        accumulate=accumulate,
+        decompress_sum=with_spec(decompress_sum),
+        ideal_bits=lambda specs: sum((one.ideal_bits(s) for s in specs), 0.0),
+        contraction=lambda specs: _least([one.contraction(s) for s in specs]),
+        support=lambda specs: sum(map(one.support, specs)),
+        segmented=None,
+    )
+
+
+def _segments(arrays: Any) -> Segments:
+    return segments_of([x.size for x in arrays])
+
+
+def _least(deltas: list[float | None]) -> float | None:
+    known = [delta for delta in deltas if delta is not None]
+    return min(known) if len(known) == len(deltas) else None

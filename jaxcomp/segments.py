@@ -1,0 +1,153 @@
+"""Segments: many tensors in the rows of one matrix, and numbers of each tensor.
+
+Each tensor begins a new row. So a number of a row belongs to one tensor: what a method
+asks of every tensor is a reduction over the columns, which vectorises, and a small one
+over the rows of a tensor. A threshold or a scale goes back as one number for each row.
+The size of the program does not depend on the number of tensors.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.base import Array
+
+__all__ = ["Segments", "cut", "from_rows", "join", "segments_of", "to_rows"]
+
+_WIDEST, _NARROWEST = 2048, 64
+# The largest share of padding, where a narrower row would have less.
+_PADDING = 0.01
+
+
+class Segments(NamedTuple):
+    """Which rows belong to which tensor."""
+
+    sizes: tuple[int, ...]  # elements of each tensor, all above 0
+    width: int  # of a row; a power of two
+
+    @property
+    def heights(self) -> tuple[int, ...]:
+        """Rows of each tensor."""
+        return tuple(-(-size // self.width) for size in self.sizes)
+
+    @property
+    def rows(self) -> int:
+        """Rows of all tensors."""
+        return sum(self.heights)
+
+    @property
+    def starts(self) -> np.ndarray:
+        """First row of each tensor."""
+        return _before(self.heights)
+
+    @property
+    def owners(self) -> np.ndarray:
+        """The tensor that each row belongs to."""
+        tensors = np.arange(len(self.sizes), dtype=np.int32)
+        return np.repeat(tensors, self.heights)
+
+    @property
+    def padding_before(self) -> np.ndarray:
+        """For each row, how many elements of padding lie in the rows before it."""
+        offsets = self.starts * np.uint32(self.width) - _before(self.sizes)
+        return offsets[self.owners]
+
+    def spread(self, values: Array | np.ndarray) -> Array:
+        """[tensors] -> [rows, 1]: for each row the value of its tensor."""
+        return jnp.asarray(values)[self.owners][:, None]
+
+    def totals(self, counts: Array) -> Array:
+        """[rows] whole numbers -> [tensors]: their sums over the rows of each tensor.
+
+        Sums of whole numbers do not depend on the order, so a scatter is exact.
+        """
+        zeros = jnp.zeros(len(self.sizes), counts.dtype)
+        return zeros.at[self.owners].add(counts, indices_are_sorted=True)
+
+    def sums(self, values: Array) -> Array:
+        """[rows] floats -> [tensors]: their sums, in the order of the rows.
+
+        A scatter on a GPU would add them in any order.
+        """
+        return jnp.sum(self._by_tensor(values), axis=0)
+
+    def maxima(self, values: Array) -> Array:
+        """[rows] whole numbers of at least 0 -> [tensors]: their maxima."""
+        return jnp.max(self._by_tensor(values), axis=0)
+
+    def _by_tensor(self, values: Array) -> Array:
+        """[rows, tensors]: each value in the column of its tensor, elsewhere 0."""
+        columns = jax.lax.iota(jnp.int32, len(self.sizes))[None, :]
+        zero = jnp.zeros((), values.dtype)
+        return jnp.where(self.owners[:, None] == columns, values[:, None], zero)
+
+
+def segments_of(sizes: Sequence[int]) -> Segments:
+    """Rows for tensors of these sizes.
+
+    The rows are as wide as possible, up to 2,048, with at most 1 % of padding; if even
+    the narrowest have more, these are taken.
+
+    Example:
+      >>> segments_of([100, 70]).width, segments_of([1 << 20, 1 << 18]).width
+      (64, 2048)
+    """
+    sizes, width = tuple(sizes), _WIDEST
+    while width > _NARROWEST:
+        padded = Segments(sizes, width).rows * width
+        if padded <= (1 + _PADDING) * sum(sizes):
+            break
+        width //= 2
+    return Segments(sizes, width)
+
+
+def to_rows(arrays: Sequence[Array], segments: Segments) -> Array:
+    """Arrays of one dtype as the rows of a matrix; zeros complete their last rows.
+
+    Example:
+      >>> to_rows([jnp.ones(2), jnp.ones((1, 1))], Segments((2, 1), 2)).tolist()
+      [[1.0, 1.0], [1.0, 0.0]]
+    """
+    parts = []
+    for x, height in zip(arrays, segments.heights, strict=True):
+        parts.append(x.reshape(-1))
+        absent = height * segments.width - x.size
+        if absent:
+            parts.append(jnp.zeros(absent, x.dtype))
+    return jnp.concatenate(parts).reshape(segments.rows, segments.width)
+
+
+def from_rows(rows: Array, segments: Segments) -> tuple[Array, ...]:
+    """The inverse of `to_rows`, as one vector for each tensor.
+
+    Example:
+      >>> from_rows(jnp.array([[1, 2], [3, 0]]), Segments((2, 1), 2))
+      (Array([1, 2], dtype=int32), Array([3], dtype=int32))
+    """
+    flat, starts = rows.reshape(-1), segments.starts.astype(int) * segments.width
+    pairs = zip(starts.tolist(), segments.sizes, strict=True)
+    return tuple(flat[start : start + size] for start, size in pairs)
+
+
+def join(arrays: Sequence[Array]) -> Array:
+    """Arrays of one dtype as one vector without padding."""
+    return jnp.concatenate([x.reshape(-1) for x in arrays])
+
+
+def cut(flat: Array, sizes: Sequence[int]) -> tuple[Array, ...]:
+    """The inverse of `join`, as one vector for each size.
+
+    Example:
+      >>> cut(jnp.array([1, 2, 3]), [2, 1])
+      (Array([1, 2], dtype=int32), Array([3], dtype=int32))
+    """
+    starts = _before(sizes).tolist()
+    return tuple(flat[a : a + n] for a, n in zip(starts, sizes, strict=True))
+
+
+def _before(counts: Sequence[int]) -> np.ndarray:
+    """The sum of all counts before each one."""
+    return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.uint32)

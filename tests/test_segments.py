@@ -1,0 +1,193 @@
+"""Many tensors as segments of one matrix: the same as each tensor by itself."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxcomp import make_compressor
+from jaxcomp.base import Compressor
+from jaxcomp.scope import lift
+from jaxcomp.segment_selection import kth_largest_of_each, largest_of_each
+from jaxcomp.segments import from_rows, segments_of, to_rows
+from jaxcomp.selection import largest, magnitude_bits
+from jaxcomp.trees import spec_of
+
+SIZES = (1, 64, 700, 65, 2048)
+
+
+def drawn(sizes: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return [rng.standard_t(3, size=n).astype(np.float32) for n in sizes]
+
+
+def test_rows_hold_every_element_once() -> None:
+    arrays, segments = drawn(SIZES), segments_of(SIZES)
+    rows = to_rows([jnp.asarray(x) for x in arrays], segments)
+    assert rows.shape == (segments.rows, segments.width)
+    for x, back in zip(arrays, from_rows(rows, segments), strict=True):
+        np.testing.assert_array_equal(x, back)
+    assert np.count_nonzero(rows) == sum(map(np.count_nonzero, arrays))
+
+
+def test_numbers_of_a_tensor_are_those_of_its_rows() -> None:
+    segments = segments_of(SIZES)
+    rows = np.arange(1.0, segments.rows + 1, dtype=np.float32)
+    cut = np.split(rows, segments.starts[1:])
+    np.testing.assert_array_equal(
+        segments.sums(jnp.asarray(rows)), [x.sum() for x in cut]
+    )
+    np.testing.assert_array_equal(
+        segments.maxima(jnp.asarray(rows)), [x.max() for x in cut]
+    )
+    counts = segments.totals(jnp.asarray(rows, jnp.uint32))
+    np.testing.assert_array_equal(counts, [x.sum() for x in cut])
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1 << 12])
+def test_wide_rows_have_little_padding(size: int) -> None:
+    segments = segments_of([size, size + 1])
+    padding = segments.rows * segments.width - sum(segments.sizes)
+    assert padding <= max(0.01 * sum(segments.sizes), 63)
+
+
+def test_every_tensor_has_its_own_rank() -> None:
+    arrays, segments = drawn(SIZES), segments_of(SIZES)
+    ranks = [1, 3, 70, 65, 1]
+    bits = magnitude_bits(to_rows([jnp.asarray(x) for x in arrays], segments))
+    found = kth_largest_of_each(bits, jnp.array(ranks, jnp.uint32), segments)
+    magnitudes = jax.lax.bitcast_convert_type(found, jnp.float32)
+    expected = [np.sort(abs(x))[-k] for x, k in zip(arrays, ranks, strict=True)]
+    np.testing.assert_array_equal(magnitudes, expected)
+
+
+LONG = (70_000, 100, 64, 9000)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def selected(arrays: list[Any], keep: float) -> tuple[Any, Any]:
+    """Places of the largest elements, of all at once and of each tensor by itself."""
+    segments = segments_of([x.size for x in arrays])
+    most = [max(1, round(keep * x.size)) for x in arrays]
+    at_once = largest_of_each(to_rows(arrays, segments), segments, most).places
+    starts = segments.starts * np.uint32(segments.width)
+    pairs = zip(arrays, most, starts, strict=True)
+    return at_once, [start + largest(x, k).places for x, k, start in pairs]
+
+
+@pytest.mark.parametrize("kind", ["heavy", "ties", "zeros", "nan", "crowded"])
+def test_largest_of_each_is_largest_of_every_one(kind: str) -> None:
+    arrays = drawn(LONG)
+    for x in arrays:
+        match kind:
+            case "ties":
+                np.round(x, out=x)
+            case "zeros":
+                x[3:] = 0
+            case "nan":
+                x[::50], x[1] = np.nan, np.inf
+            case "crowded":  # all large elements are neighbours
+                x[: x.size // 20] *= 1000
+    at_once, one_by_one = selected(arrays, 0.01)
+    np.testing.assert_array_equal(at_once, np.concatenate(one_by_one))
+
+
+def test_largest_of_short_tensors() -> None:
+    at_once, one_by_one = selected(drawn(SIZES), 0.3)
+    np.testing.assert_array_equal(at_once, np.concatenate(one_by_one))
+
+
+def test_a_floor_leaves_elements_out() -> None:
+    arrays = [np.array([3.0, -1.0, 2.0], np.float32), np.ones(2, np.float32)]
+    segments = segments_of([3, 2])
+    floor = magnitude_bits(jnp.array([1.5, 1.5], jnp.float32))
+    rows = to_rows([jnp.asarray(x) for x in arrays], segments)
+    found = largest_of_each(rows, segments, (3, 2), floor)
+    assert found.places.tolist() == [0, 2, rows.size, rows.size, rows.size]
+    assert found.taken.tolist() == [2, 0]
+
+
+SEGMENTED = ["sign", "sign(scaled=False)", "top_k(keep=0.01)", "top_k(keep=0.6)"]
+
+
+@functools.cache
+def both(method: str) -> tuple[Compressor, Compressor]:
+    """A method with its segmented form, and the same without it."""
+    one = make_compressor(method)
+    assert one.segmented is not None
+    return lift("per_leaf", one), lift("per_leaf", one._replace(segmented=None))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def through(compressor: Compressor, tree: Any, key: jax.Array) -> tuple[Any, Any]:
+    spec = spec_of(tree)
+    payload, _ = compressor.compress(tree, compressor.init(spec), key)
+    return payload, compressor.decompress(payload, spec)
+
+
+def a_tree() -> dict[str, Any]:
+    """Tensors shorter and longer than a row, and two of another dtype."""
+    shapes = {"a": (13,), "b": (9, 71), "c": (), "d": (3000,)}
+    rng = np.random.default_rng(1)
+    tree = {
+        n: jnp.asarray(rng.standard_t(3, size=s), jnp.float32)
+        for n, s in shapes.items()
+    }
+    narrow = {n + "16": x.astype(jnp.bfloat16) for n, x in tree.items() if n in "ab"}
+    return {**tree, **narrow}
+
+
+@pytest.mark.parametrize("method", SEGMENTED)
+def test_all_at_once_is_the_same_as_one_by_one(method: str, key: jax.Array) -> None:
+    tree, (at_once, one_by_one) = a_tree(), both(method)
+    _, found = through(at_once, tree, key)
+    _, expected = through(one_by_one, tree, key)
+    assert spec_of(found) == spec_of(expected)
+    for name, x in expected.items():
+        x, y = (np.asarray(v, np.float32) for v in (x, found[name]))
+        # A sum in another order may differ in its last bits.
+        rtol = 1e-2 if name.endswith("16") else 1e-6
+        np.testing.assert_allclose(y, x, rtol=rtol)
+
+
+# What cuts and joins tensors; compilers put it into the operations around it.
+MOVES = {
+    *("broadcast_in_dim", "concatenate", "convert_element_type", "dynamic_slice"),
+    *("jit", "pjit", "reshape", "slice", "squeeze", "copy"),
+}
+
+
+def operations(jaxpr: Any) -> int:
+    """Equations of a program and of all that it calls, but those in MOVES."""
+    count = 0
+    for equation in jaxpr.eqns:
+        count += equation.primitive.name not in MOVES
+        for value in jax.tree.leaves(list(equation.params.values())):
+            inner = getattr(value, "jaxpr", value)  # of a closed one
+            count += operations(inner) if hasattr(inner, "eqns") else 0
+    return count
+
+
+def work(codec: Compressor, tensors: int) -> int:
+    """Operations of what an exchange of four workers asks of a codec."""
+    sizes = [(64, 300, 30_000)[i % 3] + i for i in range(tensors)]
+    spec = [jax.ShapeDtypeStruct((size,), jnp.float32) for size in sizes]
+
+    def step(tree: Any, key: jax.Array) -> Any:
+        payload, _ = codec.compress(tree, codec.init(spec), key)
+        four = jax.tree.map(lambda x: jnp.stack([x] * 4), payload)
+        return codec.decompress(payload, spec), codec.decompress_sum(four, spec)
+
+    return operations(jax.make_jaxpr(step)(spec, jax.random.key(0)).jaxpr)
+
+
+@pytest.mark.parametrize("method", SEGMENTED)
+def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None:
+    at_once, one_by_one = both(method)
+    many = work(at_once, 161)
+    assert many == work(at_once, 20)
+    assert many < 800
+    assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
