@@ -400,4 +400,18 @@ FAULTS = [
         "table.transpose(inside + outside)",
         "tests/test_wire.py::test_groups_are_read_in_every_notation",
     ),
+    Fault(
+        "kernels of a loop are counted once, however often it runs",
+        "jaxcomp/targets/reading.py",
+        "count += rounds * inside[_body_of(line)][0]",
+        "count += inside[_body_of(line)][0]",
+        "tests/targets/test_reading.py::test_a_program_of_gpus_is_read",
+    ),
+    Fault(
+        "an operand that is nowhere counts no bytes",
+        "jaxcomp/wire/program.py",
+        "shapes[operand.name]",
+        'shapes.get(operand.name, "u8[0]")',
+        "tests/test_wire.py::test_what_cannot_be_read_is_an_error_with_its_line",
+    ),
 ]

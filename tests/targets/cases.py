@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from jaxcomp import compressors, exchanges, gossip, local, memory
 
-__all__ = ["CASES", "Case", "Ceiling"]
+__all__ = ["CASES", "MISSED", "Case", "Ceiling"]
 
 
 class Ceiling(NamedTuple):
@@ -25,12 +25,15 @@ class Case(NamedTuple):
     mixer: str = ""
     graph: str = ""
     ceiling: Ceiling = Ceiling(450)
-    missed: str = ""  # why the ceiling is not met today
 
     @property
     def title(self) -> str:
-        parts = [self.mixer, self.exchange, self.compressor, self.memory, self.scope]
-        return " ".join(part for part in parts if part and part != "none")
+        sent = [self.compressor] if self.compressor != "none" else []
+        if self.exchange == "gather":
+            sent = [self.compressor]
+        kept = [self.memory] if self.memory != "none" else []
+        parts = [self.mixer, self.exchange, *sent, *kept, self.scope]
+        return " ".join(part for part in parts if part)
 
 
 _LOW_RANK = Ceiling(1000)
@@ -99,3 +102,21 @@ CASES = (
     *(_of_mixer(name) for name in (*gossip.REGISTRY, *local.REGISTRY)),
 )
 CASES = tuple({case.title: case for case in CASES}.values())
+
+# Titles of cases that are above their ceiling today. docs/accelerators.md has their
+# figures. Who mends one takes it out.
+MISSED = {
+    case.title
+    for case in CASES
+    if case.mixer
+    or case.exchange in ("power_sgd(rank=2)", "two_phase", _TWO_LEVELS)
+    or case.exchange in ("aligned_psum", "simulated", "sparse_reduce")
+    or case.exchange.startswith("budget")
+    or case.scope == "per_leaf"
+    or (case.exchange, case.compressor.partition("(")[0])
+    in {
+        ("gather", name)
+        for name in compressors.REGISTRY
+        if name not in ("none", "sign", "terngrad")
+    }
+}

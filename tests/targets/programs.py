@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from benchmarks import trees
 from jaxcomp import make_exchange, make_mixer, parallel, targets, wire
 from jaxcomp.base import PerWorker
-from tests.targets.cases import Case
+from tests.targets.cases import CASES, Case
 
 __all__ = ["ROWS", "Row", "measure", "save", "step_of", "table", "tree_of"]
 
@@ -61,7 +61,7 @@ def measure(case: Case, target: targets.Target, tree: Any) -> Row:
     )
     return Row(
         case.title,
-        str(target),
+        f"{target.hosts} x {target.devices} {target.name}",
         program.launches,
         len(program.open_loops),
         program.memory.temporary / wire.dense_bytes(tree),
@@ -74,9 +74,13 @@ def measure(case: Case, target: targets.Target, tree: Any) -> Row:
 def step_of(case: Case, workers: int, tree: Any) -> Any:
     """(state, gradient) -> (mean or update, state), and the shapes of a fresh state."""
     base = jax.random.key(0)
-    parts = {"compressor": case.compressor, "scope": case.scope}
     if not case.mixer:
-        exchange = make_exchange(case.exchange, memory=case.memory, **parts)
+        exchange = make_exchange(
+            exchange=case.exchange,
+            compressor=case.compressor,
+            memory=case.memory,
+            scope=case.scope,
+        )
 
         def averaged(state: Any, grads: Any) -> Any:
             count, inner = state
@@ -85,9 +89,14 @@ def step_of(case: Case, workers: int, tree: Any) -> Any:
             return found.mean, (count + 1, found.state)
 
         return averaged, jax.eval_shape(lambda: (jnp.int32(0), exchange.init(tree)))
-    graph = (case.graph, workers) if case.graph else ()
-    local = {"exchange": case.exchange} if case.exchange else {}
-    mixer = make_mixer(case.mixer, *graph, **parts, **local)
+    mixer = make_mixer(
+        case.mixer,
+        case.graph or None,
+        workers,
+        exchange=case.exchange or None,
+        compressor=case.compressor,
+        scope=case.scope,
+    )
     last = max(mixer.schedule)  # the phase that sends
 
     def mixing(state: Any, grads: Any) -> Any:
@@ -113,10 +122,12 @@ def save(row: Row) -> None:
 
 def table() -> str:
     """All rows that are kept, as a table of Markdown."""
-    rows = [Row(**json.loads(path.read_text())) for path in sorted(ROWS.glob("*.json"))]
+    rows = [Row(**json.loads(path.read_text())) for path in ROWS.glob("*.json")]
+    titles = [case.title for case in CASES]
+    rows.sort(key=lambda row: (titles.index(row.method), row.target))
     lines = [
-        "| exchange | target | launches | loops of unknown length | temporary memory, "
-        "in gradients | bytes sent | compile, s |",
+        "| exchange, compressor, memory, scope | target | launches | loops of unknown "
+        "length | temporary memory, in gradients | bytes sent | compile, s |",
         "|---|---|---|---|---|---|---|",
     ]
     for row in rows:
