@@ -26,7 +26,7 @@ class Segments(NamedTuple):
     """Which rows belong to which tensor."""
 
     sizes: tuple[int, ...]  # elements of each tensor, all above 0
-    width: int  # of a row; a power of two
+    width: int  # of a row
 
     @property
     def heights(self) -> tuple[int, ...]:
@@ -85,17 +85,24 @@ class Segments(NamedTuple):
         return jnp.where(self.owners[:, None] == columns, values[:, None], zero)
 
 
-def segments_of(sizes: Sequence[int]) -> Segments:
+def segments_of(sizes: Sequence[int], width: int | None = None) -> Segments:
     """Rows for tensors of these sizes.
 
     The rows are as wide as possible, up to 2,048, with at most 1 % of padding; if even
-    the narrowest have more, these are taken.
+    the narrowest have more, these are taken. All widths are powers of two.
+
+    Args:
+      sizes: elements of each tensor.
+      width: of the rows, where a method asks for one.
 
     Example:
       >>> segments_of([100, 70]).width, segments_of([1 << 20, 1 << 18]).width
       (64, 2048)
     """
-    sizes, width = tuple(sizes), _WIDEST
+    sizes = tuple(sizes)
+    if width is not None:
+        return Segments(sizes, width)
+    width = _WIDEST
     while width > _NARROWEST:
         padded = Segments(sizes, width).rows * width
         if padded <= (1 + _PADDING) * sum(sizes):

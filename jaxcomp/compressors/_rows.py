@@ -1,8 +1,12 @@
 """Numbers of each tensor and packed symbols, where many tensors lie in rows.
 
-This file is not a method. The numbers are those of `_buckets.py` with a bucket for each
-tensor; sums are added in another order, so that their last bits may differ.
+This file is not a method. The numbers are those of `_buckets.py`, of every bucket of
+every tensor. Sums are added in another order, so that their last bits may differ.
 """
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,22 +20,71 @@ from jaxcomp.coding.packing import (
     pack_symbols,
     unpack_symbols,
 )
+from jaxcomp.compressors import _buckets
 from jaxcomp.segments import Segments, cut, from_rows, join, to_rows
 
-__all__ = ["packed", "peaks", "row_sums", "unpacked"]
+__all__ = ["Shares", "packed", "row_sums", "unpacked"]
 
-_LANES = 32  # sums of neighbouring columns, which CPUs and GPUs add side by side
+_FEW = 8  # neighbouring terms that are added in one step
 
 
-def peaks(rows: Array, segments: Segments) -> Array:
-    """Largest magnitude of each tensor in float32; that of a NaN is the largest.
+class Shares(NamedTuple):
+    """Which rows share a scale: those of a tensor, or none, as each is a bucket.
 
     Example:
-      >>> peaks(jnp.array([[1.0, -3.0], [2.0, 0.0]]), Segments((2, 1), 2))
+      >>> segments, rows = Segments((2, 1), 1), jnp.array([[1.0], [-3.0], [2.0]])
+      >>> Shares(segments, by_tensor=True).peaks(rows)
       Array([3., 2.], dtype=float32)
     """
-    largest = segments.maxima(jnp.max(selection.magnitude_bits(rows), axis=1))
-    return jax.lax.bitcast_convert_type(largest, rows.dtype).astype(jnp.float32)
+
+    segments: Segments
+    by_tensor: bool
+
+    def peaks(self, rows: Array) -> Array:
+        """Largest magnitude of each share in float32; that of a NaN is the largest."""
+        bits = jnp.max(selection.magnitude_bits(rows), axis=1)
+        bits = self.segments.maxima(bits) if self.by_tensor else bits
+        return jax.lax.bitcast_convert_type(bits, rows.dtype).astype(jnp.float32)
+
+    def norms(self, rows: Array, scales: Array) -> Array:
+        """Euclidean norm of each share times its scale, which is positive."""
+        scaled = jnp.abs(rows.astype(jnp.float32)) * self.of_rows(scales)[:, None]
+        sums = row_sums(jnp.square(scaled))
+        return jnp.sqrt(self.segments.sums(sums) if self.by_tensor else sums)
+
+    def counts(self) -> Array:
+        """Elements of each share in float32."""
+        sizes, width = self.segments.sizes, self.segments.width
+        if self.by_tensor:
+            return jnp.array(sizes, jnp.float32)
+        return jnp.concatenate([_buckets.counts(size, width) for size in sizes])
+
+    def of_tensors(self, values: Sequence[float]) -> np.ndarray:
+        """[tensors] -> [shares]: for each share the value of its tensor."""
+        each = np.array(values, np.float32)
+        return each if self.by_tensor else each[self.segments.owners]
+
+    def to_levels(
+        self,
+        rows: Array,
+        scales: Array,
+        units: Array,
+        levels: int,
+        seed: Array | None,
+    ) -> Array:
+        """[rows, width] symbols; as `_buckets.to_levels`."""
+        width, by_row = self.segments.width, (self.of_rows(scales), self.of_rows(units))
+        flat = _buckets.to_levels(rows.reshape(-1), width, *by_row, levels, seed)
+        return flat.reshape(rows.shape)
+
+    def from_levels(self, symbols: Array, units: Array, levels: int) -> Array:
+        """The inverse of `to_levels` in float32."""
+        level = symbols.astype(jnp.float32) - np.float32(levels)
+        return level * self.of_rows(units)[:, None]
+
+    def of_rows(self, values: Array) -> Array:
+        """[shares] -> [rows]: for each row the value of its share."""
+        return self.segments.spread(values)[:, 0] if self.by_tensor else values
 
 
 def row_sums(terms: Array) -> Array:
@@ -41,14 +94,18 @@ def row_sums(terms: Array) -> Array:
       >>> row_sums(jnp.ones((2, 64)))
       Array([64., 64.], dtype=float32)
     """
-    lanes = min(_LANES, terms.shape[1])
-    parts = terms.reshape(terms.shape[0], -1, lanes)
 
     def add(a: Array, b: Array) -> Array:
         # The maximum changes no sum. Without it XLA's reduction would store all terms.
         return jnp.maximum(a + b, np.float32(0))
 
-    return jnp.sum(jax.lax.reduce(parts, np.float32(0), add, (1,)), axis=1)
+    # XLA's loops for CPUs compute the terms of longer sums before they add them.
+    height, width = terms.shape
+    while width > 1:
+        few = math.gcd(_FEW, width) if width % 2 == 0 else width
+        terms = jax.lax.reduce(terms.reshape(-1, few), np.float32(0), add, (1,))
+        width //= few
+    return terms.reshape(height)
 
 
 def packed(symbols: Array, alphabet: int, segments: Segments) -> Array:
@@ -66,7 +123,7 @@ def packed(symbols: Array, alphabet: int, segments: Segments) -> Array:
       >>> packed(jnp.ones((2, 64), jnp.uint8), 2, Segments((8, 16), 64))
       Array([255, 255, 255], dtype=uint8)
     """
-    if _fills_bytes(alphabet):
+    if _fills_bytes(alphabet, segments):
         flat = pack_symbols(symbols.reshape(-1), alphabet)
         return join(from_rows(flat, _in_bytes(segments, alphabet)))
     return pack_symbols(join(from_rows(symbols, segments)), alphabet)
@@ -74,7 +131,7 @@ def packed(symbols: Array, alphabet: int, segments: Segments) -> Array:
 
 def unpacked(packed: Array, alphabet: int, segments: Segments) -> Array:
     """The inverse of `packed`, as [rows, width] uint32."""
-    if _fills_bytes(alphabet):
+    if _fills_bytes(alphabet, segments):
         narrow = _in_bytes(segments, alphabet)
         flat = to_rows(cut(packed, narrow.sizes), narrow).reshape(-1)
         size = segments.rows * segments.width
@@ -84,9 +141,10 @@ def unpacked(packed: Array, alphabet: int, segments: Segments) -> Array:
     return to_rows(cut(symbols, segments.sizes), segments)
 
 
-def _fills_bytes(alphabet: int) -> bool:
-    """Whether rows, whose width is a power of two, are whole numbers of bytes."""
-    return digits_of(alphabet) * bit_width(alphabet) == 8
+def _fills_bytes(alphabet: int, segments: Segments) -> bool:
+    """Whether the symbols of a row are whole bytes, one after the other."""
+    digits = digits_of(alphabet)
+    return digits * bit_width(alphabet) == 8 and segments.width % digits == 0
 
 
 def _in_bytes(segments: Segments, alphabet: int) -> Segments:

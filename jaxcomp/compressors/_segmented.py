@@ -21,6 +21,7 @@ def of_rows(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
     decompress: Callable[[Payload, Segments], Array],
+    width: int | None = None,
 ) -> Compressor:
     """A method whose payload has every element, for a tuple of arrays of one dtype.
 
@@ -28,6 +29,7 @@ def of_rows(
       one: the same method for one array. It has no state.
       compress: (rows, segments, key) -> payload.
       decompress: (payload, segments) -> rows, in any float type.
+      width: of the rows; None leaves it to `segments_of`.
     """
 
     def accumulate(total: Array, payload: Payload, segments: Segments) -> Array:
@@ -39,7 +41,7 @@ def of_rows(
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
         return decompress(payload, segments).astype(dtype)
 
-    return _of(one, compress, decode, accumulate, zeros, to_rows, from_rows)
+    return _of(one, compress, decode, accumulate, zeros, to_rows, from_rows, width)
 
 
 def of_vector(
@@ -85,8 +87,12 @@ def _of(
     zeros: Callable[[Segments, Any], Array],
     joined: Callable[[Sequence[Array], Segments], Array],
     parted: Callable[[Array, Segments], tuple[Array, ...]],
+    width: int | None = None,
 ) -> Compressor:
     """A compressor of tuples; `joined` makes one array of what is added to."""
+
+    def layout(arrays: Any) -> Segments:
+        return segments_of([x.size for x in arrays], width)
 
     def shaped(flat: Array, segments: Segments, specs: Spec) -> tuple[Array, ...]:
         pairs = zip(parted(flat, segments), specs, strict=True)
@@ -95,20 +101,20 @@ def _of(
     def compress_all(
         arrays: Sequence[Array], state: State, key: Array
     ) -> tuple[Payload, State]:
-        segments = _segments(arrays)
+        segments = layout(arrays)
         return compress(to_rows(arrays, segments), segments, key), state
 
     def decompress(payload: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments = _segments(specs)
+        segments = layout(specs)
         return shaped(decode(payload, segments, specs[0].dtype), segments, specs)
 
     def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        segments = _segments(total)
+        segments = layout(total)
         added = add(joined(total, segments), payload, segments)
         return shaped(added, segments, spec_of(tuple(total)))
 
     def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments, wide = _segments(specs), wide_spec(specs)
+        segments, wide = layout(specs), wide_spec(specs)
 
         # One after the other, for the reason given in `_compiled.py`.
         def body(i: Array, total: Array) -> Array:
@@ -129,10 +135,6 @@ def _of(
         support=lambda specs: sum(map(one.support, specs)),
         segmented=None,
     )
-
-
-def _segments(arrays: Any) -> Segments:
-    return segments_of([x.size for x in arrays])
 
 
 def _least(deltas: list[float | None]) -> float | None:

@@ -1,7 +1,9 @@
 """QSGD: round each element at random to one of a few levels, and pack them."""
 
+import functools
 import math
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 
@@ -9,8 +11,10 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.coding.payloads import Quantized
-from jaxcomp.compressors import _buckets
+from jaxcomp.compressors import _buckets, _segmented
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._rows import Shares, packed, unpacked
+from jaxcomp.segments import Segments
 from jaxcomp.specs import Count, Range, SpecError, method
 
 __all__ = ["MAX_LEVELS", "Levels", "Norm", "qsgd"]
@@ -72,19 +76,27 @@ def qsgd(
     def variance(size: int) -> float:
         return _variance(min(bucket or size, size), levels, norm)
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
-        flat = x.reshape(-1)
-        peaks = _buckets.peaks(flat, bucket)
+    def measured(
+        peaks: Array, norms: Callable[[Array], Array], dtype: Any
+    ) -> tuple[Array, Array]:
+        """For each bucket a factor by which its elements are multiplied, and a unit."""
         scales = _buckets.factors(peaks)
         lengths = peaks * scales
         if norm == "l2":
             # The norm may exceed the dtype's largest number, but no element does, so
             # the largest level need not.
-            top = _buckets.largest(x.dtype) * scales
-            lengths = jnp.minimum(_buckets.norms(flat, bucket, scales), top)
-        units = lengths / levels
-        seed = noise.seed_of(key) if rounding == "stochastic" else None
-        values = complete(flat, alphabet)
+            lengths = jnp.minimum(norms(scales), _buckets.largest(dtype) * scales)
+        return scales, lengths / levels
+
+    def seed_of(key: Array) -> Array | None:
+        return noise.seed_of(key) if rounding == "stochastic" else None
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
+        flat = x.reshape(-1)
+        peaks = _buckets.peaks(flat, bucket)
+        norms = functools.partial(_buckets.norms, flat, bucket)
+        scales, units = measured(peaks, norms, x.dtype)
+        values, seed = complete(flat, alphabet), seed_of(key)
         symbols = _buckets.to_levels(values, bucket, scales, units, levels, seed)
         if damped:
             units /= 1 + variance(flat.size)
@@ -110,8 +122,26 @@ def qsgd(
         return 4 * levels**2 / (4 * levels**2 + m - 1)
 
     unbiased = rounding == "stochastic" and not damped
-    return compressor(
+    one = compressor(
         name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
+    )
+
+    def compress_rows(rows: Array, segments: Segments, key: Array) -> Quantized:
+        shares = Shares(segments, by_tensor=bucket is None)
+        norms = functools.partial(shares.norms, rows)
+        scales, units = measured(shares.peaks(rows), norms, rows.dtype)
+        symbols = shares.to_levels(rows, scales, units, levels, seed_of(key))
+        if damped:
+            units /= shares.of_tensors([1 + variance(n) for n in segments.sizes])
+        return Quantized(units / scales, packed(symbols, alphabet, segments))
+
+    def decompress_rows(payload: Quantized, segments: Segments) -> Array:
+        shares = Shares(segments, by_tensor=bucket is None)
+        symbols = unpacked(payload.packed, alphabet, segments)
+        return shares.from_levels(symbols, payload.units, levels)
+
+    return one._replace(
+        segmented=_segmented.of_rows(one, compress_rows, decompress_rows, bucket)
     )
 
 

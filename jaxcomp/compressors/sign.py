@@ -82,7 +82,8 @@ def sign(name: str, scaled: bool = True) -> Compressor:
         if scaled:
             scales = mean_magnitudes(rows, segments)
         else:
-            is_finite = jnp.isfinite(_rows.peaks(rows, segments))
+            largest = _rows.Shares(segments, by_tensor=True).peaks(rows)
+            is_finite = jnp.isfinite(largest)
             scales = jnp.where(is_finite, 1.0, jnp.nan)
         return Signs(scales, _rows.packed(to_symbols(rows), alphabet, segments))
 

@@ -1,6 +1,8 @@
 """TernGrad: round each element to -1, 0 or 1 times the largest magnitude."""
 
+import functools
 import math
+from collections.abc import Callable
 
 import jax.numpy as jnp
 
@@ -8,8 +10,10 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.coding.payloads import Quantized
-from jaxcomp.compressors import _buckets
+from jaxcomp.compressors import _buckets, _segmented
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._rows import Shares, packed, unpacked
+from jaxcomp.segments import Segments
 from jaxcomp.specs import Clip, Count, method
 
 __all__ = ["terngrad"]
@@ -44,15 +48,21 @@ def terngrad(
       Deep Learning, arXiv:1705.07878, 2017.
     """
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
-        flat = x.reshape(-1)
-        peaks = _buckets.peaks(flat, bucket)
+    def measured(
+        peaks: Array, norms: Callable[[Array], Array], counts: Array
+    ) -> tuple[Array, Array]:
+        """For each bucket a factor by which its elements are multiplied, and m."""
         scales = _buckets.factors(peaks)
         units = peaks * scales
         if clip is not None:
-            counts = _buckets.counts(flat.size, bucket)
-            deviations = _buckets.norms(flat, bucket, scales) / jnp.sqrt(counts)
-            units = jnp.minimum(units, clip * deviations)
+            units = jnp.minimum(units, clip * (norms(scales) / jnp.sqrt(counts)))
+        return scales, units
+
+    def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
+        flat = x.reshape(-1)
+        norms = functools.partial(_buckets.norms, flat, bucket)
+        counts = _buckets.counts(flat.size, bucket)
+        scales, units = measured(_buckets.peaks(flat, bucket), norms, counts)
         values, seed = complete(flat, 3), noise.seed_of(key)
         symbols = _buckets.to_levels(values, bucket, scales, units, 1, seed)
         return Quantized(units / scales, pack_symbols(symbols, 3)), state
@@ -68,6 +78,22 @@ def terngrad(
         delta = (3 - math.sqrt(min(bucket or spec.size, spec.size))) / 2
         return delta if clip is None and delta > 0 else None
 
-    return compressor(
+    one = compressor(
         name, compress, decompress, ideal_bits, contraction, unbiased=clip is None
+    )
+
+    def compress_rows(rows: Array, segments: Segments, key: Array) -> Quantized:
+        shares = Shares(segments, by_tensor=bucket is None)
+        norms = functools.partial(shares.norms, rows)
+        scales, units = measured(shares.peaks(rows), norms, shares.counts())
+        symbols = shares.to_levels(rows, scales, units, 1, noise.seed_of(key))
+        return Quantized(units / scales, packed(symbols, 3, segments))
+
+    def decompress_rows(payload: Quantized, segments: Segments) -> Array:
+        shares = Shares(segments, by_tensor=bucket is None)
+        symbols = unpacked(payload.packed, 3, segments)
+        return shares.from_levels(symbols, payload.units, 1)
+
+    return one._replace(
+        segmented=_segmented.of_rows(one, compress_rows, decompress_rows, bucket)
     )
