@@ -169,6 +169,8 @@ KEYS = [
     ("platform=gpu", "platform 'gpu' is asked for, and jax found cpu devices. Install"),
     ("platform=tpu mapper=vmap", "'tpu' is asked for, and jax found cpu devices"),
     ("deterministic=maybe", "deterministic is True or False, not 'maybe'"),
+    ("compute_dtype=float16", "compute_dtype is one of bfloat16, float32, not 'float1"),
+    ("matmul_precision=tf32", "unknown matmul_precision 'tf32'. Valid: bfloat16"),
     ("lr_scaling=liner", "Did you mean 'linear'?"),
     ("lr_scaling=degree", "lr_scaling 'degree' is that of a graph: set topology"),
     ("topology=ring", "topology 'ring' is of no use to an exchange of gradients"),

@@ -52,7 +52,8 @@ def batch_norm(
 ) -> jax.Array:
     """Batch normalisation of each channel, with momentum 0.9 and epsilon 1e-5.
 
-    y = scale * (x - mean) / sqrt(var + 1e-5) + bias, computed in float32.
+    y = scale * (x - mean) / sqrt(var + 1e-5) + bias, computed in float32 and returned
+    in the dtype of x.
 
     Args:
       x: input [..., channels].
@@ -73,7 +74,7 @@ def batch_norm(
     )
     # flax would mix an input in half precision with its float32 statistics, which
     # strict dtype promotion forbids.
-    return norm(x.astype(jnp.float32))
+    return norm(x.astype(jnp.float32)).astype(x.dtype)
 
 
 def max_pool2(x: jax.Array) -> jax.Array:

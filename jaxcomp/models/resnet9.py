@@ -91,5 +91,6 @@ class ResNet9(nn.Module):
         x = max_pool2(layer(x, 4, "layer2"))
         x = max_pool2(layer(x, 8, "layer3"))
         x = residual(x, 8, "residual3")
-        logits = nn.Dense(self.num_classes, use_bias=False)(jnp.max(x, axis=(1, 2)))
+        features = jnp.max(x, axis=(1, 2)).astype(jnp.float32)
+        logits = nn.Dense(self.num_classes, use_bias=False)(features)
         return HEAD_SCALE * logits

@@ -124,4 +124,5 @@ class ResNetCifar(nn.Module):
             x = BasicBlock(
                 **block, shortcut=self.shortcut, bn_axis=self.bn_axis, dtype=self.dtype
             )(x, train)
-        return nn.Dense(self.num_classes)(jnp.mean(x, axis=(1, 2)))
+        features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return nn.Dense(self.num_classes)(features)

@@ -44,4 +44,5 @@ class Tiny(nn.Module):
         for factor, stride in ((1, 1), (2, 2), (2, 2)):
             x = conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
             x = nn.relu(batch_norm(x, train, self.bn_axis))
-        return nn.Dense(self.num_classes)(jnp.mean(x, axis=(1, 2)))
+        features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return nn.Dense(self.num_classes)(features)

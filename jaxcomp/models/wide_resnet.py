@@ -102,4 +102,5 @@ class WideResNet(nn.Module):
                 **block, dropout=self.dropout, bn_axis=self.bn_axis, dtype=self.dtype
             )(x, train)
         x = nn.relu(batch_norm(x, train, self.bn_axis))
-        return nn.Dense(self.num_classes)(jnp.mean(x, axis=(1, 2)))
+        features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
+        return nn.Dense(self.num_classes)(features)

@@ -61,7 +61,8 @@ def use_deterministic_kernels() -> None:
       UserError: XLA runs already without the flags, or XLA_FLAGS says the opposite.
     """
     words = shlex.split(os.environ.get("XLA_FLAGS", ""))
-    given = dict(word.removeprefix("--").partition("=")[::2] for word in words)
+    parts = [word.removeprefix("--").partition("=") for word in words]
+    given = {name: value for name, _, value in parts}
     for name, value in DETERMINISTIC.items():
         if given.get(name, value) != value:
             raise UserError(

@@ -25,6 +25,7 @@ __all__ = ["classification", "classifier"]
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
     "batch_norm": Literal["local", "sync"],
+    "compute_dtype": Literal["bfloat16", "float32"],
     "data_dir": str,
     "flip": bool,
     "pad": Annotated[int, Range(least=0)],
@@ -36,7 +37,7 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, pad, flip and batch_norm.
+      config: its dataset, model, partition, pad, flip, batch_norm and compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
@@ -141,7 +142,9 @@ def _dataset(config: Any) -> data.Dataset:
 
 def _model(config: Any, classes: int, axis: str) -> nn.Module:
     sync = axis if config.batch_norm == "sync" else None
-    usual = {"num_classes": classes, "bn_axis": sync}
+    usual: dict[str, Any] = {"num_classes": classes, "bn_axis": sync}
+    if config.compute_dtype != "float32":
+        usual["dtype"] = jnp.bfloat16
     made = _named(config.model, models.REGISTRY, "model", usual)
     return check_kind(made, nn.Module, config.model, "model")
 
@@ -155,6 +158,12 @@ def _named(spec: str, registry: Mapping[str, Any], kind: str, usual: Any) -> Any
         message = (
             "batch_norm 'sync' needs a model with an argument bn_axis, which "
             f"{spec!r} has not: set batch_norm to 'local'"
+        )
+        raise SpecError(message)
+    if "dtype" in usual and "dtype" not in names:
+        message = (
+            "compute_dtype 'bfloat16' needs a model with an argument dtype, which "
+            f"{spec!r} has not: set compute_dtype to 'float32'"
         )
         raise SpecError(message)
     taken = {name: value for name, value in usual.items() if name in names}

@@ -16,6 +16,7 @@ from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import make_graph, make_method
+from jaxcomp.training.precision import with_precision
 from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
@@ -92,6 +93,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     config = settled(config, workers)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
+    task = with_precision(task, config.matmul_precision)
     count = len(task.train[0])
     horizon = Horizon(whole_batches(count, batch), batch)
     share = batch // workers.size

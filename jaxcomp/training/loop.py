@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,8 +96,10 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     plainly = json.loads(config.to_json())
     with (
         framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame,
-        closing(open_checkpoints(frame.folder / "checkpoints")) as checkpoints,
+        ExitStack() as stack,
     ):
+        checkpoints = open_checkpoints(frame.folder / "checkpoints")
+        stack.callback(checkpoints.close)
         return _run(config, setup, frame, checkpoints)
 
 

@@ -133,7 +133,8 @@ def test_a_folder_without_the_keys_that_came_later_goes_on(tmp_path, capsys):
     assert "(pmap on 2 of 8 cpu devices, 6 idle)" in capsys.readouterr().out
     path = tmp_path / "config.json"
     old = json.loads(path.read_text())
-    for key in ("eval_batch_size", "platform", "deterministic"):
+    added = "compute_dtype deterministic eval_batch_size matmul_precision platform"
+    for key in added.split():
         del old[key]
     path.write_text(json.dumps(old))
     assert training.evaluate(config, tmp_path, "latest")["step"] == 2
