@@ -109,7 +109,10 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
     def gathered(x: Array, name: Any, **groups: Any) -> Array:
         # Other mappers do not know the type "invarying".
         to = "invarying" if is_typed(name) else "varying"
-        return jax.lax.all_gather(x, name, to=to, **groups)
+        # A vector would be gathered side by side with the others. TPUs cannot place it
+        # within a tile, and send an all-reduce of all vectors; they gather rows.
+        row = jax.lax.optimization_barrier(x[None])
+        return jnp.squeeze(jax.lax.all_gather(row, name, to=to, **groups), 1)
 
     return _over(gathered, lambda rows, place: rows, x, axis, alike)
 

@@ -117,6 +117,6 @@ MISSED = {
     in {
         ("gather", name)
         for name in compressors.REGISTRY
-        if name not in ("none", "sign", "terngrad")
+        if name not in ("sign", "terngrad")
     }
 }

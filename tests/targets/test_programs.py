@@ -16,7 +16,7 @@ from jaxcomp.targets.chips import GPUS, TPUS
 from jaxcomp.training.inspection import inspect
 from tests import workers
 from tests.targets import programs
-from tests.targets.cases import CASES, MISSED, Case
+from tests.targets.cases import CASES, MISSED, Case, Ceiling
 
 pytestmark = [pytest.mark.slow, pytest.mark.targets]
 RESNET50 = programs.tree_of(1)
@@ -32,13 +32,13 @@ def eight(name, hosts=1):
     return targets.make(name, hosts, 8)
 
 
-def check(row, case):
+def check(row, case, figures=Ceiling._fields):
     """A program sends what was traced, and needs no more than its ceiling."""
     assert row.sent == row.traced
     most = case.ceiling
     above = {
         name: (getattr(row, name), getattr(most, name))
-        for name in most._fields
+        for name in figures
         if getattr(row, name) > getattr(most, name)
     }
     if above and case.title in MISSED:
@@ -97,8 +97,7 @@ def test_every_method_on_a_host_of_a100s(case):
 def test_every_method_on_two_hosts(case):
     """The gradient of a ResNet-20: the program is the same, the groups are larger."""
     row = programs.measure(case, eight("a100", 2), workers.resnet20())
-    assert row.sent == row.traced
-    assert row.open_loops <= case.ceiling.open_loops
+    check(row, case, ["open_loops"])
 
 
 # --- Every target -------------------------------------------------------------------
@@ -114,9 +113,9 @@ def test_every_gpu_runs_the_same_collectives(name):
 @pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in TPUS])
 @pytest.mark.parametrize("case", [Case("exact"), Case("gather", "sign")])
 def test_programs_of_tpus_are_read(name, case):
-    """XLA may choose other collectives there; none of them is left out."""
+    """Gathers stay gathers there, because they gather rows (collectives.py)."""
     row = programs.measure(case, eight(name), workers.resnet20())
-    assert sum(row.sent.values()) >= sum(row.traced.values())
+    assert row.sent == row.traced
 
 
 # --- Whole training steps -----------------------------------------------------------
