@@ -19,7 +19,12 @@ from jaxcomp.segments import Segments
 from jaxcomp.selection import magnitude_bits
 from jaxcomp.trees import vary_like
 
-__all__ = ["LargestOfEach", "kth_largest_of_each", "largest_of_each"]
+__all__ = [
+    "LargestOfEach",
+    "kth_largest_of_each",
+    "largest_of_each",
+    "reached_by_each",
+]
 
 # Up to this size all elements are candidates, which is compiled faster.
 _SHORT = 1 << 16
@@ -107,6 +112,17 @@ def kth_largest_of_each(
 
     start = vary_like(jnp.zeros(len(segments.sizes), unsigned), (bits, k))
     return jax.lax.fori_loop(0, min(leading or width, width - 1), step, start)
+
+
+def reached_by_each(rows: Array, segments: Segments, floor: Array) -> Array:
+    """How many elements of each tensor reach its floor, as [tensors] uint32.
+
+    Args:
+      rows: [rows, width] floats, from `to_rows`.
+      segments: of the rows.
+      floor: [tensors] magnitude bits, all above 0.
+    """
+    return _ones(_reach(rows, segments, floor), segments)
 
 
 def _candidates(

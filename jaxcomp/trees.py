@@ -205,7 +205,8 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
 def _norms(leaves: list[Array]) -> Array:
     """The norm of each array; what is done to single numbers is done to all at once."""
     magnitudes = [jnp.abs(x.astype(jnp.float32)) for x in leaves]
-    _, exponents = jnp.frexp(jnp.stack([jnp.max(x, initial=0) for x in magnitudes]))
+    peaks = [jnp.max(x) if x.size else jnp.sum(x) for x in magnitudes]
+    _, exponents = jnp.frexp(jnp.stack(peaks))
     # The power of two keeps squares in range. It and its inverse are normal numbers. A
     # reduction by maximum may lose a NaN, but the sum does not.
     exponents = jnp.clip(exponents, -120, 120)

@@ -113,6 +113,8 @@ def test_a_floor_leaves_elements_out() -> None:
 # Those that draw no random numbers, and some that do.
 SETTLED = [
     *("sign", "sign(scaled=False)", "top_k(keep=0.01)", "top_k(keep=0.6)"),
+    *("threshold(v=1.5, cap=0.2)", "threshold(v=0.5, cap=0.1, overflow=nan)"),
+    "adaptive_threshold(cap=0.01)",
     "qsgd(levels=7, bucket=None, rounding='nearest')",
     "qsgd(levels=5, bucket=50, norm='max', rounding='nearest')",
 ]
@@ -197,3 +199,13 @@ def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None
     assert many == work(at_once, 20)
     assert many < 800
     assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
+
+
+def test_what_found_no_room_is_counted_over_all_tensors(key: jax.Array) -> None:
+    tree, spec = a_tree(), spec_of(a_tree())
+    counts = []
+    for codec in both("threshold(v=0.5, cap=0.1)"):
+        payload, _ = through(codec, tree, key)
+        (figure,) = codec.figures
+        counts.append(float(figure.of(payload, spec)))
+    assert counts[0] == counts[1] > 0

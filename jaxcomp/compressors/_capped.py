@@ -18,6 +18,9 @@ from jaxcomp.base import Array, Compressor, Figure, Spec, State
 from jaxcomp.coding import bitmaps
 from jaxcomp.coding.indices import EliasFano
 from jaxcomp.compressors import _sparse
+from jaxcomp.compressors._rows import Shares
+from jaxcomp.segment_selection import largest_of_each, reached_by_each
+from jaxcomp.segments import Segments
 from jaxcomp.selection import Selected
 from jaxcomp.specs import Range
 
@@ -28,6 +31,7 @@ __all__ = [
     "by_threshold",
     "largest_of",
     "overflow_figure",
+    "overflow_of_each",
     "reach",
 ]
 
@@ -43,7 +47,7 @@ class Capped(NamedTuple):
 
     values: Array  # [room]; zeros where fewer reached it
     indices: Array | EliasFano  # ascending; the vector's size where fewer reached it
-    passed: Array  # [] uint32: how many reached it, sent or not
+    passed: Array  # [] or [tensors] uint32: how many reached it, sent or not
 
 
 def by_threshold(
@@ -58,7 +62,8 @@ def by_threshold(
 
     Args:
       name: the spec string that builds the method again.
-      floor: vector -> magnitude bits that an element has to reach.
+      floor: largest magnitude -> magnitude bits that an element has to reach. It is
+        called with that of one tensor or with those of several.
       cap: largest fraction of the elements that is sent.
       index: one of `indices.CODES`.
       overflow: what is sent if more elements reach the threshold: "largest" or "nan".
@@ -70,15 +75,34 @@ def by_threshold(
 
     def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
         flat = x.reshape(-1)
-        chosen = _reaching(flat, floor(flat), room(flat.size))
+        least = floor(jnp.max(jnp.abs(flat)))
+        chosen = _reaching(flat, least, room(flat.size))
         values, places = _sparse.send(flat, chosen.places, index)
         if overflow == "nan":
             nan = jnp.asarray(jnp.nan, values.dtype)
             values = jnp.where(chosen.passed > np.uint32(values.size), nan, values)
         return Capped(values, places, chosen.passed), state
 
-    figures = (overflow_figure(room),)
-    return _sparse.sparsifier(name, compress, room, contraction, figures)
+    def choose(rows: Array, segments: Segments, key: Array) -> Capped:
+        most = [room(size) for size in segments.sizes]
+        peaks = Shares(segments, by_tensor=True).peaks(rows).astype(rows.dtype)
+        unsigned = selection.magnitude_bits(peaks).dtype
+        floors = jnp.broadcast_to(jnp.asarray(floor(peaks), unsigned), peaks.shape)
+        chosen = largest_of_each(rows, segments, most, floors)
+        passed = reached_by_each(rows, segments, floors)
+        values, places = _sparse.send_rows(rows, segments, chosen.places, index)
+        if overflow == "nan":
+            is_full = segments.spread(passed > np.array(most, np.uint32))[:, 0]
+            # Absent elements lie beyond all rows.
+            by_row = jnp.append(is_full, False)
+            is_nan = by_row[chosen.places // np.uint32(segments.width)]
+            values = jnp.where(is_nan, jnp.asarray(jnp.nan, values.dtype), values)
+        return Capped(values, places, passed)
+
+    one = _sparse.sparsifier(
+        name, compress, room, contraction, (overflow_figure(room),)
+    )
+    return _sparse.with_segments(one, choose, index, (overflow_of_each(room),))
 
 
 def _reaching(flat: Array, floor: Array | int, most: int) -> Selected:
@@ -119,6 +143,20 @@ def largest_of(
 
     places = jax.lax.cond(too_many, the_largest, all_of_them)
     return Selected(places, jnp.where(too_many, np.uint32(wanted), passed), passed)
+
+
+def overflow_of_each(room: Callable[[int], int]) -> Figure:
+    """`overflow_figure` of a payload of several tensors, summed over them.
+
+    Args:
+      room: size of a tensor -> number of its elements in a payload.
+    """
+
+    def of(payload: Any, specs: Spec) -> Array:
+        most = np.array([room(spec.size) for spec in specs], np.uint32)
+        return jnp.sum((jnp.maximum(payload.passed, most) - most).astype(jnp.float32))
+
+    return Figure("overflow", of)
 
 
 def overflow_figure(room: Callable[[int], int]) -> Figure:

@@ -41,13 +41,17 @@ def of_rows(
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
         return decompress(payload, segments).astype(dtype)
 
-    return _of(one, compress, decode, accumulate, zeros, to_rows, from_rows, width)
+    def whole(payload: Payload, segments: Segments) -> Payload:
+        return payload
+
+    forms = zeros, to_rows, from_rows
+    return _of(one, compress, decode, whole, accumulate, *forms, width)
 
 
 def of_vector(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
-    accumulate: Callable[[Array, Payload], Array],
+    read: Callable[[Payload, int], tuple[Array, Array]],
     figures: tuple[Figure, ...] = (),
 ) -> Compressor:
     """A method that sends some elements, for a tuple of arrays of one dtype.
@@ -55,19 +59,25 @@ def of_vector(
     Args:
       one: the same method for one array. It has no state.
       compress: (rows, segments, key) -> payload.
-      accumulate: (total, payload) -> total + what was sent. The total is the vector of
-        all arrays without padding.
+      read: (payload, size) -> places and values of what was sent, in the vector of
+        this size that joins all arrays without padding. Places ascend; those beyond
+        the end are left out.
       figures: as in `Compressor`; their spec is the tuple of specs.
     """
 
-    def add(total: Array, payload: Payload, segments: Segments) -> Array:
-        return accumulate(total, payload)
+    def found(payload: Payload, segments: Segments) -> tuple[Array, Array]:
+        return read(payload, sum(segments.sizes))
+
+    def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
+        places, values = found
+        values = values.astype(total.dtype)
+        return total.at[places].add(values, mode="drop", indices_are_sorted=True)
 
     def zeros(segments: Segments, dtype: Any) -> Array:
         return jnp.zeros(sum(segments.sizes), dtype)
 
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
-        return accumulate(zeros(segments, dtype), payload)
+        return add(zeros(segments, dtype), found(payload, segments), segments)
 
     def joined(arrays: Sequence[Array], segments: Segments) -> Array:
         return join(arrays)
@@ -75,7 +85,7 @@ def of_vector(
     def parted(flat: Array, segments: Segments) -> tuple[Array, ...]:
         return cut(flat, segments.sizes)
 
-    made = _of(one, compress, decode, add, zeros, joined, parted)
+    made = _of(one, compress, decode, found, add, zeros, joined, parted)
     return made._replace(figures=figures)
 
 
@@ -83,13 +93,18 @@ def _of(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
     decode: Callable[[Payload, Segments, Any], Array],
-    add: Callable[[Array, Payload, Segments], Array],
+    read: Callable[[Payload, Segments], Any],
+    add: Callable[[Array, Any, Segments], Array],
     zeros: Callable[[Segments, Any], Array],
     joined: Callable[[Sequence[Array], Segments], Array],
     parted: Callable[[Array, Segments], tuple[Array, ...]],
     width: int | None = None,
 ) -> Compressor:
-    """A compressor of tuples; `joined` makes one array of what is added to."""
+    """A compressor of tuples.
+
+    `joined` makes one array of what is added to, and `read` makes of a payload what is
+    added: something small, because that of all payloads is held at once.
+    """
 
     def layout(arrays: Any) -> Segments:
         return segments_of([x.size for x in arrays], width)
@@ -110,15 +125,16 @@ def _of(
 
     def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
         segments = layout(total)
-        added = add(joined(total, segments), payload, segments)
+        added = add(joined(total, segments), read(payload, segments), segments)
         return shaped(added, segments, spec_of(tuple(total)))
 
     def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
         segments, wide = layout(specs), wide_spec(specs)
+        contents = jax.vmap(lambda payload: read(payload, segments))(payloads)
 
         # One after the other, for the reason given in `_compiled.py`.
         def body(i: Array, total: Array) -> Array:
-            return add(total, jax.tree.map(lambda leaf: leaf[i], payloads), segments)
+            return add(total, jax.tree.map(lambda leaf: leaf[i], contents), segments)
 
         count = jax.tree.leaves(payloads)[0].shape[0]
         start = vary_like(zeros(segments, wide[0].dtype), payloads)

@@ -135,16 +135,20 @@ def with_segments(
     """
     if index == "plain":
         return one
-    return one._replace(
-        segmented=_segmented.of_vector(one, compress, _accumulate, figures)
-    )
+    return one._replace(segmented=_segmented.of_vector(one, compress, _read, figures))
 
 
 def _accumulate(total: Array, payload: Payload) -> Array:
     """The `accumulate` of payloads made by `send`."""
-    places = indices.decode(payload.indices, total.size + 1, payload.values.size)
+    places, values = _read(payload, total.size)
     # Ascending but not unique: all absent elements stand at n, which is out of range.
-    return add_at(total, places, payload.values, indices_are_sorted=True)
+    return add_at(total, places, values, indices_are_sorted=True)
+
+
+def _read(payload: Any, size: int) -> tuple[Array, Array]:
+    """Places and values of a payload made by `send`, from a vector of this size."""
+    values = payload.values
+    return indices.decode(payload.indices, size + 1, values.size), values
 
 
 def add_at(

@@ -44,17 +44,14 @@ def adaptive_threshold(
       same rule, within bins and with a residual).
     """
 
-    def floor(flat: Array) -> Array:
-        # On some machines a reduction by maximum loses a NaN. That does no harm: a NaN
-        # reaches every threshold.
-        return half(jnp.max(jnp.abs(flat)))
-
     def contraction(spec: Spec) -> float:
         if overflow == "nan":
             return 0.0
         return min(_sparse.kept(spec.size, cap) / spec.size, 4 / (spec.size + 3))
 
-    return _capped.by_threshold(name, floor, cap, index, overflow, contraction)
+    # On some machines a reduction by maximum loses a NaN. That does no harm: a NaN
+    # reaches every threshold.
+    return _capped.by_threshold(name, half, cap, index, overflow, contraction)
 
 
 def half(peak: Array) -> Array:

@@ -54,8 +54,8 @@ def threshold(
       arXiv:1911.08250, 2020.
     """
 
-    def floor(flat: Array) -> int:
-        largest = float(jnp.finfo(flat.dtype).max)
-        return magnitude_bits_of(v if v <= largest else math.inf, flat.dtype)
+    def floor(peak: Array) -> int:
+        largest = float(jnp.finfo(peak.dtype).max)
+        return magnitude_bits_of(v if v <= largest else math.inf, peak.dtype)
 
     return _capped.by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)
