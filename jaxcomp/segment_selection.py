@@ -182,8 +182,7 @@ def _threshold(
     def step(s: Search) -> Search:
         probe = s.low + (s.high - s.low) // 2
         found = _ones(_reach(rows, segments, probe), segments)
-        rises, falls = found >= wanted, found < wanted
-        rises, falls = rises & is_open(s), falls & is_open(s)
+        rises, falls = is_open(s) & (found >= wanted), is_open(s) & (found < wanted)
         low = jnp.where(rises, probe, s.low)
         counted = jnp.where(rises, found, s.counted)
         return Search(low, jnp.where(falls, probe, s.high), counted)
