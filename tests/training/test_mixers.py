@@ -108,7 +108,7 @@ def build_fresh():
 def test_a_run_goes_on_to_the_bit(name, finished, tmp_path, monkeypatch):
     """Models, public estimates, messages under way and outer momenta included."""
     config, whole = RUNS[name], finished
-    if config.mixer != OVERLAPPED:
+    if name != "choco_overlapped":
         whole = training.train_and_evaluate(config, tmp_path / "whole")
     with monkeypatch.context() as patch:
         stop_at(patch, 7)
