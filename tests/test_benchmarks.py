@@ -50,12 +50,12 @@ def test_compress_covers_every_method():
 
 
 def test_floors_say_what_is_missed():
-    case = compress.Case("sign", floor=5, passes=6)
+    case = compress.Case("sign", floor=5, copies=6)
     verdict = compress._verdict
     assert verdict(case, None, None, 1.0) == ""
     assert verdict(case, 5.1, None, 5.9) == "met"
     assert verdict(case, 5.1, 4.9, 5.9) == "met, but by tuned"
-    assert verdict(case, 4.9, 4.9, 6.1) == "MISSED 5x, 6 passes"
+    assert verdict(case, 4.9, 4.9, 6.1) == "MISSED 5x, 6 copies"
     assert verdict(compress.Case("sign"), 1.0, None, 1.0) == ""
 
 
