@@ -18,6 +18,7 @@ from jaxcomp.runs.folder import check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.metrics import EVALUATIONS, Evaluation
+from jaxcomp.runs.programs import keep_programs
 from jaxcomp.runs.progress import Display
 from jaxcomp.runs.table import open_table
 from jaxcomp.runs.units import bytes_text
@@ -64,6 +65,7 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
       Diverged: the message says at which step, and what to lower.
       Interrupted: SIGTERM or Ctrl-C; the state was saved before.
     """
+    kept = keep_programs()
     experiment = build(config)
     start = objective(experiment.problem).value(np.zeros(experiment.problem.dimension))
     facts = {
@@ -80,6 +82,7 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
     total = experiment.total_steps * config.seeds
     with framed(workdir, json.loads(config.to_json()), facts, total) as frame:
         frame.show.say(_headline(experiment))
+        frame.show.say(kept)
         rows = _run(config, experiment, above, frame)
         return Result(rows, above, experiment, frame.folder)
 
