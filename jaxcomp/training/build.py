@@ -15,7 +15,7 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.method import make_graph, make_method
+from jaxcomp.training.method import cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
@@ -117,8 +117,10 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         degree=graph.degree if graph else None,
     )
 
+    cut = cut_for(config, task, workers.axis)
+
     def method_at(stage: Stage) -> Exchange | Mixer:
-        return make_method(config, stage, graph, workers.axis)
+        return make_method(config, stage, graph, workers.axis, cut)
 
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
@@ -164,6 +166,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             seed=config.seed,
             axis=workers.axis,
             accumulate=config.accumulate,
+            cut=cut,
         ),
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
         figures=tuple(sorted((*usual.figures, *task.figures))),

@@ -1,0 +1,12 @@
+"""Overlap with the backward pass: a gradient in parts, with a message for each.
+
+The gradients of a network's last layers are ready first. A message of these can travel
+while the others are computed. `ready_order` says which are ready when, a `Cut` makes
+parts of a tree in that order, and `overlapped` exchanges one part after the other.
+"""
+
+from jaxcomp.overlap.cuts import WHOLE, Cut
+from jaxcomp.overlap.exchange import overlapped
+from jaxcomp.overlap.ready import ready_order
+
+__all__ = ["WHOLE", "Cut", "overlapped", "ready_order"]
