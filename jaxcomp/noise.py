@@ -20,7 +20,7 @@ import numpy as np
 
 from jaxcomp.base import Array
 
-__all__ = ["high_product", "seed_of", "uniform", "words"]
+__all__ = ["fraction", "high_product", "seed_of", "uniform", "words", "words_at"]
 
 
 def seed_of(key: Array) -> Array:
@@ -47,10 +47,20 @@ def words(seed: Array, size: int) -> Array:
       >>> words(jnp.array([1, 2], jnp.uint32), 3).dtype
       dtype('uint32')
     """
-    places = jax.lax.iota(jnp.uint32, size)
+    return words_at(jax.lax.iota(jnp.uint32, size), seed[0], seed[1])
+
+
+def words_at(places: Array, a: Array, b: Array) -> Array:
+    """The words at some places, each of a seed (a, b) of its own.
+
+    Example:
+      >>> places, a, b = jnp.array([0, 2], jnp.uint32), jnp.uint32(1), jnp.uint32(2)
+      >>> words_at(places, a, b) == words(jnp.array([1, 2], jnp.uint32), 3)[places]
+      Array([ True,  True], dtype=bool)
+    """
     # Without h(a), seeds that differ only in a would give the same words in another
     # order.
-    return _mix(_mix(places ^ seed[0]) + (seed[1] + _mix(seed[0])))
+    return _mix(_mix(places ^ a) + (b + _mix(a)))
 
 
 def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
@@ -61,8 +71,17 @@ def uniform(seed: Array, shape: tuple[int, ...]) -> Array:
       >>> bool(u.min() >= 0), bool(u.max() < 1)
       (True, True)
     """
-    bits = words(seed, math.prod(shape)) >> np.uint32(8)
-    return (bits.astype(jnp.float32) * np.float32(2**-24)).reshape(shape)
+    return fraction(words(seed, math.prod(shape))).reshape(shape)
+
+
+def fraction(words: Array) -> Array:
+    """A number in [0, 1) of the leading 24 bits of each word.
+
+    Example:
+      >>> fraction(jnp.array([0, 1 << 31], jnp.uint32))
+      Array([0. , 0.5], dtype=float32)
+    """
+    return (words >> np.uint32(8)).astype(jnp.float32) * np.float32(2**-24)
 
 
 def high_product(a: Array, b: Array) -> Array:

@@ -242,9 +242,9 @@ def _reach(rows: Array, segments: Segments, threshold: Array) -> Array:
 def _ones(words: Array, segments: Segments) -> Array:
     """Number of bits that are set, of each tensor."""
     counts = jax.lax.population_count(words)
-    return segments.totals(jnp.sum(counts, axis=1, dtype=jnp.uint32))
+    return segments.sums(jnp.sum(counts, axis=1, dtype=jnp.uint32))
 
 
 def _counts(mask: Array, segments: Segments) -> Array:
     """Number of elements of a mask, of each tensor."""
-    return segments.totals(jnp.sum(mask, axis=1, dtype=jnp.uint32))
+    return segments.sums(jnp.sum(mask, axis=1, dtype=jnp.uint32))

@@ -3,10 +3,11 @@
 Each tensor begins a new row. So a number of a row belongs to one tensor: what a method
 asks of every tensor is a reduction over the columns, which vectorises, and a small one
 over the rows of a tensor. A threshold or a scale goes back as one number for each row.
-The size of the program does not depend on the number of tensors.
+The size of the program does not depend on the number of tensors, and the numbers of a
+tensor do not depend on which other tensors share the matrix.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -17,9 +18,9 @@ from jaxcomp.base import Array
 
 __all__ = ["Segments", "cut", "from_rows", "join", "segments_of", "to_rows"]
 
-_WIDEST, _NARROWEST = 2048, 64
-# The largest share of padding, where a narrower row would have less.
-_PADDING = 0.01
+# Of rows. It is the same for all tensors, because sums depend on it in their last bits.
+_WIDTH = 512
+_TOGETHER = 128  # rows whose numbers are reduced in one step
 
 
 class Segments(NamedTuple):
@@ -55,60 +56,52 @@ class Segments(NamedTuple):
         offsets = self.starts * np.uint32(self.width) - _before(self.sizes)
         return offsets[self.owners]
 
+    @property
+    def places_in_tensor(self) -> Array:
+        """[rows, width]: for each element its place in its tensor."""
+        rows = np.arange(self.rows, dtype=np.uint32) - self.starts[self.owners]
+        first = (rows * np.uint32(self.width))[:, None]
+        return first + jax.lax.iota(jnp.uint32, self.width)[None, :]
+
     def spread(self, values: Array | np.ndarray) -> Array:
         """[tensors] -> [rows, 1]: for each row the value of its tensor."""
         return jnp.asarray(values)[self.owners][:, None]
 
-    def totals(self, counts: Array) -> Array:
-        """[rows] whole numbers -> [tensors]: their sums over the rows of each tensor.
-
-        Sums of whole numbers do not depend on the order, so a scatter is exact.
-        """
-        zeros = jnp.zeros(len(self.sizes), counts.dtype)
-        return zeros.at[self.owners].add(counts, indices_are_sorted=True)
-
     def sums(self, values: Array) -> Array:
-        """[rows] floats -> [tensors]: their sums, in the order of the rows.
-
-        A scatter on a GPU would add them in any order.
-        """
-        return jnp.sum(self._by_tensor(values), axis=0)
+        """[rows] -> [tensors]: their sums, in an order that the tensor's size fixes."""
+        return self._reduced(values, jnp.sum)
 
     def maxima(self, values: Array) -> Array:
-        """[rows] whole numbers of at least 0 -> [tensors]: their maxima."""
-        return jnp.max(self._by_tensor(values), axis=0)
+        """[rows] numbers of at least 0 -> [tensors]: their maxima."""
+        return self._reduced(values, jnp.max)
 
-    def _by_tensor(self, values: Array) -> Array:
-        """[rows, tensors]: each value in the column of its tensor, elsewhere 0."""
-        columns = jax.lax.iota(jnp.int32, len(self.sizes))[None, :]
-        zero = jnp.zeros((), values.dtype)
-        return jnp.where(self.owners[:, None] == columns, values[:, None], zero)
+    def _reduced(self, values: Array, reduce: Callable[..., Array]) -> Array:
+        """A few rows of each tensor at a time, until it has one number."""
+        heights = self.heights
+        while max(heights) > 1:
+            groups = Segments(heights, _TOGETHER)
+            row = groups.places_in_tensor
+            is_own = row < np.array(heights, np.uint32)[groups.owners][:, None]
+            place = row + _before(heights)[groups.owners][:, None]
+            place = jnp.where(is_own, place, np.uint32(values.size))
+            own = values.at[place].get(mode="fill", fill_value=0)
+            values = reduce(own, axis=1).astype(values.dtype)
+            heights = groups.heights
+        return values
 
 
 def segments_of(sizes: Sequence[int], width: int | None = None) -> Segments:
     """Rows for tensors of these sizes.
-
-    The rows are as wide as possible, up to 2,048, with at most 1 % of padding; if even
-    the narrowest have more, these are taken. All widths are powers of two.
 
     Args:
       sizes: elements of each tensor.
       width: of the rows, where a method asks for one.
 
     Example:
-      >>> segments_of([100, 70]).width, segments_of([1 << 20, 1 << 18]).width
-      (64, 2048)
+      >>> segments_of([1000, 70]).heights
+      (2, 1)
     """
-    sizes = tuple(sizes)
-    if width is not None:
-        return Segments(sizes, width)
-    width = _WIDEST
-    while width > _NARROWEST:
-        padded = Segments(sizes, width).rows * width
-        if padded <= (1 + _PADDING) * sum(sizes):
-            break
-        width //= 2
-    return Segments(sizes, width)
+    return Segments(tuple(sizes), width or _WIDTH)
 
 
 def to_rows(arrays: Sequence[Array], segments: Segments) -> Array:

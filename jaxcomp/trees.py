@@ -19,6 +19,7 @@ __all__ = [
     "name_of",
     "norm",
     "norms",
+    "numbers_of",
     "scale_to",
     "spec_of",
     "varies_over",
@@ -47,6 +48,19 @@ def name_of(path: Any, separator: str = "/") -> str:
 def label_of(path: Any) -> str:
     """How messages refer to a leaf."""
     return name_of(path) or "the tensor"
+
+
+def numbers_of(tree: Tree) -> list[int]:
+    """For each leaf its number in a tree of which parts may be absent.
+
+    A part of a tree has None in place of the leaves that it lacks. These are counted.
+
+    Example:
+      >>> numbers_of({"a": 1, "b": None, "c": (2, 3)})
+      [0, 2, 3]
+    """
+    leaves = jax.tree.leaves(tree, is_leaf=lambda x: x is None)
+    return [i for i, leaf in enumerate(leaves) if leaf is not None]
 
 
 def spec_of(tree: Tree) -> Spec:

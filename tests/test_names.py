@@ -82,7 +82,7 @@ def _mixed(mixer: Any) -> tuple[str, Any]:
 def _groups(plan: Any) -> list[Any]:
     flat, _ = jax.tree_util.tree_flatten_with_path(TREE)
     leaves = [
-        Leaf(path[0].key, jax.ShapeDtypeStruct(x.shape, x.dtype), i)
+        Leaf(path[0].key, jax.ShapeDtypeStruct(x.shape, x.dtype), i, i)
         for i, (path, x) in enumerate(flat)
     ]
     return [(g.leaves, g.compressor.name) for g in plan.groups(leaves)]

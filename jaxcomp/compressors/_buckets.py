@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise, selection
+from jaxcomp import selection
 from jaxcomp.base import Array
 
 __all__ = [
@@ -139,7 +139,7 @@ def to_levels(
     scales: Array,
     units: Array,
     levels: int,
-    seed: Array | None,
+    draws: Array | None,
 ) -> Array:
     """Each element as a multiple of its unit, plus `levels`.
 
@@ -150,7 +150,7 @@ def to_levels(
       units: [buckets] units of the scaled elements; a unit of zero gives zeros.
       levels: the largest multiple. Rounding of the units may give larger ones, which
         are clipped.
-      seed: seed of the random rounding; None rounds to the nearest.
+      draws: as in `round_to`.
 
     Returns:
       [n] unsigned integers from 0 to 2 * levels.
@@ -159,10 +159,10 @@ def to_levels(
     x = flat.astype(jnp.float32) * spread(scales, bucket, flat.size)
     x = x * spread(inverse, bucket, flat.size)
     symbol = next(t for t in _SYMBOLS if 2 * levels <= jnp.iinfo(t).max)
-    return (round_to(x, levels, seed) + levels).astype(symbol)
+    return (round_to(x, levels, draws) + levels).astype(symbol)
 
 
-def round_to(x: Array, levels: int, seed: Array | None) -> Array:
+def round_to(x: Array, levels: int, draws: Array | None) -> Array:
     """x rounded to whole numbers from -levels to levels.
 
     Stochastic rounding goes up with a probability equal to the fraction, up to 2^-24,
@@ -172,17 +172,18 @@ def round_to(x: Array, levels: int, seed: Array | None) -> Array:
     Args:
       x: [n] float32.
       levels: larger magnitudes are clipped to this one.
-      seed: seed of the random rounding; None rounds to the nearest.
+      draws: [n] uniform random numbers in [0, 1), from `noise`; None rounds to the
+        nearest.
 
     Example:
       >>> round_to(jnp.array([0.6, -2.0, 9.0]), 3, None)
       Array([ 1., -2.,  3.], dtype=float32)
     """
-    if seed is None:
+    if draws is None:
         level = jnp.round(x)
     else:
         level = jnp.floor(x)
-        is_up = noise.uniform(seed, x.shape) < x - level
+        is_up = draws < x - level
         level += jnp.where(is_up, np.float32(1), np.float32(0))
     level = jnp.where(level < levels, level, levels)
     return jnp.where(level > -levels, level, -levels)

@@ -83,7 +83,7 @@ def by_threshold(
             values = jnp.where(chosen.passed > np.uint32(values.size), nan, values)
         return Capped(values, places, chosen.passed), state
 
-    def choose(rows: Array, segments: Segments, key: Array) -> Capped:
+    def choose(rows: Array, segments: Segments, keys: Array) -> Capped:
         most = [room(size) for size in segments.sizes]
         peaks = Shares(segments, by_tensor=True).peaks(rows).astype(rows.dtype)
         unsigned = selection.magnitude_bits(peaks).dtype

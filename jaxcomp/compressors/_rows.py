@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import selection
+from jaxcomp import noise, selection
 from jaxcomp.base import Array
 from jaxcomp.coding.packing import (
     bit_width,
@@ -23,7 +23,7 @@ from jaxcomp.coding.packing import (
 from jaxcomp.compressors import _buckets
 from jaxcomp.segments import Segments, cut, from_rows, join, to_rows
 
-__all__ = ["Shares", "packed", "row_sums", "unpacked"]
+__all__ = ["Shares", "draws_of_each", "packed", "row_sums", "unpacked"]
 
 _FEW = 8  # neighbouring terms that are added in one step
 
@@ -70,11 +70,20 @@ class Shares(NamedTuple):
         scales: Array,
         units: Array,
         levels: int,
-        seed: Array | None,
+        keys: Array | None,
     ) -> Array:
-        """[rows, width] symbols; as `_buckets.to_levels`."""
+        """[rows, width] symbols; as `_buckets.to_levels`.
+
+        Args:
+          rows: of all tensors.
+          scales: of the shares.
+          units: of the shares.
+          levels: the largest multiple of a unit.
+          keys: of the tensors, for random rounding; None rounds to the nearest.
+        """
         width, by_row = self.segments.width, (self.of_rows(scales), self.of_rows(units))
-        flat = _buckets.to_levels(rows.reshape(-1), width, *by_row, levels, seed)
+        draws = None if keys is None else draws_of_each(keys, self.segments)
+        flat = _buckets.to_levels(rows.reshape(-1), width, *by_row, levels, draws)
         return flat.reshape(rows.shape)
 
     def from_levels(self, symbols: Array, units: Array, levels: int) -> Array:
@@ -85,6 +94,21 @@ class Shares(NamedTuple):
     def of_rows(self, values: Array) -> Array:
         """[shares] -> [rows]: for each row the value of its share."""
         return self.segments.spread(values)[:, 0] if self.by_tensor else values
+
+
+def draws_of_each(keys: Array, segments: Segments) -> Array:
+    """[rows * width] uniform numbers: each tensor has those of its own key.
+
+    Example:
+      >>> keys = jax.random.split(jax.random.key(0))
+      >>> draws = draws_of_each(keys, Segments((3, 2), 2)).reshape(-1)
+      >>> draws[4:] == noise.uniform(noise.seed_of(keys[1]), (2,))
+      Array([ True,  True], dtype=bool)
+    """
+    seeds = jax.vmap(noise.seed_of)(keys)
+    a, b = (segments.spread(seeds[:, i]) for i in range(2))
+    words = noise.words_at(segments.places_in_tensor, a, b)
+    return noise.fraction(words).reshape(-1)
 
 
 def row_sums(terms: Array) -> Array:

@@ -27,7 +27,7 @@ def of_rows(
 
     Args:
       one: the same method for one array. It has no state.
-      compress: (rows, segments, key) -> payload.
+      compress: (rows, segments, keys) -> payload; a key for each tensor.
       decompress: (payload, segments) -> rows, in any float type.
       width: of the rows; None leaves it to `segments_of`.
     """
@@ -58,7 +58,7 @@ def of_vector(
 
     Args:
       one: the same method for one array. It has no state.
-      compress: (rows, segments, key) -> payload.
+      compress: (rows, segments, keys) -> payload; a key for each tensor.
       read: (payload, size) -> places and values of what was sent, in the vector of
         this size that joins all arrays without padding. Places ascend; those beyond
         the end are left out.
@@ -114,10 +114,10 @@ def _of(
         return tuple(x.reshape(s.shape) for x, s in pairs)
 
     def compress_all(
-        arrays: Sequence[Array], state: State, key: Array
+        arrays: Sequence[Array], state: State, keys: Array
     ) -> tuple[Payload, State]:
         segments = layout(arrays)
-        return compress(to_rows(arrays, segments), segments, key), state
+        return compress(to_rows(arrays, segments), segments, keys), state
 
     def decompress(payload: Payload, specs: Spec) -> tuple[Array, ...]:
         segments = layout(specs)

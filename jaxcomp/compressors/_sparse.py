@@ -129,7 +129,7 @@ def with_segments(
 
     Args:
       one: the sparsifier.
-      compress: (rows, segments, key) -> the payload of `send_rows`.
+      compress: (rows, segments, keys) -> the payload of `send_rows`.
       index: one of `indices.CODES`.
       figures: of the segmented form.
     """

@@ -82,8 +82,10 @@ def block_scaled(
         values = complete(flat, alphabet).astype(jnp.float32)
         values = values * _buckets.spread(first, block, values.size)
         values = values * _buckets.spread(second, block, values.size)
-        seed = None if nearest else noise.seed_of(key)
-        places = _buckets.round_to(_place(values, bits), levels, seed)
+        draws = None
+        if not nearest:
+            draws = noise.uniform(noise.seed_of(key), values.shape)
+        places = _buckets.round_to(_place(values, bits), levels, draws)
         symbols = (places + levels).astype(jnp.uint8)
         return BlockScaled(exponents, pack_symbols(symbols, alphabet)), state
 

@@ -88,16 +88,15 @@ def qsgd(
             lengths = jnp.minimum(norms(scales), _buckets.largest(dtype) * scales)
         return scales, lengths / levels
 
-    def seed_of(key: Array) -> Array | None:
-        return noise.seed_of(key) if rounding == "stochastic" else None
-
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
         peaks = _buckets.peaks(flat, bucket)
         norms = functools.partial(_buckets.norms, flat, bucket)
         scales, units = measured(peaks, norms, x.dtype)
-        values, seed = complete(flat, alphabet), seed_of(key)
-        symbols = _buckets.to_levels(values, bucket, scales, units, levels, seed)
+        values, draws = complete(flat, alphabet), None
+        if rounding == "stochastic":
+            draws = noise.uniform(noise.seed_of(key), values.shape)
+        symbols = _buckets.to_levels(values, bucket, scales, units, levels, draws)
         if damped:
             units /= 1 + variance(flat.size)
         return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
@@ -126,11 +125,12 @@ def qsgd(
         name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
     )
 
-    def compress_rows(rows: Array, segments: Segments, key: Array) -> Quantized:
+    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Quantized:
         shares = Shares(segments, by_tensor=bucket is None)
         norms = functools.partial(shares.norms, rows)
         scales, units = measured(shares.peaks(rows), norms, rows.dtype)
-        symbols = shares.to_levels(rows, scales, units, levels, seed_of(key))
+        drawn = keys if rounding == "stochastic" else None
+        symbols = shares.to_levels(rows, scales, units, levels, drawn)
         if damped:
             units /= shares.of_tensors([1 + variance(n) for n in segments.sizes])
         return Quantized(units / scales, packed(symbols, alphabet, segments))

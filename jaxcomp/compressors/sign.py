@@ -78,7 +78,7 @@ def sign(name: str, scaled: bool = True) -> Compressor:
         contraction=lambda spec: 1 / spec.size if scaled else None,
     )
 
-    def compress_rows(rows: Array, segments: Segments, key: Array) -> Signs:
+    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Signs:
         if scaled:
             scales = mean_magnitudes(rows, segments)
         else:

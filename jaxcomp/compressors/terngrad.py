@@ -63,8 +63,9 @@ def terngrad(
         norms = functools.partial(_buckets.norms, flat, bucket)
         counts = _buckets.counts(flat.size, bucket)
         scales, units = measured(_buckets.peaks(flat, bucket), norms, counts)
-        values, seed = complete(flat, 3), noise.seed_of(key)
-        symbols = _buckets.to_levels(values, bucket, scales, units, 1, seed)
+        values = complete(flat, 3)
+        draws = noise.uniform(noise.seed_of(key), values.shape)
+        symbols = _buckets.to_levels(values, bucket, scales, units, 1, draws)
         return Quantized(units / scales, pack_symbols(symbols, 3)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
@@ -82,11 +83,11 @@ def terngrad(
         name, compress, decompress, ideal_bits, contraction, unbiased=clip is None
     )
 
-    def compress_rows(rows: Array, segments: Segments, key: Array) -> Quantized:
+    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Quantized:
         shares = Shares(segments, by_tensor=bucket is None)
         norms = functools.partial(shares.norms, rows)
         scales, units = measured(shares.peaks(rows), norms, shares.counts())
-        symbols = shares.to_levels(rows, scales, units, 1, noise.seed_of(key))
+        symbols = shares.to_levels(rows, scales, units, 1, keys)
         return Quantized(units / scales, packed(symbols, 3, segments))
 
     def decompress_rows(payload: Quantized, segments: Segments) -> Array:

@@ -49,7 +49,7 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
         chosen = selection.largest(flat, most=room(flat.size))
         return _sparse.send(flat, chosen.places, index), state
 
-    def choose(rows: Array, segments: Segments, key: Array) -> Sparse:
+    def choose(rows: Array, segments: Segments, keys: Array) -> Sparse:
         most = [room(size) for size in segments.sizes]
         chosen = largest_of_each(rows, segments, most)
         return _sparse.send_rows(rows, segments, chosen.places, index)

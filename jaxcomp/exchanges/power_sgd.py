@@ -13,7 +13,7 @@ from jaxcomp.compressors import _matrices
 from jaxcomp.infos import report
 from jaxcomp.scope import Plan
 from jaxcomp.specs import Count, Range, method
-from jaxcomp.trees import cast_like, norm, spec_of, wide_spec
+from jaxcomp.trees import cast_like, norm, numbers_of, spec_of, wide_spec
 
 __all__ = ["orthonormal", "power_sgd"]
 
@@ -59,14 +59,17 @@ def power_sgd(
         return len(axes) > 1 and numbers * min_rate < leaf.size
 
     def init(tree: Tree) -> State:
-        large = [x for x in jax.tree.leaves(wide_spec(spec_of(tree))) if is_large(x)]
-        keys = jax.random.split(jax.random.key(seed), max(1, len(large)))
+        leaves = jax.tree.leaves(wide_spec(spec_of(tree)))
+        base = jax.random.key(seed)
 
-        def first(key: Array, leaf: jax.ShapeDtypeStruct) -> Array:
+        def first(number: int, leaf: jax.ShapeDtypeStruct) -> Array:
             shape = (_matrices.sides(leaf.shape)[1], rank)
-            return jax.random.normal(key, shape, leaf.dtype)
+            return jax.random.normal(
+                jax.random.fold_in(base, number), shape, leaf.dtype
+            )
 
-        return PowerState(tuple(map(first, keys, large)))
+        pairs = zip(numbers_of(tree), leaves, strict=True)
+        return PowerState(tuple(first(i, leaf) for i, leaf in pairs if is_large(leaf)))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))

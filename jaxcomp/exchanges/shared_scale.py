@@ -86,10 +86,11 @@ def shared_scale(
         symbols = []
         for i, (vector, peak) in enumerate(zip(vectors, peaks, strict=True)):
             scale = _buckets.factors(peak)
-            seed = noise.seed_of(jax.random.fold_in(seed_key, i))
+            own_key = jax.random.fold_in(seed_key, groups[i].number)
+            draws = noise.uniform(noise.seed_of(own_key), vector.shape)
             units = peak * scale / levels
             symbols.append(
-                _buckets.to_levels(vector, bucket, scale, units, levels, seed)
+                _buckets.to_levels(vector, bucket, scale, units, levels, draws)
             )
 
         def decoded(symbols: list[Array], workers: int) -> Tree:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State, Tree
@@ -48,9 +47,8 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         groups = groups_of(plan, tree)
         arrays, payloads, states = to_arrays(tree, groups), [], list(state)
         for part in parts_of(groups):
-            own_key = jax.random.fold_in(key, part.members[0])
             x, old = part.take(arrays), part.take(state)
-            payload, new = part.compressor.compress(x, old, own_key)
+            payload, new = part.compressor.compress(x, old, part.keys(key, groups))
             payloads.append(part.packet(payload))
             part.put(new, states)
         return tuple(payloads), tuple(states)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from jaxcomp.base import Compressor, Payload, Spec
+from jaxcomp.base import Array, Compressor, Payload, Spec
 from jaxcomp.scope.plans import Group, joined_spec
 
 __all__ = ["Part", "Together", "decoded", "parts_of", "parts_of_payloads"]
@@ -54,6 +55,15 @@ class Part(NamedTuple):
     def spec(self, groups: Sequence[Group]) -> Spec:
         """The spec of what the compressor takes."""
         return self.take([joined_spec(group) for group in groups])
+
+    def keys(self, key: Array, groups: Sequence[Group]) -> Array:
+        """The key of each group, for what the compressor takes.
+
+        They depend on the number of the group alone, not on who is in its part.
+        """
+        numbers = [groups[i].number for i in self.members]
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.array(numbers))
+        return keys if self.is_segmented else keys[0]
 
     def packet(self, payload: Payload) -> Payload:
         """The payload, with the numbers of the groups if they are several."""

@@ -37,7 +37,10 @@ class Leaf(NamedTuple):
 
     path: str  # such as "Conv_0/kernel"
     spec: jax.ShapeDtypeStruct
-    place: int  # its number among all leaves of the tree
+    place: int  # its number among the leaves of the tree
+    # The same, but places where a part of a tree has None are counted. So a leaf has
+    # the same number in the tree and in its parts, and the same random choices.
+    number: int
 
 
 class Group(NamedTuple):
@@ -45,6 +48,11 @@ class Group(NamedTuple):
 
     leaves: tuple[Leaf, ...]
     compressor: Compressor
+
+    @property
+    def number(self) -> int:
+        """Of its first leaf; no two groups have the same."""
+        return self.leaves[0].number
 
 
 class Plan(NamedTuple):
@@ -160,7 +168,7 @@ def policy(
 
     Example:
       >>> plan = policy(make("sign"), rules=[("Dense*&ndim>=2", "qsgd(levels=7)")])
-      >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0)
+      >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0, 0)
       >>> plan.groups([leaf])[0].compressor.name
       'qsgd(levels=7, bucket=512)'
     """

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Spec, Tree
 from jaxcomp.scope.plans import Group, Leaf, Plan, joined_spec
-from jaxcomp.trees import cast, name_of, spec_of
+from jaxcomp.trees import cast, name_of, numbers_of, spec_of
 
 __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 
@@ -16,7 +16,11 @@ __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 def groups_of(plan: Plan, tree: Tree) -> list[Group]:
     """The groups of a tree by a plan; tensors without elements are in no group."""
     paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
-    leaves = [Leaf(name_of(path), spec, i) for i, (path, spec) in enumerate(paths)]
+    named = zip(paths, numbers_of(tree), strict=True)
+    leaves = [
+        Leaf(name_of(path), spec, place, number)
+        for place, ((path, spec), number) in enumerate(named)
+    ]
     return plan.groups([leaf for leaf in leaves if leaf.spec.size])
 
 
@@ -81,7 +85,8 @@ def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
 def vectors_plan(groups: list[Group], title: str) -> Plan:
     """A plan for a tuple with one array for each group.
 
-    Each array is compressed by itself, by the compressor of its group.
+    Each array is compressed by itself, by the compressor of its group and with keys of
+    the group's number.
 
     Args:
       groups: from `groups_of`.
@@ -89,6 +94,7 @@ def vectors_plan(groups: list[Group], title: str) -> Plan:
     """
 
     def each(leaves: Any) -> list[Group]:
-        return [Group((leaf,), groups[leaf.place].compressor) for leaf in leaves]
+        own = [(leaf, groups[leaf.place]) for leaf in leaves]
+        return [Group((x._replace(number=g.number),), g.compressor) for x, g in own]
 
     return Plan(title, each, tuple(group.compressor for group in groups))
