@@ -10,6 +10,7 @@ from jaxcomp import parallel, tasks
 from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
+from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
@@ -42,6 +43,7 @@ class Setup(NamedTuple):
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
+    options: dict[str, Any]  # of the compiler, for every step
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
@@ -170,12 +172,18 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         ),
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
         figures=tuple(sorted((*usual.figures, *task.figures))),
+        options=compiler_options(_platform(workers), cut.parts),
     )
 
 
 def parameter_count(tree: Tree) -> int:
     """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _platform(workers: parallel.Workers) -> str:
+    """Of the devices between which messages travel; "" for simulated workers."""
+    return "" if workers.mesh is None else workers.mesh.devices.flat[0].platform
 
 
 def _check_batches(config: Any, workers: int) -> None:
