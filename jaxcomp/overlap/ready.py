@@ -16,8 +16,8 @@ def ready_order(
     """For each array that a function returns, how early it can be computed.
 
     The number of an array is the length of the longest chain of operations that leads
-    to it. Calls of jitted and checkpointed functions are looked into. A loop counts as
-    one operation, because its results are there when it has ended.
+    to it. Calls of jitted and checkpointed functions are looked into. The results of a
+    loop are there when all of its rounds have ended.
 
     Args:
       gradient: such as `jax.grad(loss)`. It is traced and does not run.
@@ -60,11 +60,21 @@ def _depths(jaxpr: Any, given: list[int]) -> list[int]:
         before = [of(atom) for atom in equation.invars]
         inner = _called(equation)
         if inner is None:
-            after = [1 + max(before, default=0)] * len(equation.outvars)
+            chain = max(before, default=0) + _rounds(equation)
+            after = [chain] * len(equation.outvars)
         else:
             after = _depths(inner, before)
         known.update(zip(equation.outvars, after, strict=True))
     return [of(atom) for atom in jaxpr.outvars]
+
+
+def _rounds(equation: Any) -> int:
+    """The longest chain inside an operation: that of a loop, times its rounds."""
+    if equation.primitive.name != "scan":
+        return 1
+    body = equation.params["jaxpr"].jaxpr
+    each = max(_depths(body, [0] * len(body.invars)), default=0)
+    return max(each, 1) * equation.params["length"]
 
 
 def _called(equation: Any) -> Any | None:
