@@ -41,6 +41,7 @@ def get_config() -> ConfigDict:
     config.keep_warmup = ""  # exponential(epochs=5) | listed(keeps=[0.25, 0.06])
     config.dense_for = ""  # send everything as it is for a first while: "1 epoch"
     config.flush_every = ""  # and again at every so many: "100 steps"
+    config.overlap = 1  # messages of a step; several travel beside the backward pass
 
     # --- Optimisation -----------------------------------------------------------
     config.batch_size = 64  # of all workers together

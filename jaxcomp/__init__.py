@@ -33,6 +33,7 @@ from jaxcomp.link_state import DistributedState, find_state, find_states
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
+from jaxcomp.overlap import overlapped, ready_order
 from jaxcomp.parallel import pmap, shard_map
 from jaxcomp.sharded import (
     Comm,
@@ -79,10 +80,12 @@ __all__ = [
     "mixing",
     "nbits",
     "optimizers",
+    "overlapped",
     "parallel",
     "per_worker",
     "pmap",
     "pmean",
+    "ready_order",
     "restore",
     "save",
     "scope",

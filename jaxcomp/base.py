@@ -112,6 +112,7 @@ class Info(NamedTuple):
     extra: Mapping[str, Array] = {}
     # Whether anything was sent; a step that sends nothing has no error to report.
     sends: Array | np.bool_ = np.True_
+    given_norm: Array | np.float32 = np.float32(0)  # |given|; 0 if nothing can be lost
 
 
 def is_report(node: Any) -> bool:

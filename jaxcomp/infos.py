@@ -33,7 +33,7 @@ def report(lost: Array, whole: Array) -> Info:
     It takes norms, because their squares may be too large for float32.
     """
     relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
-    return Info(relative, lost, residual_norm=jnp.float32(0))
+    return Info(relative, lost, residual_norm=jnp.float32(0), given_norm=whole)
 
 
 def nothing_lost(figures: tuple[str, ...] = ()) -> Info:

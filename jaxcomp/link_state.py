@@ -75,7 +75,7 @@ def first_state(state: State, figures: tuple[str, ...]) -> DistributedState:
     """Before the first step, around the state of an exchange or a mixer."""
     zero = jnp.float32(0)
     extra = {name: jnp.float32(0) for name in figures}
-    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False))
+    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False), given_norm=zero)
     return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
 
 

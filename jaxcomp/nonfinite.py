@@ -2,8 +2,10 @@
 
 A worker that decided by its own gradient would decide alone. Its model would then
 differ from those of the others, or they would wait for it in a collective. So a worker
-with a NaN or an infinity sets its whole gradient to NaN. Compressors never hide a NaN:
-every worker sees it in the mean, and no extra message is needed.
+with a NaN or an infinity sets its whole gradient to NaN. Compressors never hide that:
+every worker sees it in the mean, and no extra message is needed. Where a gradient is
+sent in parts, the parts with a NaN or an infinity are enough; a single NaN is not,
+because a sparsifier may leave it out.
 """
 
 from collections.abc import Callable
@@ -14,6 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, State, Tree, is_clock
+from jaxcomp.overlap import WHOLE, Cut
+from jaxcomp.overlap.cuts import make_cut
 from jaxcomp.trees import varies_over
 
 __all__ = [
@@ -78,7 +82,10 @@ def applied_if(applied: Array, new: State, old: State) -> State:
 
 
 def attempt(
-    update: Callable[[Tree, State], tuple[Tree, State]], tree: Tree, state: State
+    update: Callable[[Tree, State], tuple[Tree, State]],
+    tree: Tree,
+    state: State,
+    cut: Cut = WHOLE,
 ) -> Attempt:
     """Run an update that averages; if the result is not finite, the state stays.
 
@@ -86,14 +93,16 @@ def attempt(
       update: (tree, state) -> (result, state), with an exchange in it.
       tree: of this worker.
       state: before the update; its clocks go on in any case.
+      cut: the parts in which the tree is sent, so that no part waits for another one.
     """
-    result, new = update(instead_of_bad(tree, all_finite(tree)), state)
+    shown = cut.map(lambda part: instead_of_bad(part, all_finite(part)), tree)
+    result, new = update(shown, state)
     applied = all_finite(result)
     return Attempt(result, applied_if(applied, new, state), applied)
 
 
 def skip_nonfinite(
-    tx: optax.GradientTransformation,
+    tx: optax.GradientTransformation, *, overlap: int = 1, order: Tree | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Skip a step on all workers if a gradient of any of them is not finite.
 
@@ -105,6 +114,9 @@ def skip_nonfinite(
 
     Args:
       tx: the whole chain.
+      overlap: that of its `distributed`; with a smaller number all messages wait for
+        the whole gradient.
+      order: likewise.
 
     Example:
       >>> import jaxcomp
@@ -117,12 +129,16 @@ def skip_nonfinite(
       Array([0., 0.], dtype=float32)
     """
     tx = optax.with_extra_args_support(tx)
+    cut = make_cut(overlap, order)
 
     def update(
         updates: Tree, state: Any, params: Tree | None = None, **extra: Any
     ) -> tuple[Tree, Any]:
         step = attempt(
-            lambda tree, state: tx.update(tree, state, params, **extra), updates, state
+            lambda tree, state: tx.update(tree, state, params, **extra),
+            updates,
+            state,
+            cut,
         )
         return instead_of_bad(step.result, step.applied, 0.0), step.state
 

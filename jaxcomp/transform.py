@@ -26,13 +26,20 @@ from jaxcomp.link_state import (
     typed_to_differ,
 )
 from jaxcomp.nonfinite import attempt
+from jaxcomp.overlap import overlapped
+from jaxcomp.overlap.cuts import make_cut
 from jaxcomp.trees import vary_like
 
 __all__ = ["Mean", "distributed", "mixing", "pmean"]
 
 
 def distributed(
-    exchange: Exchange, seed: int | None = None, *, allow_masked: bool = False
+    exchange: Exchange,
+    seed: int | None = None,
+    *,
+    allow_masked: bool = False,
+    overlap: int = 1,
+    order: Tree | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Average gradients over the workers of a mapped axis, inside an optax chain.
 
@@ -50,6 +57,10 @@ def distributed(
       allow_masked: take what `optax.masked` leaves of a model, where something else
         looks after the rest: under `optax.multi_transform`, another link that averages,
         or `optax.set_to_zero`.
+      overlap: send the gradient in so many parts, each as soon as it is computed, as
+        in `jaxcomp.overlap.overlapped`. What stands before this link has to work
+        tensor by tensor: `optax.clip_by_global_norm` waits for the whole gradient.
+      order: of the parts, `ready_order(jax.grad(loss), params, batch)`.
 
     Example:
       >>> from jaxcomp.make import make_exchange
@@ -68,6 +79,7 @@ def distributed(
             f"distributed() takes an Exchange from make_exchange, not {exchange!r}"
         )
         raise TypeError(message)
+    exchange = overlapped(exchange, overlap, order)
 
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
@@ -106,7 +118,12 @@ class Mean(NamedTuple):
 
 
 def pmean(
-    exchange: Exchange, seed: int | None = None, *, allow_masked: bool = False
+    exchange: Exchange,
+    seed: int | None = None,
+    *,
+    allow_masked: bool = False,
+    overlap: int = 1,
+    order: Tree | None = None,
 ) -> Mean:
     """The line `grads = jax.lax.pmean(grads, "workers")`, with an exchange.
 
@@ -118,6 +135,8 @@ def pmean(
       exchange: from `make_exchange`; it names the axis.
       seed: as in `distributed`.
       allow_masked: likewise.
+      overlap: likewise.
+      order: likewise.
 
     Example:
       >>> from jaxcomp.make import make_exchange
@@ -128,12 +147,15 @@ def pmean(
       >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
       Array([ 2.,  2., -2.], dtype=float32)
     """
-    link = distributed(exchange, seed, allow_masked=allow_masked)
+    link = distributed(
+        exchange, seed, allow_masked=allow_masked, overlap=overlap, order=order
+    )
+    cut = make_cut(overlap, order)
 
     def average(
         grads: Tree, comm: Any, key: Array | None
     ) -> tuple[Tree, DistributedState]:
-        step = attempt(lambda g, old: link.update(g, old, key=key), grads, comm)
+        step = attempt(lambda g, old: link.update(g, old, key=key), grads, comm, cut)
         return step.result, step.state
 
     return Mean(link.init, average)

@@ -353,7 +353,7 @@ def test_nnx_states_and_optimisers(tmp_path):
 def reporting(value, **figures):
     """A state with a report in it."""
     x = jnp.full(2, value, jnp.float32)
-    report = Info(x, x, x, figures, np.bool_(value))
+    report = Info(x, x, x, figures, np.bool_(value), given_norm=x)
     return {"kept": jnp.arange(3.0) * value, "info": PerWorker(report)}
 
 

@@ -19,7 +19,7 @@ ROWS = [
     {"compressors"},
     {"scope"},
     {"border", "batching", "collectives", "bounds", "infos", "starts"},
-    {"exchanges"},
+    {"exchanges", "overlap"},
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},
     {"make", "link_state", "transform"},

@@ -34,7 +34,7 @@ CHANGEABLE = {
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
 # Keys that came later, with what runs did before; others that came later were empty.
-ADDED = {"compute_dtype": "float32", "task": "classification"}
+ADDED = {"compute_dtype": "float32", "overlap": 1, "task": "classification"}
 # What a run leaves, beside config.json and environment.json.
 RESULTS = ("checkpoints", "metrics.csv", "state.npz", "steps.csv")
 _OTHERS = ("environment.json", "report.html")

@@ -10,12 +10,13 @@ from jaxcomp import parallel, tasks
 from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
+from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.method import make_graph, make_method
+from jaxcomp.training.method import cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
@@ -42,6 +43,7 @@ class Setup(NamedTuple):
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
+    options: dict[str, Any]  # of the compiler, for every step
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
@@ -117,8 +119,10 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         degree=graph.degree if graph else None,
     )
 
+    cut = cut_for(config, task, workers.axis)
+
     def method_at(stage: Stage) -> Exchange | Mixer:
-        return make_method(config, stage, graph, workers.axis)
+        return make_method(config, stage, graph, workers.axis, cut)
 
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
@@ -164,15 +168,22 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             seed=config.seed,
             axis=workers.axis,
             accumulate=config.accumulate,
+            cut=cut,
         ),
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
         figures=tuple(sorted((*usual.figures, *task.figures))),
+        options=compiler_options(_platform(workers), cut.parts),
     )
 
 
 def parameter_count(tree: Tree) -> int:
     """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+def _platform(workers: parallel.Workers) -> str:
+    """Of the devices between which messages travel; "" for simulated workers."""
+    return "" if workers.mesh is None else workers.mesh.devices.flat[0].platform
 
 
 def _check_batches(config: Any, workers: int) -> None:

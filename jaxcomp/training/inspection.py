@@ -92,4 +92,4 @@ def compile_step(setup: Setup, stage: Stage, target: targets.Target) -> Any:
         donate_argnums=(0,),
     )
     given = targets.specs(state, target, axes), *targets.specs(batch, target)
-    return targets.compiled(mapped, target, *given)
+    return targets.compiled(mapped, target, *given, **setup.options)

@@ -33,6 +33,7 @@ KINDS = {
     "learning_rate": FromZero,
     "log_every": Count,
     "nonfinite": Literal["skip", "stop"],
+    "overlap": Count,
     "policy": tuple | list,
     "weight_decay": FromZero,
     "workers": Annotated[int, Range(least=0)],  # 0: one on each device

@@ -2,14 +2,18 @@
 
 from typing import Any
 
+import jax
+
 from jaxcomp import gossip
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
 from jaxcomp.specs import Call, parse
+from jaxcomp.tasks import Task
 from jaxcomp.training.stages import Stage
 
-__all__ = ["make_graph", "make_method"]
+__all__ = ["cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -25,8 +29,36 @@ def make_graph(config: Any) -> gossip.Topology | None:
     return gossip.topology(config.topology, config.workers)
 
 
+def cut_for(config: Any, task: Task, axis: str) -> Cut:
+    """How the gradient of a run is cut into messages: as its task computes it."""
+    if config.overlap == 1:
+        return Cut()
+    if config.mixer:
+        raise UserError(
+            f"overlap={config.overlap} cuts gradients into messages, and "
+            f"{config.mixer!r} sends models, which are there before the step: set "
+            "overlap to 1. The mixer 'choco_overlapped' exchanges models beside the "
+            "gradient's computation"
+        )
+    examples = config.batch_size // config.workers // config.accumulate
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    params, stats = jax.eval_shape(task.init, key)
+    carry = jax.eval_shape(lambda: task.carry(examples))
+    batch = tuple(
+        jax.ShapeDtypeStruct((examples, *x.shape[1:]), x.dtype) for x in task.train
+    )
+    gradient = jax.grad(lambda *args: task.loss(*args)[0])
+    given = params, stats, carry, batch, key
+    order = ready_order(gradient, *given, axes={axis: config.workers})
+    return Cut(config.overlap, order)
+
+
 def make_method(
-    config: Any, stage: Stage, graph: gossip.Topology | None, axis: str
+    config: Any,
+    stage: Stage,
+    graph: gossip.Topology | None,
+    axis: str,
+    cut: Cut = WHOLE,
 ) -> Exchange | Mixer:
     """The method of a config at a stage of its run.
 
@@ -35,13 +67,15 @@ def make_method(
       stage: what is sent.
       graph: from `make_graph`.
       axis: the mapped axis.
+      cut: from `cut_for`.
     """
     # An exchange with a way of its own switches compressors off, however chosen.
     policy = config.policy if stage.compressor else ()
     usual = {"scope": config.scope, "policy": policy, "axis": axis}
     if not config.mixer:
         given = config.exchange, stage.compressor, config.memory
-        return make_exchange(*given, dense=stage.dense, **usual)
+        exchange = make_exchange(*given, dense=stage.dense, **usual)
+        return overlapped(exchange, cut.parts, cut.order)
     if config.batch_norm == "sync":
         message = (
             "batch_norm 'sync' sends statistics at every step, to everybody, which "

@@ -11,6 +11,7 @@ from jaxcomp.base import Array, Tree, is_per_worker
 from jaxcomp.errors import UserError
 from jaxcomp.link_state import find_state
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
+from jaxcomp.overlap import WHOLE, Cut
 from jaxcomp.tasks import Task
 from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.trees import norms, zeros_like_spec
@@ -43,12 +44,14 @@ def make_train_step(
     seed: int,
     axis: str,
     accumulate: int = 1,
+    cut: Cut = WHOLE,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """One step of a worker: local gradient, the chain with its exchange, update.
 
     A step with a non-finite loss or gradient on any worker changes nothing but the
-    clocks, on every worker, without a message of its own: the worker poisons its whole
-    gradient with NaN, compressors never hide a NaN, so all see it in the mean.
+    clocks, on every worker, without a message of its own: the worker sets each part of
+    its gradient that is not finite to NaN, or all of it after a bad loss. Compressors
+    never hide a part that is all NaN, so every worker sees it in the mean.
 
     Where workers have models of their own, a worker with a bad gradient learns nothing
     from it and talks as usual: its neighbours count on its messages.
@@ -59,6 +62,7 @@ def make_train_step(
       seed: of all random choices of the run.
       axis: name of the mapped axis.
       accumulate: micro-batches whose gradients are averaged before the one exchange.
+      cut: the parts in which the gradient is sent. No part waits for another one.
 
     Returns:
       A function from a state and the arrays of a batch to the next state.
@@ -91,11 +95,20 @@ def make_train_step(
                 gradient_of, *old, batch, own_key, accumulate
             )
         loss, accuracy, figures, grads = averaged
-        lengths = jnp.stack(norms(grads))
-        healthy = jnp.isfinite(loss) & jnp.all(jnp.isfinite(lengths))
         has_own_model = is_per_worker(state.params)
         instead = 0.0 if has_own_model else jnp.nan
-        grads = instead_of_bad(grads, healthy, instead)
+
+        def is_healthy(lengths: list[Array]) -> Array:
+            return jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(lengths)))
+
+        by_leaf = cut.map(norms, grads)
+        grads = cut.map(
+            lambda part, lengths: instead_of_bad(part, is_healthy(lengths), instead),
+            grads,
+            by_leaf,
+        )
+        lengths = jax.tree.leaves(by_leaf)
+        healthy = is_healthy(lengths)
         updates, opt_state = tx.update(
             grads, own(state.opt_state), params, key=exchange_key
         )
@@ -114,7 +127,7 @@ def make_train_step(
             loss=loss,
             accuracy=accuracy,
             applied=applied & healthy,
-            gradient_norms=lengths,
+            gradient_norms=jnp.stack(lengths),
             gradient_error=info.gradient_error,
             sends=info.sends,
             residual_norm=info.residual_norm,

@@ -101,7 +101,7 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     example = tuple(array[:share] for array in setup.task.train)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     lowered = mapped.lower(state, *parallel.place(stacked, workers, 0))
-    compiled = lowered.compile()
+    compiled = lowered.compile(setup.options)
     fresh = jax.eval_shape(setup.fresh)
     trace = functools.partial(
         wire.traced_collectives,

@@ -267,9 +267,16 @@ FAULTS = [
     Fault(
         "a worker with a bad gradient spoils a part of it only",
         "jaxcomp/nonfinite.py",
-        "update(instead_of_bad(tree, all_finite(tree)), state)",
-        "update(tree, state)",
+        "result, new = update(shown, state)",
+        "result, new = update(tree, state)",
         "tests/test_marks.py",
+    ),
+    Fault(
+        "a part of a gradient is exchanged with the state of another part",
+        "jaxcomp/overlap/cuts.py",
+        "return [sorted(part) for part in found if part] or [[]]",
+        "return [part for part in found if part] or [[]]",
+        "tests/test_overlap.py::test_parts_give_the_same_numbers",
     ),
     Fault(
         "what is bad is kept for the next step",
