@@ -1,5 +1,6 @@
 """The run: from a config and a folder to a trained model, through any interruption."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
+from jaxcomp.processes import on_all_processes
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
@@ -86,7 +88,8 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """
     workers = gather_workers(config)
     config = settled(config, workers)
-    setup = build(config, workers)
+    parallel.check_same({"config": config.to_json(indent=1, sort_keys=True)})
+    setup = on_all_processes(lambda: build(config, workers))
     facts = {
         "method": setup.method.name,
         "model": setup.task.model,
@@ -142,6 +145,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
         total,
     )
+    parallel.check_same({"the step of the newest checkpoint": str(start)})
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     tables = open_tables(frame, start, setup.figures)
@@ -169,8 +173,11 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         if looks:
             taken, timing = end(stretch, recorder)
             first = done - len(taken)
-            position = account(
-                first, taken, timing, position, setup, config, tables, frame
+            position = on_all_processes(
+                functools.partial(
+                    *(account, first, taken, timing, position),
+                    *(setup, config, tables, frame),
+                )
             )
             speed = horizon.batch_size / timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
@@ -237,7 +244,7 @@ def _make_end_of_epoch(
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
         row |= score_columns(scores, own)
-        tables.epochs(row)
+        on_all_processes(lambda: tables.epochs(row))
         frame.show.say(epoch_line(row, epochs))
         skipped = position.skipped + row["skipped_steps"]
         position = position._replace(totals=Totals(), skipped=skipped)
