@@ -120,6 +120,9 @@ def _kind_of(config: Any) -> _Kind:
         )
         run, evaluate = training.train_and_evaluate, training.evaluate
         return _Kind(run, evaluate, line, training.summary)
+    if find_cluster(os.environ):
+        message = "simulates all workers in one process; start it once, without"
+        raise UserError(f"the convex testbed {message} --coordinator")
     from jaxcomp.convex import runner
 
     line = (

@@ -81,8 +81,9 @@ def setup(
     if deterministic:
         use_deterministic_kernels()
     processes = _join_others(coordinator, processes, process, mapper, workers)
-    if mapper != "vmap" and workers is not None:
-        _make_cpu_devices(workers // processes)
+    if mapper != "vmap":
+        asked = getattr(jax.config, "jax_num_cpu_devices", 1)
+        _make_cpu_devices(workers // processes if workers else max(1, asked))
     check_platform(platform)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)

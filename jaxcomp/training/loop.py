@@ -13,6 +13,7 @@ import jax
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
 from jaxcomp.processes import on_all_processes
+from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
@@ -88,7 +89,8 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """
     workers = gather_workers(config)
     config = settled(config, workers)
-    parallel.check_same({"config": config.to_json(indent=1, sort_keys=True)})
+    same = {k: v for k, v in config.items() if k != "data_dir"}
+    parallel.check_same({"config": json.dumps(same, indent=1, sort_keys=True)})
     setup = on_all_processes(lambda: build(config, workers))
     facts = {
         "method": setup.method.name,
@@ -181,6 +183,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
             )
             speed = horizon.batch_size / timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
+            mark_progress()
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
