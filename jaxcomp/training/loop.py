@@ -281,6 +281,8 @@ def headline(config: Any, setup: Setup) -> str:
     devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
     if used < found:
         devices += f", {found - used} idle"
+    if jax.process_count() > 1:
+        devices += f", {jax.process_count()} processes"
     simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
     unused = ""
     if setup.stages.at(0).compressor is None and config.compressor != "none":
