@@ -20,6 +20,7 @@ _POLL_SECONDS = 0.05
 # After a failure: the others may be saying why they end, and may hang in a collective.
 _OWN_END_SECONDS = 3.0
 _KILL_SECONDS = 5.0
+_SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of the trainer
 
 
 class Ended(NamedTuple):
@@ -43,41 +44,39 @@ def watch(
       disturb: called all the time with the processes; a text ends all with that reason.
     """
     gone = threading.Event()  # nobody reads our output
+    why, code, told = "", 0, 0
+    term_at = kill_at = float("inf")
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(_signals())
         running = stack.enter_context(_started(children, gone.set))
-        why, code, asked, kill_at = "", 0, 0, float("inf")
-        term_at = float("inf")
-        while any(process.poll() is None for process in running):
-            time.sleep(_POLL_SECONDS)
-            now = time.monotonic()
-            failed = _first_failure(running)
-            if caught and len(caught) > asked:
-                _tell(running, children, caught[0] if not asked else signal.SIGKILL)
-                kill_at = min(kill_at, now + grace)
-                asked = len(caught)
-            if gone.is_set() and not why:
-                code, why, term_at = 141, "nobody reads the output", now
-            if not asked and not why:
-                stuck = disturb(running)
-                if stuck:
-                    code, why, term_at = 1, stuck, now
+        while True:
+            goes_on = any(process.poll() is None for process in running)
+            now, failed = time.monotonic(), _first_failure(running)
+            if len(caught) > told:
+                _tell(running, children, signal.SIGKILL if told else caught[0])
+                kill_at, told = min(kill_at, now + grace), len(caught)
             if failed is not None and not why:
                 code = _exit_code(running[failed])
                 why = f"process {children[failed].label} ended with exit code {code}"
-                term_at = now + _OWN_END_SECONDS
-            if now > term_at:
+                # Who has saved and ended is soon followed by those who do the same.
+                may_save = told or running[failed].returncode in _SAVED
+                seconds = grace if may_save else _OWN_END_SECONDS
+                term_at = now + seconds
+            elif gone.is_set() and not why:
+                code, why, term_at = 141, "nobody reads the output", now
+            elif not why and not told and (stuck := disturb(running)):
+                code, why, term_at = 1, stuck, now
+            if not goes_on:
+                break
+            if now >= term_at:
                 _tell(running, children, signal.SIGTERM)
                 term_at, kill_at = float("inf"), min(kill_at, now + _KILL_SECONDS)
-            if now > kill_at:
+            if now >= kill_at:
                 _tell(running, children, signal.SIGKILL)
-        failed = _first_failure(running)
-        if failed is not None and not why:
-            code = _exit_code(running[failed])
-            why = f"process {children[failed].label} ended with exit code {code}"
+            time.sleep(_POLL_SECONDS)
     if caught and code:
-        name = signal.Signals(caught[0]).name
-        return Ended(128 + caught[0], f"{name} ended all processes", True)
+        ended_by = signal.Signals(caught[0])
+        return Ended(128 + ended_by, f"{ended_by.name} ended all processes", True)
     return Ended(code, why, gone.is_set())
 
 
@@ -96,7 +95,9 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 def _signals() -> Iterator[list[int]]:
     """The signals that this process gets, instead of ending by them."""
     caught: list[int] = []
-    wanted = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    wanted = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
+        wanted.append(signal.SIGHUP)
     before = {n: signal.signal(n, lambda n, frame: caught.append(n)) for n in wanted}
     try:
         yield caught
@@ -143,7 +144,11 @@ def _started(
 def _tell(
     running: Sequence[subprocess.Popen[bytes]], children: Sequence[Child], number: int
 ) -> None:
-    """Send a signal to processes and to those that they have started."""
+    """Send a signal to processes and to those that they have started.
+
+    A closed terminal (SIGHUP) is passed on as SIGTERM, after which runs save.
+    """
+    number = signal.SIGTERM if number == signal.SIGHUP else number
     for process, child in zip(running, children, strict=True):
         if child.over_ssh and number != signal.SIGKILL:
             if process.stdin and not process.stdin.closed:
