@@ -5,6 +5,7 @@ is the same on all workers. Of state that differs, it has the stack of its own w
 the stacks of all processes make one global array.
 """
 
+import platform
 import zlib
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -15,9 +16,11 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp import parallel
+from jaxcomp.errors import UserError
 from jaxcomp.files import CheckpointError
 
 __all__ = [
+    "PeerFailed",
     "check_alike",
     "is_local",
     "is_stack",
@@ -28,25 +31,51 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+# Writing a large checkpoint takes long, and the heartbeat notices who is dead.
+_AGREE_SECONDS = 3600
+
+
+class PeerFailed(CheckpointError):
+    """Another process failed, so that this one cannot go on either."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
 
 
 def on_all_processes(act: Callable[[], T]) -> T:
     """Run a function on every process; an error on one is an error on all.
 
     Otherwise the others would wait for the failed process in the next collective.
+
+    Raises:
+      PeerFailed: with the message of the process that failed.
     """
+    if jax.process_count() == 1:
+        return act()
     result: Any = None
     error = None
     try:
         result = act()
     except Exception as raised:
         error = raised
-    failed = parallel.sum_over_processes(np.array([error is not None]))[0]
+    failed = parallel.texts_of_all(_told(error), _AGREE_SECONDS)
     if error is not None:
         raise error
-    if failed:
-        raise CheckpointError("another process failed; its own message says why")
+    for index, text in failed.items():
+        code, host, message = text.split("\n", 2)
+        message = f"another process failed: process {index} on {host}: {message}"
+        raise PeerFailed(message, int(code))
     return result
+
+
+def _told(error: Exception | None) -> str:
+    """What the others are told of an error: exit code, host and message."""
+    if error is None:
+        return ""
+    is_plain = isinstance(error, UserError)
+    message = str(error) if is_plain else f"{type(error).__name__}: {error}"
+    return f"{getattr(error, 'exit_code', 1)}\n{platform.node()}\n{message}"
 
 
 def check_alike(values: dict[str, Any]) -> None:

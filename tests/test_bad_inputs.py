@@ -91,6 +91,13 @@ COMMANDS = [
     (f"{DEFAULT} --process=0", "is set without a coordinator: give --coordinator="),
     (f"{DEFAULT} --processes=two", "argument --processes: invalid int value: 'two'"),
     (f"{DEFAULT} --coordinator=here:1", "needs the number of processes and the index"),
+    (f"{DEFAULT} --coordinator=auto", "auto finds neither Open MPI, Slurm, Kubern"),
+    (f"{DEFAULT} --join-timeout=soon", "is a number of seconds above 0, not 'soon'"),
+    (
+        "--config=configs/convex/base.py --workdir=RUN --coordinator=a:1 "
+        "--processes=2 --process=0",
+        "the convex testbed simulates all workers in one process",
+    ),
     (
         f"{DEFAULT} --coordinator=here --processes=2 --process=0",
         "HOST:PORT, not 'here'",
@@ -284,6 +291,20 @@ JAXCOMP = [
         "inspect --config=configs/convex/base.py --target=a100",
         "simulates all workers on one device",
     ),
+    ("launch -n 2", "name the program: jaxcomp launch -n 2 -- python train.py"),
+    ("launch -- a", "give one of -n N, --hosts and --hostfile, not none"),
+    ("launch -n 2 --hosts=a -- b", "and --hostfile, not -n and --hosts"),
+    ("launch -n 0 -- a", "-n is at least 1, not 0"),
+    ("launch -n 1 --devices-per-process=0 -- a", "--devices-per-process is at least"),
+    ("launch -n 1 --restarts=-1 -- a", "--restarts is at least 0, not -1"),
+    ("launch -n 1 --grace=nan -- a", "--grace is at least 0, not nan"),
+    ("launch --hosts=a,a -- b", "host 'a' is named twice: write a:COUNT"),
+    ("launch --hosts=a:0 -- b", "a host is NAME or NAME:PROCESSES, not 'a:0'"),
+    ("launch --hosts=-x -- b", "a host is NAME or NAME:PROCESSES, not '-x'"),
+    ("launch --hostfile=FILES/xyzzy -- b", "xyzzy: No such file or directory"),
+    ("launch --hostfile=FILES/empty.py -- b", "empty.py names no host"),
+    ("launch --hosts=a --stuck-after=9 -- b", "--stuck-after looks at processes of"),
+    ("launch -n 1 -- RUN/nowhere", "nowhere cannot be started: No such file"),
 ]
 ROWS = [
     *((train.main, words, says) for words, says in COMMANDS),

@@ -14,6 +14,7 @@ PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
     {"_version", "base", "contracts", "errors", "files", "imported", "specs"},
+    {"progress_file", "launch"},
     {"trees", "keys", "noise"},
     {"coding", "selection", "segments", "segment_selection"},
     {"compressors"},
@@ -41,6 +42,7 @@ ROWS = [
 ]
 # Parts that import nothing else of jaxcomp, or only what is named here.
 CLOSED: dict[str, set[str]] = {
+    "launch": {"errors", "progress_file"},
     "models": {"specs", "errors"},
     "data": {"specs", "errors", "files"},
     "report": {"errors", "files", "runs"},

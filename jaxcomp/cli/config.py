@@ -14,7 +14,10 @@ from jaxcomp.specs import check, nearest, suggest
 
 __all__ = ["load_config", "override"]
 
-FLAGS = ("config", "coordinator", "evaluate", "process", "processes", "workdir")
+FLAGS = (
+    *("config", "coordinator", "evaluate", "join-timeout"),
+    *("process", "processes", "workdir"),
+)
 _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 

@@ -14,7 +14,8 @@ from jaxcomp import report, training
 from jaxcomp.cli.config import load_config, override
 from jaxcomp.cli.ends import quietly, told
 from jaxcomp.errors import UserError
-from jaxcomp.runs.environment import check_alone
+from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.parallel.joining import is_deserted, join_seconds
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import check_workdir
 from jaxcomp.runs.frame import closing_lines
@@ -37,7 +38,11 @@ def main(argv: Sequence[str], about: str = "") -> int:
       argv: the words after the program's name.
       about: what `--help` shows first.
     """
-    return quietly(lambda: told("train.py", lambda: _main(argv, about)))
+    code = quietly(lambda: told("train.py", lambda: _main(argv, about)))
+    if is_deserted():  # the end of Python would wait for what nobody ends
+        sys.stdout.flush()
+        os._exit(code)
+    return code
 
 
 def _main(argv: Sequence[str], about: str) -> int:
@@ -49,15 +54,19 @@ def _main(argv: Sequence[str], about: str) -> int:
     add("--workdir", required=True, help="run folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
-    add("--coordinator", metavar="HOST:PORT", help="of process 0, if there are several")
-    add("--processes", type=int, help="their number")
-    add("--process", type=int, help="index of this one")
+    several = parser.add_argument_group("several processes", "see docs/cluster.md")
+    add = several.add_argument
+    add("--coordinator", metavar="HOST:PORT", help="of process 0; auto: jax finds it")
+    add("--processes", type=int, metavar="N", help="their number")
+    add("--process", type=int, metavar="I", help="index of this one")
+    add("--join-timeout", metavar="SECONDS", help="for all of them to come, 300")
     args, rest = parser.parse_known_args(argv)
-    for name in ("coordinator", "processes", "process"):
+    for name in ("coordinator", "processes", "process", "join_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
-    check_alone(os.environ)
-    check_workdir(args.workdir)
+    join_seconds(os.environ)
+    if not find_cluster(os.environ):
+        check_workdir(args.workdir)  # several processes do so together
     config = override(load_config(args.config), rest)
     return run(config, args.workdir, args.evaluate)
 
@@ -111,6 +120,9 @@ def _kind_of(config: Any) -> _Kind:
         )
         run, evaluate = training.train_and_evaluate, training.evaluate
         return _Kind(run, evaluate, line, training.summary)
+    if find_cluster(os.environ):
+        message = "simulates all workers in one process; start it once, without"
+        raise UserError(f"the convex testbed {message} --coordinator")
     from jaxcomp.convex import runner
 
     line = (

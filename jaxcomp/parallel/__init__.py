@@ -4,6 +4,7 @@
 """
 
 from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
+from jaxcomp.parallel.messages import check_same, texts_of_all
 from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
     abstract,
@@ -24,6 +25,7 @@ __all__ = [
     "Workers",
     "abstract",
     "axes",
+    "check_same",
     "keep_pages",
     "map_step",
     "of_processes",
@@ -34,6 +36,7 @@ __all__ = [
     "spread",
     "spread_spec",
     "sum_over_processes",
+    "texts_of_all",
     "throttle",
     "to_host",
 ]

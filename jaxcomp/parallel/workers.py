@@ -1,19 +1,22 @@
 """The workers of a run: devices, real or virtual, of one or several processes."""
 
 import os
-import re
 from typing import Any, NamedTuple
 
 import jax
 from jax.sharding import Mesh
 
+from jaxcomp._version import __version__
 from jaxcomp.errors import UserError
+from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.parallel.devices import (
     PLATFORMS,
     check_platform,
     pick,
     use_deterministic_kernels,
 )
+from jaxcomp.parallel.joining import join, join_seconds
+from jaxcomp.parallel.messages import check_same
 
 __all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
 
@@ -58,8 +61,8 @@ def setup(
       workers: number over all processes; default: the devices that exist.
       mapper: "pmap", "shard_map" or "vmap".
       axis: name of the mapped axis.
-      coordinator: "host:port" of process 0, for several processes; default: the
-        environment variable JAXCOMP_COORDINATOR.
+      coordinator: "host:port" of process 0, for several processes, or "auto": jax
+        finds it. Default: the environment; see docs/cluster.md.
       processes: their number; default: JAXCOMP_PROCESSES.
       process: index of this one; default: JAXCOMP_PROCESS.
       platform: "cpu", "gpu" or "tpu" refuses all others; "" takes what there is.
@@ -78,8 +81,9 @@ def setup(
     if deterministic:
         use_deterministic_kernels()
     processes = _join_others(coordinator, processes, process, mapper, workers)
-    if mapper != "vmap" and workers is not None:
-        _make_cpu_devices(workers // processes)
+    if mapper != "vmap":
+        asked = getattr(jax.config, "jax_num_cpu_devices", 1)
+        _make_cpu_devices(workers // processes if workers else max(1, asked))
     check_platform(platform)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
@@ -111,35 +115,18 @@ def _join_others(
     workers: int | None,
 ) -> int:
     """Connect to the other processes if there are any; returns their number."""
-    environment = os.environ.get
-    coordinator = coordinator or environment("JAXCOMP_COORDINATOR")
-    if not coordinator:
-        count = jax.process_count() if jax.distributed.is_initialized() else 1
-        _check_divides(workers, count)
-        return count
-    if not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"a coordinator is HOST:PORT, not {coordinator!r}")
-    given = {"JAXCOMP_PROCESSES": processes, "JAXCOMP_PROCESS": process}
-    try:
-        count, index = (
-            int(environment(name, "") if value is None else value)
-            for name, value in given.items()
-        )
-    except ValueError:
-        raise UserError(
-            f"coordinator {coordinator} needs the number of processes and the index "
-            "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
-            "JAXCOMP_PROCESS"
-        ) from None
+    if jax.distributed.is_initialized():
+        _check_divides(workers, jax.process_count())
+        return jax.process_count()
+    cluster = find_cluster(os.environ, coordinator, processes, process)
+    if cluster is None:
+        return 1
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
-    if count < 1:
-        raise UserError(f"processes are 1 or more, not {count}")
-    if not 0 <= index < count:
-        raise UserError(f"process {index} is not one of 0 to {count - 1}")
+    _check_divides(workers, cluster.processes or 1)
+    count = join(cluster, join_seconds(os.environ))
+    check_same({"jaxcomp": __version__, "jax": jax.__version__})
     _check_divides(workers, count)
-    if not jax.distributed.is_initialized():
-        jax.distributed.initialize(coordinator, count, index)
     return count
 
 

@@ -9,13 +9,14 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.processes import on_all_processes
-from jaxcomp.runs.environment import check_alone
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_workdir, open_folder
 from jaxcomp.runs.interrupt import catch_signals
 from jaxcomp.runs.lock import locked
 from jaxcomp.runs.progress import Display, display
+from jaxcomp.runs.shared import check_shared
 from jaxcomp.runs.units import bytes_text
 
 __all__ = ["Frame", "closing_lines", "framed", "traffic_line"]
@@ -52,7 +53,8 @@ def framed(
     Raises:
       RunError: the folder cannot be used, or is full; what stands in it stays.
     """
-    check_alone(os.environ)
+    if not jax.distributed.is_initialized():
+        find_cluster(os.environ)  # refuses processes that would each run alone
     first = jax.process_index() == 0
     with contextlib.ExitStack() as stack:
 
@@ -66,6 +68,7 @@ def framed(
 
         try:
             folder = on_all_processes(enter)
+            check_shared(folder)
             caught = stack.enter_context(catch_signals())
             show = stack.enter_context(display(total, quiet=not first))
             yield Frame(folder, show, caught, first)

@@ -1,5 +1,6 @@
 """The run: from a config and a folder to a trained model, through any interruption."""
 
+import functools
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,8 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
+from jaxcomp.processes import on_all_processes
+from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
@@ -86,7 +89,9 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """
     workers = gather_workers(config)
     config = settled(config, workers)
-    setup = build(config, workers)
+    same = {k: v for k, v in config.items() if k != "data_dir"}
+    parallel.check_same({"config": json.dumps(same, indent=1, sort_keys=True)})
+    setup = on_all_processes(lambda: build(config, workers))
     facts = {
         "method": setup.method.name,
         "model": setup.task.model,
@@ -142,6 +147,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
         total,
     )
+    parallel.check_same({"the step of the newest checkpoint": str(start)})
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
     tables = open_tables(frame, start, setup.figures)
@@ -169,11 +175,15 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         if looks:
             taken, timing = end(stretch, recorder)
             first = done - len(taken)
-            position = account(
-                first, taken, timing, position, setup, config, tables, frame
+            position = on_all_processes(
+                functools.partial(
+                    *(account, first, taken, timing, position),
+                    *(setup, config, tables, frame),
+                )
             )
             speed = horizon.batch_size / timing.total
             show.step(done, status(position, due.epoch, epochs, speed))
+            mark_progress()
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
@@ -237,7 +247,7 @@ def _make_end_of_epoch(
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
         row |= score_columns(scores, own)
-        tables.epochs(row)
+        on_all_processes(lambda: tables.epochs(row))
         frame.show.say(epoch_line(row, epochs))
         skipped = position.skipped + row["skipped_steps"]
         position = position._replace(totals=Totals(), skipped=skipped)
@@ -271,6 +281,8 @@ def headline(config: Any, setup: Setup) -> str:
     devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
     if used < found:
         devices += f", {found - used} idle"
+    if jax.process_count() > 1:
+        devices += f", {jax.process_count()} processes"
     simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
     unused = ""
     if setup.stages.at(0).compressor is None and config.compressor != "none":

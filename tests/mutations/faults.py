@@ -220,6 +220,27 @@ FAULTS = [
         "::test_a_torn_row_never_counts_and_nothing_is_glued_to_it",
     ),
     Fault(
+        "the only process of a host takes one GPU",
+        "jaxcomp/parallel/launchers.py",
+        "if size == 1 or is_bound:",
+        "if is_bound:",
+        "tests/launch/test_cluster.py",
+    ),
+    Fault(
+        "a launch forgets the exit code of its first failure",
+        "jaxcomp/launch/watch.py",
+        "code = _exit_code(running[failed])",
+        "code = 1",
+        "tests/launch/test_launch.py",
+    ),
+    Fault(
+        "processes with different configs train together",
+        "jaxcomp/parallel/messages.py",
+        "if text != first[1]:",
+        "if not text:",
+        "tests/launch/test_training.py::test_processes_with_other_configs_are_refused",
+    ),
+    Fault(
         "two processes hold one folder",
         "jaxcomp/runs/lock.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",

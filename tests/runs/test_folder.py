@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from jaxcomp.runs.environment import check_alone
+from jaxcomp.errors import UserError
+from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config, check_workdir
 from jaxcomp.runs.frame import framed
@@ -60,7 +61,7 @@ def test_a_lock_dies_with_its_process(tmp_path):
     [
         ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS=4 says that 4 processes"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, "unset OMPI_COMM_WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "give --coordinator=HOST:PORT, --processes=N"),
+        ({"WORLD_SIZE": "2"}, "--coordinator=HOST:PORT, --processes=N"),
         ({"JAXCOMP_PROCESSES": "2"}, "--processes .* without a coordinator"),
         ({"JAXCOMP_PROCESS": "0"}, "--process .* without a coordinator"),
     ],
@@ -68,19 +69,18 @@ def test_a_lock_dies_with_its_process(tmp_path):
 def test_processes_started_together_do_not_train_alone(
     variables, message, tmp_path, monkeypatch
 ):
-    with pytest.raises(RunError, match=message):
-        check_alone(variables)
-    check_alone({**variables, "JAXCOMP_COORDINATOR": "localhost:1"})
+    with pytest.raises(UserError, match=message):
+        find_cluster(variables)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(RunError, match=message):
+    with pytest.raises(UserError, match=message):
         opened(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("count", ["1", "", "many"])
 def test_one_process_is_alone(count):
-    check_alone({"SLURM_NTASKS": count, "WORLD_SIZE": count})
+    assert find_cluster({"SLURM_NTASKS": count, "WORLD_SIZE": count}) is None
 
 
 # --- What is no folder for a run ----------------------------------------------------

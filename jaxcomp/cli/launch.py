@@ -1,0 +1,113 @@
+"""`jaxcomp launch`: start the processes of a run, here or on several hosts."""
+
+import argparse
+import os
+import random
+import sys
+from pathlib import Path
+from typing import Any
+
+from jaxcomp.cli.ends import add_command
+from jaxcomp.errors import UserError
+
+__all__ = ["add_parser"]
+
+EXAMPLE = """example:
+  jaxcomp launch -n 2 --devices-per-process 2 -- \\
+      python train.py --config=configs/default.py --workdir=runs/two
+  jaxcomp launch --hosts=server0:8,server1:8 -- \\
+      python train.py --config=configs/default.py --workdir=/shared/runs/16
+
+The first exit code that is not 0 is that of the launch, and ends all processes. Ctrl-C
+lets all of them save and end; a second Ctrl-C kills them. Over ssh, every host needs
+the program under the same path, and its folders where all hosts see them.
+"""
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `launch`; as `ends.add_command`."""
+    parser = add_command(
+        subparsers,
+        "launch",
+        _run,
+        help="start the processes of a run, here or over ssh",
+        description="Start a program several times, as the processes of one run.",
+        epilog=EXAMPLE,
+        usage="jaxcomp launch [options] -- PROGRAM ...",
+    )
+    add = parser.add_argument
+    add("-n", "--processes", type=int, metavar="N", help="their number on this machine")
+    add("--hosts", help="NAME:PROCESSES,... that ssh reaches without a password")
+    add("--hostfile", type=Path, metavar="FILE", help="with such a host on each line")
+    add("--devices-per-process", type=int, metavar="D", help="by default one GPU each")
+    add("--port", type=int, help="of process 0; by default a free one")
+    grace = "between Ctrl-C and SIGKILL, 60 by default"
+    add("--grace", type=float, default=60.0, metavar="SECONDS", help=grace)
+    again = "start all again so many times after failures"
+    add("--restarts", type=int, default=0, metavar="N", help=again)
+    stuck = "without progress of a process, which then counts as failed"
+    add("--stuck-after", type=float, default=0.0, metavar="SECONDS", help=stuck)
+    chaos = "kill a random process, in the mean after so many seconds: a test"
+    add("--chaos", type=float, default=0.0, metavar="SECONDS", help=chaos)
+    add("--chaos-seed", type=int, default=0, metavar="SEED", help="of those kills")
+    add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from jaxcomp import launch
+    from jaxcomp.launch.supervise import free_port
+
+    command = args.program[1:] if args.program[:1] == ["--"] else args.program
+    _check(args, command)
+    variables = dict(os.environ)
+    if args.hosts or args.hostfile:
+        hosts = launch.read_hosts(args.hostfile) if args.hostfile else None
+        hosts = hosts or launch.parse_hosts(args.hosts)
+
+        def plan() -> list[launch.Child]:
+            # Below the ports that systems give to connections.
+            port = args.port or random.randint(20000, 29999)
+            return launch.remote_plan(
+                *(command, hosts, args.devices_per_process, port, variables),
+                args.grace,
+            )
+    else:
+
+        def plan() -> list[launch.Child]:
+            port, devices = args.port or free_port(), args.devices_per_process
+            return launch.local_plan(command, args.processes, devices, port, variables)
+
+    limits = launch.Limits(
+        args.grace, args.restarts, args.stuck_after, args.chaos, args.chaos_seed
+    )
+    ended = launch.supervise(plan, limits)
+    if ended.code and ended.code != 141:
+        print(f"jaxcomp launch: {ended.why}", file=sys.stderr)
+    return ended.code
+
+
+def _check(args: argparse.Namespace, command: list[str]) -> None:
+    """Refuse flags that are missing, contradict each other or have bad values."""
+    if not command:
+        raise UserError("name the program: jaxcomp launch -n 2 -- python train.py ...")
+    places = {"-n": args.processes, "--hosts": args.hosts, "--hostfile": args.hostfile}
+    given = [name for name, value in places.items() if value is not None]
+    if len(given) != 1:
+        found = " and ".join(given) or "none"
+        raise UserError(f"give one of -n N, --hosts and --hostfile, not {found}")
+    least = {
+        "-n": (args.processes, 1),
+        "--devices-per-process": (args.devices_per_process, 1),
+        "--port": (args.port, 1),
+        "--grace": (args.grace, 0),
+        "--restarts": (args.restarts, 0),
+        "--stuck-after": (args.stuck_after, 0),
+        "--chaos": (args.chaos, 0),
+    }
+    for name, (value, most) in least.items():
+        if value is not None and not value >= most:
+            raise UserError(f"{name} is at least {most}, not {value:g}")
+    if args.hosts is None and args.hostfile is None:
+        return
+    if args.stuck_after:
+        raise UserError("--stuck-after looks at processes of this machine: take -n")

@@ -1,0 +1,86 @@
+"""Start a run again after a failure, and try whether it survives failures."""
+
+import random
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxcomp.launch.plan import Child
+from jaxcomp.launch.watch import Ended, watch
+from jaxcomp.progress_file import PROGRESS
+
+__all__ = ["Limits", "free_port", "supervise"]
+
+_MISTAKE = 2  # the exit code of a refused command, which is refused again
+
+
+class Limits(NamedTuple):
+    """When processes are ended, and how often they are started again."""
+
+    grace: float  # seconds between Ctrl-C and SIGKILL
+    restarts: int = 0
+    stuck_after: float = 0.0  # seconds without progress of a process; 0: never
+    chaos: float = 0.0  # mean seconds between random kills; 0: none
+    seed: int = 0  # of the kills
+
+
+def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
+    """Run processes, again after a failure; a run goes on from its checkpoint.
+
+    Args:
+      plan: makes the processes of an attempt, with a new port.
+      limits: of all attempts.
+    """
+    rng = random.Random(limits.seed)
+    ended = Ended(0, "", False)
+    for attempt in range(limits.restarts + 1):
+        with tempfile.TemporaryDirectory(prefix="jaxcomp-launch-") as folder:
+            children = list(plan())
+            marks = [Path(folder) / str(index) for index in range(len(children))]
+            for index, mark in enumerate(marks):
+                variables = {**children[index].variables, PROGRESS: str(mark)}
+                children[index] = children[index]._replace(variables=variables)
+            watched = [] if any(child.over_ssh for child in children) else marks
+            ended = watch(children, limits.grace, _disturbing(watched, limits, rng))
+        if not ended.code or ended.was_asked or ended.code == _MISTAKE:
+            return ended
+        left = limits.restarts - attempt
+        if left:
+            message = f"{ended.why}; starting all again (restarts left: {left - 1})"
+            print(f"jaxcomp launch: {message}", file=sys.stderr, flush=True)
+    return ended
+
+
+def _disturbing(
+    marks: Sequence[Path], limits: Limits, rng: random.Random
+) -> Callable[[list[subprocess.Popen[bytes]]], str]:
+    """Make the function that notices stuck processes, and kills some at random."""
+    began = time.time()
+    next_kill = began + rng.expovariate(1 / limits.chaos) if limits.chaos else 0.0
+
+    def disturb(running: list[subprocess.Popen[bytes]]) -> str:
+        nonlocal next_kill
+        now = time.time()
+        alive = [process for process in running if process.poll() is None]
+        if next_kill and now > next_kill and alive:
+            rng.choice(alive).kill()
+            next_kill = now + rng.expovariate(1 / limits.chaos)
+        for index, mark in enumerate(marks if limits.stuck_after else ()):
+            last = mark.stat().st_mtime if mark.exists() else began
+            if running[index].poll() is None and now - last > limits.stuck_after:
+                return f"process {index} made no progress in {now - last:.0f} s"
+        return ""
+
+    return disturb
+
+
+def free_port() -> int:
+    """A port of this machine on which nothing listens now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

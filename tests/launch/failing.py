@@ -1,0 +1,22 @@
+"""A task whose last worker alone has a loss that is not finite."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jaxcomp.tasks import Task, classification
+
+__all__ = ["make"]
+
+
+def make(config: Any, workers: Any) -> Task:
+    """The classification of a config, with a NaN on the last worker."""
+    task = classification.classification(config, workers)
+
+    def loss(*args: Any) -> Any:
+        value, learnt = task.loss(*args)
+        is_last = jax.lax.axis_index(workers.axis) == workers.size - 1
+        return jnp.where(is_last, jnp.nan, 1.0) * value, learnt
+
+    return task._replace(loss=loss)

@@ -1,0 +1,167 @@
+"""Which cluster flags and environments describe, as arguments for jax."""
+
+import pytest
+
+from jaxcomp.errors import UserError
+from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.parallel.joining import join_seconds
+
+TORCHRUN = {
+    "MASTER_ADDR": "node0",
+    "MASTER_PORT": "29500",
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "4",
+}
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_STEP_NODELIST": "node[001-002]",
+    "SLURM_NTASKS": "16",
+    "SLURM_PROCID": "9",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_TASKS_PER_NODE": "8(x2)",
+}
+ONE_PER_NODE = {
+    **SLURM,
+    "SLURM_NTASKS": "2",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
+    "SLURM_GPUS_ON_NODE": "8",
+}
+OPEN_MPI = {
+    "OMPI_MCA_orte_hnp_uri": "1531576320.0;tcp://10.96.0.1:34911",
+    "OMPI_COMM_WORLD_SIZE": "2",
+    "OMPI_COMM_WORLD_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+}
+OURS = {
+    "JAXCOMP_COORDINATOR": "a:1",
+    "JAXCOMP_PROCESSES": "2",
+    "JAXCOMP_PROCESS": "1",
+}
+FOUND = [
+    # variables, flags, (address, number, index), GPUs of this process, method
+    (OURS, {}, ("a:1", 2, 1), None, None),
+    (OURS, {"process": 0}, ("a:1", 2, 0), None, None),
+    (OURS, {"coordinator": "b:2"}, ("b:2", 2, 1), None, None),
+    ({**TORCHRUN, **OURS}, {}, ("a:1", 2, 1), [1], None),
+    (TORCHRUN, {}, ("node0:29500", 8, 5), [1], None),
+    (
+        {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"},
+        {},
+        ("node0:29501", 8, 5),
+        [1],
+        None,
+    ),
+    (TORCHRUN, {"coordinator": "auto"}, ("node0:29500", 8, 5), [1], None),
+    ({**TORCHRUN, "CUDA_VISIBLE_DEVICES": "3"}, {}, ("node0:29500", 8, 5), [], None),
+    (
+        {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"},
+        {},
+        ("node0:29500", 8, 5),
+        [2, 3],
+        None,
+    ),
+    (SLURM, {"coordinator": "auto"}, (None, 16, 9), [1], None),
+    (SLURM, {"coordinator": "a:1"}, ("a:1", 16, 9), [1], None),
+    # One process for each host takes all GPUs, which jax alone would not do.
+    (ONE_PER_NODE, {"coordinator": "auto"}, (None, 2, 1), [], None),
+    # Slurm has given each task GPUs of its own.
+    (
+        {**SLURM, "SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "1"},
+        {"coordinator": "auto"},
+        (None, 16, 9),
+        [],
+        None,
+    ),
+    (
+        {**SLURM, "JAX_LOCAL_DEVICE_IDS": "5"},
+        {"coordinator": "auto"},
+        (None, 16, 9),
+        None,
+        None,
+    ),
+    (OPEN_MPI, {"coordinator": "auto"}, (None, 2, 1), [1], None),
+    (OPEN_MPI, {"coordinator": "a:1"}, ("a:1", 2, 1), [1], None),
+    (
+        {"PMI_SIZE": "2", "PMI_RANK": "0"},
+        {"coordinator": "auto"},
+        (None, None, None),
+        None,
+        "mpi4py",
+    ),
+    (
+        {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+        {"coordinator": "auto"},
+        (None, None, None),
+        None,
+        None,
+    ),
+]
+
+
+@pytest.mark.parametrize(("variables", "flags", "place", "devices", "method"), FOUND)
+def test_what_jax_is_told(variables, flags, place, devices, method):
+    cluster = find_cluster(variables, **flags, has=lambda name: True)
+    assert cluster is not None
+    assert cluster.arguments() == {
+        "coordinator_address": place[0],
+        "num_processes": place[1],
+        "process_id": place[2],
+        "local_device_ids": devices,
+        "cluster_detection_method": method,
+    }
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags"),
+    [
+        ({}, {}),
+        ({**TORCHRUN, "WORLD_SIZE": "1"}, {}),
+        ({**SLURM, "SLURM_NTASKS": "1"}, {"coordinator": "auto"}),
+    ],
+)
+def test_one_process_is_no_cluster(variables, flags):
+    assert find_cluster(variables, **flags) is None
+
+
+@pytest.mark.parametrize(
+    ("variables", "flags", "says"),
+    [
+        (SLURM, {}, "SLURM_NTASKS=16 says that 16 .* give --coordinator=auto or"),
+        (OPEN_MPI, {}, "each would train alone.*unset OMPI_COMM_WORLD_SIZE"),
+        ({"WORLD_SIZE": "2", "RANK": "0"}, {}, "WORLD_SIZE=2 says that 2 processes"),
+        ({}, {"processes": 2}, r"--processes \(JAXCOMP_PROCESSES\) is set without"),
+        ({}, {"coordinator": "auto"}, "auto finds neither Open MPI, Slurm, Kub"),
+        ({}, {"coordinator": "a"}, "auto or HOST:PORT, not 'a'"),
+        ({}, {"coordinator": "a:1"}, "--processes and --process, or JAXCOMP_PROC"),
+        (
+            {**SLURM, "SLURM_STEP_NODELIST": ""},
+            {"coordinator": "auto"},
+            "SLURM_STEP_NODELIST is not set: start the program with srun",
+        ),
+        (
+            {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
+            {"coordinator": "auto"},
+            "Open MPI does not say where process 0 runs. pip install mpi4py",
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
+            {"coordinator": "auto"},
+            r"pip install 'jax\[k8s\]', or set JAXCOMP_COORDINATOR",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(variables, flags, says):
+    with pytest.raises(UserError, match=says):
+        find_cluster(variables, **flags, has=lambda name: None)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
+def test_a_time_limit_is_a_number_of_seconds(text):
+    with pytest.raises(UserError, match=f"--join-timeout .* not '{text}'"):
+        join_seconds({"JAXCOMP_JOIN_TIMEOUT": text})

@@ -1,0 +1,151 @@
+"""Whole runs under launchers: the bits of one process, failures and signals."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.training.small import assert_same_state, rows
+from tests.training.test_processes import (
+    ROOT,
+    command,
+    final_state,
+    finish,
+    wait_for_step,
+)
+
+LAUNCH = [sys.executable, "-m", "jaxcomp", "launch"]
+ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "NPROC"}
+
+
+def begin(*words: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        words,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def one_process(tmp_path_factory):
+    """Four devices in one process."""
+    folder = tmp_path_factory.mktemp("one")
+    finish(begin(*command(folder)))
+    return folder
+
+
+def assert_same_run(ours: Path, theirs: Path) -> None:
+    a, b = final_state(ours), final_state(theirs)
+    assert_same_state(a.params, b.params)
+    assert_same_state(a.opt_state, b.opt_state)
+    tables = [rows(folder / "metrics.csv") for folder in (ours, theirs)]
+    assert [r["test_accuracy"] for r in tables[0]] == [
+        r["test_accuracy"] for r in tables[1]
+    ]
+
+
+def test_two_processes_stop_together_and_end_as_one_would(one_process, tmp_path):
+    """Ctrl-C at the launcher leaves a checkpoint; the same command goes on."""
+    words = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--", *command(tmp_path))
+    process = begin(*words)
+    wait_for_step(tmp_path, 12, process)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 130, output
+    assert "[0] stopped at step" in output
+    output = finish(begin(*words))
+    assert re.search(r"\[0\] .*4 workers \(pmap on 4 of 4 cpu devices, 2 proc", output)
+    assert "[0] going on from step" in output
+    assert_same_run(tmp_path, one_process)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("mpirun"), reason="no mpirun: openmpi-bin")
+def test_mpirun_starts_the_same_run(one_process, tmp_path):
+    may = ["--allow-run-as-root"] if os.geteuid() == 0 else []
+    mpirun = ["mpirun", *may, "--oversubscribe", "-n", "2"]
+    finish(begin(*mpirun, *command(tmp_path, "--coordinator=auto")))
+    assert_same_run(tmp_path, one_process)
+
+
+@pytest.mark.slow
+def test_workers_0_takes_the_devices_of_all_processes(tmp_path):
+    words = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--")
+    output = finish(begin(*words, *command(tmp_path, "--config.workers=0")))
+    assert "4 workers (pmap on 4 of 4 cpu devices, 2 processes)" in output
+
+
+@pytest.mark.slow
+def test_kills_at_random_end_with_the_same_bits(one_process, tmp_path):
+    chaos = ("--restarts=40", "--chaos=6", "--chaos-seed=1")
+    words = (*LAUNCH, "-n", "2", *chaos, "--", *command(tmp_path))
+    output = finish(begin(*words))
+    assert "starting all again" in output
+    assert_same_run(tmp_path, one_process)
+
+
+# --- What one process meets alone ---------------------------------------------------
+
+
+def pair(folder: Path, script: str) -> tuple[int, str]:
+    """Run a script on two processes; exit code and output."""
+    words = (*LAUNCH, "-n", "2", "--", "sh", "-c", script)
+    process = begin(*words)
+    output, _ = process.communicate(timeout=200)
+    return process.returncode, output
+
+
+def test_processes_with_other_configs_are_refused(tmp_path):
+    words = " ".join(f"'{word}'" for word in command(tmp_path / "run"))
+    code, output = pair(tmp_path, f"{words} --config.seed=$JAXCOMP_PROCESS")
+    assert code == 2, output
+    for index in range(2):
+        message = '"seed": 0 in process 0 on .*, and "seed": 1 in process 1'
+        assert re.search(rf"\[{index}\] .*do not run the same: .*{message}", output)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_not_shared_is_refused(tmp_path):
+    words = " ".join(f"'{word}'" for word in command(tmp_path))
+    code, output = pair(tmp_path, f"{words} --workdir={tmp_path}/$JAXCOMP_PROCESS")
+    assert code == 2, output
+    assert f"{tmp_path}/1 on" in output
+    assert "is not the folder of process 0 on" in output
+
+
+@pytest.mark.slow
+def test_a_refusal_of_one_process_is_that_of_all(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    words = " ".join(f"'{word}'" for word in command(tmp_path))
+    code, output = pair(tmp_path, words)
+    assert code == 2, output
+    assert "[0] train.py: " in output
+    assert "[1] train.py: another process failed: process 0 on" in output
+
+
+@pytest.mark.slow
+def test_a_failed_step_of_one_worker_stops_all(tmp_path):
+    """Under a mixer, workers have models of their own, and one alone may fail."""
+    changes = {
+        "mixer": "d_psgd",
+        "topology": "ring",
+        "exchange": "",
+        "memory": "",
+        "compressor": "none",
+        "task": "tests.launch.failing:make",
+    }
+    flags = [f"--config.{key}={value}" for key, value in changes.items()]
+    words = " ".join(f"'{word}'" for word in command(tmp_path, *flags))
+    code, output = pair(tmp_path, words)
+    assert code == 1, output
+    assert "is not finite and was not applied" in output
+    assert "another process failed: process" in output
