@@ -1,0 +1,198 @@
+"""Table, CSV and plot of benchmarks/network.py."""
+
+import csv
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxcomp import cost
+from jaxcomp.report import style
+from jaxcomp.runs.units import seconds_text
+from jaxcomp.wire import Collective
+
+__all__ = ["Row", "line", "needed", "read", "replaced", "show", "written"]
+
+SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
+
+
+class Row(NamedTuple):
+    """One method at one rate. None if it is not known of a peer."""
+
+    method: str
+    workers: int
+    elements: int
+    rate: float | None  # Mbit/s that were asked for; None without a limit
+    measured: float  # Mbit/s of payload that a socket got, in the slower direction
+    repeats: int
+    ms: float  # of an exchange, the median; each is that of the slowest worker
+    fastest: float
+    slowest: float
+    predicted: float | None  # ms, by `jaxcomp.cost`; without a limit there is none
+    counted: float  # bytes that left a host in an exchange, by the kernel, with headers
+    leaving: float | None  # the same by the program and ring algorithms
+    collectives: str
+    compile_s: float | None
+
+
+def read(file: Path) -> list[Row]:
+    """The rows of a CSV file; none if it is not there."""
+    if not file.exists():
+        return []
+    whole = {"workers": int, "elements": int, "repeats": int}
+    texts = ("method", "collectives")
+    with open(file, newline="") as source:
+        found = list(csv.DictReader(source))
+    return [
+        Row(
+            **{
+                name: text if name in texts else whole.get(name, _number)(text)
+                for name, text in row.items()
+            }
+        )
+        for row in found
+    ]
+
+
+def _number(text: str) -> float | None:
+    return float(text) if text else None
+
+
+def replaced(rows: Sequence[Row], new: Row) -> list[Row]:
+    """The rows with a new one, in place of an older one of the same series."""
+    kept = [row for row in rows if _key(row) != _key(new)]
+    return [*kept, new]
+
+
+def _key(row: Row) -> tuple[object, ...]:
+    return row.method, row.workers, row.elements, row.rate
+
+
+def written(found: Iterable[Collective]) -> str:
+    """Collectives as the CSV has them: kind, bytes and how often.
+
+    Example:
+      >>> written([Collective("all-gather", 140416, 4, times=2)])
+      'all-gather 140416 x2'
+    """
+    return "; ".join(f"{c.kind} {c.nbytes} x{c.times}" for c in found)
+
+
+def collectives_of(row: Row) -> list[Collective]:
+    """The collectives of a row, between all of its workers."""
+    found = []
+    for part in filter(None, row.collectives.split("; ")):
+        kind, nbytes, times = part.split(" ")
+        times = int(times.removeprefix("x"))
+        found.append(Collective(kind, int(nbytes), row.workers, times))
+    return found
+
+
+def line(row: Row, dense: float | None = None) -> str:
+    """One row as text; `dense` are the ms of `exact` at the same rate."""
+    rate = "no limit" if row.rate is None else f"{row.rate:,.0f}"
+    gain = "" if dense is None else f"{dense / row.ms:.1f}x"
+    leaving = "" if row.leaving is None else f"{row.leaving / 1e6:.3f}"
+    predicted = off = ""
+    if row.predicted is not None:
+        predicted = f"{row.predicted:,.0f}"
+        off = f"{100 * (row.predicted / row.ms - 1):+.0f} %"
+    return (
+        f"{row.method:44} {rate:>9} {row.measured:9,.0f} {row.ms:9,.0f} {gain:>7}"
+        f" {row.counted / 1e6:10.3f} {leaving:>10} {predicted:>9} {off:>6}"
+    )
+
+
+_HEADER = (
+    f"{'':44} {'Mbit/s':^19} {'':9} {'exact':>7} {'MB that leave a host':^21}"
+    f" {'predicted':>16}\n"
+    f"{'method':44} {'asked':>9} {'measured':>9} {'ms':>9} {'/ this':>7}"
+    f" {'counted':>10} {'program':>10} {'ms':>9} {'off':>6}"
+)
+
+
+def show(rows: Sequence[Row], file: Path, compute: float) -> None:
+    """Print everything by size and rate, and draw the plot of the largest setting.
+
+    Args:
+      rows: that were measured.
+      file: of the plot.
+      compute: seconds of a step's forward and backward pass.
+    """
+    if not rows:
+        raise SystemExit(f"nothing has been measured in {file.parent}")
+    for setting in sorted({(row.elements, row.workers) for row in rows}):
+        theirs = [row for row in rows if (row.elements, row.workers) == setting]
+        dense = {row.rate: row.ms for row in theirs if row.method == "exact"}
+        print(f"\n{setting[0]:,} float32 on each of {setting[1]} workers\n{_HEADER}")
+        for row in sorted(theirs, key=lambda row: row.rate or math.inf):
+            print(line(row, dense.get(row.rate)))
+        print(f"\nMbit/s at which a step of {seconds_text(compute)} computes for")
+        print(f"{'':44}" + "".join(f"{100 * share:9.0f} %" for share in SHARES))
+        for row in theirs:
+            if row.rate is None and row.collectives:
+                texts = [_mbit(needed(row, share, compute)) for share in SHARES]
+                print(f"{row.method:44}" + "".join(f"{text:>11}" for text in texts))
+    most = max((row.elements, row.workers) for row in rows)
+    draw(file, [row for row in rows if (row.elements, row.workers) == most])
+
+
+def needed(row: Row, share: float, compute: float) -> float:
+    """Mbit/s that a method needs, by the model, with its local time without a limit."""
+    found = collectives_of(row)
+    return 8e-6 * cost.bandwidth_for(share, compute, found, local=row.ms / 1e3)
+
+
+def _mbit(value: float) -> str:
+    return "never" if math.isinf(value) else f"{value:,.0f}"
+
+
+def draw(file: Path, rows: Sequence[Row]) -> None:
+    """Time against bandwidth: measured points, and curves of the model."""
+    with style.look():
+        figure, axes = style.new_axes("Time of an exchange on slow links")
+        figure.set_size_inches(9, 5)
+        axes.set_position((0.08, 0.11, 0.55, 0.79))
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        limited = [row for row in rows if row.rate is not None]
+        rates = np.geomspace(
+            min((row.measured for row in limited), default=50) / 1.3,
+            max((row.measured for row in limited), default=5000) * 1.3,
+            100,
+        )
+        labels = []
+        for i, method in enumerate(dict.fromkeys(row.method for row in rows)):
+            colour = _COLOURS[i % len(_COLOURS)]
+            theirs = [row for row in limited if row.method == method]
+            free = [r for r in rows if r.method == method and r.rate is None]
+            ours = bool(free and free[0].collectives)
+            x, y = ([getattr(r, n) for r in theirs] for n in ("measured", "ms"))
+            axes.plot(x, y, "o" if ours else "x", color=colour)
+            ends = [row.ms for row in theirs[-1:]]
+            if ours:
+                found, local = collectives_of(free[0]), free[0].ms / 1e3
+                links = [cost.Link(rate * 1e6 / 8) for rate in rates]
+                ms = [1e3 * cost.cost(found, k, local=local).seconds for k in links]
+                axes.plot(rates, ms, color=colour, linewidth=1.2)
+                ends = [ms[-1]]
+            labels += [style.EndLabel(method, end, colour) for end in ends]
+        axes.set_xlabel("Mbit/s that a plain socket gets")
+        axes.set_ylabel("ms; points are measured, curves are the model")
+        axes.set_xlim(rates[0], rates[-1])
+        style.label_ends(axes, labels)
+        figure.savefig(file, dpi=130)
+
+
+_COLOURS = (
+    style.INK,
+    style.BLUE,
+    style.ORANGE,
+    style.GREEN,
+    style.SKY,
+    style.YELLOW,
+    style.PINK,
+    style.GREY,
+)
