@@ -34,6 +34,8 @@ __all__ = [
 
 PREFIX = "jxn"
 MOST_HOSTS = 200
+# Some systems use others, which share a full link less well with their own answers.
+TCP = "reno"
 _OWN = re.compile(rf"{PREFIX}(\d+)[bnv]\d*")
 _INSIDE = "JAXCOMP_NETWORK_INSIDE"  # set in a user namespace of our own
 _MAY_NOT = (
@@ -102,6 +104,7 @@ def build_commands(made: Network) -> list[Command]:
     """What makes a bridge and the hosts at it."""
     bridge = made.bridge
     lines = [f"ip link add {bridge} type bridge", f"ip link set {bridge} up"]
+    settings = []
     for host in range(made.hosts):
         space, port = made.namespace(host), made.port(host)
         lines += [
@@ -112,7 +115,10 @@ def build_commands(made: Network) -> list[Command]:
             f"ip -n {space} link set eth0 up",
             f"ip -n {space} link set lo up",
         ]
-    return [line.split() for line in lines]
+        setting = "/proc/sys/net/ipv4/tcp_congestion_control"
+        write = ["sh", "-c", f"echo {TCP} > {setting}"]
+        settings.append(["ip", "netns", "exec", space, *write])
+    return [line.split() for line in lines] + settings
 
 
 def limit_commands(made: Network, mbit: float | None) -> list[Command]:
@@ -232,13 +238,15 @@ def enter(module: str) -> None:
         raise SystemExit(f"{module} {reason}")
     if os.geteuid() == 0:
         if os.environ.get(_INSIDE):
-            run("mount -t tmpfs tmpfs /run".split())  # where `ip netns` keeps names
+            run(
+                ["mount", "-t", "tmpfs", "tmpfs", "/run"]
+            )  # where `ip netns` keeps names
         return
     command = [*_UNSHARE, sys.executable, "-m", module, *sys.argv[1:]]
     os.execvpe(command[0], command, os.environ | {_INSIDE: "1"})
 
 
-_UNSHARE = "unshare --user --map-root-user --net --mount".split()
+_UNSHARE = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
 
 
 def why_not() -> str:

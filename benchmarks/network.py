@@ -1,12 +1,12 @@
 """What does an exchange take on slow links: real processes, sockets and limited rates?
 
-Every worker is a process on a host of its own: a network namespace, joined to the others
-by links that a token bucket limits at both ends (benchmarks/namespaces.py). Before each
-series a plain socket measures the rate that two hosts really get, in both directions,
-and the benchmark ends if it is off by more than a tenth. The kernel counts the bytes of
-the links beside those of the compiled program. All workers share the cores of this one
-machine, so their compression takes longer than on machines of their own; latency is that
-of the kernel, far below a millisecond.
+Every worker is a process on a host of its own: a network namespace. Links that a token
+bucket limits at both ends join the hosts (benchmarks/namespaces.py). Before each series
+a plain socket measures the rate that two hosts really get, in both directions, and the
+benchmark ends if it is off by more than a tenth. The kernel counts the bytes of the
+links beside those of the compiled program. All workers share the cores of this one
+machine, so their compression takes longer than on machines of their own. Latency is
+that of the kernel, far below a millisecond.
 
     python -m benchmarks.network --out build --rates 100 1000
     python -m benchmarks.network --out build --cases exact power_sgd --rates 50
@@ -26,7 +26,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from benchmarks import crew, link_rate, namespaces, network_report, peers_ddp, trees
 from benchmarks.common import PAGES, with_pages, write_csv
@@ -136,8 +136,8 @@ def _series(
     measured = min(link_rate.measure(net, 0, 1), link_rate.measure(net, 1, 0))
     if rate and abs(measured / rate - 1) > _OFF:
         raise SystemExit(
-            f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by more "
-            "than a tenth: nothing is measured on them"
+            f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
+            "more than a tenth: nothing is measured on them"
         )
     predicted = None
     if local is not None and side.collectives is not None:
@@ -173,7 +173,7 @@ def _series(
 def _counts(
     rate: float | None, predicted: float | None, repeats: int
 ) -> tuple[int, int]:
-    """How many exchanges warm up and how many are timed; few of those that take long."""
+    """How many exchanges warm up and how many are timed; fewer of slow ones."""
     if rate is None:
         return 2, repeats
     if predicted is None or predicted * (repeats + 1) < _LONGEST:

@@ -1,8 +1,9 @@
 """PyTorch's DistributedDataParallel with its communication hooks: a peer of exchanges.
 
 N processes over gloo, one thread each, on this host or on one each, hold parameters of
-given shapes. Between turns they sleep on their standard input. `start` runs on the side of the
-benchmark and needs no torch; the processes run this file, in any interpreter with it.
+given shapes. Between turns they sleep on their standard input. `start` runs on the side
+of the benchmark and needs no torch; the processes run this file, in any interpreter
+with it.
 
 What is timed, from a barrier to the return of `backward`: a backward pass whose
 gradients are given and cost a copy, with what DDP does after it; and the same without

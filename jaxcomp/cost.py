@@ -118,7 +118,7 @@ def utilisation(compute: float, exchange: float) -> float:
       exchange: seconds.
 
     Example:
-      >>> utilisation(0.3, 0.1)
+      >>> utilisation(3.0, 1.0)
       0.75
     """
     return compute / (compute + exchange)
@@ -182,13 +182,18 @@ def break_even(compressed: Cost, dense: Cost) -> float:
 
 
 def _leaving(collective: Collective, per_host: int) -> float:
-    """Bytes that leave the host which sends the most of them."""
+    """Bytes that leave the host which sends the most of them.
+
+    Without groups there is one of all workers, or a permutation to the next host.
+    """
     kind, size = collective.kind, collective.workers
     handed = collective.nbytes * collective.times
-    groups = collective.groups or (tuple(range(size)),)
+    groups = collective.groups
     if kind == "collective-permute":
+        groups = groups or tuple((i, (i + per_host) % size) for i in range(size))
         crossing = [s // per_host for s, t in groups if s // per_host != t // per_host]
-        return handed * _most(crossing) if collective.groups else float(handed)
+        return handed * _most(crossing)
+    groups = groups or (tuple(range(size)),)
     if kind in _PAIRWISE:
         return max(_to_other_hosts(group, per_host) for group in groups) * handed
     across = [h for group in groups for h in _hosts(group, per_host)]

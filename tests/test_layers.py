@@ -28,6 +28,7 @@ ROWS = [
     {"parallel", "marks"},
     {"leaves", "restoring", "processes", "checkpoint"},
     {"wire"},
+    {"cost"},
     {"targets"},
     {"models"},
     {"data"},

@@ -1,0 +1,157 @@
+"""The network benchmark: its commands and counters, and a run where it is permitted."""
+
+import csv
+import json
+import os
+
+import pytest
+
+from benchmarks import namespaces, network, network_report, peers_ddp
+from benchmarks.namespaces import Network, Traffic
+from benchmarks.network_report import Row
+from jaxcomp import make_exchange
+from jaxcomp.wire import Collective
+
+NET = Network(owner=4194304, hosts=3)
+WHY_NOT = namespaces.why_not()
+
+
+def test_names_are_short_enough_and_carry_the_process():
+    names = [NET.bridge, *map(NET.port, range(3)), *map(NET.namespace, range(3))]
+    assert len(set(names)) == 7
+    assert max(map(len, names)) <= 15, "of a network interface"
+    assert namespaces.leftovers(names, lambda pid: pid != 4194304) == names
+    assert namespaces.leftovers([*names, "eth0", "jxnfoo"], lambda _: True) == []
+
+
+def test_every_link_is_limited_at_both_ends():
+    lines = [" ".join(c) for c in namespaces.limit_commands(NET, 100)]
+    ends = {line.split(" root")[0].replace(" replace", "") for line in lines}
+    assert len(ends) == len(lines) == 6
+    assert f"tc -n {NET.namespace(0)} qdisc dev eth0" in ends
+    assert f"tc qdisc dev {NET.port(0)}" in ends
+    assert all("tbf rate 100mbit burst 20000" in line for line in lines)
+    assert "burst 625000" in " ".join(namespaces.limit_commands(NET, 5000)[0])
+    lifted = [" ".join(c) for c in namespaces.limit_commands(NET, None)]
+    assert all("delete" in line and "tbf" not in line for line in lifted)
+
+
+def test_all_that_is_built_is_removed():
+    built = [" ".join(command) for command in namespaces.build_commands(NET)]
+    names = [NET.bridge, *map(NET.port, range(3)), *map(NET.namespace, range(3))]
+    for name in names:
+        assert any(f"add {name}" in line for line in built)
+    removed = [c[-1] for c in namespaces.removal_commands(names)]
+    assert sorted(removed) == sorted(names)
+    assert removed[0].endswith("v0"), "links first: their other end is in a namespace"
+
+
+def test_counters_are_seen_from_the_host():
+    """What comes in at the port of the bridge is what the host has sent."""
+    stats = {"rx": {"bytes": 425_000, "packets": 3}, "tx": {"bytes": 7}}
+    links = [{"ifname": NET.port(host), "stats64": stats} for host in range(2)]
+    found = namespaces.counters(json.dumps(links))
+    assert found == {NET.port(0): Traffic(425_000, 7), NET.port(1): Traffic(425_000, 7)}
+
+
+def test_a_command_runs_on_its_host_under_the_name_of_its_address():
+    command = NET.inside(1, ["python", "-c", "print(1)"])
+    assert command[:4] == ["ip", "netns", "exec", NET.namespace(1)]
+    assert f"hostname {NET.address(1)}" in " ".join(command)
+    assert command[-3:] == ["python", "-c", "print(1)"]
+
+
+def test_too_many_hosts_are_refused():
+    with (
+        pytest.raises(SystemExit, match="2 to 200 hosts, not 1"),
+        namespaces.network(1),
+    ):
+        pass
+
+
+def test_cases_are_methods_and_hooks_that_exist():
+    titles = [case.title for case in network.CASES]
+    assert len(set(titles)) == len(titles)
+    for case in network.CASES:
+        if case.hook:
+            assert case.hook in peers_ddp.HOOKS
+        else:
+            assert make_exchange(
+                case.exchange, case.compressor, case.memory, case.scope
+            )
+
+
+def row(method: str = "sign", rate: float | None = None, ms: float = 100.0) -> Row:
+    found = network_report.written([Collective("all-gather", 1_000_000, 4)])
+    return Row(method, 4, 10, rate, 95.0, 3, ms, ms, ms, None, 3.1e6, 3e6, found, 1.0)
+
+
+def test_a_new_row_replaces_the_old_one_of_its_series():
+    rows = [row(), row(rate=50.0), row("exact")]
+    newer = network_report.replaced(rows, row(rate=50.0, ms=7.0))
+    assert [r.ms for r in newer] == [100, 100, 7]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    rows = [row(), row(rate=50.0)._replace(predicted=3.5, leaving=None, collectives="")]
+    network.write_csv(tmp_path / "network.csv", rows)
+    assert network_report.read(tmp_path / "network.csv") == rows
+    assert network_report.read(tmp_path / "none.csv") == []
+    assert network_report.collectives_of(rows[0]) == [
+        Collective("all-gather", 1_000_000, 4)
+    ]
+
+
+def test_the_bandwidth_that_is_needed():
+    """24 Mbit in what 200 ms leave: of 50 %, 200 - 100 ms."""
+    assert network_report.needed(row(), 0.5, 0.2) == pytest.approx(240)
+    assert network_report.needed(row(), 0.9, 0.2) == float("inf")
+
+
+def test_an_unknown_case_is_an_error():
+    with pytest.raises(SystemExit, match="'signs'.*\n  exact\n"):
+        network.main(["--cases", "signs", "--out", "nowhere"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_two_hosts_exchange_and_leave_nothing_behind(tmp_path, capsys):
+    sizes = ["--workers=2", "--scale=0.05", "--repeats=2", "--rates", "100"]
+    network.main([f"--out={tmp_path}", *sizes, "--cases", "sign", "exact"])
+    with open(tmp_path / "network.csv", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [(r["method"], r["rate"]) for r in written] == [
+        ("exact", ""),
+        ("exact", "100.0"),
+        ("sign", ""),
+        ("sign", "100.0"),
+    ]
+    for found in network_report.read(tmp_path / "network.csv"):
+        assert found.leaving is not None
+        assert found.leaving < found.counted < 2 * found.leaving + 50_000
+        assert found.rate is None or abs(found.measured / found.rate - 1) < 0.1
+    assert (tmp_path / "network.png").stat().st_size > 10_000
+    assert "exact" in capsys.readouterr().out
+    mine = f"{namespaces.PREFIX}{os.getpid()}"
+    assert not [n for n in namespaces._names() if n.startswith(mine)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_a_network_is_removed_after_an_error():
+    def interrupted() -> None:
+        with namespaces.network(2) as net:
+            made.append(net)
+            assert net.bridge in namespaces._names()
+            raise KeyboardInterrupt
+
+    made: list[Network] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    left = namespaces._names()
+    assert made[0].bridge not in left
+    assert made[0].namespace(1) not in left
