@@ -72,7 +72,8 @@ RATES = (50.0, 100.0, 1000.0, 5000.0)
 _PORT = 9010
 _OFF = 0.1  # of a rate that was asked for
 _PATIENCE = 600  # seconds to compile
-_LONGEST = 60  # seconds in which no exchange is repeated more than twice
+_WARM_UP = 5  # exchanges
+_LONGEST = 60  # seconds of a series; two exchanges are timed all the same
 
 
 class Side(NamedTuple):
@@ -110,41 +111,40 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 
 
 def measure(cases: list[Case], args: argparse.Namespace) -> Iterator[Row]:
-    """Run each case without a limit, then at each rate; a row for each."""
+    """Run each case at each rate; a row for each."""
     with namespaces.network(args.workers) as net:
         for case in cases:
             with contextlib.ExitStack() as stack:
                 side = (_theirs if case.hook else _ours)(case, net, args, stack)
-                local = None
-                for rate in (None, *args.rates):
-                    row = _series(case, side, net, rate, local, args)
-                    local = row.ms / 1e3 if local is None else local
-                    yield row
-                namespaces.limit(net, None)
+                side.run(_WARM_UP, _PATIENCE)
+                for rate in args.rates:
+                    yield _series(case, side, net, rate, args)
 
 
 def _series(
     case: Case,
     side: Side,
     net: namespaces.Network,
-    rate: float | None,
-    local: float | None,
+    rate: float,
     args: argparse.Namespace,
 ) -> Row:
-    """Measure the rate, then some exchanges."""
+    """Exchanges without a limit, then the rate, then exchanges with it."""
+    namespaces.limit(net, None)
+    local = statistics.median(side.run(args.repeats, _PATIENCE))
     namespaces.limit(net, rate)
     measured = min(link_rate.measure(net, 0, 1), link_rate.measure(net, 1, 0))
-    if rate and abs(measured / rate - 1) > _OFF:
+    if abs(measured / rate - 1) > _OFF:
         raise SystemExit(
             f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
             "more than a tenth: nothing is measured on them"
         )
+    link = cost.Link(measured * 1e6 / 8)
     predicted = None
-    if local is not None and side.collectives is not None:
-        link = cost.Link(measured * 1e6 / 8)
+    if side.collectives is not None:
         predicted = cost.cost(side.collectives, link, local=local).seconds
-    expected = predicted or 10 * 8 * 4 * _elements(args) / (rate or 1000) / 1e6
-    warm_up, repeats = _counts(rate, predicted, args.repeats)
+    # Of a peer it is not known; it sends no more than twice the gradient.
+    expected = predicted or local + 2 * 4 * _elements(args) / link.bandwidth
+    warm_up, repeats = _counts(expected, args.repeats)
     if warm_up:
         side.run(warm_up, 60 + 10 * expected * warm_up)
     before = namespaces.traffic(net)
@@ -162,6 +162,7 @@ def _series(
         ms=1e3 * statistics.median(seconds),
         fastest=1e3 * min(seconds),
         slowest=1e3 * max(seconds),
+        local=1e3 * local,
         predicted=None if predicted is None else 1e3 * predicted,
         counted=statistics.mean(sent) / repeats,
         leaving=None if found is None else link_bytes(found),
@@ -170,15 +171,11 @@ def _series(
     )
 
 
-def _counts(
-    rate: float | None, predicted: float | None, repeats: int
-) -> tuple[int, int]:
+def _counts(expected: float, repeats: int) -> tuple[int, int]:
     """How many exchanges warm up and how many are timed; fewer of slow ones."""
-    if rate is None:
-        return 2, repeats
-    if predicted is None or predicted * (repeats + 1) < _LONGEST:
+    if expected * (repeats + 1) < _LONGEST:
         return 1, repeats
-    return 0, min(repeats, max(2, int(_LONGEST / predicted)))
+    return 0, min(repeats, max(2, int(_LONGEST / expected)))
 
 
 def _ours(

@@ -24,13 +24,14 @@ class Row(NamedTuple):
     method: str
     workers: int
     elements: int
-    rate: float | None  # Mbit/s that were asked for; None without a limit
+    rate: float  # Mbit/s that were asked for
     measured: float  # Mbit/s of payload that a socket got, in the slower direction
     repeats: int
     ms: float  # of an exchange, the median; each is that of the slowest worker
     fastest: float
     slowest: float
-    predicted: float | None  # ms, by `jaxcomp.cost`; without a limit there is none
+    local: float  # ms of an exchange over the same links without a limit
+    predicted: float | None  # ms, by `jaxcomp.cost`
     counted: float  # bytes that left a host in an exchange, by the kernel, with headers
     leaving: float | None  # the same by the program and ring algorithms
     collectives: str
@@ -92,7 +93,6 @@ def collectives_of(row: Row) -> list[Collective]:
 
 def line(row: Row, dense: float | None = None) -> str:
     """One row as text; `dense` are the ms of `exact` at the same rate."""
-    rate = "no limit" if row.rate is None else f"{row.rate:,.0f}"
     gain = "" if dense is None else f"{dense / row.ms:.1f}x"
     leaving = "" if row.leaving is None else f"{row.leaving / 1e6:.3f}"
     predicted = off = ""
@@ -100,15 +100,16 @@ def line(row: Row, dense: float | None = None) -> str:
         predicted = f"{row.predicted:,.0f}"
         off = f"{100 * (row.predicted / row.ms - 1):+.0f} %"
     return (
-        f"{row.method:44} {rate:>9} {row.measured:9,.0f} {row.ms:9,.0f} {gain:>7}"
+        f"{row.method:44} {row.rate:9,.0f} {row.measured:9,.0f} {row.ms:9,.0f}"
+        f" {gain:>7} {row.local:9,.0f}"
         f" {row.counted / 1e6:10.3f} {leaving:>10} {predicted:>9} {off:>6}"
     )
 
 
 _HEADER = (
-    f"{'':44} {'Mbit/s':^19} {'':9} {'exact':>7} {'MB that leave a host':^21}"
-    f" {'predicted':>16}\n"
-    f"{'method':44} {'asked':>9} {'measured':>9} {'ms':>9} {'/ this':>7}"
+    f"{'':44} {'Mbit/s':^19} {'':9} {'exact':>7} {'no limit':>9}"
+    f" {'MB that leave a host':^21} {'predicted':>16}\n"
+    f"{'method':44} {'asked':>9} {'measured':>9} {'ms':>9} {'/ this':>7} {'ms':>9}"
     f" {'counted':>10} {'program':>10} {'ms':>9} {'off':>6}"
 )
 
@@ -127,22 +128,27 @@ def show(rows: Sequence[Row], file: Path, compute: float) -> None:
         theirs = [row for row in rows if (row.elements, row.workers) == setting]
         dense = {row.rate: row.ms for row in theirs if row.method == "exact"}
         print(f"\n{setting[0]:,} float32 on each of {setting[1]} workers\n{_HEADER}")
-        for row in sorted(theirs, key=lambda row: row.rate or math.inf):
+        for row in sorted(theirs, key=lambda row: row.rate):
             print(line(row, dense.get(row.rate)))
         print(f"\nMbit/s at which a step of {seconds_text(compute)} computes for")
         print(f"{'':44}" + "".join(f"{100 * share:9.0f} %" for share in SHARES))
-        for row in theirs:
-            if row.rate is None and row.collectives:
+        for row in _lasts(theirs):
+            if row.collectives:
                 texts = [_mbit(needed(row, share, compute)) for share in SHARES]
                 print(f"{row.method:44}" + "".join(f"{text:>11}" for text in texts))
     most = max((row.elements, row.workers) for row in rows)
     draw(file, [row for row in rows if (row.elements, row.workers) == most])
 
 
+def _lasts(rows: Sequence[Row]) -> list[Row]:
+    """The row of each method that was measured last."""
+    return list({row.method: row for row in rows}.values())
+
+
 def needed(row: Row, share: float, compute: float) -> float:
     """Mbit/s that a method needs, by the model, with its local time without a limit."""
     found = collectives_of(row)
-    return 8e-6 * cost.bandwidth_for(share, compute, found, local=row.ms / 1e3)
+    return 8e-6 * cost.bandwidth_for(share, compute, found, local=row.local / 1e3)
 
 
 def _mbit(value: float) -> str:
@@ -157,28 +163,22 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
         axes.set_position((0.08, 0.11, 0.55, 0.79))
         axes.set_xscale("log")
         axes.set_yscale("log")
-        limited = [row for row in rows if row.rate is not None]
-        rates = np.geomspace(
-            min((row.measured for row in limited), default=50) / 1.3,
-            max((row.measured for row in limited), default=5000) * 1.3,
-            100,
-        )
+        measured = [row.measured for row in rows]
+        rates = np.geomspace(min(measured) / 1.3, max(measured) * 1.3, 100)
         labels = []
-        for i, method in enumerate(dict.fromkeys(row.method for row in rows)):
+        for i, last in enumerate(_lasts(rows)):
             colour = _COLOURS[i % len(_COLOURS)]
-            theirs = [row for row in limited if row.method == method]
-            free = [r for r in rows if r.method == method and r.rate is None]
-            ours = bool(free and free[0].collectives)
+            theirs = [row for row in rows if row.method == last.method]
             x, y = ([getattr(r, n) for r in theirs] for n in ("measured", "ms"))
-            axes.plot(x, y, "o" if ours else "x", color=colour)
-            ends = [row.ms for row in theirs[-1:]]
-            if ours:
-                found, local = collectives_of(free[0]), free[0].ms / 1e3
+            axes.plot(x, y, "o" if last.collectives else "x", color=colour)
+            end = max(theirs, key=lambda row: row.rate).ms
+            if last.collectives:
+                found, local = collectives_of(last), last.local / 1e3
                 links = [cost.Link(rate * 1e6 / 8) for rate in rates]
                 ms = [1e3 * cost.cost(found, k, local=local).seconds for k in links]
                 axes.plot(rates, ms, color=colour, linewidth=1.2)
-                ends = [ms[-1]]
-            labels += [style.EndLabel(method, end, colour) for end in ends]
+                end = ms[-1]
+            labels.append(style.EndLabel(last.method, end, colour))
         axes.set_xlabel("Mbit/s that a plain socket gets")
         axes.set_ylabel("ms; points are measured, curves are the model")
         axes.set_xlim(rates[0], rates[-1])
