@@ -138,7 +138,7 @@ def _series(
             f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
             "more than a tenth: nothing is measured on them"
         )
-    link = cost.Link(measured * 1e6 / 8)
+    link = network_report.link_of(measured)
     predicted = None
     if side.collectives is not None:
         predicted = cost.cost(side.collectives, link, local=local).seconds

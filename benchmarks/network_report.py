@@ -2,9 +2,9 @@
 
 import csv
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,9 +13,29 @@ from jaxcomp.report import style
 from jaxcomp.runs.units import seconds_text
 from jaxcomp.wire import Collective
 
-__all__ = ["Row", "line", "needed", "read", "replaced", "show", "written"]
+__all__ = [
+    "Row",
+    "line",
+    "link_of",
+    "needed",
+    "read",
+    "replaced",
+    "show",
+    "stops",
+    "written",
+]
 
 SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
+# Gloo starts the messages of an all-to-all to and from all others at once, and between
+# two processes both directions share a connection: 13 MB between 4 hosts at 100 Mbit/s
+# took 1.4 to 1.6 s instead of 0.82, and an all-gather of 40 MB of 2 hosts 12.5 s
+# instead of 8.4.
+PAIRWISE = 0.6
+
+
+def link_of(mbit: float) -> cost.Link:
+    """The model of a link that lets so many Mbit/s through."""
+    return cost.Link(mbit * 1e6 / 8, pairwise=PAIRWISE)
 
 
 class Row(NamedTuple):
@@ -42,19 +62,11 @@ def read(file: Path) -> list[Row]:
     """The rows of a CSV file; none if it is not there."""
     if not file.exists():
         return []
-    whole = {"workers": int, "elements": int, "repeats": int}
-    texts = ("method", "collectives")
+    kinds: dict[str, Callable[[str], Any]] = {"workers": int, "elements": int}
+    kinds |= {"repeats": int, "method": str, "collectives": str}
     with open(file, newline="") as source:
         found = list(csv.DictReader(source))
-    return [
-        Row(
-            **{
-                name: text if name in texts else whole.get(name, _number)(text)
-                for name, text in row.items()
-            }
-        )
-        for row in found
-    ]
+    return [Row(**{n: kinds.get(n, _number)(t) for n, t in r.items()}) for r in found]
 
 
 def _number(text: str) -> float | None:
@@ -130,12 +142,17 @@ def show(rows: Sequence[Row], file: Path, compute: float) -> None:
         print(f"\n{setting[0]:,} float32 on each of {setting[1]} workers\n{_HEADER}")
         for row in sorted(theirs, key=lambda row: row.rate):
             print(line(row, dense.get(row.rate)))
+        lasts = _lasts(theirs)
+        exact = next((row for row in lasts if row.method == "exact"), None)
+        heads = "".join(f"{100 * share:9.0f} %" for share in SHARES)
         print(f"\nMbit/s at which a step of {seconds_text(compute)} computes for")
-        print(f"{'':44}" + "".join(f"{100 * share:9.0f} %" for share in SHARES))
-        for row in _lasts(theirs):
+        print(f"{'':44}{heads}   and `exact` is as fast")
+        for row in lasts:
             if row.collectives:
-                texts = [_mbit(needed(row, share, compute)) for share in SHARES]
-                print(f"{row.method:44}" + "".join(f"{text:>11}" for text in texts))
+                needs = [needed(row, share, compute) for share in SHARES]
+                needs += [stops(row, exact)] if exact and row != exact else []
+                texts = [f"{_mbit(value):>11}" for value in needs]
+                print(f"{row.method:44}{''.join(texts)}")
     most = max((row.elements, row.workers) for row in rows)
     draw(file, [row for row in rows if (row.elements, row.workers) == most])
 
@@ -147,8 +164,18 @@ def _lasts(rows: Sequence[Row]) -> list[Row]:
 
 def needed(row: Row, share: float, compute: float) -> float:
     """Mbit/s that a method needs, by the model, with its local time without a limit."""
-    found = collectives_of(row)
-    return 8e-6 * cost.bandwidth_for(share, compute, found, local=row.local / 1e3)
+    found, link = collectives_of(row), link_of(row.measured)
+    local = row.local / 1e3
+    return 8e-6 * cost.bandwidth_for(share, compute, found, link, local=local)
+
+
+def stops(row: Row, dense: Row) -> float:
+    """Mbit/s from which on `exact` is as fast, by the model and both local times."""
+    ours, theirs = (
+        cost.cost(collectives_of(r), link_of(row.measured), local=r.local / 1e3)
+        for r in (row, dense)
+    )
+    return cost.break_even(ours, theirs, row.measured)
 
 
 def _mbit(value: float) -> str:
@@ -174,7 +201,7 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
             end = max(theirs, key=lambda row: row.rate).ms
             if last.collectives:
                 found, local = collectives_of(last), last.local / 1e3
-                links = [cost.Link(rate * 1e6 / 8) for rate in rates]
+                links = map(link_of, rates)
                 ms = [1e3 * cost.cost(found, k, local=local).seconds for k in links]
                 axes.plot(rates, ms, color=colour, linewidth=1.2)
                 end = ms[-1]

@@ -46,7 +46,7 @@ def serve() -> None:
 
 
 def exchanging(
-    case: dict[str, str], scale: float, rank: int, crew: parallel.Workers
+    case: dict[str, Any], scale: float, rank: int, crew: parallel.Workers
 ) -> tuple[Callable[[], float], dict[str, Any]]:
     """An exchange of this worker's gradient, which returns its time, and its facts."""
     shapes = trees.resnet50(scale)

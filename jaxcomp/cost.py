@@ -46,6 +46,10 @@ class Link(NamedTuple):
 
     bandwidth: float  # bytes a second, in each direction
     latency: float = 0.0  # seconds from the sender to the receiver
+    # The share of its bandwidth that a worker uses while it exchanges messages with
+    # several others, or with one in both directions, at the same time: all-to-all, and
+    # an all-gather of two. Rings get all of the bandwidth.
+    pairwise: float = 1.0
 
 
 class Cost(NamedTuple):
@@ -101,11 +105,12 @@ def cost(
         if leaving:
             nbytes += leaving
             rounds += steps
-            transfer += leaving / link.bandwidth
+            transfer += leaving / (link.bandwidth * _share(collective, link))
             waiting += steps * link.latency
         else:
             theirs = KINDS[collective.kind](collective.workers) * collective.nbytes
-            transfer += theirs * collective.times / inside.bandwidth
+            theirs *= collective.times / _share(collective, inside)
+            transfer += theirs / inside.bandwidth
             waiting += steps * inside.latency
     return Cost(transfer, waiting, local, nbytes, rounds)
 
@@ -128,8 +133,8 @@ def bandwidth_for(
     share: float,
     compute: float,
     collectives: Iterable[Collective],
+    link: Link = Link(1.0),  # noqa: B008  a constant
     *,
-    latency: float = 0.0,
     local: float = 0.0,
     per_host: int = 1,
 ) -> float:
@@ -141,7 +146,7 @@ def bandwidth_for(
       share: more than 0 and less than 1.
       compute: seconds of forward and backward pass.
       collectives: of one exchange.
-      latency: as of a `Link`.
+      link: like the one that is looked for, in all but its bandwidth.
       local: as of `cost`.
       per_host: the same.
 
@@ -149,36 +154,44 @@ def bandwidth_for(
       Infinity where latency and local time alone take longer than the share allows.
 
     Example:
-      >>> bandwidth_for(0.5, 0.1, [Collective("all-gather", 1000, 2)])
-      10000.0
+      >>> bandwidth_for(0.5, 2.0, [Collective("all-gather", 1000, 2)])
+      500.0
     """
     if not 0 < share < 1:
         raise ValueError(f"a share is between 0 and 1, not {share}")
-    free = cost(collectives, Link(math.inf, latency), local=local, per_host=per_host)
-    left = compute * (1 - share) / share - free.seconds
-    return free.nbytes / left if left > 0 else math.inf
+    found = cost(collectives, link, local=local, per_host=per_host)
+    left = compute * (1 - share) / share - found.waiting - found.local
+    return found.transfer * link.bandwidth / left if left > 0 else math.inf
 
 
-def break_even(compressed: Cost, dense: Cost) -> float:
+def break_even(compressed: Cost, dense: Cost, bandwidth: float) -> float:
     """Bytes a second below which the compressed exchange is the faster one.
 
     Args:
       compressed: its cost on some link.
       dense: the cost of the other one on the same link.
+      bandwidth: of that link.
 
     Returns:
       Infinity if it is faster on every link, and 0 if it is on none.
 
     Example:
-      >>> local, rest = Cost(0, 0, local=0.5, nbytes=1e6, rounds=1), (0, 0, 0)
-      >>> break_even(local, Cost(*rest, nbytes=11e6, rounds=1))
-      20000000.0
+      >>> compressed = Cost(transfer=1, waiting=0, local=5, nbytes=10, rounds=1)
+      >>> dense = Cost(transfer=11, waiting=0, local=0, nbytes=110, rounds=1)
+      >>> break_even(compressed, dense, bandwidth=10)
+      20.0
     """
-    saved = dense.nbytes - compressed.nbytes
+    saved = (dense.transfer - compressed.transfer) * bandwidth
     paid = compressed.waiting + compressed.local - dense.waiting - dense.local
     if saved <= 0:
         return math.inf if paid < 0 else 0.0
     return saved / paid if paid > 0 else math.inf
+
+
+def _share(collective: Collective, link: Link) -> float:
+    """Of the bandwidth, that a collective uses."""
+    of_two = collective.kind == "all-gather" and collective.workers == 2
+    return link.pairwise if of_two or collective.kind in _PAIRWISE else 1.0
 
 
 def _leaving(collective: Collective, per_host: int) -> float:
@@ -221,6 +234,8 @@ def _check(link: Link, inside: Link, local: float, per_host: int) -> None:
     for each in (link, inside):
         if not each.bandwidth > 0 or not each.latency >= 0:
             raise ValueError(f"a link has a positive bandwidth, not {each}")
+        if not 0 < each.pairwise <= 1:
+            raise ValueError(f"pairwise is a share of the bandwidth: {each}")
     if not local >= 0:
         raise ValueError(f"local time is not negative: {local}")
     if per_host < 1:

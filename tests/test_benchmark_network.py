@@ -83,9 +83,8 @@ def test_cases_are_methods_and_hooks_that_exist():
 
 def row(method: str = "sign", rate: float = 100.0, ms: float = 100.0) -> Row:
     found = network_report.written([Collective("all-gather", 1_000_000, 4)])
-    counts = {"counted": 3.1e6, "leaving": 3e6, "collectives": found}
-    times = {"fastest": ms, "slowest": ms, "local": 100.0, "predicted": None}
-    return Row(method, 4, 10, rate, 95.0, 3, ms, **times, **counts, compile_s=1.0)
+    rates, times = (rate, 95.0), (ms, ms, ms, 100.0, None)
+    return Row(method, 4, 10, *rates, 3, *times, 3.1e6, 3e6, found, compile_s=1.0)
 
 
 def test_a_new_row_replaces_the_old_one_of_its_series():
@@ -105,9 +104,17 @@ def test_rows_are_read_as_they_were_written(tmp_path):
 
 
 def test_the_bandwidth_that_is_needed():
-    """24 Mbit in what 200 ms leave: of 50 %, 200 - 100 ms."""
+    """3 MB in what is left of the 200 ms that half of a step takes, 100 ms."""
     assert network_report.needed(row(), 0.5, 0.2) == pytest.approx(240)
     assert network_report.needed(row(), 0.9, 0.2) == float("inf")
+
+
+def test_where_exact_is_as_fast():
+    """3 MB in 100 ms against 6 MB in 40: 3 MB in 60 ms."""
+    twice = network_report.written([Collective("all-gather", 2_000_000, 4)])
+    exact = row("exact")._replace(collectives=twice, local=40.0)
+    assert network_report.stops(row(), exact) == pytest.approx(400)
+    assert network_report.stops(row(), exact._replace(local=100.0)) == float("inf")
 
 
 def test_an_unknown_case_is_an_error():

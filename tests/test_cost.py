@@ -76,29 +76,40 @@ def test_permutations_leave_where_the_target_is_elsewhere():
     assert cost.cost(found, Link(1.0), per_host=2).nbytes == 24
 
 
+def test_pairwise_messages_may_use_a_part_of_the_bandwidth():
+    link = Link(1e6, pairwise=0.5)
+    assert of("all-to-all", link).transfer == pytest.approx(2 * 750 / 1e6)
+    assert of("all-to-all", link).nbytes == 750
+    assert of("all-gather", link).transfer == pytest.approx(3000 / 1e6)
+    assert of("all-gather", link, workers=2).transfer == pytest.approx(2 * 1000 / 1e6)
+
+
 def test_bandwidth_for_a_share_is_where_it_is_reached():
-    found = [Collective("all-gather", 10**6, 4), Collective("all-reduce", 4, 4)]
-    rest = {"latency": 1e-4, "local": 0.01}
+    found = [Collective("all-to-all", 10**6, 4), Collective("all-reduce", 4, 4)]
+    link = Link(1.0, latency=1e-4, pairwise=0.6)
     for share in (0.5, 0.75, 0.9):
-        needed = cost.bandwidth_for(share, 0.3, found, **rest)
-        whole = cost.cost(found, Link(needed, 1e-4), local=0.01).seconds
+        needed = cost.bandwidth_for(share, 0.3, found, link, local=0.01)
+        there = link._replace(bandwidth=needed)
+        whole = cost.cost(found, there, local=0.01).seconds
         assert cost.utilisation(0.3, whole) == pytest.approx(share)
-    assert cost.bandwidth_for(0.99, 0.3, found, **rest) == math.inf
+    assert cost.bandwidth_for(0.99, 0.3, found, link, local=0.01) == math.inf
 
 
 def test_break_even_is_where_both_take_as_long():
-    few, many = [Collective("all-gather", 10, 4)], [Collective("all-reduce", 9000, 4)]
-    slow = cost.cost(few, Link(1.0), local=0.5)
-    bandwidth = cost.break_even(slow, cost.cost(many, Link(1.0), local=0.1))
+    few, many = [Collective("all-to-all", 10, 4)], [Collective("all-reduce", 9000, 4)]
+    link = Link(7.0, pairwise=0.5)
+    slow = cost.cost(few, link, local=0.5)
+    bandwidth = cost.break_even(slow, cost.cost(many, link, local=0.1), 7.0)
+    there = link._replace(bandwidth=bandwidth)
     both = [
-        cost.cost(found, Link(bandwidth), local=local).seconds
+        cost.cost(found, there, local=local).seconds
         for found, local in ((few, 0.5), (many, 0.1))
     ]
     assert both[0] == pytest.approx(both[1])
-    free = Cost(0, 0, 0, 10, 0)
-    assert cost.break_even(free, Cost(0, 0, 0, 20, 0)) == math.inf
-    assert cost.break_even(free, free._replace(local=1)) == math.inf
-    assert cost.break_even(free._replace(local=1), free) == 0
+    free = Cost(10, 0, 0, 10, 0)
+    assert cost.break_even(free, Cost(20, 0, 0, 20, 0), 1.0) == math.inf
+    assert cost.break_even(free, free._replace(local=1), 1.0) == math.inf
+    assert cost.break_even(free._replace(local=1), free, 1.0) == 0
 
 
 @pytest.mark.parametrize(
@@ -107,6 +118,7 @@ def test_break_even_is_where_both_take_as_long():
         ({"link": Link(0.0)}, r"Link\(bandwidth=0.0"),
         ({"link": Link(math.nan)}, "bandwidth=nan"),
         ({"link": Link(1.0, -1.0)}, "latency=-1.0"),
+        ({"link": Link(1.0, pairwise=0.0)}, "pairwise=0.0"),
         ({"link": Link(1.0), "local": -2.0}, "-2.0"),
         ({"link": Link(1.0), "per_host": 0}, "not 0"),
     ],
