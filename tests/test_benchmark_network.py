@@ -6,7 +6,14 @@ import os
 
 import pytest
 
-from benchmarks import namespaces, network, network_report, peers_ddp
+from benchmarks import (
+    namespaces,
+    network,
+    network_report,
+    peers_ddp,
+    scaling,
+    trees,
+)
 from benchmarks.namespaces import Network, Traffic
 from benchmarks.network_report import Row
 from jaxcomp import make_exchange
@@ -162,3 +169,28 @@ def test_a_network_is_removed_after_an_error():
     left = namespaces._names()
     assert made[0].bridge not in left
     assert made[0].namespace(1) not in left
+
+
+def test_scaling_counts_what_more_workers_send():
+    """By the model, and on less data: the tables of docs/scaling.md."""
+    dense, _, light = scaling.METHODS[:3]
+    for workers in (4, 1000):
+        (exact,) = scaling.traced(dense, workers, 0.1)
+        (gather,) = scaling.traced(light, workers, 0.1)
+        assert exact.kind == "all-reduce"
+        assert exact.nbytes == 4 * trees.elements(trees.resnet50(0.1))
+        assert (gather.kind, gather.workers) == ("all-gather", workers)
+        assert 0 < gather.nbytes < exact.nbytes / 500
+
+
+def test_scaling_prints_tables(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(scaling, "METHODS", scaling.METHODS[:1])
+    monkeypatch.setattr(scaling, "HIERARCHICAL", scaling.HIERARCHICAL[:1])
+    rows = [row()._replace(predicted=99.0)]
+    network.write_csv(tmp_path / "network.csv", rows)
+    csv_file = f"--measured={tmp_path / 'network.csv'}"
+    scaling.main(["--scale=0.05", "--workers", "2", "16", csv_file])
+    shown = capsys.readouterr().out
+    assert "| sign | 4 | 95 | 100 | 100 | 99 |" in shown
+    assert "8 workers on each host" in shown
+    assert "| exchange | 2 | 16 |" in shown
