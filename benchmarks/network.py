@@ -128,9 +128,9 @@ def _series(
     rate: float,
     args: argparse.Namespace,
 ) -> Row:
-    """Exchanges without a limit, then the rate, then exchanges with it."""
+    """Measure the rate and exchanges with it; before and after, those without."""
     namespaces.limit(net, None)
-    local = statistics.median(side.run(args.repeats, _PATIENCE))
+    without = side.run(args.repeats, _PATIENCE)
     namespaces.limit(net, rate)
     measured = min(link_rate.measure(net, 0, 1), link_rate.measure(net, 1, 0))
     if abs(measured / rate - 1) > _OFF:
@@ -139,19 +139,22 @@ def _series(
             "more than a tenth: nothing is measured on them"
         )
     link = network_report.link_of(measured)
-    predicted = None
-    if side.collectives is not None:
-        predicted = cost.cost(side.collectives, link, local=local).seconds
-    # Of a peer it is not known; it sends no more than twice the gradient.
-    expected = predicted or local + 2 * 4 * _elements(args) / link.bandwidth
+    # Of a peer it is not known what it sends: no more than twice the gradient.
+    nbytes = link_bytes(side.collectives or []) or 8 * _elements(args)
+    expected = statistics.median(without) + nbytes / link.bandwidth
     warm_up, repeats = _counts(expected, args.repeats)
     if warm_up:
         side.run(warm_up, 60 + 10 * expected * warm_up)
     before = namespaces.traffic(net)
     seconds = side.run(repeats, 60 + 10 * expected * repeats)
     after = namespaces.traffic(net)
+    namespaces.limit(net, None)
+    without += side.run(args.repeats, _PATIENCE)
+    local = statistics.median(without)
     sent = [b.sent - a.sent for a, b in zip(before, after, strict=True)]
-    found = side.collectives
+    found, predicted = side.collectives, None
+    if found is not None:
+        predicted = cost.cost(found, link, local=local).seconds
     return Row(
         method=case.title,
         workers=net.hosts,
