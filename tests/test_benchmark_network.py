@@ -10,6 +10,7 @@ from benchmarks import (
     namespaces,
     network,
     network_report,
+    on_hosts,
     peers_ddp,
     scaling,
     trees,
@@ -169,6 +170,21 @@ def test_a_network_is_removed_after_an_error():
     left = namespaces._names()
     assert made[0].bridge not in left
     assert made[0].namespace(1) not in left
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_a_command_runs_on_every_host_and_the_first_failure_counts(capfd):
+    fails = 'echo "host $JAXCOMP_PROCESS of $JAXCOMP_PROCESSES" && '
+    fails += "test $JAXCOMP_PROCESS = 0 && sleep 60 || exit 3"
+    assert on_hosts.main(["--hosts=2", "--rate=100", "--", "sh", "-c", fails]) == 3
+    shown = capfd.readouterr()
+    assert "host 0 of 2" in shown.out
+    assert "host 1 of 2" in shown.err
+    assert "process 1 ended with code 3" in shown.err
+    assert on_hosts.main(["--hosts=2", "--", "true"]) == 0
 
 
 def test_scaling_counts_what_more_workers_send():

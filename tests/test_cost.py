@@ -1,6 +1,8 @@
 """The model of an exchange's cost gives what is computed by hand."""
 
 import math
+import re
+from pathlib import Path
 
 import pytest
 
@@ -128,3 +130,13 @@ def test_what_cannot_be_is_refused(options, named):
         cost.cost([], **options)
     with pytest.raises(ValueError, match="between 0 and 1, not 1"):
         cost.bandwidth_for(1, 1.0, [])
+
+
+def test_the_program_of_the_document_runs(capsys):
+    text = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(program, {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "4",
+        "1000",
+    ]
