@@ -1,8 +1,9 @@
 """PyTorch's DistributedDataParallel with its communication hooks: a peer of exchanges.
 
-N processes over gloo on 127.0.0.1, one thread each, hold parameters of given shapes.
-Between turns they sleep on their standard input. `start` runs on the side of the
-benchmark and needs no torch; the processes run this file, in any interpreter with it.
+N processes over gloo, one thread each, on this host or on one each, hold parameters of
+given shapes. Between turns they sleep on their standard input. `start` runs on the side
+of the benchmark and needs no torch; the processes run this file, in any interpreter
+with it.
 
 What is timed, from a barrier to the return of `backward`: a backward pass whose
 gradients are given and cost a copy, with what DDP does after it; and the same without
@@ -10,21 +11,20 @@ communication (`no_sync`). The difference is DDP's part: filling its buckets, th
 the collectives, decoding, and error feedback where the hook has it.
 """
 
-import contextlib
 import importlib
 import json
 import os
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["HOOKS", "Peer", "has_torch", "start"]
+from benchmarks import crew as crews
+
+__all__ = ["HOOKS", "Peer", "Places", "has_torch", "start"]
 
 WARM_UP = 5  # steps; PowerSGD's first two go dense by its own rule, and set up state
 START = 2  # step from which on PowerSGD compresses; it refuses less
@@ -43,8 +43,20 @@ def has_torch(python: str) -> bool:
     return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
 
 
+class Places(NamedTuple):
+    """Where the processes run: by default all on this host."""
+
+    inside: Callable[[int, Sequence[str]], list[str]] = lambda rank, command: [*command]
+    address: str = "127.0.0.1"  # of the first
+    interface: str = "lo"
+
+
 def start(
-    hook: str, shapes: Sequence[tuple[int, ...]], workers: int, python: str
+    hook: str,
+    shapes: Sequence[tuple[int, ...]],
+    workers: int,
+    python: str,
+    places: Places = Places(),  # noqa: B008  a constant
 ) -> Peer:
     """Start a crew and wait until it has warmed up.
 
@@ -53,6 +65,7 @@ def start(
       shapes: of the parameters as PyTorch lays them out, outputs first.
       workers: number of processes.
       python: their interpreter.
+      places: their hosts.
 
     Raises:
       RuntimeError: a process ended; the message has what it wrote.
@@ -60,65 +73,22 @@ def start(
     if hook not in HOOKS:
         raise ValueError(f"unknown hook {hook!r}; valid: {', '.join(HOOKS)}")
     # Each process would take all cores for itself, and the crew has to share them.
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    log = tempfile.TemporaryFile("w+")  # noqa: SIM115  closed with the crew
-    crew = [
-        subprocess.Popen(
-            [python, str(Path(__file__).resolve())],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-            env=environment,
-        )
-        for _ in range(workers)
-    ]
-
-    def tell(messages: Sequence[str]) -> None:
-        for process, message in zip(crew, messages, strict=True):
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # `hear` says what happened
-                process.stdin.write(message + "\n")
-                process.stdin.flush()
-
-    def hear() -> list[Any]:
-        answers = []
-        for process in crew:
-            assert process.stdout is not None
-            answer = process.stdout.readline()
-            if not answer:
-                process.wait()
-                log.seek(0)
-                written = log.read()[-2000:]
-                close(patience=0)  # the others wait for it
-                raise RuntimeError(f"a peer with {hook} ended:\n{written}")
-            answers.append(json.loads(answer))
-        return answers
+    limits = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": places.interface}
+    command = [python, "-m", "benchmarks.peers_ddp"]
+    crew = crews.start(
+        f"a peer with {hook}",
+        [places.inside(rank, command) for rank in range(workers)],
+        os.environ | limits,
+    )
 
     def run() -> tuple[float, float]:
-        tell(["go"] * workers)
-        whole, bare = zip(*hear(), strict=True)
+        whole, bare = zip(*crew.ask(["go"] * workers), strict=True)
         return max(whole), max(bare)
 
-    def close(patience: float = 20) -> None:
-        for process in crew:
-            assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                process.stdin.close()
-        for process in crew:
-            try:
-                process.wait(patience)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-        log.close()
-
-    task = {"hook": hook, "shapes": list(shapes), "size": workers, "port": _free_port()}
-    tell([json.dumps(task | {"rank": rank}) for rank in range(workers)])
-    hear()
-    return Peer(run, close)
+    task = {"hook": hook, "shapes": list(shapes), "size": workers}
+    task |= {"port": _free_port(), "address": places.address}
+    crew.ask([task | {"rank": rank} for rank in range(workers)])
+    return Peer(run, crew.close)
 
 
 def _free_port() -> int:
@@ -139,7 +109,7 @@ def serve() -> None:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        init_method=f"tcp://127.0.0.1:{task['port']}",
+        init_method=f"tcp://{task['address']}:{task['port']}",
         rank=task["rank"],
         world_size=task["size"],
         timeout=timedelta(minutes=10),

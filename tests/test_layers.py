@@ -29,6 +29,7 @@ ROWS = [
     {"parallel", "marks"},
     {"leaves", "restoring", "processes", "checkpoint"},
     {"wire"},
+    {"cost"},
     {"targets"},
     {"models"},
     {"data"},

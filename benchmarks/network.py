@@ -1,0 +1,246 @@
+"""What does an exchange take on slow links: real processes, sockets and limited rates?
+
+Every worker is a process on a host of its own: a network namespace. Links that a token
+bucket limits at both ends join the hosts (benchmarks/namespaces.py). Before each series
+a plain socket measures the rate that two hosts really get, in both directions, and the
+benchmark ends if it is off by more than a tenth. The kernel counts the bytes of the
+links beside those of the compiled program. All workers share the cores of this one
+machine, so their compression takes longer than on machines of their own. Latency is
+that of the kernel, far below a millisecond.
+
+    python -m benchmarks.network --out build --rates 100 1000
+    python -m benchmarks.network --out build --cases exact power_sgd --rates 50
+    python -m benchmarks.network --out build --python path/to/python/with/torch
+    python -m benchmarks.network --out build --show --compute 100
+
+It needs root, or a user namespace, which it makes itself where that is permitted.
+Results are added to the CSV file in the folder `--out`, and replace older ones of the
+same method, rate and number of workers. The prediction of `jaxcomp.cost` takes the rate
+from the socket, the bytes from the program, and the local time from the same exchange
+over links without a limit, which is measured first.
+"""
+
+import argparse
+import contextlib
+import statistics
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from benchmarks import crew, link_rate, namespaces, network_report, peers_ddp, trees
+from benchmarks.common import PAGES, with_pages, write_csv
+from benchmarks.network_report import Row
+from jaxcomp import cost
+from jaxcomp.wire import Collective, link_bytes
+
+__all__ = ["CASES", "Case", "main"]
+
+
+class Case(NamedTuple):
+    """An exchange of ours, or a hook of PyTorch's DDP, and how it is called here."""
+
+    title: str
+    exchange: str = "gather"
+    compressor: str = "none"
+    memory: str = "error_feedback"
+    scope: str = "whole_tree"
+    hook: str = ""  # a name in `peers_ddp.HOOKS`
+
+
+_LIGHT = "top_k(keep=0.001)"
+CASES = (
+    Case("exact", "exact", memory="none"),
+    Case("power_sgd(rank=2)", "power_sgd(rank=2)", scope="per_leaf"),
+    Case(f"{_LIGHT}, whole_tree", compressor=_LIGHT),
+    Case(f"{_LIGHT}, per_leaf", compressor=_LIGHT, scope="per_leaf"),
+    Case(f"{_LIGHT} | qsgd(levels=127)", compressor=f"{_LIGHT} | qsgd(levels=127)"),
+    Case(f"dgc: {_LIGHT}", compressor=_LIGHT, memory="dgc"),
+    Case("sign", compressor="sign"),
+    Case(
+        "two_phase(qsgd(levels=7, norm='max'))",
+        "two_phase",
+        "qsgd(levels=7, norm='max')",
+        memory="none",
+    ),
+    Case("DDP", hook="all-reduce"),
+    Case("DDP: fp16", hook="fp16"),
+    Case("DDP: PowerSGD(rank=2)", hook="PowerSGD(rank=2)"),
+    Case("DDP: PowerSGD(rank=2), batched", hook="PowerSGD(rank=2), batched"),
+)
+RATES = (50.0, 100.0, 1000.0, 5000.0)
+_PORT = 9010
+_OFF = 0.1  # of a rate that was asked for
+_PATIENCE = 600  # seconds to compile
+_WARM_UP = 5  # exchanges
+_LONGEST = 60  # seconds of a series; two exchanges are timed all the same
+
+
+class Side(NamedTuple):
+    """One method that runs on all hosts."""
+
+    run: Callable[[int, float], list[float]]  # (times, seconds to wait) -> seconds each
+    collectives: list[Collective] | None  # None of a peer
+    compile_s: float | None
+
+
+def main(arguments: list[str] | None = None) -> list[Row]:
+    about = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(description=about, parents=[PAGES])
+    add = parser.add_argument
+    add("--cases", nargs="+", metavar="TEXT", help="titles with these")
+    add("--workers", type=int, default=4)
+    add("--rates", nargs="+", type=float, default=RATES, metavar="MBIT", help="per s")
+    add("--repeats", type=int, default=7)
+    add("--scale", type=float, default=1.0, help="of the channels")
+    add("--python", default=sys.executable, help="that has torch, for the peers")
+    add("--compute", type=float, default=200.0, metavar="MS", help="of a step")
+    add("--out", type=Path, required=True, help="folder for the CSV and the plot")
+    add("--show", action="store_true", help="measure nothing: table and plot of --out")
+    args = parser.parse_args(arguments)
+    rows = network_report.read(args.out / "network.csv")
+    if not args.show:
+        namespaces.enter("benchmarks.network")
+        for row in measure(_chosen(args), args):
+            rows = network_report.replaced(rows, row)
+            args.out.mkdir(parents=True, exist_ok=True)
+            write_csv(args.out / "network.csv", rows)
+            print(network_report.line(row), flush=True)
+    network_report.show(rows, args.out / "network.png", args.compute / 1e3)
+    return rows
+
+
+def measure(cases: list[Case], args: argparse.Namespace) -> Iterator[Row]:
+    """Run each case at each rate; a row for each."""
+    with namespaces.network(args.workers) as net:
+        for case in cases:
+            with contextlib.ExitStack() as stack:
+                side = (_theirs if case.hook else _ours)(case, net, args, stack)
+                side.run(_WARM_UP, _PATIENCE)
+                for rate in args.rates:
+                    yield _series(case, side, net, rate, args)
+
+
+def _series(
+    case: Case,
+    side: Side,
+    net: namespaces.Network,
+    rate: float,
+    args: argparse.Namespace,
+) -> Row:
+    """Measure the rate and exchanges with it; before and after, those without."""
+    namespaces.limit(net, None)
+    without = side.run(args.repeats, _PATIENCE)
+    namespaces.limit(net, rate)
+    measured = min(link_rate.measure(net, 0, 1), link_rate.measure(net, 1, 0))
+    if abs(measured / rate - 1) > _OFF:
+        raise SystemExit(
+            f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
+            "more than a tenth: nothing is measured on them"
+        )
+    link = network_report.link_of(measured)
+    # Of a peer it is not known what it sends: no more than twice the gradient.
+    nbytes = link_bytes(side.collectives or []) or 8 * _elements(args)
+    expected = statistics.median(without) + nbytes / link.bandwidth
+    warm_up, repeats = _counts(expected, args.repeats)
+    if warm_up:
+        side.run(warm_up, 60 + 10 * expected * warm_up)
+    before = namespaces.traffic(net)
+    seconds = side.run(repeats, 60 + 10 * expected * repeats)
+    after = namespaces.traffic(net)
+    namespaces.limit(net, None)
+    without += side.run(args.repeats, _PATIENCE)
+    local = statistics.median(without)
+    sent = [b.sent - a.sent for a, b in zip(before, after, strict=True)]
+    found, predicted = side.collectives, None
+    if found is not None:
+        predicted = cost.cost(found, link, local=local).seconds
+    return Row(
+        method=case.title,
+        workers=net.hosts,
+        elements=_elements(args),
+        rate=rate,
+        measured=measured,
+        repeats=repeats,
+        ms=1e3 * statistics.median(seconds),
+        fastest=1e3 * min(seconds),
+        slowest=1e3 * max(seconds),
+        local=1e3 * local,
+        predicted=None if predicted is None else 1e3 * predicted,
+        counted=statistics.mean(sent) / repeats,
+        leaving=None if found is None else link_bytes(found),
+        collectives="" if found is None else network_report.written(found),
+        compile_s=side.compile_s,
+    )
+
+
+def _counts(expected: float, repeats: int) -> tuple[int, int]:
+    """How many exchanges warm up and how many are timed; fewer of slow ones."""
+    if expected * (repeats + 1) < _LONGEST:
+        return 1, repeats
+    return 0, min(repeats, max(2, int(_LONGEST / expected)))
+
+
+def _ours(
+    case: Case,
+    net: namespaces.Network,
+    args: argparse.Namespace,
+    stack: contextlib.ExitStack,
+) -> Side:
+    command = [sys.executable, "-m", "benchmarks.network_worker"]
+    ranks = range(net.hosts)
+    commands = [net.inside(rank, command) for rank in ranks]
+    workers = crew.start(case.title, commands)
+    stack.callback(workers.close)
+    specs = {k: v for k, v in case._asdict().items() if k not in ("title", "hook")}
+    task = {"case": specs, "scale": args.scale, "workers": net.hosts}
+    task |= {"coordinator": f"{net.address(0)}:{_PORT}"}
+    facts = workers.ask([task | {"rank": rank} for rank in ranks], _PATIENCE)
+
+    def run(times: int, patience: float) -> list[float]:
+        answers = workers.ask([times] * net.hosts, patience)
+        return [max(each) for each in zip(*answers, strict=True)]
+
+    found = [Collective(**collective) for collective in facts[0]["collectives"]]
+    return Side(run, found, max(fact["compile_s"] for fact in facts))
+
+
+def _theirs(
+    case: Case,
+    net: namespaces.Network,
+    args: argparse.Namespace,
+    stack: contextlib.ExitStack,
+) -> Side:
+    # PyTorch has the outputs first; the sides of the matrices stay what they are.
+    shapes = [shape[::-1] for shape in trees.resnet50(args.scale).values()]
+    places = peers_ddp.Places(net.inside, net.address(0), "eth0")
+    peer = peers_ddp.start(case.hook, shapes, net.hosts, args.python, places)
+    stack.callback(peer.close)
+
+    def run(times: int, patience: float) -> list[float]:
+        del patience  # the peer has a limit of its own
+        return [whole - bare for whole, bare in (peer.run() for _ in range(times))]
+
+    return Side(run, None, None)
+
+
+def _elements(args: argparse.Namespace) -> int:
+    return trees.elements(trees.resnet50(args.scale))
+
+
+def _chosen(args: argparse.Namespace) -> list[Case]:
+    """The cases that were asked for; peers only where their interpreter has torch."""
+    for text in args.cases or ():
+        if not any(text in case.title for case in CASES):
+            titles = "\n  ".join(case.title for case in CASES)
+            raise SystemExit(f"no case has {text!r} in its title:\n  {titles}")
+    texts = args.cases or [""]
+    chosen = [c for c in CASES if any(text in c.title for text in texts)]
+    if any(c.hook for c in chosen) and not peers_ddp.has_torch(args.python):
+        print("no peers: own figures alone (--python names an interpreter with torch)")
+        chosen = [c for c in chosen if not c.hook]
+    return chosen
+
+
+if __name__ == "__main__":
+    with_pages("benchmarks.network", main)

@@ -1,0 +1,99 @@
+"""One worker of benchmarks/network.py: a process on a host of its own.
+
+It reads a task from its standard input, compiles the exchange, and says what it found.
+Then each line is a number of exchanges; the answer is the seconds of each of them.
+"""
+
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from queue import Queue
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks import trees
+from jaxcomp import make_exchange, parallel, wire
+
+
+def serve() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Gloo prints, from C++
+    lines: Queue[str] = Queue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+
+    def say(message: Any) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    task = json.loads(lines.get())
+    parallel.keep_pages()
+    crew = parallel.setup(
+        task["workers"],
+        coordinator=task["coordinator"],
+        processes=task["workers"],
+        process=task["rank"],
+        platform="cpu",
+    )
+    run, facts = exchanging(task["case"], task["scale"], task["rank"], crew)
+    say(facts)
+    while True:
+        say([run() for _ in range(int(lines.get()))])
+
+
+def exchanging(
+    case: dict[str, Any], scale: float, rank: int, crew: parallel.Workers
+) -> tuple[Callable[[], float], dict[str, Any]]:
+    """An exchange of this worker's gradient, which returns its time, and its facts."""
+    shapes = trees.resnet50(scale)
+    generator = np.random.default_rng(rank)
+    drawn = generator.standard_normal((1, trees.elements(shapes)), np.float32)
+    inputs = parallel.place(trees.cut(drawn, shapes), crew, 0)
+    del drawn
+    exchange = make_exchange(**case, axis=crew.axis)
+    base = jax.random.key(0)
+
+    def step(state: Any, tree: Any) -> Any:
+        count, inner = state
+        key = jax.random.fold_in(base, count)
+        mean, _, inner, _, _ = exchange.average(tree, inner, key)
+        return mean, (count + 1, inner)
+
+    specs = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+    state = parallel.spread((jnp.int32(0), exchange.init(specs)), crew)
+    axes = parallel.axes(state)
+    began = time.perf_counter()
+    compiled = (
+        parallel.map_step(
+            step, crew, in_axes=(axes, 0), out_axes=(None, axes), donate_argnums=(0,)
+        )
+        .lower(state, inputs)
+        .compile()
+    )
+    compile_s = time.perf_counter() - began
+    holder = [state]
+    del state  # its memory is given away by the first exchange
+
+    def run() -> float:
+        began = time.perf_counter()
+        mean, holder[0] = compiled(holder[0], inputs)
+        jax.block_until_ready((mean, holder[0]))
+        return time.perf_counter() - began
+
+    found = [collective._asdict() for collective in wire.collectives(compiled)]
+    return run, {"compile_s": compile_s, "collectives": found}
+
+
+def _read(lines: "Queue[str]") -> None:
+    """Pass lines on; end the process with them, even where it waits for the others."""
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    serve()

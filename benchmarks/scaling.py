@@ -1,0 +1,193 @@
+"""What does an exchange cost with 2 to 10,000 workers, by the model of `jaxcomp.cost`?
+
+The messages are those of the traced exchange of ResNet-50's gradient, as if each worker
+had a device, so none is needed and nothing runs. The tables are those of
+docs/scaling.md.
+
+    python -m benchmarks.scaling
+    python -m benchmarks.scaling --measured build/network.csv --workers 2 4 8
+"""
+
+import argparse
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks import network_report, trees
+from jaxcomp import cost, make_exchange, wire
+from jaxcomp.cost import Link
+from jaxcomp.runs.units import bytes_text, seconds_text
+from jaxcomp.wire import Collective
+
+__all__ = ["METHODS", "Method", "main", "traced"]
+
+WORKERS = (2, 4, 8, 16, 64, 256, 1000, 10_000)
+PER_HOST = 8  # of the hierarchical exchange
+
+
+class Method(NamedTuple):
+    """An exchange and how it is called in the tables."""
+
+    title: str
+    exchange: str
+    compressor: str = "none"
+    memory: str = "error_feedback"
+    scope: str = "whole_tree"
+    per_host: int = 1
+
+
+_LIGHT = "top_k(keep=0.001)"
+_FEW_BITS = "qsgd(levels=7, norm='max')"
+METHODS = (
+    Method("exact", "exact", memory="none"),
+    Method("power_sgd(rank=2)", "power_sgd(rank=2)", scope="per_leaf"),
+    Method(f"gather({_LIGHT})", "gather", _LIGHT),
+    Method(f"gather({_LIGHT} \\| qsgd(127))", "gather", f"{_LIGHT} | qsgd(127)"),
+    Method("gather(sign)", "gather", "sign"),
+    Method("two_phase(sign)", "two_phase", "sign"),
+    Method(f"two_phase({_FEW_BITS})", "two_phase", _FEW_BITS, "none"),
+    Method(f"sparse_reduce({_LIGHT})", "sparse_reduce", _LIGHT),
+)
+_INNER = Method("hierarchical", f"hierarchical(per_host={PER_HOST})", _LIGHT)
+HIERARCHICAL = (
+    Method("exact", "exact", memory="none", per_host=PER_HOST),
+    Method(f"gather({_LIGHT})", "gather", _LIGHT, per_host=PER_HOST),
+    _INNER._replace(title=f"hierarchical: gather({_LIGHT})", per_host=PER_HOST),
+)
+LINKS = {
+    "100 Mbit/s, 20 ms": Link(100e6 / 8, 20e-3),
+    "1 Gbit/s, 0.2 ms": Link(1e9 / 8, 0.2e-3),
+    "25 Gbit/s, 0.02 ms": Link(25e9 / 8, 0.02e-3),
+}
+INSIDE = Link(100e9, 5e-6)  # between the devices of a host
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser.add_argument("--workers", nargs="+", type=int, default=WORKERS)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the channels")
+    parser.add_argument("--measured", type=Path, metavar="CSV", help="of network.py")
+    args = parser.parse_args(arguments)
+    sizes = tuple(args.workers)
+    if args.measured:
+        _print_table("Measured", _measured(args.measured))
+    found = {m: _by_size(m, sizes, args.scale) for m in METHODS}
+    _print_table(
+        "Bytes that leave a worker",
+        [["exchange", *map(_count, sizes)]]
+        + [[m.title, *(_bytes(c) for c in each)] for m, each in found.items()],
+    )
+    for name, link in LINKS.items():
+        rows = [["exchange", *map(_count, sizes)]]
+        rows += [
+            [m.title, *(_time(c, link) for c in each)] for m, each in found.items()
+        ]
+        _print_table(f"Time on links of {name}", rows)
+        rows = [["exchange", *map(_count, sizes)]]
+        dense = found[METHODS[0]]
+        for method, each in list(found.items())[1:]:
+            pairs = zip(each, dense, strict=True)
+            rows.append([method.title, *(_allowed(c, d, link) for c, d in pairs)])
+        _print_table(f"Local time it may take, {name}", rows)
+    hosts = [size for size in sizes if size % PER_HOST == 0 and size > PER_HOST]
+    if not hosts:
+        return
+    for name, link in LINKS.items():
+        rows = [["exchange", *map(_count, hosts)]]
+        for method in HIERARCHICAL:
+            each = _by_size(method, tuple(hosts), args.scale)
+            rows.append([method.title, *(_shared(c, link) for c in each)])
+        _print_table(f"{PER_HOST} workers on each host, {name} between hosts", rows)
+
+
+@functools.cache
+def _by_size(
+    method: Method, sizes: tuple[int, ...], scale: float
+) -> list[list[Collective]]:
+    return [traced(method, size, scale) for size in sizes]
+
+
+def traced(method: Method, workers: int, scale: float = 1.0) -> list[Collective]:
+    """The collectives of one exchange between so many workers."""
+    shapes = trees.resnet50(scale)
+    specs = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
+    exchange = make_exchange(
+        method.exchange, method.compressor, method.memory, method.scope
+    )
+
+    def step(state: Any, tree: Any, seed: Any) -> Any:
+        mean, _, state, _, _ = exchange.average(tree, state, jax.random.key(seed))
+        return mean, state
+
+    state = jax.eval_shape(lambda: exchange.init(specs))
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
+    found = wire.traced_collectives(
+        step, state, specs, seed, axis="workers", workers=workers
+    )
+    dense = method.exchange.startswith(("exact", "hierarchical"))
+    return _combined(found) if dense else found
+
+
+def _combined(found: list[Collective]) -> list[Collective]:
+    """All-reduces of the tensors of a tree as the one that XLA makes of them."""
+    parts = [c for c in found if c.kind == "all-reduce"]
+    whole = parts[0]._replace(nbytes=sum(c.nbytes for c in parts))
+    return [whole, *(c for c in found if c.kind != "all-reduce")]
+
+
+# --- Cells ----------------------------------------------------------------------------
+
+
+def _count(workers: int) -> str:
+    return f"{workers:,}"
+
+
+def _bytes(found: list[Collective]) -> str:
+    return bytes_text(wire.link_bytes(found))
+
+
+def _time(found: list[Collective], link: Link) -> str:
+    return seconds_text(cost.cost(found, link).seconds)
+
+
+def _allowed(found: list[Collective], dense: list[Collective], link: Link) -> str:
+    """How much local time more than `exact` it may take to be as fast."""
+    left = cost.cost(dense, link).seconds - cost.cost(found, link).seconds
+    return seconds_text(left) if left > 0 else "never"
+
+
+def _shared(found: list[Collective], link: Link) -> str:
+    whole = cost.cost(found, link, per_host=PER_HOST, inside=INSIDE)
+    return seconds_text(whole.seconds)
+
+
+def _measured(file: Path) -> list[list[str]]:
+    """The points of network.py of one size, by method and number of workers."""
+    rows = network_report.read(file)
+    if not rows:
+        raise SystemExit(f"nothing has been measured in {file}")
+    largest = max(row.elements for row in rows)
+    rows = [row for row in rows if row.elements == largest]
+    rows.sort(key=lambda row: (row.rate, row.workers))
+    table = [["exchange", "workers", "Mbit/s", "ms", "without a limit", "predicted"]]
+    for row in rows:
+        predicted = "" if row.predicted is None else f"{row.predicted:,.0f}"
+        times = [f"{row.ms:,.0f}", f"{row.local:,.0f}", predicted]
+        cells = [str(row.workers), f"{row.measured:,.0f}", *times]
+        table.append([row.method.replace("|", "\\|"), *cells])
+    return table
+
+
+def _print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
+    print(f"\n{title}\n")
+    head, *body = rows
+    for row in (head, ["---"] * len(head), *body):
+        print(f"| {' | '.join(row)} |")
+
+
+if __name__ == "__main__":
+    main()

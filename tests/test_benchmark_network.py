@@ -1,0 +1,212 @@
+"""The network benchmark: its commands and counters, and a run where it is permitted."""
+
+import csv
+import json
+import os
+
+import pytest
+
+from benchmarks import (
+    namespaces,
+    network,
+    network_report,
+    on_hosts,
+    peers_ddp,
+    scaling,
+    trees,
+)
+from benchmarks.namespaces import Network, Traffic
+from benchmarks.network_report import Row
+from jaxcomp import make_exchange
+from jaxcomp.wire import Collective
+
+NET = Network(owner=4194304, hosts=3)
+WHY_NOT = namespaces.why_not()
+
+
+def test_names_are_short_enough_and_carry_the_process():
+    names = [NET.bridge, *map(NET.port, range(3)), *map(NET.namespace, range(3))]
+    assert len(set(names)) == 7
+    assert max(map(len, names)) <= 15, "of a network interface"
+    assert namespaces.leftovers(names, lambda pid: pid != 4194304) == names
+    assert namespaces.leftovers([*names, "eth0", "jxnfoo"], lambda _: True) == []
+
+
+def test_every_link_is_limited_at_both_ends():
+    lines = [" ".join(c) for c in namespaces.limit_commands(NET, 100)]
+    ends = {line.split(" root")[0].replace(" replace", "") for line in lines}
+    assert len(ends) == len(lines) == 6
+    assert f"tc -n {NET.namespace(0)} qdisc dev eth0" in ends
+    assert f"tc qdisc dev {NET.port(0)}" in ends
+    assert all("tbf rate 100mbit burst 20000" in line for line in lines)
+    assert "burst 625000" in " ".join(namespaces.limit_commands(NET, 5000)[0])
+    lifted = [" ".join(c) for c in namespaces.limit_commands(NET, None)]
+    assert all("delete" in line and "tbf" not in line for line in lifted)
+
+
+def test_all_that_is_built_is_removed():
+    built = [" ".join(command) for command in namespaces.build_commands(NET)]
+    names = [NET.bridge, *map(NET.port, range(3)), *map(NET.namespace, range(3))]
+    for name in names:
+        assert any(f"add {name}" in line for line in built)
+    removed = [c[-1] for c in namespaces.removal_commands(names)]
+    assert sorted(removed) == sorted(names)
+    assert removed[0].endswith("v0"), "links first: their other end is in a namespace"
+
+
+def test_counters_are_seen_from_the_host():
+    """What comes in at the port of the bridge is what the host has sent."""
+    stats = {"rx": {"bytes": 425_000, "packets": 3}, "tx": {"bytes": 7}}
+    links = [{"ifname": NET.port(host), "stats64": stats} for host in range(2)]
+    found = namespaces.counters(json.dumps(links))
+    assert found == {NET.port(0): Traffic(425_000, 7), NET.port(1): Traffic(425_000, 7)}
+
+
+def test_a_command_runs_on_its_host_under_the_name_of_its_address():
+    command = NET.inside(1, ["python", "-c", "print(1)"])
+    assert command[:4] == ["ip", "netns", "exec", NET.namespace(1)]
+    assert f"hostname {NET.address(1)}" in " ".join(command)
+    assert command[-3:] == ["python", "-c", "print(1)"]
+
+
+def test_too_many_hosts_are_refused():
+    with (
+        pytest.raises(SystemExit, match="2 to 200 hosts, not 1"),
+        namespaces.network(1),
+    ):
+        pass
+
+
+def test_cases_are_methods_and_hooks_that_exist():
+    titles = [case.title for case in network.CASES]
+    assert len(set(titles)) == len(titles)
+    for case in network.CASES:
+        if case.hook:
+            assert case.hook in peers_ddp.HOOKS
+        else:
+            assert make_exchange(
+                case.exchange, case.compressor, case.memory, case.scope
+            )
+
+
+def row(method: str = "sign", rate: float = 100.0, ms: float = 100.0) -> Row:
+    found = network_report.written([Collective("all-gather", 1_000_000, 4)])
+    rates, times = (rate, 95.0), (ms, ms, ms, 100.0, None)
+    return Row(method, 4, 10, *rates, 3, *times, 3.1e6, 3e6, found, compile_s=1.0)
+
+
+def test_a_new_row_replaces_the_old_one_of_its_series():
+    rows = [row(), row(rate=50.0), row("exact")]
+    newer = network_report.replaced(rows, row(rate=50.0, ms=7.0))
+    assert [r.ms for r in newer] == [100, 100, 7]
+
+
+def test_rows_are_read_as_they_were_written(tmp_path):
+    rows = [row(), row(rate=50.0)._replace(predicted=3.5, leaving=None, collectives="")]
+    network.write_csv(tmp_path / "network.csv", rows)
+    assert network_report.read(tmp_path / "network.csv") == rows
+    assert network_report.read(tmp_path / "none.csv") == []
+    assert network_report.collectives_of(rows[0]) == [
+        Collective("all-gather", 1_000_000, 4)
+    ]
+
+
+def test_the_bandwidth_that_is_needed():
+    """3 MB in what is left of the 200 ms that half of a step takes, 100 ms."""
+    assert network_report.needed(row(), 0.5, 0.2) == pytest.approx(240)
+    assert network_report.needed(row(), 0.9, 0.2) == float("inf")
+
+
+def test_where_exact_is_as_fast():
+    """3 MB in 100 ms against 6 MB in 40: 3 MB in 60 ms."""
+    twice = network_report.written([Collective("all-gather", 2_000_000, 4)])
+    exact = row("exact")._replace(collectives=twice, local=40.0)
+    assert network_report.stops(row(), exact) == pytest.approx(400)
+    assert network_report.stops(row(), exact._replace(local=100.0)) == float("inf")
+
+
+def test_an_unknown_case_is_an_error():
+    with pytest.raises(SystemExit, match="'signs'.*\n  exact\n"):
+        network.main(["--cases", "signs", "--out", "nowhere"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_two_hosts_exchange_and_leave_nothing_behind(tmp_path, capsys):
+    sizes = ["--workers=2", "--scale=0.05", "--repeats=2", "--rates", "100"]
+    network.main([f"--out={tmp_path}", *sizes, "--cases", "sign", "exact"])
+    with open(tmp_path / "network.csv", newline="") as file:
+        written = list(csv.DictReader(file))
+    assert [(r["method"], r["rate"]) for r in written] == [
+        ("exact", "100.0"),
+        ("sign", "100.0"),
+    ]
+    for found in network_report.read(tmp_path / "network.csv"):
+        assert found.leaving is not None
+        assert found.leaving < found.counted < 2 * found.leaving + 50_000
+        assert abs(found.measured / found.rate - 1) < 0.1
+    assert (tmp_path / "network.png").stat().st_size > 10_000
+    assert "exact" in capsys.readouterr().out
+    mine = f"{namespaces.PREFIX}{os.getpid()}"
+    assert not [n for n in namespaces._names() if n.startswith(mine)]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_a_network_is_removed_after_an_error():
+    def interrupted() -> None:
+        with namespaces.network(2) as net:
+            made.append(net)
+            assert net.bridge in namespaces._names()
+            raise KeyboardInterrupt
+
+    made: list[Network] = []
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    left = namespaces._names()
+    assert made[0].bridge not in left
+    assert made[0].namespace(1) not in left
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
+def test_a_command_runs_on_every_host_and_the_first_failure_counts(capfd):
+    fails = 'echo "host $JAXCOMP_PROCESS of $JAXCOMP_PROCESSES" && '
+    fails += "test $JAXCOMP_PROCESS = 0 && sleep 60 || exit 3"
+    assert on_hosts.main(["--hosts=2", "--rate=100", "--", "sh", "-c", fails]) == 3
+    shown = capfd.readouterr()
+    assert "host 0 of 2" in shown.out
+    assert "host 1 of 2" in shown.err
+    assert "process 1 ended with code 3" in shown.err
+    assert on_hosts.main(["--hosts=2", "--", "true"]) == 0
+
+
+def test_scaling_counts_what_more_workers_send():
+    """By the model, and on less data: the tables of docs/scaling.md."""
+    dense, _, light = scaling.METHODS[:3]
+    for workers in (4, 1000):
+        (exact,) = scaling.traced(dense, workers, 0.1)
+        (gather,) = scaling.traced(light, workers, 0.1)
+        assert exact.kind == "all-reduce"
+        assert exact.nbytes == 4 * trees.elements(trees.resnet50(0.1))
+        assert (gather.kind, gather.workers) == ("all-gather", workers)
+        assert 0 < gather.nbytes < exact.nbytes / 500
+
+
+def test_scaling_prints_tables(capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(scaling, "METHODS", scaling.METHODS[:1])
+    monkeypatch.setattr(scaling, "HIERARCHICAL", scaling.HIERARCHICAL[:1])
+    rows = [row()._replace(predicted=99.0)]
+    network.write_csv(tmp_path / "network.csv", rows)
+    csv_file = f"--measured={tmp_path / 'network.csv'}"
+    scaling.main(["--scale=0.05", "--workers", "2", "16", csv_file])
+    shown = capsys.readouterr().out
+    assert "| sign | 4 | 95 | 100 | 100 | 99 |" in shown
+    assert "8 workers on each host" in shown
+    assert "| exchange | 2 | 16 |" in shown

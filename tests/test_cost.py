@@ -1,0 +1,142 @@
+"""The model of an exchange's cost gives what is computed by hand."""
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from jaxcomp import cost, wire
+from jaxcomp.cost import Cost, Link
+from jaxcomp.wire import Collective
+
+MESSAGE = 1000  # bytes
+
+
+def of(kind: str, link: Link, workers: int = 4, **options) -> Cost:
+    return cost.cost([Collective(kind, MESSAGE, workers)], link, **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "nbytes", "rounds"),
+    [
+        ("all-reduce", 1500, 6),
+        ("all-gather", 3000, 3),
+        ("reduce-scatter", 750, 3),
+        ("all-to-all", 750, 3),
+        ("collective-permute", 1000, 1),
+        ("collective-broadcast", 1000, 3),
+    ],
+)
+def test_each_collective_by_hand(kind, nbytes, rounds):
+    """Of four workers that hand over 1,000 bytes each, at 1 MB/s and 2 ms."""
+    found = of(kind, Link(1e6, 2e-3), local=0.25)
+    assert (found.nbytes, found.rounds) == (nbytes, rounds)
+    assert found.transfer == pytest.approx(nbytes / 1e6)
+    assert found.waiting == pytest.approx(rounds * 2e-3)
+    assert found.seconds == pytest.approx(nbytes / 1e6 + rounds * 2e-3 + 0.25)
+
+
+@pytest.mark.parametrize("kind", wire.KINDS)
+def test_bytes_are_those_of_the_rings_of_wire(kind):
+    found = [Collective(kind, MESSAGE, 8, times=3)]
+    assert cost.cost(found, Link(1e6)).nbytes == wire.link_bytes(found)
+
+
+def test_collectives_add_up():
+    found = [Collective("all-gather", 10, 2, times=5), Collective("all-reduce", 7, 2)]
+    assert cost.cost(found, Link(1.0)) == Cost(57, 0, 0, 57, 7)
+    assert cost.cost([], Link(1.0), local=2.0).seconds == 2.0
+
+
+def test_workers_of_one_host_share_its_link():
+    """Two hosts of two: one ring leaves a host once, two groups leave it twice."""
+    link, inside = Link(1.0), Link(100.0, 1.0)
+    everybody = Collective("all-gather", 10, 4, groups=((0, 1, 2, 3),))
+    across = Collective("all-gather", 10, 2, groups=((0, 2), (1, 3)))
+    within = Collective("all-gather", 10, 2, groups=((0, 1), (2, 3)))
+    options = {"per_host": 2, "inside": inside}
+    assert cost.cost([everybody], link, **options).nbytes == 30
+    assert cost.cost([across], link, **options).nbytes == 20
+    assert cost.cost([within], link, **options) == Cost(0.1, 1.0, 0, 0, 0)
+    assert cost.cost([within], link, per_host=2).seconds == 0, "free by default"
+
+
+def test_pairwise_messages_to_the_own_host_do_not_leave_it():
+    found = [Collective("all-to-all", 12, 4, groups=((0, 1, 2, 3),))]
+    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 2 * 12 * 2 / 4
+    assert cost.cost(found, Link(1.0), per_host=4).nbytes == 0
+
+
+def test_permutations_leave_where_the_target_is_elsewhere():
+    pairs = ((0, 1), (1, 2), (2, 3), (3, 0))
+    found = [Collective("collective-permute", 12, 4, groups=pairs)]
+    assert cost.cost(found, Link(1.0)).nbytes == 12
+    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 12
+    swapped = ((0, 2), (1, 3), (2, 0), (3, 1))
+    found = [Collective("collective-permute", 12, 4, groups=swapped)]
+    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 24
+
+
+def test_pairwise_messages_may_use_a_part_of_the_bandwidth():
+    link = Link(1e6, pairwise=0.5)
+    assert of("all-to-all", link).transfer == pytest.approx(2 * 750 / 1e6)
+    assert of("all-to-all", link).nbytes == 750
+    assert of("all-gather", link).transfer == pytest.approx(3000 / 1e6)
+    assert of("all-gather", link, workers=2).transfer == pytest.approx(2 * 1000 / 1e6)
+
+
+def test_bandwidth_for_a_share_is_where_it_is_reached():
+    found = [Collective("all-to-all", 10**6, 4), Collective("all-reduce", 4, 4)]
+    link = Link(1.0, latency=1e-4, pairwise=0.6)
+    for share in (0.5, 0.75, 0.9):
+        needed = cost.bandwidth_for(share, 0.3, found, link, local=0.01)
+        there = link._replace(bandwidth=needed)
+        whole = cost.cost(found, there, local=0.01).seconds
+        assert cost.utilisation(0.3, whole) == pytest.approx(share)
+    assert cost.bandwidth_for(0.99, 0.3, found, link, local=0.01) == math.inf
+
+
+def test_break_even_is_where_both_take_as_long():
+    few, many = [Collective("all-to-all", 10, 4)], [Collective("all-reduce", 9000, 4)]
+    link = Link(7.0, pairwise=0.5)
+    slow = cost.cost(few, link, local=0.5)
+    bandwidth = cost.break_even(slow, cost.cost(many, link, local=0.1), 7.0)
+    there = link._replace(bandwidth=bandwidth)
+    both = [
+        cost.cost(found, there, local=local).seconds
+        for found, local in ((few, 0.5), (many, 0.1))
+    ]
+    assert both[0] == pytest.approx(both[1])
+    free = Cost(10, 0, 0, 10, 0)
+    assert cost.break_even(free, Cost(20, 0, 0, 20, 0), 1.0) == math.inf
+    assert cost.break_even(free, free._replace(local=1), 1.0) == math.inf
+    assert cost.break_even(free._replace(local=1), free, 1.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"link": Link(0.0)}, r"Link\(bandwidth=0.0"),
+        ({"link": Link(math.nan)}, "bandwidth=nan"),
+        ({"link": Link(1.0, -1.0)}, "latency=-1.0"),
+        ({"link": Link(1.0, pairwise=0.0)}, "pairwise=0.0"),
+        ({"link": Link(1.0), "local": -2.0}, "-2.0"),
+        ({"link": Link(1.0), "per_host": 0}, "not 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(options, named):
+    with pytest.raises(ValueError, match=named):
+        cost.cost([], **options)
+    with pytest.raises(ValueError, match="between 0 and 1, not 1"):
+        cost.bandwidth_for(1, 1.0, [])
+
+
+def test_the_program_of_the_document_runs(capsys):
+    text = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    exec(program, {})
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
+        "4",
+        "1000",
+    ]
