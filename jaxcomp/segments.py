@@ -61,7 +61,7 @@ class Segments(NamedTuple):
         """[rows, width]: for each element its place in its tensor."""
         rows = np.arange(self.rows, dtype=np.uint32) - self.starts[self.owners]
         first = (rows * np.uint32(self.width))[:, None]
-        return first + jax.lax.iota(jnp.uint32, self.width)[None, :]
+        return jnp.asarray(first) + jax.lax.iota(jnp.uint32, self.width)[None, :]
 
     def spread(self, values: Array | np.ndarray) -> Array:
         """[tensors] -> [rows, 1]: for each row the value of its tensor."""

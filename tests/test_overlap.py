@@ -165,7 +165,7 @@ def test_an_order_of_other_params_is_refused():
 def test_mixers_are_refused():
     ring = make_mixer("choco(gamma=0.4)", "ring", 4, compressor="sign")
     with pytest.raises(TypeError, match="takes an Exchange"):
-        jaxcomp.distributed(ring, overlap=2)
+        jaxcomp.distributed(ring, overlap=2)  # type: ignore[arg-type]
     config = small_config(mixer="choco(gamma=0.4)", topology="ring", overlap=2)
     config.update(exchange="", memory="none")
     with pytest.raises(UserError, match="sends models.*choco_overlapped"):

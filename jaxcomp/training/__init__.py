@@ -2,7 +2,8 @@
 
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
-from jaxcomp.training.loop import Result, evaluate, summary, train_and_evaluate
+from jaxcomp.training.console import Result, summary
+from jaxcomp.training.loop import evaluate, train_and_evaluate
 from jaxcomp.training.meters import NonFinite
 
 __all__ = [

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -16,7 +16,7 @@ from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config
-from jaxcomp.runs.frame import Frame, framed, traffic_line
+from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
 from jaxcomp.training.account import Tables, account, open_tables, status
@@ -24,14 +24,13 @@ from jaxcomp.training.build import (
     Setup,
     build,
     gather_workers,
-    parameter_count,
     settled,
 )
 from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
+from jaxcomp.training.console import Result, headline
 from jaxcomp.training.due import Due
 from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
 from jaxcomp.training.evaluation import (
-    OwnScores,
     Scores,
     make_evaluator,
     make_own_evaluator,
@@ -46,28 +45,13 @@ from jaxcomp.training.state import TrainState
 from jaxcomp.training.stretch import begin, compiled_for, end, take_step
 from jaxcomp.training.traffic import Traffic, programs
 
-__all__ = ["Result", "evaluate", "headline", "summary", "train_and_evaluate"]
+__all__ = ["evaluate", "train_and_evaluate"]
 
 _CHANGEABLE = {
     **CHANGEABLE,
     "train_for": "steps that are done stay; a schedule that knows the end, such as "
     "cosine, follows the new one from there",
 }
-
-
-class Result(NamedTuple):
-    """The final state and figures of a run."""
-
-    state: TrainState
-    steps: int
-    skipped: float  # of them
-    test_loss: float
-    test_accuracy: float  # of the mean model, where workers have their own
-    best_accuracy: float
-    own: OwnScores | None  # of the workers' own models
-    traffic: Traffic
-    seconds: float  # of training steps; compiling is not in it
-    folder: Path
 
 
 def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -254,43 +238,3 @@ def _make_end_of_epoch(
         return seen.kept, position, is_best
 
     return end_of_epoch
-
-
-def summary(result: Result) -> dict[str, str]:
-    """The closing lines of a run, as `frame.closing_lines` takes them."""
-    traffic, steps, own = result.traffic, result.steps, result.own
-    last, best = result.test_accuracy, result.best_accuracy
-    traced = ", as traced" if traffic.unread else ""
-    sent, dense = traffic.wire * steps, traffic.dense * steps
-    moved = traffic_line(sent, dense, steps, moved=not traffic.simulated, notes=traced)
-    of_mean = " of the mean model" if own else ""
-    lines = {"test accuracy": f"{last:.2%} (best {best:.2%}){of_mean}"}
-    if own:
-        lines["own models"] = f"{own.mean:.2%} on average, {own.worst:.2%} the worst"
-    lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
-    if result.skipped:
-        count = f"{result.skipped:,.4g} of {steps} steps"
-        lines["skipped"] = f"{count}, which were not finite"
-    return lines
-
-
-def headline(config: Any, setup: Setup) -> str:
-    """The opening lines of a run: model, data, workers and method."""
-    workers = setup.workers
-    used, found = (1 if workers.mesh is None else workers.size), jax.device_count()
-    devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
-    if used < found:
-        devices += f", {found - used} idle"
-    if jax.process_count() > 1:
-        devices += f", {jax.process_count()} processes"
-    simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
-    unused = ""
-    if setup.stages.at(0).compressor is None and config.compressor != "none":
-        unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
-    parameters = parameter_count(jax.eval_shape(setup.fresh).params)
-    return (
-        f"{setup.task.model} ({parameters:,} parameters) on "
-        f"{setup.task.data}: {workers.size} workers ({devices})\n"
-        f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{setup.total_steps} steps of {config.batch_size} examples"
-    )

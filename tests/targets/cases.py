@@ -96,10 +96,7 @@ def _of_mixer(name: str) -> Case:
 CASES = (
     *(_of_exchange(name) for name in exchanges.REGISTRY),
     *(_of_compressor(name, "whole_tree") for name in compressors.REGISTRY),
-    *(
-        _of_compressor(name, "per_leaf")
-        for name in _BY_TENSOR
-    ),
+    *(_of_compressor(name, "per_leaf") for name in _BY_TENSOR),
     *(Case("gather", _LIGHT, it) for it in memory.REGISTRY if it != "none"),
     *(_of_mixer(name) for name in (*gossip.REGISTRY, *local.REGISTRY)),
 )

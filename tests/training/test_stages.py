@@ -8,7 +8,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, training
-from jaxcomp.training.loop import headline
+from jaxcomp.training.console import headline
 from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
