@@ -55,6 +55,18 @@ class Segments(NamedTuple):
         offsets = self.starts * np.uint32(self.width) - _before(self.sizes)
         return offsets[self.owners]
 
+    def in_rows(self, places: Array) -> Array:
+        """Places in the vector that joins the tensors -> places in the flat matrix.
+
+        The size of the vector, and what is above it, is beyond the end of the matrix.
+        """
+        ends = np.cumsum(self.sizes).astype(np.uint32)
+        starts = self.starts * np.uint32(self.width) - _before(self.sizes)
+        absent = np.uint32(self.rows * self.width)
+        owner = jnp.searchsorted(ends, places, side="right")
+        shift = jnp.asarray(starts).at[owner].get(mode="fill", fill_value=0)
+        return jnp.where(places < ends[-1], places + shift, absent)
+
     def spread(self, values: Array | np.ndarray) -> Array:
         """[tensors] -> [rows, 1]: for each row the value of its tensor."""
         return jnp.asarray(values)[self.owners][:, None]
