@@ -139,7 +139,7 @@ class Averaged(NamedTuple):
     # Given minus `sent`, in at least float32, where that costs less than both of them:
     # nobody has to read `sent` then, and what nobody reads is not computed.
     missing: Tree | None = None
-    payload: Payload = None  # what `Exchange.clear` takes
+    payload: Payload = ()  # what `Exchange.clear` takes
 
     def unsent(self, given: Tree) -> Tree:
         """Given minus `sent`, in at least float32."""

@@ -59,6 +59,10 @@ class Segments(NamedTuple):
         """Places in the vector that joins the tensors -> places in the flat matrix.
 
         The size of the vector, and what is above it, is beyond the end of the matrix.
+
+        Example:
+          >>> Segments((3, 2), 4).in_rows(jnp.array([2, 3, 5], jnp.uint32))
+          Array([2, 4, 8], dtype=uint32)
         """
         ends = np.cumsum(self.sizes).astype(np.uint32)
         starts = self.starts * np.uint32(self.width) - _before(self.sizes)

@@ -124,7 +124,7 @@ def scaled(payload: Payload, factor: float) -> Payload | None:
         return None
 
     def times(values: list[Array]) -> list[Array]:
-        wide = [v.astype(jnp.promote_types(v.dtype, jnp.float32)) for v in values]
+        wide = [v.astype(np.promote_types(v.dtype, np.float32)) for v in values]
         return [v * np.asarray(factor, v.dtype) for v in wide]
 
     return map_values(times, payload)
