@@ -252,7 +252,7 @@ def _ours(case: Case, race: Race) -> Runner:
     def step(state: Any, tree: Any) -> Any:
         count, inner = state
         key = jax.random.fold_in(base, count)
-        mean, _, inner, info, _ = exchange.average(tree, inner, key)
+        mean, _, inner, info, *_ = exchange.average(tree, inner, key)
         return mean, info, (count + 1, inner)
 
     fresh = (jnp.int32(0), exchange.init(_spec(race.shapes[case.tree])))

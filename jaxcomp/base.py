@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.contracts import (
@@ -95,6 +96,10 @@ class Compressor(NamedTuple):
     # of its own, as one program whose size does not grow with their number. Its
     # payload is one for all, its state a tuple. None: each array is compressed alone.
     segmented: "Compressor | None" = None
+    # (x, payload) -> x with zeros where C(x) is not zero, at the cost of what the
+    # payload holds. Offered where the `values` of a payload are elements of x as they
+    # are. None: only the decoded payload tells what was sent.
+    clear: Callable[[Any, Payload], Any] | None = None
 
 
 class Info(NamedTuple):
@@ -132,6 +137,16 @@ class Averaged(NamedTuple):
     # Not zero where something of this worker's own gradient was sent. None: `sent`
     # tells it, as it includes nothing that belongs to others.
     own_sent: Tree | None = None
+    # Given minus `sent`, in at least float32, where that costs less than both of them:
+    # nobody has to read `sent` then, and what nobody reads is not computed.
+    missing: Tree | None = None
+    payload: Payload = ()  # what `Exchange.clear` takes
+
+    def unsent(self, given: Tree) -> Tree:
+        """Given minus `sent`, in at least float32."""
+        if self.missing is not None:
+            return self.missing
+        return jax.tree.map(jnp.subtract, given, self.sent)
 
 
 def no_bound(spec: Spec) -> list[float | None]:
@@ -168,6 +183,9 @@ class Exchange(NamedTuple):
     momentum: str | None = None
     simulated: bool = False  # it sends more than its method is meant to send
     ignores_compressor: bool = False  # it compresses in a way of its own
+    # (tree, `Averaged.payload`) -> the tree with zeros where something of this worker's
+    # own was sent. None: `Averaged.sent` or `own_sent` tells it.
+    clear: Callable[[Tree, Payload], Tree] | None = None
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]

@@ -63,6 +63,23 @@ class Segments(NamedTuple):
         first = (rows * np.uint32(self.width))[:, None]
         return jnp.asarray(first) + jax.lax.iota(jnp.uint32, self.width)[None, :]
 
+    def in_rows(self, places: Array) -> Array:
+        """Places in the vector that joins the tensors -> places in the flat matrix.
+
+        The size of the vector, and what is above it, is beyond the end of the matrix.
+
+        Example:
+          >>> Segments((3, 2), 4).in_rows(jnp.array([2, 3, 5], jnp.uint32))
+          Array([2, 4, 8], dtype=uint32)
+        """
+        ends = np.cumsum(self.sizes).astype(np.uint32)
+        starts = self.starts * np.uint32(self.width) - _before(self.sizes)
+        absent = np.uint32(self.rows * self.width)
+        # Without a loop, which a GPU would start anew in each round.
+        owner = jnp.searchsorted(ends, places, side="right", method="scan_unrolled")
+        shift = jnp.asarray(starts).at[owner].get(mode="fill", fill_value=0)
+        return jnp.where(places < ends[-1], places + shift, absent)
+
     def spread(self, values: Array | np.ndarray) -> Array:
         """[tensors] -> [rows, 1]: for each row the value of its tensor."""
         return jnp.asarray(values)[self.owners][:, None]

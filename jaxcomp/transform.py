@@ -91,7 +91,7 @@ def distributed(
     ) -> tuple[Tree, DistributedState]:
         check_differs(updates, exchange.axis, SUMMED)
         check_fit(exchange.init, updates, state.exchange)
-        mean, _, inner, info, _ = exchange.average(updates, state.exchange, key)
+        mean, _, inner, info, *_ = exchange.average(updates, state.exchange, key)
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
         return mean, typed_to_differ(new, exchange.axis)
 

@@ -134,7 +134,7 @@ def averaging(exchange: Any, seed: int = 0) -> Callable[..., Any]:
     def step(state: Any, tree: Any) -> Any:
         count, inner = state
         key = jax.random.fold_in(base, count)
-        mean, sent, inner, info, _ = exchange.average(tree, inner, key)
+        mean, sent, inner, info, *_ = exchange.average(tree, inner, key)
         return mean, (sent, info), (count + 1, inner)
 
     return step

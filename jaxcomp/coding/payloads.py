@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxcomp.base import Array, Payload
 
@@ -22,6 +23,8 @@ __all__ = [
     "Sparse",
     "map_values",
     "nbits",
+    "payload_values",
+    "scaled",
 ]
 
 
@@ -86,6 +89,49 @@ def map_values(function: Callable[[Any], Any], payload: Payload) -> Payload:
     values = function([_innermost(node) for node in nodes])
     nodes = [_with_innermost(n, v) for n, v in zip(nodes, values, strict=True)]
     return jax.tree.unflatten(structure, nodes)
+
+
+def payload_values(payload: Payload) -> list[Any]:
+    """The `values` of all payloads in a tree, or in what they consist of.
+
+    Example:
+      >>> [v.shape for v in payload_values((Dense(jnp.ones(3)), Dense(jnp.ones(2))))]
+      [(3,), (2,)]
+    """
+    nodes = jax.tree.leaves(payload, is_leaf=_has_values)
+    return [_innermost(node) for node in nodes if _has_values(node)]
+
+
+def scaled(payload: Payload, factor: float) -> Payload | None:
+    """The payload of factor * C(x), or None where C(x) does not follow from `values`.
+
+    Its values are in at least float32. Adding it to a tensor costs as much as adding
+    the payload itself.
+
+    Args:
+      payload: of a method whose `decompress` is linear in `values`.
+      factor: -1, or a power of two, which rounds nothing.
+
+    Example:
+      >>> scaled(Dense(jnp.array([1.0, -2.0])), 0.5).values.tolist()
+      [0.5, -1.0]
+      >>> scaled(Signs(jnp.float32(1), jnp.uint8(0)), 0.5) is None
+      True
+    """
+    nodes = jax.tree.leaves(payload, is_leaf=_has_values)
+    values = payload_values(payload)
+    if len(values) < len(nodes) or not all(map(_is_real, values)):
+        return None
+
+    def times(values: list[Array]) -> list[Array]:
+        wide = [v.astype(np.promote_types(v.dtype, np.float32)) for v in values]
+        return [v * np.asarray(factor, v.dtype) for v in wide]
+
+    return map_values(times, payload)
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)
 
 
 def _has_values(node: Any) -> bool:

@@ -25,6 +25,7 @@ def compressor(
     unbiased: bool = False,
     aligned: bool = False,
     figures: tuple[Figure, ...] = (),
+    clear: Callable[[Array, Payload], Array] | None = None,
 ) -> Compressor:
     """A compressor of arrays from the functions that make up its method.
 
@@ -46,6 +47,7 @@ def compressor(
       unbiased: whether E[C(x)] == x.
       aligned: whether workers with the same key may add their `values`.
       figures: numbers that the method reports of each payload.
+      clear: as in `Compressor`.
     """
     if decompress is None and accumulate is None:
         raise TypeError(f"{name} needs a function decompress or accumulate")
@@ -87,6 +89,7 @@ def compressor(
         aligned=aligned,
         support=support,
         figures=figures,
+        clear=clear,
     )
 
 

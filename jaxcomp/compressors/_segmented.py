@@ -85,8 +85,36 @@ def of_vector(
     def parted(flat: Array, segments: Segments) -> tuple[Array, ...]:
         return cut(flat, segments.sizes)
 
+    def in_rows(
+        arrays: Sequence[Array],
+        payload: Payload,
+        change: Callable[[Array, Array, Array], Array],
+    ) -> tuple[Array, ...]:
+        """Arrays changed at the places of a payload; in the rows of `compress`."""
+        segments = segments_of([x.size for x in arrays])
+        places, values = found(payload, segments)
+        rows = to_rows(arrays, segments)
+        flat = change(rows.reshape(-1), segments.in_rows(places), values)
+        changed = from_rows(flat.reshape(rows.shape), segments)
+        pairs = zip(changed, arrays, strict=True)
+        return tuple(part.reshape(x.shape) for part, x in pairs)
+
+    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
+        def change(flat: Array, places: Array, values: Array) -> Array:
+            values = values.astype(flat.dtype)
+            return flat.at[places].add(values, mode="drop", indices_are_sorted=True)
+
+        return in_rows(total, payload, change)
+
+    def clear(arrays: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
+        def change(flat: Array, places: Array, values: Array) -> Array:
+            sent = jnp.where(values != 0, places, flat.size)
+            return flat.at[sent].set(0, mode="drop")
+
+        return in_rows(arrays, payload, change)
+
     made = _of(one, compress, decode, found, add, zeros, joined, parted)
-    return made._replace(figures=figures)
+    return made._replace(figures=figures, accumulate=accumulate, clear=clear)
 
 
 def _of(

@@ -22,6 +22,7 @@ from jaxcomp.specs import Range
 __all__ = [
     "Keep",
     "add_at",
+    "clear_at",
     "kept",
     "send",
     "send_rows",
@@ -64,6 +65,7 @@ def sparsifier(
         ideal_bits=ideal_bits,
         contraction=contraction,
         accumulate=_accumulate,
+        clear=_clear,
         support=lambda spec: room(spec.size),
         figures=figures,
     )
@@ -145,6 +147,12 @@ def _accumulate(total: Array, payload: Payload) -> Array:
     return add_at(total, places, values, indices_are_sorted=True)
 
 
+def _clear(x: Array, payload: Payload) -> Array:
+    """The `clear` of payloads made by `send`."""
+    places, values = _read(payload, x.size)
+    return clear_at(x.reshape(-1), places, values).reshape(x.shape)
+
+
 def _read(payload: Any, size: int) -> tuple[Array, Array]:
     """Places and values of a payload made by `send`, from a vector of this size."""
     values = payload.values
@@ -170,6 +178,17 @@ def add_at(
     values = values.astype(total.dtype)
     added = total.reshape(-1).at[places].add(values, mode=mode, **promises)
     return added.reshape(total.shape)
+
+
+def clear_at(flat: Array, places: Array, values: Array) -> Array:
+    """A vector with zeros at the places whose value is not zero.
+
+    Example:
+      >>> clear_at(jnp.ones(3), jnp.array([0, 2]), jnp.array([5.0, 0.0]))
+      Array([0., 1., 1.], dtype=float32)
+    """
+    sent = jnp.where(values != 0, places, flat.size)
+    return flat.at[sent].set(0, mode="drop")
 
 
 def kept(size: int, keep: float) -> int:

@@ -1,5 +1,7 @@
 """No compression, for baselines and for the small tensors of a model."""
 
+import jax.numpy as jnp
+
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors._compiled import compressor
@@ -27,6 +29,9 @@ def none(name: str) -> Compressor:
     def decompress(payload: Dense, spec: Spec) -> Array:
         return payload.values
 
+    def clear(x: Array, payload: Dense) -> Array:
+        return jnp.where(payload.values != 0, 0, x)
+
     return compressor(
         name,
         compress,
@@ -34,4 +39,5 @@ def none(name: str) -> Compressor:
         contraction=lambda spec: 1.0,
         unbiased=True,
         aligned=True,
+        clear=clear,
     )

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from jaxcomp import collectives
 from jaxcomp.base import (
@@ -14,15 +15,17 @@ from jaxcomp.base import (
     Exchange,
     Payload,
     PerWorker,
+    Spec,
     State,
     Tree,
 )
 from jaxcomp.bounds import leaf_choices, leaf_contractions
-from jaxcomp.infos import figure_names, measure
+from jaxcomp.coding.payloads import scaled
+from jaxcomp.infos import figure_names, measure_missing
 from jaxcomp.scope import Plan
-from jaxcomp.trees import spec_of
+from jaxcomp.trees import spec_of, widen
 
-__all__ = ["compress_own", "mean_of_payloads", "with_method"]
+__all__ = ["compress_own", "is_sparse", "mean_of_payloads", "with_method"]
 
 
 def compress_own(
@@ -73,8 +76,11 @@ def mean_of_payloads(
         else:
             payload, state = compress_own(codec, tree, state, key, axis)
         sent = codec.decompress(payload, spec_of(tree))
-        info = measure(tree, sent, codec, payload)
-        return Averaged(mean(payload, sent), sent, state, info)
+        missing = _missing(codec, payload, tree, sent)
+        info = measure_missing(tree, missing, codec, payload, is_own=True)
+        return Averaged(
+            mean(payload, sent), sent, state, info, missing=missing, payload=payload
+        )
 
     return Exchange(
         f"{name}({codec.name})",
@@ -84,7 +90,24 @@ def mean_of_payloads(
         figures=figure_names(codec),
         contraction=functools.partial(leaf_contractions, plan),
         chooses=functools.partial(leaf_choices, plan),
+        clear=codec.clear,
     )
+
+
+def is_sparse(codec: Compressor, spec: Spec) -> bool:
+    """Whether a payload holds fewer elements than the tree."""
+    return codec.support(spec) < sum(leaf.size for leaf in jax.tree.leaves(spec))
+
+
+def _missing(codec: Compressor, payload: Payload, tree: Tree, sent: Tree) -> Tree:
+    """Given minus sent, in at least float32.
+
+    Where few elements are sent, these alone are taken from what was given.
+    """
+    opposite = scaled(payload, -1) if is_sparse(codec, spec_of(tree)) else None
+    if opposite is None:
+        return jax.tree.map(jnp.subtract, widen(tree), widen(sent))
+    return codec.accumulate(widen(tree), opposite)
 
 
 def with_method(exchange: str, method: str) -> str:

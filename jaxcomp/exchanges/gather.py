@@ -4,7 +4,8 @@ import jax
 
 from jaxcomp import collectives
 from jaxcomp.base import Axis, Exchange, Payload, Tree
-from jaxcomp.exchanges._common import mean_of_payloads
+from jaxcomp.coding.payloads import scaled
+from jaxcomp.exchanges._common import is_sparse, mean_of_payloads
 from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.scope import Plan, lift
 from jaxcomp.trees import cast_like, spec_of
@@ -27,8 +28,14 @@ def gather(plan: Plan, axis: Axis) -> Exchange:
     codec = lift(plan)
 
     def mean(payload: Payload, sent: Tree) -> Tree:
-        total = codec.decompress_sum(gather_trees(payload, axis), spec_of(sent))
-        workers = collectives.size(axis)
-        return cast_like(jax.tree.map(lambda t: t / workers, total), sent)
+        spec, workers = spec_of(sent), collectives.size(axis)
+        payloads = gather_trees(payload, axis)
+        # The division by a power of two rounds nothing, so it may come before the sum.
+        if is_sparse(codec, spec) and workers & (workers - 1) == 0:
+            shares = scaled(payloads, 1 / workers)
+            if shares is not None:
+                return cast_like(codec.decompress_sum(shares, spec), spec)
+        total = codec.decompress_sum(payloads, spec)
+        return cast_like(jax.tree.map(lambda t: t / workers, total), spec)
 
     return mean_of_payloads("gather", plan, codec, axis, mean)

@@ -73,11 +73,10 @@ def dgc(
             u = jax.tree.map(lambda u, g: momentum * u + g, u, gradient)
             v = jax.tree.map(jnp.add, v, u)
         step = exchange.average(v, state.exchange, key)
-        v = jax.tree.map(jnp.subtract, v, step.sent)
         if masking:
-            out = step.sent if step.own_sent is None else step.own_sent
-            u = _masked(u, out, exchange.chooses(spec_of(gradient)))
-        return step._replace(state=DgcState(PerWorker(u), PerWorker(v), step.state))
+            u = _masked(u, exchange, step)
+        new = DgcState(PerWorker(u), PerWorker(step.unsent(v)), step.state)
+        return step._replace(state=new)
 
     return wrapped(
         name,
@@ -91,16 +90,18 @@ def dgc(
     )
 
 
-def _masked(momentum: Tree, out: Tree, chooses: list[bool]) -> Tree:
-    """The momentum, cleared for elements that were sent.
+def _masked(momentum: Tree, exchange: Exchange, step: Averaged) -> Tree:
+    """The momentum, cleared for elements that this worker sent.
 
-    Args:
-      momentum: u.
-      out: a tree that is not zero where an element of this worker was sent.
-      chooses: for each leaf, whether some of its elements are sent and others are not.
-        Other leaves keep their momentum.
+    Tensors that are always sent as a whole, or not at all, keep their momentum.
     """
+    if exchange.clear is not None:
+        cleared = exchange.clear(momentum, step.payload)
+    else:
+        out = step.sent if step.own_sent is None else step.own_sent
+        cleared = jax.tree.map(lambda u, x: jnp.where(x != 0, 0, u), momentum, out)
     leaves, structure = jax.tree.flatten(momentum)
-    triples = zip(leaves, jax.tree.leaves(out), chooses, strict=True)
-    kept = [jnp.where(x != 0, 0, u) if chosen else u for u, x, chosen in triples]
+    chooses = exchange.chooses(spec_of(momentum))
+    triples = zip(leaves, jax.tree.leaves(cleared), chooses, strict=True)
+    kept = [new if chosen else old for old, new, chosen in triples]
     return jax.tree.unflatten(structure, kept)

@@ -3,7 +3,6 @@
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 
 from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import Factor, wrapped
@@ -49,7 +48,7 @@ def error_feedback(
     def average(gradient: Tree, state: FeedbackState, key: Array) -> Averaged:
         given = jax.tree.map(lambda g, e: g + decay * e, gradient, state.residual.value)
         step = exchange.average(given, state.exchange, key)
-        residual = jax.tree.map(jnp.subtract, given, step.sent)
+        residual = step.unsent(given)
         return step._replace(state=FeedbackState(PerWorker(residual), step.state))
 
     return wrapped(

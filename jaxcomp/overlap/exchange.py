@@ -92,6 +92,7 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         held=held if exchange.held else None,
         contraction=functools.partial(of_leaves, exchange.contraction),
         chooses=functools.partial(of_leaves, exchange.chooses),
+        clear=None,  # there is no payload of the whole tree
     )
 
 

@@ -70,6 +70,16 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
 
         return to_tree(decoded(payloads, groups, decode), groups, total)
 
+    def clear(tree: Tree, payloads: Payload) -> Tree:
+        groups = groups_of(plan, tree)
+        arrays = to_arrays(tree, groups)
+
+        def cleared(part: Part, payload: Payload) -> Any:
+            assert part.compressor.clear is not None
+            return part.compressor.clear(part.take(arrays), payload)
+
+        return to_tree(decoded(payloads, groups, cleared), groups, tree)
+
     def decompress_sum(payloads: Payload, spec: Spec) -> Tree:
         groups = groups_of(plan, spec)
 
@@ -102,6 +112,7 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         aligned=all(c.aligned for c in plan.compressors),
         support=support,
         figures=_figures(plan),
+        clear=clear if all(c.clear for c in plan.compressors) else None,
     )
 
 

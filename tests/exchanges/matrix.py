@@ -101,7 +101,7 @@ def mapped(exchange: Exchange, workers: int, axes: Any) -> Callable[..., Average
     That the mean is the same on all workers is known while tracing: it comes out of
     the map without a worker axis.
     """
-    out_axes: Any = (None, 0, axes, 0, 0)
+    out_axes: Any = (None, 0, axes, 0, 0, 0, 0)
     return jax.vmap(
         lambda s, x, k: exchange.average(x, s, k),
         in_axes=(axes, 0, None),
@@ -123,7 +123,7 @@ def steps_of(
     steps = []
     for i in range(count):
         given = inputs(i)
-        mean, sent, state, info, _ = average_of(state, given, jax.random.key(i))
+        mean, sent, state, info, *_ = average_of(state, given, jax.random.key(i))
         held = held_of(state) if held_of else None
         step = (given, mean, sent, held, state, info)
         steps.append(Step(*jax.tree.map(np.asarray, step)))
