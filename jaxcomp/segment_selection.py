@@ -16,7 +16,7 @@ import numpy as np
 from jaxcomp.base import Array
 from jaxcomp.coding import bitmaps
 from jaxcomp.segments import Segments
-from jaxcomp.selection import magnitude_bits
+from jaxcomp.selection import largest_reached, magnitude_bits, reached_in_rows
 from jaxcomp.trees import vary_like
 
 __all__ = [
@@ -29,7 +29,9 @@ __all__ = [
 # Up to this size all elements are candidates, which is compiled faster.
 _SHORT = 1 << 16
 _CANDIDATES_WIDTH = 64
-_GUESS_BITS = 16  # leading bits of a guessed threshold; the others are zero
+_LARGEST_GROUP = 32  # elements of which a guess looks at the largest only
+_GUESS_BITS = 18  # leading bits of a guessed threshold; the others are zero
+_GUESS_STEP = 2  # of these bits, in one round
 
 
 class LargestOfEach(NamedTuple):
@@ -55,10 +57,10 @@ def largest_of_each(
 
     Example:
       >>> from jaxcomp.segments import segments_of, to_rows
-      >>> segments = segments_of([3, 1])  # rows of 64 elements
+      >>> segments = segments_of([3, 1])  # rows of 512 elements
       >>> rows = to_rows([jnp.array([1.0, -3.0, 2.0]), jnp.ones(1)], segments)
       >>> largest_of_each(rows, segments, most=(2, 1)).places
-      Array([ 1,  2, 64], dtype=uint32)
+      Array([  1,   2, 512], dtype=uint32)
     """
     total = sum(most)
     rooms = tuple(
@@ -84,16 +86,21 @@ def largest_of_each(
 
 
 def kth_largest_of_each(
-    bits: Array, k: Array, segments: Segments, leading: int | None = None
+    bits: Array,
+    k: Array,
+    segments: Segments,
+    leading: int | None = None,
+    step: int = 4,
 ) -> Array:
-    """The k-th largest integer of each tensor, found one bit at a time.
+    """The k-th largest of the magnitude bits of each tensor.
 
     Args:
       bits: [rows, columns] magnitude bits; rows as in `segments`, any number of
         columns.
       k: [tensors] uint32.
       segments: says which rows belong to which tensor.
-      leading: how many leading bits are found; the others are zero. None finds all.
+      leading: as in `selection.largest_reached`.
+      step: as in `selection.largest_reached`.
 
     Example:
       >>> bits = jnp.array([[5, 7], [3, 0]], jnp.uint32)
@@ -101,17 +108,12 @@ def kth_largest_of_each(
       >>> kth_largest_of_each(bits, k, Segments((2, 1), 2))
       Array([5, 3], dtype=uint32)
     """
-    unsigned = bits.dtype
-    width = jnp.iinfo(unsigned).bits
 
-    def step(i: Array, threshold: Array) -> Array:
-        one = jnp.asarray(1, unsigned)
-        raised = threshold | (one << (width - 2 - i).astype(unsigned))
-        reached = _counts(bits >= segments.spread(raised), segments)
-        return jnp.where(reached >= k, raised, threshold)
+    def reached(magnitudes: Array) -> Array:
+        by_row = reached_in_rows(bits, magnitudes[segments.owners])
+        return segments.sums(by_row)
 
-    start = vary_like(jnp.zeros(len(segments.sizes), unsigned), (bits, k))
-    return jax.lax.fori_loop(0, min(leading or width, width - 1), step, start)
+    return largest_reached(reached, vary_like(k, bits), bits.dtype, leading, step)
 
 
 def reached_by_each(rows: Array, segments: Segments, floor: Array) -> Array:
@@ -200,7 +202,7 @@ def _guess(rows: Array, segments: Segments, most: Sequence[int]) -> Array:
 
     The k-th largest of the maxima of groups is such a threshold. It is rounded down.
     """
-    group = 32
+    group = _LARGEST_GROUP
     pairs = list(zip(segments.heights, most, strict=True))
     while group > 1 and any(4 * k * group > h * segments.width for h, k in pairs):
         group //= 2
@@ -208,7 +210,7 @@ def _guess(rows: Array, segments: Segments, most: Sequence[int]) -> Array:
     groups = magnitude_bits(rows).reshape(segments.rows, group, columns)
     peaks = jnp.max(groups, axis=1)
     wanted = jnp.array(most, jnp.uint32)
-    return kth_largest_of_each(peaks, wanted, segments, leading=_GUESS_BITS)
+    return kth_largest_of_each(peaks, wanted, segments, _GUESS_BITS, _GUESS_STEP)
 
 
 def _exactly(bits: Array, segments: Segments, count: Array) -> Array:

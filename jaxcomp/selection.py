@@ -7,6 +7,8 @@ these candidates it finds the smallest element that is wanted, and then it lists
 places of the wanted elements in ascending order.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -21,14 +23,18 @@ __all__ = [
     "Selected",
     "kth_largest",
     "largest",
+    "largest_reached",
     "magnitude_bits",
     "magnitude_bits_of",
+    "reached_in_rows",
 ]
 
 
 # Shorter vectors are sorted. A model has many of them, each is compiled, and compiling
 # takes longer than sorting.
 _SHORT = 1 << 16
+_COLUMNS = 64  # elements whose counts are added up first
+_GUESS_BITS = 20  # leading bits of a guessed threshold; the others are zero
 
 
 class Selected(NamedTuple):
@@ -164,31 +170,101 @@ def _guess(x: Array, most: int, room: int) -> Array:
     # in 33, estimates ranks up to a few percent.
     sample = x[:: min(33, x.size // 65536) | 1]
     wanted = min(most + (room - most) // 2, x.size) * sample.size // x.size
-    return kth_largest(sample, jnp.uint32(max(1, wanted)))
+    return kth_largest(sample, jnp.uint32(max(1, wanted)), _GUESS_BITS)
 
 
-def kth_largest(x: Array, k: Array) -> Array:
-    """Bits of the k-th largest magnitude, found one by one from the leading bit.
+def kth_largest(x: Array, k: Array, leading: int | None = None) -> Array:
+    """Bits of the k-th largest magnitude.
 
     Args:
       x: [n] floats.
       k: [] uint32.
+      leading: as in `largest_reached`.
 
     Example:
       >>> int(kth_largest(jnp.array([-2.0, 1.0, 3.0]), jnp.uint32(2)))
       1073741824
     """
-    unsigned = _unsigned(x.dtype)
+
+    bits = magnitude_bits(jnp.pad(x, (0, -x.size % _COLUMNS)).reshape(-1, _COLUMNS))
+
+    def reached(magnitudes: Array) -> Array:
+        return jnp.sum(reached_in_rows(bits, magnitudes[None, :]), axis=0)
+
+    return largest_reached(reached, vary_like(k, x), _unsigned(x.dtype), leading)
+
+
+def largest_reached(
+    reached: Callable[[Array], Array],
+    k: Array,
+    unsigned: Any,
+    leading: int | None = None,
+    step: int = 4,
+) -> Array:
+    """The largest magnitude bits that at least k elements reach, some bits at a time.
+
+    A round counts for all values of the next `step` bits how many elements reach them.
+    On a GPU this takes as many kernels as it takes to try one of them.
+
+    Args:
+      reached: [..., 2^step - 1] ascending magnitude bits -> how many elements reach
+        each of them.
+      k: [...] uint32.
+      unsigned: type of the bits.
+      leading: number of leading bits that are found, a multiple of `step`; the others
+        are zero. The first one is the sign bit, which is zero. None finds all.
+      step: bits of a round, a power of two.
+
+    Returns:
+      [...] magnitude bits. Where k is zero, they are the largest that there are.
+    """
     width = jnp.iinfo(unsigned).bits
+    shape = (1,) * k.ndim + (-1,)
+    digits = np.arange(1, 1 << step).astype(unsigned).reshape(shape)
 
-    def step(i: Array, threshold: Array) -> Array:
-        one = jnp.asarray(1, unsigned)
-        raised = threshold | (one << (width - 2 - i).astype(unsigned))
-        reached = bitmaps.count(bitmaps.to_words(_reach(x, raised)))
-        return jnp.where(reached >= k, raised, threshold)
+    def body(i: Array, found: Array) -> Array:
+        shift = (width - step - step * i).astype(unsigned)
+        enough = reached(found[..., None] | (digits << shift)) >= k[..., None]
+        # Fewer elements reach a larger magnitude: those that are enough come first.
+        return found | (jnp.sum(enough, axis=-1, dtype=unsigned) << shift)
 
-    start = vary_like(jnp.zeros((), unsigned), (x, k))
-    return jax.lax.fori_loop(0, width - 1, step, start)
+    rounds = min(leading or width, width) // step
+    start = vary_like(jnp.zeros(k.shape, unsigned), k)
+    found = jax.lax.fori_loop(0, rounds, body, start)
+    return found & np.array(_sign_bit(unsigned) - 1, unsigned)
+
+
+def reached_in_rows(bits: Array, magnitudes: Array) -> Array:
+    """How many elements of each row reach each of some magnitudes.
+
+    Args:
+      bits: [rows, columns] magnitude bits.
+      magnitudes: [rows, k] or [1, k] magnitude bits.
+
+    Returns:
+      [rows, k] uint32.
+
+    Example:
+      >>> bits = jnp.array([[5, 7, 1]], jnp.uint32)
+      >>> reached_in_rows(bits, jnp.array([[2, 6]], jnp.uint32))
+      Array([[2, 1]], dtype=uint32)
+    """
+    columns, count = bits.shape[1], magnitudes.shape[1]
+    # Several counts share a word while they are added up: a CPU would otherwise store
+    # the results of all comparisons.
+    width = next(w for w in (8, 16, 32) if columns < 1 << w)
+    together = 32 // width
+    counts = []
+    for first in range(0, count, together):
+        each = [
+            (bits >= magnitudes[:, i, None]).astype(jnp.uint32)
+            << np.uint32(width * (i - first))
+            for i in range(first, min(first + together, count))
+        ]
+        word = jnp.sum(functools.reduce(jnp.bitwise_or, each), axis=1, dtype=jnp.uint32)
+        last = np.uint32((1 << width) - 1)
+        counts += [(word >> np.uint32(width * i)) & last for i in range(len(each))]
+    return jnp.stack(counts, axis=1)
 
 
 def _reach(x: Array, threshold: Array) -> Array:

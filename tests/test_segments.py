@@ -58,11 +58,13 @@ def test_numbers_of_long_tensors_are_reduced_in_several_rounds() -> None:
     np.testing.assert_array_equal(maxima, [x.max() for x in cut])
 
 
-def test_every_tensor_has_its_own_rank() -> None:
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_every_tensor_has_its_own_rank(step: int) -> None:
     arrays, segments = drawn(SIZES), segments_of(SIZES)
     ranks = [1, 3, 70, 65, 1]
     bits = magnitude_bits(to_rows([jnp.asarray(x) for x in arrays], segments))
-    found = kth_largest_of_each(bits, jnp.array(ranks, jnp.uint32), segments)
+    ranked = jnp.array(ranks, jnp.uint32)
+    found = kth_largest_of_each(bits, ranked, segments, step=step)
     magnitudes = jax.lax.bitcast_convert_type(found, jnp.float32)
     expected = [np.sort(abs(x))[-k] for x, k in zip(arrays, ranks, strict=True)]
     np.testing.assert_array_equal(magnitudes, expected)

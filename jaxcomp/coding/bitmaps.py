@@ -5,16 +5,20 @@ bitmap is computed in one pass over the vector and has one word for 32 of its el
 so all further steps are cheap.
 """
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array
+from jaxcomp.trees import vary_like
 
 __all__ = [
     "count",
     "first",
     "first_of_words",
+    "not_above",
     "places",
     "places_of",
     "to_bits",
@@ -123,11 +127,42 @@ def places_of(words: Array, ranks: Array, absent: int) -> Array:
     counts = jax.lax.population_count(words)
     ends = _cumulative(counts)
     # The bit with rank r is in the first word at whose end the count exceeds r.
-    owner = jnp.searchsorted(ends, ranks, side="right").astype(jnp.uint32)
+    # On a GPU each round of a loop starts several kernels, and steps that are written
+    # one after the other share them. On a CPU the loop is faster.
+    owner = jax.lax.platform_dependent(
+        ends, ranks, cpu=functools.partial(not_above, at_once=1), default=not_above
+    )
     owner = jnp.minimum(owner, np.uint32(words.size - 1))
     within = ranks - (ends[owner] - counts[owner])
     found = owner * np.uint32(32) + _place_of_bit(words[owner], within)
     return jnp.where(ranks < ends[-1], found, np.uint32(absent))
+
+
+def not_above(ascending: Array, limits: Array, at_once: int | None = None) -> Array:
+    """How many entries of an ascending vector are not above each limit, by bisection.
+
+    Args:
+      ascending: [n] uint32.
+      limits: [k] uint32.
+      at_once: how many steps the body of the loop has; None writes out all of them.
+
+    Returns:
+      [k] uint32; n or more if no entry is above the limit.
+
+    Example:
+      >>> ascending = jnp.array([1, 1, 4], jnp.uint32)
+      >>> not_above(ascending, jnp.array([0, 1, 3], jnp.uint32))
+      Array([0, 2, 2], dtype=uint32)
+    """
+    steps = ascending.size.bit_length()
+
+    def step(i: Array, below: Array) -> Array:
+        probe = below + (np.uint32(1) << (steps - 1 - i).astype(jnp.uint32))
+        entry = ascending.at[probe - np.uint32(1)].get(mode="clip")
+        return jnp.where(entry <= limits, probe, below)
+
+    start = vary_like(jnp.zeros_like(limits), (ascending, limits))
+    return jax.lax.fori_loop(0, steps, step, start, unroll=at_once or steps)
 
 
 def _cumulative(counts: Array) -> Array:

@@ -53,6 +53,16 @@ def test_the_first_bits_alone(name: str, size: int) -> None:
         np.testing.assert_array_equal(kept, expected)
 
 
+@pytest.mark.parametrize("at_once", [1, None])  # as on CPUs, and as on GPUs
+def test_not_above_counts_like_numpy(at_once: int | None) -> None:
+    rng = np.random.default_rng(0)
+    ascending = np.sort(rng.integers(0, 50, 1000)).astype(np.uint32)
+    limits = np.arange(49, dtype=np.uint32)
+    found = bitmaps.not_above(jnp.asarray(ascending), jnp.asarray(limits), at_once)
+    expected = np.searchsorted(ascending, limits, side="right")
+    np.testing.assert_array_equal(found, expected)
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=5), st.integers(0, 165))
 def test_any_words(numbers: list[int], most: int) -> None:
