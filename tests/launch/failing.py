@@ -5,14 +5,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.tasks import Task, classification
+from jaxcomp.tasks import Task
+from jaxcomp.tasks.classification import classification
 
 __all__ = ["make"]
 
 
 def make(config: Any, workers: Any) -> Task:
     """The classification of a config, with a NaN on the last worker."""
-    task = classification.classification(config, workers)
+    task = classification(config, workers)
 
     def loss(*args: Any) -> Any:
         value, learnt = task.loss(*args)
