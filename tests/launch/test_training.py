@@ -53,6 +53,7 @@ def assert_same_run(ours: Path, theirs: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_two_processes_stop_together_and_end_as_one_would(one_process, tmp_path):
     """Ctrl-C at the launcher leaves a checkpoint; the same command goes on."""
     words = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--", *command(tmp_path))
