@@ -82,8 +82,11 @@ def setup(
         use_deterministic_kernels()
     processes = _join_others(coordinator, processes, process, mapper, workers)
     if mapper != "vmap":
-        asked = getattr(jax.config, "jax_num_cpu_devices", 1)
-        _make_cpu_devices(workers // processes if workers else max(1, asked))
+        # Without a number of workers, the environment says how many devices there are.
+        asked = getattr(jax.config, "jax_num_cpu_devices", 0)
+        share = workers // processes if workers else asked
+        if share > 0:
+            _make_cpu_devices(share)
     check_platform(platform)
     if mapper == "vmap":
         return Workers(mapper, workers or 1, axis, None)
