@@ -23,7 +23,17 @@ from jaxcomp import (
     wire,
 )
 from jaxcomp._version import __version__
-from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
+from jaxcomp.base import (
+    Averaged,
+    Compressor,
+    Exchange,
+    Info,
+    Mixed,
+    Mixer,
+    PerWorker,
+    Resize,
+    averaged_on_resize,
+)
 from jaxcomp.checkpoint import CheckpointError, restore, save
 from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors import make as make_compressor
@@ -34,6 +44,7 @@ from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.parallel import pmap, shard_map
+from jaxcomp.resizing import resized
 from jaxcomp.sharded import (
     Comm,
     DataParallel,
@@ -57,10 +68,12 @@ __all__ = [
     "Mixed",
     "Mixer",
     "PerWorker",
+    "Resize",
     "SpecError",
     "UserError",
     "__version__",
     "applied_if",
+    "averaged_on_resize",
     "check_state",
     "clipping",
     "compressors",
@@ -83,6 +96,7 @@ __all__ = [
     "per_worker",
     "pmap",
     "pmean",
+    "resized",
     "restore",
     "save",
     "scope",

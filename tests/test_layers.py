@@ -26,7 +26,10 @@ ROWS = [
     {"optimizers"},
     {"sharded"},
     {"parallel", "marks"},
-    {"leaves", "restoring", "processes", "checkpoint"},
+    {
+        *("leaves", "restoring", "processes", "checkpoint"),
+        *("regrouping", "resized_reading", "resizing"),
+    },
     {"wire"},
     {"targets"},
     {"models"},
