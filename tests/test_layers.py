@@ -28,7 +28,7 @@ ROWS = [
     {"parallel", "marks"},
     {
         *("leaves", "restoring", "processes", "checkpoint"),
-        *("regrouping", "resized_reading", "resizing"),
+        *("regrouping", "resized_reading", "resizing", "resizing_rules"),
     },
     {"wire"},
     {"targets"},

@@ -274,3 +274,116 @@ def test_neighbours_still_agree_after_further_steps(name):
     new = to(name, lived_run(name), 4)
     later = steps(name, 4, new, 3)
     check_neighbours(name, 4, jax.tree.map(np.asarray, later), 2e-5)
+
+
+# --- Refusals, keys and checkpoints ---------------------------------------------------
+
+
+class Undeclared(NamedTuple):
+    own: PerWorker
+
+
+def linked(state: Any) -> Any:
+    link = jaxcomp.distributed(exchange_of("exact", "none"), seed=0).init(jnp.ones(1))
+    return link._replace(exchange=state)
+
+
+def test_what_no_rule_covers_is_refused_by_name():
+    floats, counts = np.float32([[1], [2]]), np.array([1, 2])
+    undeclared = linked(Undeclared(PerWorker({"a": floats})))
+    with pytest.raises(ValueError, match="exchange/own/value/a differs.*averaged_on_"):
+        jaxcomp.resized(undeclared._replace(info=()), 4)
+    with pytest.raises(ValueError, match=r"seen/value \(int64\) differs between worke"):
+        jaxcomp.resized({"seen": PerWorker(counts)}, 1)
+    with pytest.raises(ValueError, match="b/value of 2, c/value of 3"):
+        jaxcomp.resized({"b": PerWorker(counts), "c": PerWorker(np.ones(3))}, 1)
+    with pytest.raises(ValueError, match="value is marked and has no axis of workers"):
+        jaxcomp.resized(PerWorker(np.float32(1)), 4)
+    with pytest.raises(ValueError, match="at least 1, not 0"):
+        jaxcomp.resized(PerWorker(floats), 0)
+
+
+def test_mixers_are_asked_for():
+    run = lived_run("choco")
+    with pytest.raises(ValueError, match="a ChocoState, which depends on the number"):
+        jaxcomp.resized(run, 4)
+    with pytest.raises(ValueError, match="graph has 4 nodes, and there are to be 2"):
+        jaxcomp.resized(run, 2, mixer_of("choco", 4))
+    with pytest.raises(
+        ValueError, match="ChocoState: this state is built anew.*params="
+    ):
+        jaxcomp.resized(run, 4, mixer_of("choco", 4))
+    bare = mixer_of("choco", 4)._replace(resize=())
+    with pytest.raises(ValueError, match="with an entry for this type in its `resize`"):
+        jaxcomp.resized(run, 4, bare, lambda s: s.params)
+
+
+def test_equal_values_stay_to_the_bit_and_keys_stay_different():
+    rows = np.stack([np.float32(RNG.normal(size=5))] * 3)
+    for count in (1, 2, 5):
+        for row in jaxcomp.resized(PerWorker(rows), count).value:
+            np.testing.assert_array_equal(row, rows[0])
+    keys = jax.random.split(jax.random.key(0), 4)
+    for count in (2, 3, 8):
+        new = jax.random.key_data(jaxcomp.resized(PerWorker(keys), count).value)
+        assert len(np.unique(new, axis=0)) == count
+
+
+def test_a_checkpoint_is_restored_with_other_workers(tmp_path):
+    """Placed as the new state, on fewer and on more devices."""
+    exchange = exchange_of("gather", "dgc(allow=True)")
+
+    def fresh(workers: int) -> Any:
+        crew = parallel.setup(workers, "shard_map")
+        tx = jaxcomp.distributed(exchange, seed=0)
+        params = one_of(trees(1))
+        state = {"tx": tx.init(params), "w": jnp.ones(3), "step": 7}
+        return parallel.spread(state, crew) | {"key": PerWorker(keys_of(workers))}
+
+    def keys_of(workers: int) -> Any:
+        return jax.random.split(jax.random.key(1), workers)
+
+    state = fresh(4)
+    state["tx"] = jax.tree.map(
+        lambda new, old: jax.device_put(new, old.sharding),
+        lived(state["tx"]),
+        state["tx"],
+    )
+    jaxcomp.save(tmp_path, state)
+    for count in (2, 8):
+        like = fresh(count)
+        with pytest.raises(jaxcomp.CheckpointError, match="of another state"):
+            jaxcomp.restore(tmp_path, like)
+        got = jaxcomp.restore(tmp_path, like, resize=jaxcomp.resized)
+        close(held_of(exchange, got["tx"]), held_of(exchange, state["tx"]))
+        for x, y in zip(jax.tree.leaves(got), jax.tree.leaves(like), strict=True):
+            assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
+
+
+def test_under_jit_params_stay_cut_as_they_are(tmp_path):
+    exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.3)", axis="data")
+
+    def loss_of(params: Any, x: Any) -> Any:
+        return jnp.mean(jnp.square(x @ params["w"]))
+
+    def made(workers: int) -> Any:
+        devices = np.array(jax.devices()[: 2 * workers]).reshape(workers, 2)
+        mesh = jax.sharding.Mesh(devices, ("data", "model"))
+        spec = jax.sharding.PartitionSpec("model")
+        place = jax.sharding.NamedSharding(mesh, spec)
+        dp = jaxcomp.data_parallel(exchange, mesh)
+        params = {"w": jax.device_put(jnp.ones((6, 2)), place)}
+        return dp, params, dp.init(params)
+
+    dp, params, comm = made(4)
+    x = jnp.asarray(RNG.normal(size=(8, 6)), jnp.float32)
+    _, _, comm = jax.jit(dp.value_and_grad(loss_of))(comm, params, x)
+    jaxcomp.save(tmp_path, comm)
+    dp, params, like = made(2)
+    got = jaxcomp.restore(tmp_path, like, resize=jaxcomp.resized)
+    kept, new = (c.links[0].exchange.residual.value["w"] for c in (comm, got))
+    assert np.any(kept)
+    close(mean(new), mean(kept))
+    assert new.sharding == like.links[0].exchange.residual.value["w"].sharding
+    loss, _, _ = jax.jit(dp.value_and_grad(loss_of))(got, params, x)
+    assert np.isfinite(loss)
