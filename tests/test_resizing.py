@@ -158,8 +158,10 @@ def mixer_of(name: str, workers: int) -> jaxcomp.Mixer:
     spec = name + ARGUMENTS.get(name, "")
     if name in local.REGISTRY:
         kept = "none" if name == "sparse_loco" else "error_feedback"
-        usual = {"compressor": "top_k(keep=0.3)", "memory": kept}
-        return jaxcomp.make_mixer(spec, exchange="gather", **usual)
+        sparse = "top_k(keep=0.3)"
+        return jaxcomp.make_mixer(
+            spec, exchange="gather", compressor=sparse, memory=kept
+        )
     sends_all = name in ("d_psgd", "stale_hypercube")
     compressor = "none" if sends_all else "top_k(keep=0.5)"
     graph = GRAPHS.get(name, "star")
@@ -284,15 +286,16 @@ class Undeclared(NamedTuple):
 
 
 def linked(state: Any) -> Any:
-    link = jaxcomp.distributed(exchange_of("exact", "none"), seed=0).init(jnp.ones(1))
-    return link._replace(exchange=state)
+    exact = jaxcomp.distributed(exchange_of("exact", "none"), seed=0)
+    link: Any = exact.init(jnp.ones(1))
+    return link._replace(exchange=state, info=())
 
 
 def test_what_no_rule_covers_is_refused_by_name():
-    floats, counts = np.float32([[1], [2]]), np.array([1, 2])
+    floats, counts = np.ones((2, 1)) * [[1], [2]], np.array([1, 2])
     undeclared = linked(Undeclared(PerWorker({"a": floats})))
     with pytest.raises(ValueError, match="exchange/own/value/a differs.*averaged_on_"):
-        jaxcomp.resized(undeclared._replace(info=()), 4)
+        jaxcomp.resized(undeclared, 4)
     with pytest.raises(ValueError, match=r"seen/value \(int64\) differs between worke"):
         jaxcomp.resized({"seen": PerWorker(counts)}, 1)
     with pytest.raises(ValueError, match="b/value of 2, c/value of 3"):
