@@ -60,8 +60,8 @@ def exchanging(
     def step(state: Any, tree: Any) -> Any:
         count, inner = state
         key = jax.random.fold_in(base, count)
-        mean, _, inner, _, _ = exchange.average(tree, inner, key)
-        return mean, (count + 1, inner)
+        done = exchange.average(tree, inner, key)
+        return done.mean, (count + 1, done.state)
 
     specs = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in shapes.items()}
     state = parallel.spread((jnp.int32(0), exchange.init(specs)), crew)

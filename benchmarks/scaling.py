@@ -120,8 +120,8 @@ def traced(method: Method, workers: int, scale: float = 1.0) -> list[Collective]
     )
 
     def step(state: Any, tree: Any, seed: Any) -> Any:
-        mean, _, state, _, _ = exchange.average(tree, state, jax.random.key(seed))
-        return mean, state
+        done = exchange.average(tree, state, jax.random.key(seed))
+        return done.mean, done.state
 
     state = jax.eval_shape(lambda: exchange.init(specs))
     seed = jax.ShapeDtypeStruct((), jnp.uint32)

@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
     # --- The run ----------------------------------------------------------------
     config.platform = ""  # cpu | gpu | tpu: refuse other devices; "": what there is
     config.deterministic = False  # the same bits on GPUs every time; slower there
+    config.elastic = False  # go on with another number of workers than the folder has
     config.seed = 0  # of parameters, data order, augmentation and compression
     config.eval_every = "1 epoch"  # whole epochs
     config.eval_batch_size = 0  # of all workers together; 0: batch_size

@@ -23,7 +23,17 @@ from jaxcomp import (
     wire,
 )
 from jaxcomp._version import __version__
-from jaxcomp.base import Averaged, Compressor, Exchange, Info, Mixed, Mixer, PerWorker
+from jaxcomp.base import (
+    Averaged,
+    Compressor,
+    Exchange,
+    Info,
+    Mixed,
+    Mixer,
+    PerWorker,
+    Resize,
+    averaged_on_resize,
+)
 from jaxcomp.checkpoint import CheckpointError, restore, save
 from jaxcomp.coding.payloads import nbits
 from jaxcomp.compressors import make as make_compressor
@@ -35,6 +45,7 @@ from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.overlap import overlapped, ready_order
 from jaxcomp.parallel import pmap, shard_map
+from jaxcomp.resizing import resized
 from jaxcomp.sharded import (
     Comm,
     DataParallel,
@@ -58,10 +69,12 @@ __all__ = [
     "Mixed",
     "Mixer",
     "PerWorker",
+    "Resize",
     "SpecError",
     "UserError",
     "__version__",
     "applied_if",
+    "averaged_on_resize",
     "check_state",
     "clipping",
     "compressors",
@@ -86,6 +99,7 @@ __all__ = [
     "pmap",
     "pmean",
     "ready_order",
+    "resized",
     "restore",
     "save",
     "scope",

@@ -9,13 +9,13 @@ import os
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import files, leaves, parallel, restoring
+from jaxcomp import files, leaves, parallel, resized_reading, restoring
 from jaxcomp.base import Tree
 from jaxcomp.files import CheckpointError
 from jaxcomp.marks import check_state
@@ -24,6 +24,7 @@ from jaxcomp.processes import check_alike, on_all_processes
 __all__ = [
     "CheckpointError",
     "NoCheckpoint",
+    "Resizer",
     "begin",
     "damage",
     "read",
@@ -32,6 +33,8 @@ __all__ = [
     "write",
 ]
 
+# (state of all workers on the host, their new number) -> state
+Resizer: TypeAlias = Callable[[Tree, int], Tree]
 # A new checkpoint takes the name that the previous one does not have.
 _ARRAYS = ("arrays", "arrays_2")
 _UNFINISHED = ".orbax-checkpoint-tmp"  # a suffix of orbax while it writes
@@ -87,7 +90,9 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
     write(path, state)
 
 
-def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
+def restore(
+    folder: str | os.PathLike[str], like: Tree, *, resize: Resizer | None = None
+) -> Tree:
     """Read the state of a checkpoint, equal to the bit; each `Info` in it is zero.
 
     Args:
@@ -96,6 +101,9 @@ def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
         of a new process. It says on which devices each array is to be, and which leaves
         are NumPy arrays or numbers. `jax.ShapeDtypeStruct` with a sharding stands for
         an array.
+      resize: (state, workers) -> state, such as `jaxcomp.resized`. It is called if the
+        checkpoint is of another number of workers than `like`, which is otherwise an
+        error.
 
     Raises:
       NoCheckpoint: a `FileNotFoundError`: the folder holds no checkpoint yet.
@@ -125,7 +133,7 @@ def restore(folder: str | os.PathLike[str], like: Tree) -> Tree:
     problem = damage(path)
     if problem:
         raise CheckpointError(f"the checkpoint {path} is damaged: {problem}")
-    return read(path, like)
+    return read(path, like, resize=resize)
 
 
 def write(folder: Path, state: Tree, texts: Mapping[str, str] | None = None) -> None:
@@ -181,7 +189,10 @@ def begin(
 
 
 def read(
-    folder: Path, like: Tree, renamed: Callable[[str], str | None] = lambda name: name
+    folder: Path,
+    like: Tree,
+    renamed: Callable[[str], str | None] = lambda name: name,
+    resize: Resizer | None = None,
 ) -> Tree:
     """Read the state of an undamaged checkpoint.
 
@@ -190,8 +201,9 @@ def read(
       like: as in `restore`.
       renamed: from a leaf's name in format 1 to its present name; None if there is no
         such leaf today.
+      resize: as in `restore`.
     """
-    ocp, wanted = _orbax(), leaves.by_name(like)
+    ocp = _orbax()
     version, found = files.format_of(folder) or 1, files.listed(folder) & set(_ARRAYS)
     if version > FORMAT:
         raise CheckpointError(
@@ -221,6 +233,8 @@ def read(
         }
         names = {new: old for old in there if (new := today(old)) is not None}
         stored = {new: there[old] for new, old in names.items()}
+        asked_for = resized_reading.as_stored(like, stored) if resize else like
+        wanted = leaves.by_name(asked_for)
         restoring.check_fit(wanted, stored, folder)
         # Orbax reads all arrays or none; those without a present name go to the host.
         asked = {
@@ -232,7 +246,12 @@ def read(
         restoring.restored(name, leaf, stored[name], got[names[name]])
         for name, leaf in wanted.items()
     ]
-    return restoring.with_reports(like, values)
+    state = restoring.with_reports(asked_for, values)
+    if resize is None or asked_for is like:
+        return state
+    count = resized_reading.workers_of(like)
+    assert count is not None  # `as_stored` saw marked arrays
+    return resized_reading.placed_like(resize(state, count), like, folder)
 
 
 def damage(folder: Path) -> str | None:

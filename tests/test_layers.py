@@ -27,7 +27,10 @@ ROWS = [
     {"optimizers"},
     {"sharded"},
     {"parallel", "marks"},
-    {"leaves", "restoring", "processes", "checkpoint"},
+    {
+        *("leaves", "restoring", "processes", "checkpoint"),
+        *("regrouping", "resized_reading", "resizing", "resizing_rules"),
+    },
     {"wire"},
     {"cost"},
     {"targets"},

@@ -23,9 +23,16 @@ from jaxcomp.bounds import leaf_choices, leaf_contractions
 from jaxcomp.coding.payloads import scaled
 from jaxcomp.infos import figure_names, measure_missing
 from jaxcomp.scope import Plan
-from jaxcomp.trees import spec_of, widen
+from jaxcomp.specs import SpecError
+from jaxcomp.trees import name_of, spec_of, wide_spec, widen
 
-__all__ = ["compress_own", "is_sparse", "mean_of_payloads", "with_method"]
+__all__ = [
+    "check_wide",
+    "compress_own",
+    "is_sparse",
+    "mean_of_payloads",
+    "with_method",
+]
 
 
 def compress_own(
@@ -119,3 +126,22 @@ def with_method(exchange: str, method: str) -> str:
     """
     head, _, arguments = exchange.removesuffix(")").partition("(")
     return f"{head}({arguments + '; ' if arguments else ''}{method})"
+
+
+def check_wide(params: Tree, name: str) -> None:
+    """Refuse parameters of less than float32, for a change of the number of workers.
+
+    Whether an exchange is given them or, by a memory, wider ones decides which tensors
+    it joins, and afterwards nobody knows that.
+    """
+    spec = spec_of(params)
+    named, wide_leaves = (
+        jax.tree.leaves_with_path(spec),
+        jax.tree.leaves(wide_spec(spec)),
+    )
+    for (path, found), wide in zip(named, wide_leaves, strict=True):
+        if found.dtype != wide.dtype:
+            raise SpecError(
+                f"{name} goes on with another number of workers only if all "
+                f"parameters are at least float32, and {name_of(path)} is {found.dtype}"
+            )

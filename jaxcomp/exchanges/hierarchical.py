@@ -8,10 +8,22 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Exchange, PerWorker, Spec, State, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Axis,
+    Exchange,
+    PerWorker,
+    Resize,
+    Spec,
+    State,
+    Tree,
+    is_clock,
+)
 from jaxcomp.bounds import by_leaf
 from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.collectives import Part
+from jaxcomp.exchanges._common import check_wide
 from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.exchanges._rows import own_row, to_rows
 from jaxcomp.infos import measure
@@ -52,7 +64,9 @@ def hierarchical(
     is cut into L parts, and worker j of every host averages part j with the workers j
     of the other hosts, by the outer exchange. So a host sends one compressed tree in
     all, in L parts. At the end the workers of a host gather the parts. What the outer
-    exchange loses of a part counts as not sent by the worker that has this part.
+    exchange loses of a part counts as not sent by the worker that has this part. The
+    outer exchange owes nothing, so with another number of workers it starts anew, all
+    but its clocks.
 
     Args:
       plan: which tensors are compressed as one vector, and how, between hosts.
@@ -134,6 +148,19 @@ def hierarchical(
         chosen = between(spec).chooses(parts_of(spec))
         return by_leaf(groups_of(plan, spec), chosen, spec, nothing=False)
 
+    def rebuild(
+        state: HierarchicalState, params: Tree, workers: int
+    ) -> HierarchicalState:
+        check_wide(params, name)
+        fresh = between(params).init(parts_of(spec_of(params)))
+
+        def of_all(new: Any, old: Any) -> Any:
+            kept = jax.tree.map(lambda x: x[0], old) if is_clock(new) else new
+            return jax.tree.map(lambda x: jnp.stack([x] * workers), kept)
+
+        outer = jax.tree.map(of_all, fresh, state.outer, is_leaf=is_clock)
+        return state._replace(outer=outer)
+
     return Exchange(
         name,
         init=init,
@@ -143,6 +170,7 @@ def hierarchical(
         contraction=contraction,
         chooses=chooses,
         ignores_compressor=probe.ignores_compressor,
+        resize=(Resize(HierarchicalState, ("outer",), rebuild),),
     )
 
 

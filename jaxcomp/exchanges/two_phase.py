@@ -14,12 +14,13 @@ from jaxcomp.base import (
     Compressor,
     Exchange,
     PerWorker,
+    Resize,
     Spec,
     State,
     Tree,
 )
 from jaxcomp.bounds import leaf_choices, leaf_contractions, refuse_growth, worst
-from jaxcomp.exchanges._common import with_method
+from jaxcomp.exchanges._common import check_wide, with_method
 from jaxcomp.exchanges._rows import halves, own_row, reduce_rows, to_rows, widths
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
@@ -50,7 +51,9 @@ def two_phase(
     The owner's answer loses s_j - D(C(s_j)), which is subtracted from what the owner
     itself has `sent`. So the mean over workers of `sent` equals `mean`, and a memory
     keeps the errors of both compressions. With `server_feedback` the owner keeps this
-    error itself and adds it, uncompressed, to its next sum.
+    error itself and adds it, uncompressed, to its next sum. With another number of
+    workers each element of these errors goes to its new owner. Its mean over the
+    workers stays.
 
     Args:
       plan: which tensors are compressed as one vector, and how; without state.
@@ -101,6 +104,18 @@ def two_phase(
         info = measure(tree, sent)
         return Averaged(mean, cast_like(sent, spec), state, info, first)
 
+    def rebuild(state: ServerState, params: Tree, workers: int) -> ServerState:
+        check_wide(params, name)
+        mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), state.held.value)
+        groups = groups_of(plan, mean)
+        rows = [to_rows(v, workers) for v in to_vectors(mean, groups)]
+
+        def of(place: Array) -> Tree:
+            own = [jnp.zeros_like(r).at[place].set(workers * r[place]) for r in rows]
+            return to_tree(own, groups, spec_of(mean))
+
+        return ServerState(PerWorker(jax.vmap(of)(jnp.arange(workers))))
+
     return Exchange(
         with_method(name, plan.title),
         init=init,
@@ -109,6 +124,7 @@ def two_phase(
         held=(lambda state: state.held.value) if server_feedback else None,
         contraction=contraction,
         chooses=functools.partial(leaf_choices, plan),
+        resize=(Resize(ServerState, rebuild=rebuild),) if server_feedback else (),
     )
 
 

@@ -3,15 +3,16 @@
 from typing import Any
 
 import jax
+import numpy as np
 
 from jaxcomp.base import Axis, Tree
 from jaxcomp.gossip._neighbours import Neighbours
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import lift
 from jaxcomp.starts import among_workers
-from jaxcomp.trees import spec_of, zeros_like_spec
+from jaxcomp.trees import spec_of, wide_spec, zeros_like_spec
 
-__all__ = ["first_pull"]
+__all__ = ["first_pull", "first_pulls"]
 
 
 def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
@@ -38,3 +39,33 @@ def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
         return neighbours.send(tree, none).pull
 
     return among_workers(asked, zeros_like_spec, params, graph.size, axis)
+
+
+def first_pulls(models: Tree, graph: Topology) -> Tree:
+    """`first_pull` of all workers on the host, after a change of their number.
+
+    It is computed in float64. Equal models give exactly 0.
+
+    Args:
+      models: of all workers, with an axis of them in front.
+      graph: of one round, for this number of workers.
+
+    Example:
+      >>> from jaxcomp.gossip.topology import topology
+      >>> first_pulls(np.float32([[1], [5]]), topology("complete", 2)).tolist()
+      [[2.0], [-2.0]]
+    """
+    matrix = graph.rounds[0].matrix
+
+    def of_leaf(x: np.ndarray, wide: jax.ShapeDtypeStruct) -> np.ndarray:
+        pulls = np.zeros(wide.shape, wide.dtype)
+        for i, weights in enumerate(matrix):
+            mine = x[i].astype(np.float64)
+            others = [j for j in np.flatnonzero(weights) if j != i]
+            pulls[i] = sum(
+                weights[j] * (x[j].astype(np.float64) - mine) for j in others
+            )
+        return pulls
+
+    rows = jax.tree.map(np.asarray, models)
+    return jax.tree.map(of_leaf, rows, wide_spec(spec_of(rows)))

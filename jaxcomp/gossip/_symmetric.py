@@ -7,7 +7,7 @@ two of them have to weigh each other alike.
 from collections.abc import Callable
 from typing import Any
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, Tree
 from jaxcomp.bounds import leaf_contractions, refuse_growth
 from jaxcomp.gossip._neighbours import Neighbours
 from jaxcomp.gossip.topology import Round, Topology
@@ -27,6 +27,7 @@ def symmetric_mixer(
     start: Callable[[Tree], Any],
     step: Callable[[Tree, Tree, Any, Neighbours], Mixed],
     *,
+    resize: Resize,
     allow: bool,
 ) -> Mixer:
     """A mixer on a graph that is symmetric and does not change.
@@ -40,6 +41,7 @@ def symmetric_mixer(
         `codec` is filled in here.
       step: (params, updates, state, neighbours) -> Mixed, params and updates in at
         least float32.
+      resize: how the state goes on with another number of workers.
       allow: take a compressor without a contraction.
     """
     method = name.partition("(")[0]
@@ -62,7 +64,8 @@ def symmetric_mixer(
         return step(widen(params), widen(updates), state, now)
 
     title = f"{name} on {graph.name}, {codec.name}"
-    return Mixer(title, init, mix, axis, figures=figure_names(codec))
+    figures = figure_names(codec)
+    return Mixer(title, init, mix, axis, figures=figures, resize=(resize,))
 
 
 def _only_round(graph: Topology, method: str) -> Round:

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.gossip._neighbours import Neighbours, plus
-from jaxcomp.gossip._starts import first_pull
+from jaxcomp.gossip._starts import first_pull, first_pulls
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
@@ -47,6 +47,10 @@ def choco(
     differences between workers: rounding errors are relative to it, so the mean of the
     models hardly drifts.
 
+    With another number of workers, models and x_hat are averaged or copied alike, so
+    that x - x_hat, which is still to be sent, keeps its mean. p is computed anew from
+    the x_hat of the neighbours in the new graph.
+
     Args:
       plan: which tensors are compressed as one vector, and how.
       graph: who sends to whom; symmetric.
@@ -77,5 +81,10 @@ def choco(
         change = plus(updates, pull, step_size(neighbours.spec))
         return Mixed(change, ChocoState(public, pull, result.state), info)
 
-    allow = allow or gamma == "tuned"
-    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)
+    def rebuild(state: ChocoState, params: Tree, workers: int) -> ChocoState:
+        return state._replace(pull=first_pulls(state.public, graph))
+
+    allow, resize = allow or gamma == "tuned", Resize(ChocoState, ("pull",), rebuild)
+    return symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    )

@@ -3,11 +3,12 @@
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip._neighbours import Neighbours, plus
-from jaxcomp.gossip._starts import first_pull
+from jaxcomp.gossip._starts import first_pull, first_pulls
 from jaxcomp.gossip._step_size import Gamma, step_sizer
 from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
@@ -47,6 +48,9 @@ def choco_overlapped(
     The message of a step is known before the step begins, so that sending it and
     computing the gradient can run at the same time. The authors' code has this order.
 
+    With another number of workers the rules of `choco` hold. The message that is not
+    sent yet is dropped: x_hat does not count it, so x - x_hat still holds all of it.
+
     Args:
       plan: which tensors are compressed as one vector, and how.
       graph: who sends to whom; symmetric.
@@ -62,11 +66,13 @@ def choco_overlapped(
 
     def start(params: Tree) -> OverlappedState:
         # The estimates are exact at first: the first message is of zeros.
+        pull = first_pull(params, graph, axis)
+        return OverlappedState(widen(params), pull, of_zeros(params))
+
+    def of_zeros(params: Tree) -> Array:
         codec, zeros = lift(plan), jax.tree.map(lambda x: x * 0, params)
         fresh = codec.init(spec_of(params))
-        payload, _ = codec.compress(zeros, fresh, jax.random.key(0))
-        pull = first_pull(params, graph, axis)
-        return OverlappedState(widen(params), pull, fuse(payload))
+        return fuse(codec.compress(zeros, fresh, jax.random.key(0))[0])
 
     def step(
         params: Tree, updates: Tree, state: OverlappedState, neighbours: Neighbours
@@ -88,5 +94,14 @@ def choco_overlapped(
         new = OverlappedState(public, pull, fuse(payload), codec_state)
         return Mixed(change, new, info)
 
+    def rebuild(state: OverlappedState, params: Tree, workers: int) -> OverlappedState:
+        return state._replace(
+            pull=first_pulls(state.public, graph),
+            outgoing=jax.jit(jax.vmap(of_zeros))(jax.tree.map(jnp.asarray, params)),
+        )
+
     allow = allow or gamma == "tuned"
-    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)
+    resize = Resize(OverlappedState, ("pull", "outgoing"), rebuild)
+    return symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    )

@@ -2,9 +2,9 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.gossip._neighbours import Neighbours, plus
-from jaxcomp.gossip._starts import first_pull
+from jaxcomp.gossip._starts import first_pull, first_pulls
 from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan
@@ -36,6 +36,9 @@ def dcd_psgd(
     message leaves out is lost. So with a compressor that keeps little, training
     diverges unless the learning rate is tiny; with `choco` it does not diverge.
 
+    With another number of workers, models are averaged or copied, and p is computed
+    anew from them in the new graph, as at the start.
+
     Args:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
       graph: who sends to whom; symmetric.
@@ -57,4 +60,10 @@ def dcd_psgd(
         new = DcdState(plus(state.pull, result.pull), result.state)
         return Mixed(result.sent, new, result.info)
 
-    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)
+    def rebuild(state: DcdState, params: Tree, workers: int) -> DcdState:
+        return state._replace(pull=first_pulls(params, graph))
+
+    resize = Resize(DcdState, ("pull",), rebuild)
+    return symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    )

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip._step_size import StepSize
 from jaxcomp.gossip._symmetric import symmetric_mixer
@@ -65,4 +65,7 @@ def deep_squeeze(
         info = result.info._replace(residual_norm=result.info.unsent_norm)
         return Mixed(plus(updates, result.pull, gamma), new, info)
 
-    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)
+    resize = Resize(SqueezeState)
+    return symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    )

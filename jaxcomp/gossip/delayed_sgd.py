@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
@@ -80,4 +80,5 @@ def delayed_sgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
 
     title = f"delayed_sgd of {graph.size} workers, {codec.name}"
     figures = figure_names(codec)
-    return Mixer(title, init, mix, axis, figures=figures, simulated=True)
+    resize = (Resize(DelayedState),)
+    return Mixer(title, init, mix, axis, figures=figures, simulated=True, resize=resize)

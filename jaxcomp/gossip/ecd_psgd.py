@@ -4,8 +4,9 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, State, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.gossip._neighbours import Neighbours, plus
+from jaxcomp.gossip._starts import first_pulls
 from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan
@@ -38,6 +39,9 @@ def ecd_psgd(
     which grows with t, is compressed precisely. With a biased compressor, or one that
     keeps little, training diverges; with `choco` it does not.
 
+    With another number of workers, models are averaged or copied, and s is computed
+    anew from them in the new graph: neighbours then know each other's models exactly.
+
     Args:
       plan: which tensors are compressed as one vector, and how; unbiased and precise.
       graph: who sends to whom; symmetric.
@@ -63,4 +67,11 @@ def ecd_psgd(
         new = EcdState(steps, plus(state.heard, news, 2 / t), result.state)
         return Mixed(change, new, result.info)
 
-    return symmetric_mixer(name, plan, graph, axis, start, step, allow=allow)
+    def rebuild(state: EcdState, params: Tree, workers: int) -> EcdState:
+        heard = plus(widen(params), first_pulls(params, graph))
+        return state._replace(heard=heard)
+
+    resize = Resize(EcdState, ("heard",), rebuild)
+    return symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    )

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Mixed, Mixer, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, Tree
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.gossip._neighbours import plus
 from jaxcomp.gossip.topology import Topology
@@ -35,6 +35,10 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     newer one of each entry. Then x_i <- x_i + the mean of the entries that have arrived
     so far. An update is at most log2 N steps old when it arrives. It is a simulation of
     staleness: a message is a whole table, N times as large as the model.
+
+    With another number of workers, models are averaged or copied, the tables are empty
+    again, and the next step brings all models to their mean, as after different starts.
+    So the mean model stays.
 
     Args:
       plan: has to compress nothing.
@@ -88,6 +92,12 @@ def stale_hypercube(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         new = CubeState(step, stamps, table, zeros_like_spec(state.way))
         return Mixed(plus(state.way, jax.tree.map(mean, table)), new, info)
 
+    def rebuild(state: CubeState, params: Tree, workers: int) -> CubeState:
+        return jax.jit(jax.vmap(init))(params)._replace(step=state.step)
+
     title = f"stale_hypercube of {graph.size} workers"
-    schedule = tuple(range(len(graph.rounds)))
-    return Mixer(title, init, mix, axis, schedule, ("mean_age",), simulated=True)
+    schedule, figures = tuple(range(len(graph.rounds))), ("mean_age",)
+    resize = (Resize(CubeState, ("stamps", "table", "way"), rebuild),)
+    return Mixer(
+        title, init, mix, axis, schedule, figures, simulated=True, resize=resize
+    )

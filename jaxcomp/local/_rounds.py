@@ -7,7 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Exchange, Mixed, Mixer, State, Tree, ticked
+from jaxcomp.base import (
+    Array,
+    Exchange,
+    Mixed,
+    Mixer,
+    Resize,
+    State,
+    Tree,
+    ticked,
+)
 from jaxcomp.infos import nothing_lost
 from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
@@ -44,6 +53,9 @@ def rounds(
 
     With P fragments, each of them is synchronised once in h steps, at steps of its own.
     So messages are P times smaller and spread over the round.
+
+    With another number of workers, models are averaged or copied. All workers have the
+    same anchors and outer momenta, which stay. So the mean of the differences d stays.
 
     Args:
       exchange: averages the differences over the workers.
@@ -95,7 +107,14 @@ def rounds(
 
     name, axis, figures = f"{title}, {exchange.name}", exchange.axis, exchange.figures
     return Mixer(
-        name, init, mix, axis, tuple(schedule), figures, simulated=exchange.simulated
+        name,
+        init,
+        mix,
+        axis,
+        tuple(schedule),
+        figures,
+        simulated=exchange.simulated,
+        resize=(Resize(RoundState), *_of_exchange(exchange, fragments)),
     )
 
 
@@ -113,6 +132,26 @@ def nesterov(rate: float, momentum: float) -> Outer:
         return step, buffer
 
     return outer
+
+
+def _of_exchange(exchange: Exchange, fragments: int) -> tuple[Resize, ...]:
+    """The exchange's rules for another number of workers, where each has a model.
+
+    With several fragments the rules would be given the whole model, so they are left
+    out, and states that need them are refused.
+    """
+
+    def of_one(rule: Resize) -> Resize:
+        rebuild = rule.rebuild
+        if rebuild is None:
+            return rule
+
+        def of_first(state: Any, params: Tree, workers: int) -> Any:
+            return rebuild(state, jax.tree.map(lambda x: x[0], params), workers)
+
+        return rule._replace(rebuild=of_first)
+
+    return tuple(map(of_one, exchange.resize)) if fragments == 1 else ()
 
 
 def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:

@@ -7,7 +7,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    averaged_on_resize,
+)
 from jaxcomp.memory._common import BelowOne, wrapped
 from jaxcomp.specs import Clip, method
 from jaxcomp.trees import clipped, spec_of
@@ -15,6 +23,7 @@ from jaxcomp.trees import clipped, spec_of
 __all__ = ["DgcState", "dgc"]
 
 
+@averaged_on_resize
 class DgcState(NamedTuple):
     """State of `dgc`."""
 

@@ -5,7 +5,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    averaged_on_resize,
+    no_bound,
+)
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.specs import SpecError, method
@@ -13,6 +22,7 @@ from jaxcomp.specs import SpecError, method
 __all__ = ["Ef21State", "ef21", "ef21_momentum"]
 
 
+@averaged_on_resize
 class Ef21State(NamedTuple):
     """State of `ef21`."""
 

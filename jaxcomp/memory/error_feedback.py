@@ -4,13 +4,22 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    averaged_on_resize,
+)
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.specs import method
 
 __all__ = ["FeedbackState", "error_feedback"]
 
 
+@averaged_on_resize
 class FeedbackState(NamedTuple):
     """State of `error_feedback`."""
 

@@ -4,13 +4,23 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Array, Averaged, Exchange, PerWorker, State, Tree, no_bound
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    PerWorker,
+    State,
+    Tree,
+    averaged_on_resize,
+    no_bound,
+)
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.specs import method
 
 __all__ = ["MomentumState", "blended", "local_momentum"]
 
 
+@averaged_on_resize
 class MomentumState(NamedTuple):
     """State of `local_momentum`."""
 

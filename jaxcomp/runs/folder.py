@@ -35,6 +35,13 @@ CHANGEABLE = {
 }
 # Keys that came later, with what runs did before; others that came later were empty.
 ADDED = {"compute_dtype": "float32", "overlap": 1, "task": "classification"}
+# What a run of a config with this key may do where another key differs.
+_WAYS = {
+    "workers": (
+        "elastic",
+        "To go on with another number of workers, add --config.elastic=True.",
+    )
+}
 # What a run leaves, beside config.json and environment.json.
 RESULTS = ("checkpoints", "metrics.csv", "state.npz", "steps.csv")
 _OTHERS = ("environment.json", "report.html")
@@ -119,19 +126,30 @@ def check_config(
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
     old, config = {**ADDED, **old}, {**ADDED, **config}
-    differences = [
-        f"  {key}: the folder has {_shown(old, key)}, you ask for {_shown(config, key)}"
+    different = [
+        key
         for key in sorted((old.keys() | config.keys()) - set(changeable))
         # As text: a NaN is not equal to itself.
         if old.get(key) != config.get(key)
         and json.dumps(old.get(key)) != json.dumps(config.get(key))
         and (key in old or config[key])
     ]
-    if differences:
+    if different:
+        lines = [
+            f"  {key}: the folder has {_shown(old, key)}, you ask for "
+            f"{_shown(config, key)}"
+            for key in different
+        ]
+        ways = [_WAYS[k][1] for k in different if k in _WAYS and _WAYS[k][0] in config]
         raise RunError(
-            f"{folder} holds a run with another config:\n"
-            + "\n".join(differences)
-            + "\nUse another --workdir, or the same config to go on with that run."
+            "\n".join(
+                [
+                    f"{folder} holds a run with another config:",
+                    *lines,
+                    "Use another --workdir, or the same config to go on with that run.",
+                    *ways,
+                ]
+            )
         )
 
 

@@ -17,7 +17,7 @@ import jax
 
 from jaxcomp import checkpoint, files
 from jaxcomp.base import Tree
-from jaxcomp.checkpoint import CheckpointError
+from jaxcomp.checkpoint import CheckpointError, Resizer
 from jaxcomp.errors import UserError
 from jaxcomp.processes import on_all_processes
 
@@ -45,7 +45,8 @@ class Checkpoints(NamedTuple):
     close: Callable[[], None]
     # (like, "latest" | "best") -> newest whole checkpoint, or None if there is none.
     # `like` is a tree of ShapeDtypeStructs with shardings.
-    restore: Callable[[Tree, str], Restored | None]
+    # With a third argument it also takes one of another number of workers.
+    restore: Callable[..., Restored | None]
 
 
 def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
@@ -90,7 +91,9 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         begin(state, position, step, for_ever, best)
         finish()
 
-    def restore(like: Tree, which: str = "latest") -> Restored | None:
+    def restore(
+        like: Tree, which: str = "latest", resize: Resizer | None = None
+    ) -> Restored | None:
         for candidate in _candidates(folder, which):
             problem = checkpoint.damage(candidate)
             if problem:
@@ -98,7 +101,7 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
                 continue
             position = json.loads((candidate / "position.json").read_text())
-            state = checkpoint.read(candidate, like, _renamed)
+            state = checkpoint.read(candidate, like, _renamed, resize)
             return Restored(state, position, int(candidate.name.removeprefix("step_")))
         _check_none_was_whole(folder, which)
         return None

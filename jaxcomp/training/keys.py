@@ -29,6 +29,7 @@ KINDS = {
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
     "deterministic": bool,
+    "elastic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,

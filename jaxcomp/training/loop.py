@@ -29,6 +29,7 @@ from jaxcomp.training.build import (
 from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
 from jaxcomp.training.due import Due
+from jaxcomp.training.elastic import make_resize, note_change
 from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
 from jaxcomp.training.evaluation import (
     Scores,
@@ -49,8 +50,15 @@ __all__ = ["evaluate", "train_and_evaluate"]
 
 _CHANGEABLE = {
     **CHANGEABLE,
+    "elastic": "allows that the number of workers changes, and computes nothing",
     "train_for": "steps that are done stay; a schedule that knows the end, such as "
     "cosine, follows the new one from there",
+}
+# What else may differ where the number of workers may change.
+_ELASTIC = {
+    "workers": "what the old ones have is merged or divided, and nothing gets lost",
+    "topology": "a graph has as many nodes as there are workers",
+    "accumulate": "fewer workers have larger shares of a batch",
 }
 
 
@@ -83,8 +91,9 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())
+    changeable = _CHANGEABLE | (_ELASTIC if config.elastic else {})
     with (
-        framed(workdir, plainly, facts, setup.total_steps, _CHANGEABLE) as frame,
+        framed(workdir, plainly, facts, setup.total_steps, changeable) as frame,
         ExitStack() as stack,
     ):
         checkpoints = open_checkpoints(frame.folder / "checkpoints")
@@ -109,7 +118,8 @@ def evaluate(
     keep_programs()
     like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
-    restored = checkpoints.restore(like, which)
+    resize = make_resize(setup, allowed=True)  # the best may be of other workers
+    restored = checkpoints.restore(like, which, resize)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(setup, like)(restored.state).shown
@@ -130,10 +140,17 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         lambda: parallel.spread(setup.fresh(), workers),
         parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
         total,
+        make_resize(setup, allowed=config.elastic),
     )
     parallel.check_same({"the step of the newest checkpoint": str(start)})
     if start:
         show.say(f"going on from step {start} of {total} in {frame.folder}")
+    before, now = position.workers, workers.size
+    if before not in (0, now):
+        show.say(f"from here on there are {now} workers; there were {before}")
+        if frame.writes:
+            note_change(frame.folder, start, before, now)
+    position = position._replace(workers=now)
     tables = open_tables(frame, start, setup.figures)
 
     score = make_evaluator(setup, state)

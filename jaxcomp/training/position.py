@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from jaxcomp.base import Tree
+from jaxcomp.checkpoint import Resizer
 from jaxcomp.errors import UserError
 from jaxcomp.training.checkpoint import Checkpoints
 from jaxcomp.training.evaluation import OwnScores, Scores
@@ -26,6 +27,7 @@ class Position(NamedTuple):
     sent: float = 0.0  # bytes of the whole run
     growth: Growth = Growth()  # of the residual
     skipped: float = 0.0  # steps of the epochs that have ended
+    workers: int = 0  # of the run at this step; 0: not recorded
 
     def with_bytes(self, traffic: Traffic) -> "Position":
         """Return this with the bytes of one more step."""
@@ -37,7 +39,11 @@ class Position(NamedTuple):
 
 
 def resume(
-    checkpoints: Checkpoints, fresh: Callable[[], TrainState], like: Tree, total: int
+    checkpoints: Checkpoints,
+    fresh: Callable[[], TrainState],
+    like: Tree,
+    total: int,
+    resize: Resizer | None = None,
 ) -> tuple[TrainState, Position, int]:
     """State, position and step of the newest whole checkpoint, or the fresh ones.
 
@@ -49,8 +55,10 @@ def resume(
       fresh: makes a state, spread over the workers.
       like: shapes, dtypes and shardings of that state.
       total: steps of the whole run.
+      resize: takes a state of another number of workers to the present one. The
+        position stays: a step is one batch of all workers, whatever their number.
     """
-    restored = checkpoints.restore(like, "latest")
+    restored = checkpoints.restore(like, "latest", resize)
     if restored is None:
         return fresh(), Position(), 0
     if restored.step > total:
@@ -69,6 +77,7 @@ def resume(
         sent=saved["sent"],
         growth=Growth(**saved["growth"]),
         skipped=saved.get("skipped", 0.0),
+        workers=saved.get("workers", 0),
     )
     return restored.state, position, restored.step
 

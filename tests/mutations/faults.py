@@ -442,4 +442,18 @@ FAULTS = [
         'shapes.get(operand.name, "u8[0]")',
         "tests/test_wire.py::test_what_cannot_be_read_is_an_error_with_its_line",
     ),
+    Fault(
+        "what merged workers owe is added instead of averaged",
+        "jaxcomp/regrouping.py",
+        "total += weight * (rows[j]",
+        "total += (rows[j]",
+        "tests/test_resizing.py::test_what_a_memory_owes_stays",
+    ),
+    Fault(
+        "with other workers, choco takes models for what neighbours know of them",
+        "jaxcomp/gossip/choco.py",
+        "pull=first_pulls(state.public, graph)",
+        "pull=first_pulls(params, graph)",
+        "tests/test_resizing.py::test_mixers_keep_the_mean_model_and_what_is_owed",
+    ),
 ]

@@ -1,0 +1,63 @@
+"""A run that goes on with another number of workers than its checkpoint has."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxcomp.base import PerWorker
+from jaxcomp.checkpoint import Resizer
+from jaxcomp.files import write_atomically
+from jaxcomp.resizing import resized, workers_of
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import read_json
+from jaxcomp.training.build import Setup
+from jaxcomp.training.state import TrainState
+
+__all__ = ["make_resize", "note_change"]
+
+
+def make_resize(setup: Setup, *, allowed: bool) -> Resizer:
+    """What `Checkpoints.restore` calls for a state of another number of workers.
+
+    Args:
+      setup: of the run, for the present workers.
+      allowed: if not, such a checkpoint is refused, and the error says what to add.
+    """
+
+    def resize(state: TrainState, workers: int) -> TrainState:
+        if not allowed:
+            raise RunError(
+                f"the newest checkpoint is of {workers_of(state)} workers, and the "
+                f"config says {workers}: add --config.elastic=True to go on all the "
+                "same"
+            )
+        # Each example of a batch has a carry, and a batch is divided in order.
+        carry = jax.tree.map(
+            lambda x: x.reshape(workers, -1, *x.shape[2:]), state.carry.value
+        )
+        rest = state._replace(carry=())
+        new = resized(rest, workers, setup.method, lambda state: state.params)
+        return new._replace(carry=PerWorker(carry))
+
+    return resize
+
+
+def note_change(folder: Path, step: int, before: int, now: int) -> None:
+    """Write a change of the number of workers into environment.json.
+
+    Changes at later steps, which a checkpoint has undone, are dropped.
+
+    Args:
+      folder: of the run.
+      step: from which on there are other workers.
+      before: their number before it.
+      now: their number after it.
+    """
+    path = folder / "environment.json"
+    environment: dict[str, Any] = read_json(path)
+    kept = [x for x in environment.get("workers_changed", []) if x["step"] < step]
+    change = {"step": step, "before": before, "now": now}
+    environment["workers_changed"] = [*kept, change]
+    write_atomically(path, json.dumps(environment, indent=1))
