@@ -17,7 +17,8 @@ from tests.training.small import built, small_config
 WORKERS = 4
 EXCHANGES = {
     "top_k": ("gather", "top_k(keep=0.1)", "error_feedback"),
-    "qsgd": ("gather", "qsgd(levels=7)", "none"),
+    "qsgd": ("gather", "qsgd(levels=7, norm=max)", "none"),
+    "norms": ("gather", "qsgd(levels=7)", "none"),
     "dgc": ("gather", "dgc_top_k(keep=0.1)", "dgc"),
     "ef21": ("gather", "threshold(v=0.5, cap=0.2)", "ef21"),
     "two_phase": ("two_phase", "terngrad", "none"),
@@ -54,16 +55,21 @@ def same(found, expected):
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+def close(found, expected):
+    def compare(a, b):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+
+    jax.tree.map(compare, found, expected)
+
+
 @pytest.mark.parametrize("name", EXCHANGES)
 def test_parts_give_the_same_numbers(name):
+    """To the bit, but where a compiler may add up a norm in another way."""
     numbers, reports = follow(exchange_of(name))
     of_parts, reports_of_parts = follow(overlapped(exchange_of(name), 3))
-    same(of_parts, numbers)
-
-    def close(a, b):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
-
-    jax.tree.map(close, reports_of_parts, reports)
+    compare = close if name == "norms" else same
+    compare(of_parts, numbers)
+    close(reports_of_parts, reports)
 
 
 @pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
@@ -128,7 +134,7 @@ def test_the_layers_of_a_model_are_ready_from_the_last_to_the_first():
     ]
     order = ready_order(jax.grad(loss), params, images)
     turns = {name: max(jax.tree.leaves(node)) for name, node in order.items()}
-    blocks = sorted(name for name in turns if "Block" in name)
+    blocks = sorted(name for name in turns if "_block" in name)
     assert turns["Dense_0"] < min(turns[name] for name in blocks)
     assert [turns[b] for b in blocks] == sorted(
         (turns[b] for b in blocks), reverse=True
@@ -208,6 +214,7 @@ def test_a_run_in_parts_is_the_same_run(tmp_path):
         )
         for parts in (1, 3)
     ]
-    same(*(run.state.params for run in runs))
+    # Two compiled backward passes, which may round differently.
+    close(*(run.state.params for run in runs))
     with pytest.raises(ValueError, match="overlap: the folder has 3, you ask for 2"):
         training.train_and_evaluate(small_config(overlap=2, **changes), tmp_path / "3")

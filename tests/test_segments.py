@@ -219,7 +219,7 @@ def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None
     at_once, one_by_one = both(method)
     many = work(at_once, 161)
     assert many == work(at_once, 20)
-    assert many < 800
+    assert many < 1000  # of some searches the forms for CPUs and for others
     assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
 
 

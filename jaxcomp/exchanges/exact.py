@@ -52,7 +52,7 @@ def dense_step(exchange: Exchange) -> Exchange:
     """
     average = _dense(exchange.axis, exchange.figures)
     return exchange._replace(
-        average=average, contraction=_every_leaf, chooses=no_choice
+        average=average, contraction=_every_leaf, chooses=no_choice, clear=None
     )
 
 
