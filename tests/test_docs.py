@@ -86,7 +86,7 @@ def test_readme_programs_run_and_print_what_they_say():
 
 def test_loops_under_pmap_and_shard_map_run_and_print_what_they_say():
     mapped, _ = YOUR_LOOP.split("## Under jit\n")
-    check_programs(mapped, prints=3)
+    check_programs(mapped, prints=4)
 
 
 def test_a_loop_under_jit_runs_and_prints_what_it_says():

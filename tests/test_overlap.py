@@ -57,7 +57,7 @@ def same(found, expected):
 
 def close(found, expected):
     def compare(a, b):
-        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
     jax.tree.map(compare, found, expected)
 

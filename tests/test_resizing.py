@@ -128,17 +128,19 @@ def test_conservation_goes_on_afterwards(spec):
     link = lived(first(exchange, OLD))
     new = jaxcomp.resized(link, few, exchange, lambda _: trees(1))
     axes = parallel.axes(new.exchange)
+
+    def averaged(state: Any, tree: Any) -> tuple[Any, Any]:
+        step = exchange.average(tree, state, jax.random.key(0))
+        return step.mean, step.state
+
     average = jax.vmap(
-        lambda s, x: exchange.average(x, s, jax.random.key(0)),
-        in_axes=(axes, 0),
-        out_axes=jaxcomp.Averaged(None, 0, axes, 0, 0),  # type: ignore[arg-type]
-        axis_name="workers",
+        averaged, in_axes=(axes, 0), out_axes=(None, axes), axis_name="workers"
     )
     given = trees(few)
-    step = jax.jit(average)(new.exchange, given)
-    held = held_of(exchange, new._replace(exchange=step.state))
+    arrived, state = jax.jit(average)(new.exchange, given)
+    held = held_of(exchange, new._replace(exchange=state))
     owed = jax.tree.map(np.add, mean(given), held_of(exchange, link))
-    close(owed, jax.tree.map(np.add, step.mean, held), 1e-5)
+    close(owed, jax.tree.map(np.add, arrived, held), 1e-5)
 
 
 # --- Mixers ---------------------------------------------------------------------------

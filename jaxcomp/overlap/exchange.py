@@ -25,10 +25,11 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
 
     What is compressed tensor by tensor gets the same numbers as in one message, to the
     bit where a method adds nothing up, and up to the last bits of its norms and means
-    otherwise: another program may add them differently. A scope that joins tensors (`whole_tree`, `bucketed`) joins those of one part,
-    so it selects and scales within the part. What an exchange or a memory does to the
-    tree as a whole it does to each part: `dgc(clip=...)` clips the norm of each part,
-    and `budget` has its number of bits for each.
+    otherwise: another program may add them differently. A scope that joins tensors
+    (`whole_tree`, `bucketed`) joins those of one part, so it selects and scales within
+    the part. What an exchange or a memory does to the tree as a whole it does to each
+    part: `dgc(clip=...)` clips the norm of each part, and `budget` has its number of
+    bits for each.
 
     Args:
       exchange: any exchange, with its memories.

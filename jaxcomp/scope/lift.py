@@ -28,6 +28,7 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
       take together.
 
     Example:
+      >>> import jax
       >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
       >>> c = lift("whole_tree", "sign")
       >>> payload, _ = c.compress(tree, c.init(tree), jax.random.key(0))

@@ -78,9 +78,9 @@ FAULTS = [
     # --- Keys -------------------------------------------------------------------------
     Fault(
         "a key is used twice: all tensors draw alike",
-        "jaxcomp/scope/lift.py",
-        "jax.random.fold_in(key, part.members[0])",
-        "jax.random.fold_in(key, 0)",
+        "jaxcomp/scope/parts.py",
+        "(key, jnp.array(numbers))",
+        "(key, 0 * jnp.array(numbers))",
         "tests/test_scope.py::test_tensors_of_one_tree_do_not_share_their_randomness",
     ),
     Fault(
