@@ -15,8 +15,8 @@ import numpy as np
 
 from jaxcomp.base import Array
 from jaxcomp.coding import bitmaps
+from jaxcomp.magnitudes import largest_reached, magnitude_bits, reached_in_rows
 from jaxcomp.segments import Segments
-from jaxcomp.selection import largest_reached, magnitude_bits, reached_in_rows
 from jaxcomp.trees import vary_like
 
 __all__ = [
@@ -99,8 +99,8 @@ def kth_largest_of_each(
         columns.
       k: [tensors] uint32.
       segments: says which rows belong to which tensor.
-      leading: as in `selection.largest_reached`.
-      step: as in `selection.largest_reached`.
+      leading: as in `magnitudes.largest_reached`.
+      step: as in `magnitudes.largest_reached`.
 
     Example:
       >>> bits = jnp.array([[5, 7], [3, 0]], jnp.uint32)

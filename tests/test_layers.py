@@ -16,7 +16,7 @@ ROWS = [
     {"_version", "base", "contracts", "errors", "files", "imported", "specs"},
     {"progress_file", "launch"},
     {"trees", "keys", "noise"},
-    {"coding", "selection", "segments", "segment_selection"},
+    {"coding", "magnitudes", "selection", "segments", "segment_selection"},
     {"compressors"},
     {"scope"},
     {"border", "batching", "collectives", "bounds", "infos", "starts"},

@@ -10,10 +10,11 @@ import pytest
 
 from jaxcomp import make_compressor
 from jaxcomp.base import Compressor
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.scope import lift
 from jaxcomp.segment_selection import kth_largest_of_each, largest_of_each
 from jaxcomp.segments import Segments, from_rows, segments_of, to_rows
-from jaxcomp.selection import largest, magnitude_bits
+from jaxcomp.selection import largest
 from jaxcomp.trees import spec_of
 
 SIZES = (1, 64, 700, 65, 2048)

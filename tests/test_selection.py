@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import selection
+from jaxcomp.magnitudes import magnitude_bits_of
 
 SHORT, LONG = 1000, 200_001  # sorted; narrowed, from a sample of every third
 
@@ -28,7 +29,7 @@ def expected(x: np.ndarray, most: int, floor: float) -> np.ndarray:
 
 
 def check(x: np.ndarray, most: int, floor: float = 0.0) -> None:
-    bits = jnp.uint32(selection.magnitude_bits_of(floor, np.float32))
+    bits = jnp.uint32(magnitude_bits_of(floor, np.float32))
     found = largest(jnp.asarray(x), most, bits)
     places = expected(x, most, floor)
     assert int(found.taken) == places.size
@@ -130,7 +131,7 @@ def test_no_copy_of_the_vector_is_kept() -> None:
 def test_bits_of_a_number_do_not_lie_below_it(
     value: float, dtype: jnp.dtype, number: float
 ) -> None:
-    bits = np.asarray(selection.magnitude_bits_of(value, dtype))
+    bits = np.asarray(magnitude_bits_of(value, dtype))
     unsigned = {2: np.uint16, 4: np.uint32}[jnp.dtype(dtype).itemsize]
     back = float(bits.astype(unsigned).view(dtype))
     assert value <= back

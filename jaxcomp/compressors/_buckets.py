@@ -12,8 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import selection
 from jaxcomp.base import Array
+from jaxcomp.magnitudes import magnitude_bits
 
 __all__ = [
     "counts",
@@ -68,7 +68,7 @@ def peaks(flat: Array, bucket: int | None) -> Array:
     bits = _reduce(
         flat.size,
         bucket,
-        lambda a, b: selection.magnitude_bits(flat[a:b]),
+        lambda a, b: magnitude_bits(flat[a:b]),
         lambda part: jnp.max(part, axis=1),
     )
     return jax.lax.bitcast_convert_type(bits, flat.dtype).astype(jnp.float32)

@@ -19,6 +19,7 @@ from jaxcomp.coding import bitmaps
 from jaxcomp.coding.indices import EliasFano
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._rows import Shares
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.segment_selection import largest_of_each, reached_by_each
 from jaxcomp.segments import Segments
 from jaxcomp.selection import Selected
@@ -86,7 +87,7 @@ def by_threshold(
     def choose(rows: Array, segments: Segments, keys: Array) -> Capped:
         most = [room(size) for size in segments.sizes]
         peaks = Shares(segments, by_tensor=True).peaks(rows).astype(rows.dtype)
-        unsigned = selection.magnitude_bits(peaks).dtype
+        unsigned = magnitude_bits(peaks).dtype
         floors = jnp.broadcast_to(jnp.asarray(floor(peaks), unsigned), peaks.shape)
         chosen = largest_of_each(rows, segments, most, floors)
         passed = reached_by_each(rows, segments, floors)
@@ -109,14 +110,14 @@ def _reaching(flat: Array, floor: Array | int, most: int) -> Selected:
     """The same as `selection.largest`, in one pass if no more than `most` are found."""
     if flat.size <= _SHORT:
         return selection.largest(flat, most, floor)
-    floor = jnp.asarray(floor, selection.magnitude_bits(flat).dtype)
+    floor = jnp.asarray(floor, magnitude_bits(flat).dtype)
     return largest_of(flat, reach(flat, floor), floor, most, most)
 
 
 def reach(flat: Array, floor: Array) -> Array:
     """Bitmap of the elements whose magnitude bits are at least `floor`."""
     flat, floor = jax.lax.optimization_barrier((flat, floor))
-    return bitmaps.to_words(selection.magnitude_bits(flat) >= floor)
+    return bitmaps.to_words(magnitude_bits(flat) >= floor)
 
 
 def largest_of(

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise, selection
+from jaxcomp import noise
 from jaxcomp.base import Array
 from jaxcomp.coding.packing import (
     bit_width,
@@ -21,6 +21,7 @@ from jaxcomp.coding.packing import (
     unpack_symbols,
 )
 from jaxcomp.compressors import _buckets
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.segments import Segments, cut, from_rows, join, to_rows
 
 __all__ = ["Shares", "draws_of_each", "packed", "row_sums", "unpacked"]
@@ -42,7 +43,7 @@ class Shares(NamedTuple):
 
     def peaks(self, rows: Array) -> Array:
         """Largest magnitude of each share in float32; that of a NaN is the largest."""
-        bits = jnp.max(selection.magnitude_bits(rows), axis=1)
+        bits = jnp.max(magnitude_bits(rows), axis=1)
         bits = self.segments.maxima(bits) if self.by_tensor else bits
         return jax.lax.bitcast_convert_type(bits, rows.dtype).astype(jnp.float32)
 

@@ -2,11 +2,11 @@
 
 import jax.numpy as jnp
 
-from jaxcomp import selection
 from jaxcomp.base import Array, Compressor, Spec
 from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
 from jaxcomp.compressors._capped import Cap, Overflow
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.specs import method
 
 __all__ = ["adaptive_threshold", "half"]
@@ -64,7 +64,7 @@ def half(peak: Array) -> Array:
       >>> hex(half(jnp.float32(1.0)))
       '0x3f000000'
     """
-    bits = selection.magnitude_bits(peak)
+    bits = magnitude_bits(peak)
     unsigned = bits.dtype.type
     binade = 1 << jnp.finfo(peak.dtype).nmant
     # Below the second binade the floats are evenly spaced and their bits count them.

@@ -11,7 +11,7 @@ from jaxcomp.coding.packing import bit_width, pack, unpack
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._sparse import Keep
-from jaxcomp.selection import magnitude_bits
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.specs import Count, method
 from jaxcomp.trees import vary_like
 

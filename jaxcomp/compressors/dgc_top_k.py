@@ -14,6 +14,7 @@ from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
 from jaxcomp.compressors._capped import Capped
 from jaxcomp.compressors._sparse import Keep
+from jaxcomp.magnitudes import magnitude_bits, magnitude_bits_of
 from jaxcomp.specs import Range, method
 from jaxcomp.trees import vary_like
 
@@ -194,7 +195,7 @@ def _last_of_largest(samples: Array, top: int) -> Array:
     """The smallest of the `top` largest magnitudes."""
     if samples.size <= _FEW:
         return jax.lax.top_k(samples, top)[0][-1]
-    bits = selection.magnitude_bits(samples)
+    bits = magnitude_bits(samples)
 
     def kth_largest(bits: Array) -> Array:
         floats = jax.lax.bitcast_convert_type(bits, samples.dtype)
@@ -216,6 +217,6 @@ def _last_of_largest(samples: Array, top: int) -> Array:
 
 def _bits(threshold: Array) -> Array:
     """Magnitude bits of a threshold; a NaN is taken for infinity, which NaN reaches."""
-    infinity = selection.magnitude_bits_of(math.inf, threshold.dtype)
-    bits = selection.magnitude_bits(threshold)
+    infinity = magnitude_bits_of(math.inf, threshold.dtype)
+    bits = magnitude_bits(threshold)
     return jnp.minimum(bits, bits.dtype.type(infinity))

@@ -8,7 +8,7 @@ from jaxcomp.base import Array, Compressor
 from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped
 from jaxcomp.compressors._capped import Cap, Overflow
-from jaxcomp.selection import magnitude_bits_of
+from jaxcomp.magnitudes import magnitude_bits_of
 from jaxcomp.specs import Positive, method
 
 __all__ = ["threshold"]

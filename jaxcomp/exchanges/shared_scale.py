@@ -11,8 +11,8 @@ from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
 from jaxcomp.coding.packing import bit_width
 from jaxcomp.compressors import _buckets
 from jaxcomp.infos import measure
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
-from jaxcomp.selection import magnitude_bits
 from jaxcomp.specs import Clip, Count, Range, SpecError, method
 from jaxcomp.trees import spec_of
 

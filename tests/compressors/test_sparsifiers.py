@@ -19,7 +19,7 @@ from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import sampling_of
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
 from jaxcomp.compressors.random_k import random_subset
-from jaxcomp.selection import magnitude_bits
+from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.trees import spec_of
 from tests import laws, references
 from tests.tiers import tiers
