@@ -1,9 +1,9 @@
 """Exact selection of the elements of largest magnitude, in a few passes over a vector.
 
-Magnitudes are compared as integers (`magnitudes`). The selection first finds a threshold
-that few more elements reach than are wanted. Among these candidates it finds the
-smallest element that is wanted, and then it lists the places of the wanted elements in
-ascending order.
+Magnitudes are compared as integers (`magnitudes`). The selection first finds a
+threshold that few more elements reach than are wanted. Among these candidates it finds
+the smallest element that is wanted, and then it lists the places of the wanted elements
+in ascending order.
 """
 
 from typing import NamedTuple
