@@ -42,7 +42,11 @@ class LargestOfEach(NamedTuple):
 
 
 def largest_of_each(
-    rows: Array, segments: Segments, most: Sequence[int], floor: Array | None = None
+    rows: Array,
+    segments: Segments,
+    most: Sequence[int],
+    floor: Array | None = None,
+    count: Array | None = None,
 ) -> LargestOfEach:
     """The `most` largest elements of each tensor, among those that reach its floor.
 
@@ -54,6 +58,7 @@ def largest_of_each(
       most: for each tensor the largest number that is taken, at most its size.
       floor: [tensors] magnitude bits below which no element is taken; None takes all.
         A floor is above 0, so that padding does not reach it.
+      count: [tensors] uint32: how many are taken at most; None stands for `most`.
 
     Example:
       >>> from jaxcomp.segments import segments_of, to_rows
@@ -68,15 +73,16 @@ def largest_of_each(
         for size, k in zip(segments.sizes, most, strict=True)
     )
     chosen = Segments(rooms, _CANDIDATES_WIDTH)
+    limit = np.array(most, np.uint32) if count is None else count
     if rows.size <= _SHORT or 2 * sum(rooms) >= rows.size:
         bits, present = magnitude_bits(rows), np.array(segments.sizes, np.uint32)
         if floor is not None:
             present = _counts(bits >= segments.spread(floor), segments)
-        taken = jnp.minimum(present, np.array(most, np.uint32))
+        taken = jnp.minimum(present, limit)
         words = _exactly(bits, segments, taken)
         return LargestOfEach(bitmaps.places(words, total, absent=rows.size), taken)
     candidates, found = _candidates(rows, segments, chosen, most, floor)
-    taken = jnp.minimum(found, np.array(most, np.uint32))
+    taken = jnp.minimum(found, limit)
     values = rows.reshape(-1).at[candidates].get(mode="fill", fill_value=0)
     bits = magnitude_bits(values).reshape(chosen.rows, chosen.width)
     words = _exactly(bits, chosen, taken)

@@ -127,6 +127,8 @@ EXACT = [
     *("threshold(v=1.5, cap=0.2)", "threshold(v=0.5, cap=0.1, overflow=nan)"),
     *("adaptive_threshold(cap=0.01)", "terngrad", "qsgd(bucket=None, norm='max')"),
     "qsgd(levels=5, bucket=50, norm='max', rounding='nearest')",
+    *("dgc_top_k(keep=0.1, sample=0.1)", "dgc_top_k(keep=0.1, resample=False)"),
+    "dgc_top_k(keep=0.05, sample=0.1, strided=False, lower=1.0)",
 ]
 SEGMENTED = [*ROUNDED, *EXACT]
 
@@ -220,7 +222,7 @@ def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None
     at_once, one_by_one = both(method)
     many = work(at_once, 161)
     assert many == work(at_once, 20)
-    assert many < 1000  # of some searches the forms for CPUs and for others
+    assert many < 1200  # of some searches the forms for CPUs and for others
     assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
 
 

@@ -13,8 +13,16 @@ from jaxcomp.coding import bitmaps
 from jaxcomp.coding.indices import Code
 from jaxcomp.compressors import _capped, _sparse
 from jaxcomp.compressors._capped import Capped
+from jaxcomp.compressors._sampled_thresholds import (
+    Limits,
+    adapted_of_each,
+    floors_of,
+    sampled_of_each,
+)
 from jaxcomp.compressors._sparse import Keep
-from jaxcomp.magnitudes import magnitude_bits, magnitude_bits_of
+from jaxcomp.magnitudes import magnitude_bits
+from jaxcomp.segment_selection import largest_of_each
+from jaxcomp.segments import Segments
 from jaxcomp.specs import Range, method
 from jaxcomp.trees import vary_like
 
@@ -112,7 +120,7 @@ def dgc_top_k(
         else:
             samples = _samples(flat, sampling, strided, noise.seed_of(key))
             found = adapted(flat, _last_of_largest(samples, sampling.top))
-            floor = _bits(found.threshold)
+            floor = floors_of(found.threshold)
             wanted = sampling.wanted if resample else most
             places = _capped.largest_of(flat, found.words, floor, most, wanted).places
             passed = found.passed
@@ -127,7 +135,7 @@ def dgc_top_k(
         limit = jnp.finfo(start.dtype).max
 
         def search(threshold: Array, moves: Array) -> _Search:
-            words = _capped.reach(flat, _bits(threshold))
+            words = _capped.reach(flat, floors_of(threshold))
             return _Search(threshold, words, bitmaps.count(words), moves)
 
         def searching(s: _Search) -> Array:
@@ -144,6 +152,32 @@ def dgc_top_k(
         first = vary_like(search(start, jnp.int32(0)), flat)
         return jax.lax.while_loop(searching, step, first)
 
+    def choose(rows: Array, segments: Segments, keys: Array) -> Capped:
+        samplings = [sampling_of(size, keep, sample) for size in segments.sizes]
+        most = [room(size) for size in segments.sizes]
+        is_whole = np.array([s.stride == 1 for s in samplings])
+        strides, tops = zip(*((s.stride, s.top) for s in samplings), strict=True)
+        start = sampled_of_each(rows, segments, keys, strides, tops, strided)
+        fewest = [
+            0 if s.stride == 1 else math.ceil(lower * s.wanted) for s in samplings
+        ]
+        enough = [
+            n if s.stride == 1 else m
+            for n, s, m in zip(segments.sizes, samplings, most, strict=True)
+        ]
+        raised = None if resample else upper
+        limits = Limits(fewest, enough, lower, raised, rounds)
+        found = adapted_of_each(rows, segments, start, limits)
+        wanted = np.array([s.wanted for s in samplings], np.uint32)
+        room_of = np.array(most, np.uint32)
+        fits = (found.passed <= room_of) & ~is_whole
+        cut_to = np.where(is_whole | resample, wanted, room_of)
+        floors = jnp.where(is_whole, 0, floors_of(found.values))
+        count = jnp.where(fits, room_of, cut_to)
+        chosen = largest_of_each(rows, segments, most, jnp.maximum(floors, 1), count)
+        values, indices = _sparse.send_rows(rows, segments, chosen.places, index)
+        return Capped(values, indices, jnp.where(is_whole, wanted, found.passed))
+
     def contraction(spec: Spec) -> float | None:
         sampling = sampling_of(spec.size, keep, sample)
         if sampling.stride == 1:
@@ -153,7 +187,9 @@ def dgc_top_k(
         return (sampling.top if strided else 1) / spec.size
 
     figures = (_capped.overflow_figure(room),)
-    return _sparse.sparsifier(name, compress, room, contraction, figures)
+    one = _sparse.sparsifier(name, compress, room, contraction, figures)
+    each = (_capped.overflow_of_each(room),)
+    return _sparse.with_segments(one, choose, index, each)
 
 
 def sampling_of(size: int, keep: float, sample: float) -> Sampling:
@@ -213,10 +249,3 @@ def _last_of_largest(samples: Array, top: int) -> Array:
         on = bitmaps.first(on, np.uint32(top) - bitmaps.count(beyond))
         bits = columns[:, bitmaps.places(beyond | on, top, absent=0)].reshape(-1)
     return jax.lax.bitcast_convert_type(kth_largest(bits), samples.dtype)
-
-
-def _bits(threshold: Array) -> Array:
-    """Magnitude bits of a threshold; a NaN is taken for infinity, which NaN reaches."""
-    infinity = magnitude_bits_of(math.inf, threshold.dtype)
-    bits = magnitude_bits(threshold)
-    return jnp.minimum(bits, bits.dtype.type(infinity))
