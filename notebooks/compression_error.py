@@ -278,15 +278,17 @@ for memory in distances:
     state = exchange.init(truth)
     own = parallel.axes(state)  # which parts of the state differ between workers
     state = parallel.spread(state, workers)
+
+    def exchanged(tree, state, key, exchange=exchange):
+        done = exchange.average(tree, state, key)
+        return done.mean, done.state
+
     step = parallel.map_step(
-        exchange.average,
-        workers,
-        in_axes=(0, own, None),
-        out_axes=jaxcomp.Averaged(mean=None, sent=0, state=own, info=0),
+        exchanged, workers, in_axes=(0, own, None), out_axes=(None, own)
     )
     total = jax.tree.map(jnp.zeros_like, truth)
     for t in range(1, 501):
-        mean, _, state, *_ = step(stacked, state, jax.random.key(t))
+        mean, state = step(stacked, state, jax.random.key(t))
         total = jax.tree.map(jnp.add, total, mean)
         average = jax.tree.map(lambda x, t=t: x / t, total)
         distances[memory].append(measure(truth, average).gradient_error ** 0.5)
