@@ -54,6 +54,7 @@ def measure_missing(
     return report(lost, whole)._replace(extra=extra)
 
 
+@jax.jit  # outside of jit, each call would compile its branches anew
 def _norm(tree: Tree) -> Array:
     """Euclidean norm of all leaves together, on a CPU by one pass where it is possible.
 
