@@ -27,6 +27,8 @@
 # from `jaxcomp`.
 
 # %%
+import operator
+
 import jax
 import jax.numpy as jnp
 import matplotlib.pyplot as plt
@@ -273,18 +275,17 @@ workers = parallel.setup(4, mapper="vmap")
 stacked = jax.tree.map(lambda *leaves: jnp.stack(leaves), *gradients)
 truth = jax.tree.map(lambda g: g.mean(axis=0), stacked)
 distances = {"none": [], "error_feedback": []}
+received = operator.attrgetter("mean", "state")  # of what an exchange returns
 for memory in distances:
     exchange = jaxcomp.make_exchange("gather", "top_k(keep=0.01)", memory)
     state = exchange.init(truth)
     own = parallel.axes(state)  # which parts of the state differ between workers
     state = parallel.spread(state, workers)
-
-    def exchanged(tree, state, key, exchange=exchange):
-        done = exchange.average(tree, state, key)
-        return done.mean, done.state
-
     step = parallel.map_step(
-        exchanged, workers, in_axes=(0, own, None), out_axes=(None, own)
+        lambda *given, e=exchange: received(e.average(*given)),
+        workers,
+        in_axes=(0, own, None),
+        out_axes=(None, own),
     )
     total = jax.tree.map(jnp.zeros_like, truth)
     for t in range(1, 501):
