@@ -68,10 +68,12 @@ def of_vector(
     def found(payload: Payload, segments: Segments) -> tuple[Array, Array]:
         return read(payload, sum(segments.sizes))
 
-    def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
-        places, values = found
+    def add_at(total: Array, places: Array, values: Array) -> Array:
         values = values.astype(total.dtype)
         return total.at[places].add(values, mode="drop", indices_are_sorted=True)
+
+    def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
+        return add_at(total, *found)
 
     def zeros(segments: Segments, dtype: Any) -> Array:
         return jnp.zeros(sum(segments.sizes), dtype)
@@ -100,11 +102,7 @@ def of_vector(
         return tuple(part.reshape(x.shape) for part, x in pairs)
 
     def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        def change(flat: Array, places: Array, values: Array) -> Array:
-            values = values.astype(flat.dtype)
-            return flat.at[places].add(values, mode="drop", indices_are_sorted=True)
-
-        return in_rows(total, payload, change)
+        return in_rows(total, payload, add_at)
 
     def clear(arrays: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
         def change(flat: Array, places: Array, values: Array) -> Array:
