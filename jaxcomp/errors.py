@@ -1,6 +1,6 @@
 """What a person can mend, apart from what only a programmer can."""
 
-__all__ = ["RunFailed", "UserError"]
+__all__ = ["RunFailed", "UserError", "message_of"]
 
 
 class UserError(ValueError):
@@ -25,3 +25,14 @@ class RunFailed(UserError):
     """A run that began as it should and cannot go on, such as one that diverged."""
 
     exit_code = 1
+
+
+def message_of(error: BaseException) -> str:
+    """What an error says to a person; a fault of the program with its type.
+
+    Example:
+      >>> message_of(UserError("no such file")), message_of(KeyError("a"))
+      ('no such file', "KeyError: 'a'")
+    """
+    is_plain = isinstance(error, UserError)
+    return str(error) if is_plain else f"{type(error).__name__}: {error}"

@@ -16,7 +16,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp import parallel
-from jaxcomp.errors import UserError
+from jaxcomp.errors import message_of
 from jaxcomp.files import CheckpointError
 
 __all__ = [
@@ -73,9 +73,8 @@ def _told(error: Exception | None) -> str:
     """What the others are told of an error: exit code, host and message."""
     if error is None:
         return ""
-    is_plain = isinstance(error, UserError)
-    message = str(error) if is_plain else f"{type(error).__name__}: {error}"
-    return f"{getattr(error, 'exit_code', 1)}\n{platform.node()}\n{message}"
+    code = getattr(error, "exit_code", 1)
+    return f"{code}\n{platform.node()}\n{message_of(error)}"
 
 
 def check_alike(values: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ __all__ = ["load_config", "override"]
 
 FLAGS = (
     *("config", "coordinator", "evaluate", "join-timeout"),
-    *("process", "processes", "workdir"),
+    *("peer-timeout", "process", "processes", "workdir"),
 )
 _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 

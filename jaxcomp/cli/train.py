@@ -13,9 +13,10 @@ from absl import logging
 from jaxcomp import report, training
 from jaxcomp.cli.config import load_config, override
 from jaxcomp.cli.ends import quietly, told
-from jaxcomp.errors import UserError
+from jaxcomp.errors import UserError, message_of
 from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.parallel.joining import is_deserted, join_seconds
+from jaxcomp.parallel.joining import is_deserted, join_seconds, peer_seconds
+from jaxcomp.parallel.peers import await_verdict, leave
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import check_workdir
 from jaxcomp.runs.frame import closing_lines
@@ -60,11 +61,13 @@ def _main(argv: Sequence[str], about: str) -> int:
     add("--processes", type=int, metavar="N", help="their number")
     add("--process", type=int, metavar="I", help="index of this one")
     add("--join-timeout", metavar="SECONDS", help="for all of them to come, 300")
+    lost = "of silence, after which one is lost and the others end, 60"
+    add("--peer-timeout", metavar="SECONDS", help=lost)
     args, rest = parser.parse_known_args(argv)
-    for name in ("coordinator", "processes", "process", "join_timeout"):
+    for name in ("coordinator", "processes", "process", "join_timeout", "peer_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
-    join_seconds(os.environ)
+    join_seconds(os.environ), peer_seconds(os.environ)  # refused before all else
     if not find_cluster(os.environ):
         check_workdir(args.workdir)  # several processes do so together
     config = override(load_config(args.config), rest)
@@ -100,6 +103,11 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
+    except Exception as error:
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            await_verdict()
+        leave(message_of(error))
+        raise
     return 0
 
 

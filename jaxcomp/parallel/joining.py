@@ -2,6 +2,7 @@
 
 import datetime
 import math
+import os
 import platform
 import sys
 import threading
@@ -10,19 +11,23 @@ from collections.abc import Mapping
 
 import jax
 
-# The number of processes; jax.process_count() would look for devices.
-from jax._src import distributed
+# The number of processes; jax.process_count() would look for devices. And the address
+# of process 0, where jax finds it.
+from jax._src import clusters, distributed
 
 from jaxcomp.errors import UserError
 from jaxcomp.parallel.cluster import Cluster
+from jaxcomp.parallel.peers import Place, watch_peers
+from jaxcomp.parallel.relay import address_of, relay
 
-__all__ = ["JOIN_SECONDS", "NotJoined", "is_deserted", "join", "join_seconds"]
+__all__ = ["NotJoined", "is_deserted", "join", "join_seconds", "peer_seconds"]
 
 JOIN_SECONDS = 300  # a queue or an image may hold up other hosts that long
 PEER_SECONDS = 60  # without a sign of life, after which a process counts as lost
 _SILENT_SECONDS = 2.0  # of waiting, before anything is said
-# jax ends the process with a dump of its stack at its own limit; ours comes first.
+# jax ends the process with a dump of its stack at its own limits; ours come first.
 _LATER = 3600
+_PEERS = "jaxcomp/peers"  # where process 0 says how the others reach it
 _deserted = threading.Event()
 
 
@@ -40,12 +45,13 @@ def is_deserted() -> bool:
     return _deserted.is_set()
 
 
-def join(cluster: Cluster, seconds: float) -> int:
+def join(cluster: Cluster, seconds: float, limit: float = PEER_SECONDS) -> int:
     """Connect to the other processes of a run; Ctrl-C ends the waiting.
 
     Args:
       cluster: as `find_cluster` returned it.
       seconds: after which this gives up.
+      limit: seconds of silence, after which another process counts as lost.
 
     Returns:
       The number of all processes.
@@ -59,11 +65,7 @@ def join(cluster: Cluster, seconds: float) -> int:
 
     def connect() -> None:
         try:
-            jax.distributed.initialize(
-                **cluster.arguments(),
-                initialization_timeout=jax_seconds,
-                heartbeat_timeout_seconds=PEER_SECONDS,
-            )
+            _connect(_placed(cluster, jax_seconds), jax_seconds, limit)
         except Exception as error:
             failures.append(error)
         done.set()
@@ -94,6 +96,34 @@ def join(cluster: Cluster, seconds: float) -> int:
     return distributed.global_state.num_processes
 
 
+def _placed(cluster: Cluster, seconds: int) -> Cluster:
+    """The cluster with what jax finds."""
+    known = (cluster.coordinator, cluster.processes, cluster.process)
+    if None in known:
+        known = clusters.ClusterEnv.auto_detect_unset_distributed_params(
+            *known, cluster.devices, cluster.method, seconds
+        )[:3]
+    address, count, index = known
+    return cluster._replace(coordinator=address, processes=count, process=index)
+
+
+def _connect(cluster: Cluster, seconds: int, limit: float) -> None:
+    """Connect to jax's coordinator, and to the process that it is in."""
+    count, index, address = cluster.processes, cluster.process, cluster.coordinator
+    assert address and count is not None and index is not None
+    jax.distributed.initialize(
+        **cluster._replace(coordinator=relay(address) if index else address).arguments(),
+        initialization_timeout=seconds,
+        heartbeat_timeout_seconds=_LATER,
+    )
+    client = distributed.global_state.client
+    watch_peers(
+        Place(index, count, address_of(address)[0], limit),
+        lambda text: client.key_value_set(_PEERS, text),
+        lambda: client.blocking_key_value_get(_PEERS, round(1000 * limit)),
+    )
+
+
 def join_seconds(variables: Mapping[str, str]) -> float:
     """How long to wait for the others: JAXCOMP_JOIN_TIMEOUT, or `JOIN_SECONDS`.
 
@@ -101,15 +131,30 @@ def join_seconds(variables: Mapping[str, str]) -> float:
       >>> join_seconds({})
       300
     """
-    text = variables.get("JAXCOMP_JOIN_TIMEOUT", "")
+    return _seconds(variables, "join-timeout", JOIN_SECONDS)
+
+
+def peer_seconds(variables: Mapping[str, str]) -> float:
+    """After which silence a process is lost: JAXCOMP_PEER_TIMEOUT, or `PEER_SECONDS`.
+
+    Example:
+      >>> peer_seconds({"JAXCOMP_PEER_TIMEOUT": "20"})
+      20.0
+    """
+    return _seconds(variables, "peer-timeout", PEER_SECONDS)
+
+
+def _seconds(variables: Mapping[str, str], flag: str, default: float) -> float:
+    name = f"JAXCOMP_{flag.upper().replace('-', '_')}"
+    text = variables.get(name, "")
     try:
-        seconds = float(text or JOIN_SECONDS)
+        seconds = float(text or default)
     except ValueError:
         seconds = math.nan
     if not 0 < seconds < math.inf:
         message = f"is a number of seconds above 0, not {text!r}"
-        raise UserError(f"--join-timeout (JAXCOMP_JOIN_TIMEOUT) {message}")
-    return float(text) if text else JOIN_SECONDS
+        raise UserError(f"--{flag} ({name}) {message}")
+    return float(text) if text else default
 
 
 def _self(cluster: Cluster) -> str:

@@ -15,7 +15,7 @@ from jaxcomp.parallel.devices import (
     pick,
     use_deterministic_kernels,
 )
-from jaxcomp.parallel.joining import join, join_seconds
+from jaxcomp.parallel.joining import join, join_seconds, peer_seconds
 from jaxcomp.parallel.messages import check_same
 
 __all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
@@ -127,7 +127,7 @@ def _join_others(
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
     _check_divides(workers, cluster.processes or 1)
-    count = join(cluster, join_seconds(os.environ))
+    count = join(cluster, join_seconds(os.environ), peer_seconds(os.environ))
     check_same({"jaxcomp": __version__, "jax": jax.__version__})
     _check_divides(workers, count)
     return count
