@@ -20,7 +20,6 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
-import numpy as np
 
 from jaxcomp.base import (
     Exchange,
@@ -31,8 +30,8 @@ from jaxcomp.base import (
     is_report,
 )
 from jaxcomp.errors import UserError
-from jaxcomp.keys import is_key
 from jaxcomp.leaves import is_array
+from jaxcomp.rebuilding import built_anew, has_rebuilt
 from jaxcomp.resizing_rules import Place, Walk
 from jaxcomp.trees import name_of
 
@@ -66,6 +65,7 @@ def resized(
       UserError: names the part that has no rule.
 
     Example:
+      >>> import numpy as np
       >>> from jaxcomp.base import PerWorker
       >>> state = {"step": 3, "residual": PerWorker(np.float32([1, 3, 5, 7]))}
       >>> resized(state, 2)
@@ -91,6 +91,7 @@ def workers_of(state: Tree) -> int | None:
     """How many workers a state is of; None if nothing in it is marked.
 
     Example:
+      >>> import numpy as np
       >>> from jaxcomp.base import PerWorker
       >>> workers_of({"step": 3, "residual": PerWorker(np.zeros((4, 2)))})
       4
@@ -128,38 +129,19 @@ def _rebuilt(
     params: Callable[[Tree], Tree] | None,
 ) -> Tree:
     """The state with the fields that are built anew."""
-    builds = {rule.of: rule.rebuild for rule in rules}
-
-    def is_known(node: Any) -> bool:
-        return type(node) in builds and bool(jax.tree.leaves(node))
-
-    found = [x for x in jax.tree.leaves(state, is_leaf=is_known) if is_known(x)]
-    if not found:
+    names = has_rebuilt(state, rules)
+    if not names:
         return state
     if params is None:
-        names = ", ".join(sorted({type(node).__name__ for node in found}))
         raise UserError(
-            f"{names}: this state is built anew from the parameters: give params=, a "
-            "function from the state to them, such as lambda state: state.params"
+            f"{', '.join(names)}: this state is built anew from the parameters: give "
+            "params=, a function from the state to them, such as lambda state: "
+            "state.params"
         )
     given = params(state)
     given = given.value if is_per_worker(given) else given
-
-    def build(node: Any) -> Any:
-        rebuild = builds[type(node)]
-        assert rebuild is not None
-        return jax.tree.map(_as_host, rebuild(node, given, workers))
-
     with jax.default_device(_host()):
-        return jax.tree.map(
-            lambda node: build(node) if is_known(node) else node,
-            state,
-            is_leaf=is_known,
-        )
-
-
-def _as_host(x: Any) -> Any:
-    return x if is_key(x) else np.asarray(x)
+        return built_anew(state, rules, given, workers)
 
 
 def _host() -> Any:

@@ -19,7 +19,7 @@ ROWS = [
     {"coding", "magnitudes", "selection", "segments", "segment_selection"},
     {"compressors"},
     {"scope"},
-    {"border", "batching", "collectives", "bounds", "infos", "starts"},
+    {"border", "batching", "collectives", "bounds", "infos", "starts", "rebuilding"},
     {"exchanges", "overlap"},
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},

@@ -102,7 +102,7 @@ def test_facts_belong_to_their_leaves():
     parts = overlapped(exchange, 3)
     assert parts.contraction(tree) == exchange.contraction(tree)
     assert parts.chooses(tree) == exchange.chooses(tree)
-    assert overlapped(exchange, 3).init({}) == (exchange.init({}),)
+    assert overlapped(exchange, 3).init({}).parts == (exchange.init({}),)
 
 
 # --- The order of the parts -----------------------------------------------------------

@@ -120,6 +120,14 @@ def test_what_an_exchange_owes_stays(spec):
     check_exchange(exchange)
 
 
+@pytest.mark.parametrize(
+    "spec", [s for s in SPECS if s.startswith(("two_phase(", "hierarchical", "gather"))]
+)
+def test_what_the_parts_of_an_overlap_owe_stays(spec):
+    exchange = memory.make("error_feedback(allow=True)", exchange_of(spec, "none"))
+    check_exchange(jaxcomp.overlapped(exchange, 2))
+
+
 @pytest.mark.parametrize("spec", ["two_phase(server_feedback=True)", "gather"])
 def test_conservation_goes_on_afterwards(spec):
     """What arrives later, and what is then held, are what was ever given."""

@@ -67,7 +67,8 @@ def _main(argv: Sequence[str], about: str) -> int:
     for name in ("coordinator", "processes", "process", "join_timeout", "peer_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
-    join_seconds(os.environ), peer_seconds(os.environ)  # refused before all else
+    for limit in (join_seconds, peer_seconds):
+        limit(os.environ)  # refuses a bad one before all else
     if not find_cluster(os.environ):
         check_workdir(args.workdir)  # several processes do so together
     config = override(load_config(args.config), rest)

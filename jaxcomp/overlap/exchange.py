@@ -2,16 +2,33 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, Info, Mixer, Spec, State, Tree
+from jaxcomp.base import (
+    Array,
+    Averaged,
+    Exchange,
+    Info,
+    Mixer,
+    Resize,
+    Spec,
+    State,
+    Tree,
+)
 from jaxcomp.overlap.cuts import make_cut
+from jaxcomp.rebuilding import built_anew
 from jaxcomp.trees import norm
 
 __all__ = ["overlapped"]
+
+
+class PartStates(NamedTuple):
+    """State of `overlapped`: that of the exchange, for each part."""
+
+    parts: tuple[State, ...]
 
 
 def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exchange:
@@ -58,12 +75,12 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
     if parts == 1:
         return exchange
 
-    def init(tree: Tree) -> State:
-        return tuple(exchange.init(part) for part in cut.trees(tree))
+    def init(tree: Tree) -> PartStates:
+        return PartStates(tuple(exchange.init(part) for part in cut.trees(tree)))
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
+    def average(tree: Tree, state: PartStates, key: Array) -> Averaged:
         results: list[Averaged] = []
-        for part, inner in zip(cut.trees(tree), state, strict=True):
+        for part, inner in zip(cut.trees(tree), state.parts, strict=True):
             given = _after(results[-1].mean, part) if results else part
             results.append(exchange.average(given, inner, key))
         own = [r.sent if r.own_sent is None else r.own_sent for r in results]
@@ -71,14 +88,19 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         return Averaged(
             _joined([r.mean for r in results]),
             _joined([r.sent for r in results]),
-            tuple(r.state for r in results),
+            PartStates(tuple(r.state for r in results)),
             _info_of([r.info for r in results]),
             _joined(own) if is_own else None,
         )
 
-    def held(state: State) -> Tree:
+    def held(state: PartStates) -> Tree:
         assert exchange.held is not None
-        return _joined([exchange.held(inner) for inner in state])
+        return _joined([exchange.held(inner) for inner in state.parts])
+
+    def rebuild(state: PartStates, params: Tree, workers: int) -> PartStates:
+        pairs = zip(state.parts, cut.trees(params), strict=True)
+        built = (built_anew(x, exchange.resize, part, workers) for x, part in pairs)
+        return PartStates(tuple(built))
 
     def of_leaves(facts: Callable[[Spec], list[Any]], spec: Spec) -> list[Any]:
         result: list[Any] = [None] * len(jax.tree.leaves(spec))
@@ -87,6 +109,8 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
                 result[place] = fact
         return result
 
+    rebuilds = any(rule.rebuild for rule in exchange.resize)
+    of_all = (Resize(PartStates, rebuild=rebuild),) if rebuilds else ()
     return exchange._replace(
         name=f"overlapped(parts={parts}): {exchange.name}",
         init=init,
@@ -94,6 +118,7 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         held=held if exchange.held else None,
         contraction=functools.partial(of_leaves, exchange.contraction),
         chooses=functools.partial(of_leaves, exchange.chooses),
+        resize=(*exchange.resize, *of_all),
         clear=None,  # there is no payload of the whole tree
     )
 

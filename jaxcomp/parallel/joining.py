@@ -2,12 +2,12 @@
 
 import datetime
 import math
-import os
 import platform
 import sys
 import threading
 import time
 from collections.abc import Mapping
+from typing import Any
 
 import jax
 
@@ -17,7 +17,8 @@ from jax._src import clusters, distributed
 
 from jaxcomp.errors import UserError
 from jaxcomp.parallel.cluster import Cluster
-from jaxcomp.parallel.peers import Place, watch_peers
+from jaxcomp.parallel.links import Place, connected
+from jaxcomp.parallel.peers import watch_peers
 from jaxcomp.parallel.relay import address_of, relay
 
 __all__ = ["NotJoined", "is_deserted", "join", "join_seconds", "peer_seconds"]
@@ -110,18 +111,21 @@ def _placed(cluster: Cluster, seconds: int) -> Cluster:
 def _connect(cluster: Cluster, seconds: int, limit: float) -> None:
     """Connect to jax's coordinator, and to the process that it is in."""
     count, index, address = cluster.processes, cluster.process, cluster.coordinator
-    assert address and count is not None and index is not None
+    if address is None or count is None or index is None:
+        raise RuntimeError("jax does not find where process 0 runs")
+    near = cluster._replace(coordinator=relay(address) if index else address)
     jax.distributed.initialize(
-        **cluster._replace(coordinator=relay(address) if index else address).arguments(),
+        **near.arguments(),
         initialization_timeout=seconds,
         heartbeat_timeout_seconds=_LATER,
     )
-    client = distributed.global_state.client
-    watch_peers(
+    client: Any = distributed.global_state.client
+    peers = connected(
         Place(index, count, address_of(address)[0], limit),
         lambda text: client.key_value_set(_PEERS, text),
         lambda: client.blocking_key_value_get(_PEERS, round(1000 * limit)),
     )
+    watch_peers(peers, limit)
 
 
 def join_seconds(variables: Mapping[str, str]) -> float:
