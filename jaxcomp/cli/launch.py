@@ -49,6 +49,8 @@ def add_parser(subparsers: Any) -> None:
     add("--stuck-after", type=float, default=0.0, metavar="SECONDS", help=stuck)
     chaos = "kill a random process, in the mean after so many seconds: a test"
     add("--chaos", type=float, default=0.0, metavar="SECONDS", help=chaos)
+    most = "of those kills at most; by default any number"
+    add("--chaos-kills", type=int, default=0, metavar="N", help=most)
     add("--chaos-seed", type=int, default=0, metavar="SEED", help="of those kills")
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
@@ -78,7 +80,12 @@ def _run(args: argparse.Namespace) -> int:
             return launch.local_plan(command, args.processes, devices, port, variables)
 
     limits = launch.Limits(
-        args.grace, args.restarts, args.stuck_after, args.chaos, args.chaos_seed
+        grace=args.grace,
+        restarts=args.restarts,
+        stuck_after=args.stuck_after,
+        chaos=args.chaos,
+        seed=args.chaos_seed,
+        kills=args.chaos_kills,
     )
     ended = launch.supervise(plan, limits)
     if ended.code and ended.code != 141:
@@ -103,6 +110,7 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
         "--restarts": (args.restarts, 0),
         "--stuck-after": (args.stuck_after, 0),
         "--chaos": (args.chaos, 0),
+        "--chaos-kills": (args.chaos_kills, 0),
     }
     for name, (value, most) in least.items():
         if value is not None and not value >= most:

@@ -27,6 +27,7 @@ class Limits(NamedTuple):
     stuck_after: float = 0.0  # seconds without progress of a process; 0: never
     chaos: float = 0.0  # mean seconds between random kills; 0: none
     seed: int = 0  # of the kills
+    kills: int = 0  # at most; 0: any number
 
 
 def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
@@ -36,7 +37,7 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
       plan: makes the processes of an attempt, with a new port.
       limits: of all attempts.
     """
-    rng = random.Random(limits.seed)
+    strike = _killer(limits)
     ended = Ended(0, "", False)
     for attempt in range(limits.restarts + 1):
         with tempfile.TemporaryDirectory(prefix="jaxcomp-launch-") as folder:
@@ -46,7 +47,7 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
                 variables = {**children[index].variables, PROGRESS: str(mark)}
                 children[index] = children[index]._replace(variables=variables)
             watched = [] if any(child.over_ssh for child in children) else marks
-            ended = watch(children, limits.grace, _disturbing(watched, limits, rng))
+            ended = watch(children, limits.grace, _disturbing(watched, limits, strike))
         if not ended.code or ended.was_asked or ended.code == _MISTAKE:
             return ended
         left = limits.restarts - attempt
@@ -57,19 +58,16 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
 
 
 def _disturbing(
-    marks: Sequence[Path], limits: Limits, rng: random.Random
+    marks: Sequence[Path],
+    limits: Limits,
+    strike: Callable[[list[subprocess.Popen[bytes]]], None],
 ) -> Callable[[list[subprocess.Popen[bytes]]], str]:
-    """Make the function that notices stuck processes, and kills some at random."""
+    """Make the function that notices stuck processes, and lets `strike` kill some."""
     began = time.time()
-    next_kill = began + rng.expovariate(1 / limits.chaos) if limits.chaos else 0.0
 
     def disturb(running: list[subprocess.Popen[bytes]]) -> str:
-        nonlocal next_kill
         now = time.time()
-        alive = [process for process in running if process.poll() is None]
-        if next_kill and now > next_kill and alive:
-            rng.choice(alive).kill()
-            next_kill = now + rng.expovariate(1 / limits.chaos)
+        strike([process for process in running if process.poll() is None])
         for index, mark in enumerate(marks if limits.stuck_after else ()):
             last = mark.stat().st_mtime if mark.exists() else began
             if running[index].poll() is None and now - last > limits.stuck_after:
@@ -77,6 +75,26 @@ def _disturbing(
         return ""
 
     return disturb
+
+
+def _killer(limits: Limits) -> Callable[[list[subprocess.Popen[bytes]]], None]:
+    """Make the function that kills a random process now and then, over all attempts."""
+    rng = random.Random(limits.seed)
+    left = (limits.kills or float("inf")) if limits.chaos else 0
+
+    def drawn() -> float:
+        return time.time() + rng.expovariate(1 / limits.chaos) if left else 0.0
+
+    next_kill = drawn()
+
+    def strike(alive: list[subprocess.Popen[bytes]]) -> None:
+        nonlocal left, next_kill
+        if left and alive and time.time() > next_kill:
+            rng.choice(alive).kill()
+            left -= 1
+            next_kill = drawn()
+
+    return strike
 
 
 def free_port() -> int:

@@ -30,7 +30,8 @@ _AGAIN = "The same command goes on from the newest whole checkpoint."
 
 
 _here: list[Peer] = []  # the others that this process is connected to
-_left = threading.Event()
+_left = threading.Event()  # this process has said that it ends
+_failed = threading.Event()  # and an error of its own was the reason
 
 
 def watch_peers(peers: list[Peer], limit: float) -> None:
@@ -55,6 +56,8 @@ def leave(why: str = "") -> None:
     """
     if not _left.is_set():
         _left.set()
+        if why:
+            _failed.set()
         _tell(_here, {"bye": why})
 
 
@@ -164,6 +167,7 @@ def _leave_at_exit() -> None:
 
 def _end(message: str) -> None:
     """End this process, whatever its other threads do."""
-    shown = "\033[?25h\n" if sys.stdout.isatty() else ""  # a live bar hides the cursor
-    print(f"{shown}{message}", file=sys.stderr, flush=True)
+    if not _failed.is_set():  # it tells its own error
+        shown = "\033[?25h\n" if sys.stdout.isatty() else ""  # a bar hides the cursor
+        print(f"{shown}{message}", file=sys.stderr, flush=True)
     os._exit(1)

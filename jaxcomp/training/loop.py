@@ -43,7 +43,13 @@ from jaxcomp.training.position import Position, plain, resume
 from jaxcomp.training.recorder import make_recorder
 from jaxcomp.training.replicas import make_replica_check
 from jaxcomp.training.state import TrainState
-from jaxcomp.training.stretch import begin, compiled_for, end, take_step
+from jaxcomp.training.stretch import (
+    begin,
+    compiled_by_all,
+    compiled_for,
+    end,
+    take_step,
+)
 from jaxcomp.training.traffic import Traffic, programs
 
 __all__ = ["evaluate", "train_and_evaluate"]
@@ -156,7 +162,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
     score = make_evaluator(setup, state)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
     compiled = programs(setup, show.say)
-    traffic, metrics = compiled.at(min(start, total - 1), state)[1:]
+    traffic, metrics = compiled_by_all(compiled, min(start, total - 1), state)[1:]
     most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
     recorder = make_recorder(setup.workers, metrics, most)
     feed = train_feed(setup.task, local=setup.workers.local, start=start)

@@ -12,6 +12,7 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import Array
+from jaxcomp.processes import on_all_processes
 from jaxcomp.training.build import Setup
 from jaxcomp.training.meters import Timing, mean_timing
 from jaxcomp.training.recorder import Recorder
@@ -19,7 +20,14 @@ from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.traffic import Program, Programs
 
-__all__ = ["Stretch", "begin", "compiled_for", "end", "take_step"]
+__all__ = [
+    "Stretch",
+    "begin",
+    "compiled_by_all",
+    "compiled_for",
+    "end",
+    "take_step",
+]
 
 
 class Stretch(NamedTuple):
@@ -45,9 +53,18 @@ def compiled_for(
         return programs.at(number, state), stretch
     jax.block_until_ready(state)  # the steps before it are still in the stretch
     paused = time.perf_counter()
-    program = programs.at(number, state)
+    program = compiled_by_all(programs, number, state)
     lost = time.perf_counter() - paused
     return program, stretch._replace(began=stretch.began + lost)
+
+
+def compiled_by_all(programs: Programs, number: int, state: TrainState) -> Program:
+    """The program of a step, once all processes have it.
+
+    The first message of a program would otherwise wait for the slowest compiler, and
+    Gloo does so for 30 seconds.
+    """
+    return on_all_processes(lambda: programs.at(number, state))
 
 
 def take_step(

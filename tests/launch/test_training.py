@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.training.small import assert_same_state, rows
 from tests.training.test_processes import (
+    CONFIG,
     ROOT,
     command,
     final_state,
@@ -43,8 +45,8 @@ def one_process(tmp_path_factory):
     return folder
 
 
-def assert_same_run(ours: Path, theirs: Path) -> None:
-    a, b = final_state(ours), final_state(theirs)
+def assert_same_run(ours: Path, theirs: Path, config: Any = CONFIG) -> None:
+    a, b = (final_state(folder, config) for folder in (ours, theirs))
     assert_same_state(a.params, b.params)
     assert_same_state(a.opt_state, b.opt_state)
     tables = [rows(folder / "metrics.csv") for folder in (ours, theirs)]

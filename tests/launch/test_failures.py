@@ -1,0 +1,256 @@
+"""What fails in a run of two processes: it goes on, or all say what was lost and end.
+
+Each restart ends with the bits of a run that nothing happened to.
+"""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks import namespaces
+from tests.launch.test_training import ENVIRONMENT, LAUNCH, assert_same_run, begin
+from tests.training.small import small_config
+from tests.training.test_processes import (
+    ROOT,
+    command,
+    finish,
+    free_port,
+    wait_for_step,
+)
+
+pytestmark = pytest.mark.slow
+
+PATIENCE = 10  # --peer-timeout
+HANGS = 240  # seconds after which a process that should have ended fails the test
+STEPS = {"train_for": "150 steps", "checkpoint_every": "20 steps"}
+CONFIG = small_config(workers=4, **STEPS)
+FLAGS = [f"--config.{key}={value}" for key, value in STEPS.items()]
+FLAGS += [f"--peer-timeout={PATIENCE}"]
+AGAIN = "The same command goes on from the newest whole checkpoint."
+Inside = Callable[[int, list[str]], list[str]]
+
+
+def begin_pair(
+    folder: Path, *extra: str, host: str = "127.0.0.1", inside: Inside | None = None
+) -> list[subprocess.Popen[str]]:
+    """Two processes with two devices each; `inside` says on which host each runs."""
+    address = f"{host}:{free_port()}"
+    words = command(folder, *FLAGS, *extra)
+    return [
+        subprocess.Popen(
+            inside(index, words) if inside else words,
+            cwd=ROOT,
+            env={
+                **ENVIRONMENT,
+                "JAXCOMP_COORDINATOR": address,
+                "JAXCOMP_PROCESSES": "2",
+                "JAXCOMP_PROCESS": str(index),
+            },
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+
+
+@contextlib.contextmanager
+def pair(folder: Path, *extra: str, **where: object) -> Iterator[list]:
+    """Two processes that have taken some steps; none is left behind."""
+    processes = begin_pair(folder, *extra, **where)  # type: ignore[arg-type]
+    try:
+        wait_for_step(folder, 28, processes[0])
+        yield processes
+    finally:
+        for process in processes:
+            process.kill()
+            process.communicate()
+
+
+def said(process: subprocess.Popen[str]) -> str:
+    """What a process has said, once it has ended."""
+    return process.communicate(timeout=HANGS)[0]
+
+
+def check_told(output: str, message: str) -> None:
+    """An output ends with one message, and nothing was dumped before it."""
+    last = output.splitlines()[-1]
+    assert re.search(message, last), output
+    assert len(re.findall(r" is lost: | has failed: ", output)) == 1, output
+    assert "Traceback" not in output
+    assert not re.search(r"^[IWEF]\d{4} |Check failed|\*\*\* ", output, re.MULTILINE)
+
+
+def check_goes_on(folder: Path, unbroken: Path) -> None:
+    """The same command goes on, to the bits of the run that nothing happened to."""
+    words = ("-n", "2", "--devices-per-process=2", "--", *command(folder, *FLAGS))
+    output = finish(begin(*LAUNCH, *words))
+    assert "going on from step" in output
+    assert_same_run(folder, unbroken, CONFIG)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Four devices in one process."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    finish(begin(*command(folder, *FLAGS)))
+    return folder
+
+
+# --- Processes ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["coordinator", "worker"])
+def test_one_that_dies_is_named_at_once(victim, unbroken, tmp_path):
+    with pair(tmp_path, "--peer-timeout=1000") as processes:
+        processes[victim].kill()
+        output = said(processes[1 - victim])
+        assert processes[1 - victim].returncode == 1
+    check_told(output, f"process {victim} of 2 on .* is lost: it was killed.*{AGAIN}$")
+    check_goes_on(tmp_path, unbroken)
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["coordinator", "worker"])
+def test_one_that_hangs_is_named_after_the_limit(victim, unbroken, tmp_path):
+    with pair(tmp_path) as processes:
+        processes[victim].send_signal(signal.SIGSTOP)
+        output = said(processes[1 - victim])
+        assert processes[1 - victim].returncode == 1
+        processes[victim].send_signal(signal.SIGCONT)
+        late = said(processes[victim])
+        assert processes[victim].returncode == 1
+    check_told(output, f"process {victim} of 2 on .* nothing was heard of it for 10 s")
+    assert "this process stood still for" in late.splitlines()[-1]
+    check_goes_on(tmp_path, unbroken)
+
+
+def test_a_pause_that_is_shorter_than_the_limit_costs_nothing_but_time(
+    unbroken, tmp_path
+):
+    """Longer than the 30 s of Gloo, and than the 40 s of XLA for stuck collectives."""
+    with pair(tmp_path, "--peer-timeout=300") as processes:
+        processes[1].send_signal(signal.SIGSTOP)
+        time.sleep(55)
+        processes[1].send_signal(signal.SIGCONT)
+        outputs = [said(process) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+    assert_same_run(tmp_path, unbroken, CONFIG)
+
+
+def test_a_signal_to_one_process_lets_all_save(unbroken, tmp_path):
+    with pair(tmp_path) as processes:
+        processes[1].send_signal(signal.SIGTERM)
+        outputs = [said(process) for process in processes]
+        codes = [process.returncode for process in processes]
+        assert codes == [128 + signal.SIGTERM] * 2, outputs
+    assert all("everything is saved" in output for output in outputs)
+    check_goes_on(tmp_path, unbroken)
+
+
+# --- Links ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def net():
+    reason = "needs root" if os.geteuid() else namespaces.why_not()
+    if reason:
+        pytest.skip(f"a network of namespaces {reason}")
+    with namespaces.network(2) as made:
+        yield made
+
+
+def test_a_link_that_is_cut_ends_both_sides(net, unbroken, tmp_path):
+    where = {"host": net.address(0), "inside": net.inside}
+    with pair(tmp_path, **where) as processes:
+        namespaces.run(["ip", "link", "set", net.port(1), "down"])
+        outputs = [said(process) for process in processes]
+        assert [process.returncode for process in processes] == [1, 1]
+    for index, output in enumerate(outputs):
+        check_told(output, f"process {1 - index} of 2 on .* nothing was heard of it")
+    check_goes_on(tmp_path, unbroken)
+
+
+def test_a_link_that_loses_packets_costs_nothing_but_time(net, unbroken, tmp_path):
+    if not shutil.which("iptables"):
+        pytest.skip("needs iptables with its statistic match")
+    loses = "iptables -A INPUT -m statistic --mode random --probability 0.03 -j DROP"
+    for host in range(2):
+        words = ["ip", "netns", "exec", net.namespace(host), *loses.split()]
+        if subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("iptables has no statistic match here")
+    where = {"host": net.address(0), "inside": net.inside}
+    with pair(tmp_path, "--peer-timeout=60", **where) as processes:
+        outputs = [said(process) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+    assert_same_run(tmp_path, unbroken, CONFIG)
+
+
+# --- Disks ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of some megabytes."""
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(tmp_path)]
+    if subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("needs root, to mount a small file system")
+    yield tmp_path
+    subprocess.run(["umount", str(tmp_path)], check=True)
+
+
+def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factory):
+    folder = small_disk / "run"
+    with pair(folder) as processes:
+        fill(small_disk / "filler")
+        outputs = [said(process) for process in processes]
+        assert [process.returncode for process in processes] == [1, 1], outputs
+    assert any("No space left on device" in output for output in outputs)
+    assert any("Make room, or take another --workdir" in output for output in outputs)
+    assert not any("Traceback" in output for output in outputs), outputs
+    (small_disk / "filler").unlink()
+    check_goes_on(folder, unbroken)
+
+
+def fill(path: Path) -> None:
+    """Write until the disk is full."""
+    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+def test_a_checkpoint_half_written_is_passed_over(unbroken, tmp_path):
+    with pair(tmp_path) as processes:
+        for process in processes:
+            process.kill()
+    newest = max((tmp_path / "checkpoints").glob("step_*/manifest.json")).parent
+    (newest / "manifest.json").unlink()
+    largest = max(newest.rglob("*"), key=lambda p: p.is_file() and p.stat().st_size)
+    os.truncate(largest, largest.stat().st_size // 2)
+    check_goes_on(tmp_path, unbroken)
+
+
+# --- Many kills -----------------------------------------------------------------------
+
+
+def test_twenty_random_kills_end_with_the_same_bits(unbroken, tmp_path):
+    """At any moment; a run that ends before the last kill is followed by another."""
+    kills = run = 0
+    while kills < 20:
+        folder = tmp_path / str(run)
+        chaos = ("--restarts=20", "--chaos=10", f"--chaos-kills={20 - kills}")
+        words = ("-n", "2", *chaos, f"--chaos-seed={run}")
+        words += ("--devices-per-process=2", "--", *command(folder, *FLAGS))
+        output, _ = begin(*LAUNCH, *words).communicate()
+        assert "test accuracy" in output, output
+        assert_same_run(folder, unbroken, CONFIG)
+        run, kills = run + 1, kills + output.count("starting all again")
