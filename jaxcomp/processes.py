@@ -33,6 +33,9 @@ __all__ = [
 T = TypeVar("T")
 # Writing a large checkpoint takes long, and the heartbeat notices who is dead.
 _AGREE_SECONDS = 3600
+# Who has failed does not wait for those who are elsewhere, such as in a barrier that it
+# will not come to. They hear of it when they come here, or from `parallel.peers`.
+_TELL_SECONDS = 10
 
 
 class PeerFailed(CheckpointError):
@@ -59,7 +62,13 @@ def on_all_processes(act: Callable[[], T]) -> T:
         result = act()
     except Exception as raised:
         error = raised
-    failed = parallel.texts_of_all(_told(error), _AGREE_SECONDS)
+    try:
+        seconds = _TELL_SECONDS if error else _AGREE_SECONDS
+        failed = parallel.texts_of_all(_told(error), seconds)
+    except parallel.Silent as silence:
+        failed = silence.texts
+        if not failed:
+            raise
     if error is not None:
         raise error
     for index, text in failed.items():

@@ -107,7 +107,7 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
     except Exception as error:
         if isinstance(error, jax.errors.JaxRuntimeError):
             await_verdict()
-        leave(message_of(error))
+        leave(message_of(error), getattr(error, "exit_code", 1))
         raise
     return 0
 

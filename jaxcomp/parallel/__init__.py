@@ -4,7 +4,7 @@
 """
 
 from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
-from jaxcomp.parallel.messages import check_same, texts_of_all
+from jaxcomp.parallel.messages import Silent, check_same, texts_of_all
 from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
     abstract,
@@ -22,6 +22,7 @@ __all__ = [
     "AXIS",
     "MAPPERS",
     "Mapped",
+    "Silent",
     "Workers",
     "abstract",
     "axes",

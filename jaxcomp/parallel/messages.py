@@ -23,6 +23,10 @@ _numbers = itertools.count()
 class Silent(RunFailed):
     """Another process did not come to the same place of the program in time."""
 
+    def __init__(self, message: str, texts: dict[int, str]) -> None:
+        super().__init__(message)
+        self.texts = texts  # of those who came
+
 
 def texts_of_all(text: str, seconds: float) -> dict[int, str]:
     """The texts of all processes by their index; empty ones are left out.
@@ -47,15 +51,20 @@ def texts_of_all(text: str, seconds: float) -> dict[int, str]:
     name = f"jaxcomp/{next(_numbers)}"
     if text:
         client.key_value_set(f"{name}/{state.process_id}", text)
+
+    def found() -> dict[int, str]:
+        texts = sorted(client.key_value_dir_get(f"{name}/"))
+        return {int(key.rsplit("/", 1)[1]): value for key, value in texts}
+
     try:
         client.wait_at_barrier(name, round(seconds * 1000))
     except jax.errors.JaxRuntimeError as error:
         raise Silent(
             f"process {state.process_id} of {state.num_processes} on "
-            f"{platform.node()} has lost others: {str(error).splitlines()[0]}"
+            f"{platform.node()} has lost others: {str(error).splitlines()[0]}",
+            found(),
         ) from None
-    found = client.key_value_dir_get(f"{name}/")
-    return {int(key.rsplit("/", 1)[1]): value for key, value in sorted(found)}
+    return found()
 
 
 def check_same(facts: dict[str, str], seconds: float = _START_SECONDS) -> None:

@@ -30,8 +30,7 @@ _AGAIN = "The same command goes on from the newest whole checkpoint."
 
 
 _here: list[Peer] = []  # the others that this process is connected to
-_left = threading.Event()  # this process has said that it ends
-_failed = threading.Event()  # and an error of its own was the reason
+_own_end: list[tuple[str, int]] = []  # what this process said of its end, if anything
 
 
 def watch_peers(peers: list[Peer], limit: float) -> None:
@@ -48,16 +47,15 @@ def watch_peers(peers: list[Peer], limit: float) -> None:
     ).start()
 
 
-def leave(why: str = "") -> None:
+def leave(why: str = "", code: int = 1) -> None:
     """Tell the others that this process ends; only the first call counts.
 
     Args:
       why: the message of the error that ends it.
+      code: its exit code then.
     """
-    if not _left.is_set():
-        _left.set()
-        if why:
-            _failed.set()
+    if not _own_end:
+        _own_end.append((why, code))
         _tell(_here, {"bye": why})
 
 
@@ -86,7 +84,6 @@ def watch(
             selector.register(peer.link, selectors.EVENT_READ, peer)
         message = _watched(selector, peers, limit)
     if message:
-        _tell(peers, {"lost": message})
         (end or _end)(message)
 
 
@@ -103,6 +100,7 @@ def _watched(selector: selectors.BaseSelector, peers: list[Peer], limit: float) 
         awake = now
         closed = {key.fd for key, _ in ready if not _hear(key.data, now)}
         if message := _lost(peers, closed, now, limit):
+            _tell(peers, {"lost": message})
             return message
         for key, _ in ready:
             if key.fd in closed:
@@ -167,7 +165,9 @@ def _leave_at_exit() -> None:
 
 def _end(message: str) -> None:
     """End this process, whatever its other threads do."""
-    if not _failed.is_set():  # it tells its own error
-        shown = "\033[?25h\n" if sys.stdout.isatty() else ""  # a bar hides the cursor
-        print(f"{shown}{message}", file=sys.stderr, flush=True)
+    why, code = _own_end[0] if _own_end else ("", 1)
+    if why:  # the error of this process was told already
+        os._exit(code)
+    shown = "\033[?25h\n" if sys.stdout.isatty() else ""  # a live bar hides the cursor
+    print(f"{shown}{message}", file=sys.stderr, flush=True)
     os._exit(1)

@@ -211,7 +211,7 @@ def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factor
     with pair(folder) as processes:
         fill(small_disk / "filler")
         outputs = [said(process) for process in processes]
-        assert [process.returncode for process in processes] == [1, 1], outputs
+        assert all(process.returncode > 0 for process in processes), outputs
     assert any("No space left on device" in output for output in outputs)
     assert any("Make room, or take another --workdir" in output for output in outputs)
     assert not any("Traceback" in output for output in outputs), outputs
