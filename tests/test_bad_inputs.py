@@ -93,6 +93,7 @@ COMMANDS = [
     (f"{DEFAULT} --coordinator=here:1", "needs the number of processes and the index"),
     (f"{DEFAULT} --coordinator=auto", "auto finds neither Open MPI, Slurm, Kubern"),
     (f"{DEFAULT} --join-timeout=soon", "is a number of seconds above 0, not 'soon'"),
+    (f"{DEFAULT} --peer-timeout=0", "is a number of seconds above 0, not '0'"),
     (
         "--config=configs/convex/base.py --workdir=RUN --coordinator=a:1 "
         "--processes=2 --process=0",

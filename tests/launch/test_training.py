@@ -87,15 +87,6 @@ def test_workers_0_takes_the_devices_of_all_processes(tmp_path):
     assert "4 workers (pmap on 4 of 4 cpu devices, 2 processes)" in output
 
 
-@pytest.mark.slow
-def test_kills_at_random_end_with_the_same_bits(one_process, tmp_path):
-    chaos = ("--restarts=40", "--chaos=12", "--chaos-seed=1439")
-    words = (*LAUNCH, "-n", "2", *chaos, "--", *command(tmp_path))
-    output = finish(begin(*words))
-    assert "starting all again" in output
-    assert_same_run(tmp_path, one_process)
-
-
 # --- What one process meets alone ---------------------------------------------------
 
 
