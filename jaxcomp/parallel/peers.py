@@ -91,15 +91,17 @@ def _watched(selector: selectors.BaseSelector, peers: list[Peer], limit: float) 
     """Listen, and give signs of life, until something has to be said."""
     beat = limit / _BEATS
     spoke = awake = time.monotonic()
+    still = 0.0  # seconds for which this process was stopped
     while True:
         ready = selector.select(beat)
         now = time.monotonic()
-        if now - awake > limit:
-            still = f"this process stood still for {now - awake:.0f} s"
-            return f"{still}, so the others count it as lost. {_AGAIN}"
+        if now - awake > limit / 2:  # perhaps all were stopped, as Slurm does
+            still = now - awake
+            for peer in peers:
+                peer.heard = now
         awake = now
         closed = {key.fd for key, _ in ready if not _hear(key.data, now)}
-        if message := _lost(peers, closed, now, limit):
+        if message := _lost(peers, closed, now, limit, still):
             _tell(peers, {"lost": message})
             return message
         for key, _ in ready:
@@ -131,7 +133,9 @@ def _hear(peer: Peer, now: float) -> bool:
     return bool(got)
 
 
-def _lost(peers: Iterable[Peer], closed: set[int], now: float, limit: float) -> str:
+def _lost(
+    peers: Iterable[Peer], closed: set[int], now: float, limit: float, still: float
+) -> str:
     """What is to be said of the first process that is lost; "" if none is."""
     for peer in peers:
         if peer.told:
@@ -140,6 +144,9 @@ def _lost(peers: Iterable[Peer], closed: set[int], now: float, limit: float) -> 
             return f"{peer.name} has failed: {peer.failed}"
         if peer.has_left:
             continue
+        if peer.link.fileno() in closed and still:
+            went = f"this process stood still for {still:.0f} s, and {peer.name} ended"
+            return f"{went} meanwhile. {_AGAIN}"
         if peer.link.fileno() in closed:
             why = "it was killed, or its host went down"
             return f"{peer.name} is lost: {why}. {_AGAIN}"

@@ -5,6 +5,7 @@ import json
 import queue
 import socket
 import threading
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
@@ -90,6 +91,22 @@ def test_a_silent_process_is_lost_after_the_limit(met):
         message = ended.get(timeout=30)
         assert message.startswith("process 1 of 3 on ")
         assert "nothing was heard of it for 0.5 s (--peer-timeout)" in message
+
+
+def test_a_pause_of_this_process_is_not_held_against_the_others(met, monkeypatch):
+    first, second = met(2)
+    clock = time.monotonic
+    ended = watching(first, 4.0)
+    second[0].link.setblocking(True)
+    assert second[0].link.recv(1) == b"\n"  # the thread is there
+    monkeypatch.setattr(peers.time, "monotonic", lambda: clock() + 10 * FOREVER)
+    say(second)  # wakes the thread
+    with pytest.raises(queue.Empty):
+        ended.get(timeout=0.3)
+    die(second)
+    message = ended.get(timeout=30)
+    assert "this process stood still for 1" in message
+    assert "and process 1 of 2 on " in message
 
 
 def test_who_speaks_is_not_lost_and_who_leaves_neither(met):
