@@ -75,9 +75,13 @@ def pair(folder: Path, *extra: str, **where: object) -> Iterator[list]:
             process.communicate()
 
 
-def said(process: subprocess.Popen[str]) -> str:
-    """What a process has said, once it has ended."""
-    return process.communicate(timeout=HANGS)[0]
+def said(process: subprocess.Popen[str], harm: str = "") -> str:
+    """What a process has said, once it has ended; with `-s` how long after the harm."""
+    began = time.monotonic()
+    output, _ = process.communicate(timeout=HANGS)
+    if harm:
+        print(f"\n{harm}: ended after {time.monotonic() - began:.1f} s")
+    return output
 
 
 def check_told(output: str, message: str) -> None:
@@ -112,7 +116,7 @@ def unbroken(tmp_path_factory):
 def test_one_that_dies_is_named_at_once(victim, unbroken, tmp_path):
     with pair(tmp_path, "--peer-timeout=1000") as processes:
         processes[victim].kill()
-        output = said(processes[1 - victim])
+        output = said(processes[1 - victim], f"process {victim} is killed")
         assert processes[1 - victim].returncode == 1
     check_told(output, f"process {victim} of 2 on .* is lost: it was killed.*{AGAIN}$")
     check_goes_on(tmp_path, unbroken)
@@ -122,7 +126,7 @@ def test_one_that_dies_is_named_at_once(victim, unbroken, tmp_path):
 def test_one_that_hangs_is_named_after_the_limit(victim, unbroken, tmp_path):
     with pair(tmp_path) as processes:
         processes[victim].send_signal(signal.SIGSTOP)
-        output = said(processes[1 - victim])
+        output = said(processes[1 - victim], f"process {victim} is stopped")
         assert processes[1 - victim].returncode == 1
         processes[victim].send_signal(signal.SIGCONT)
         late = said(processes[victim])
@@ -148,7 +152,7 @@ def test_a_pause_that_is_shorter_than_the_limit_costs_nothing_but_time(
 def test_a_signal_to_one_process_lets_all_save(unbroken, tmp_path):
     with pair(tmp_path) as processes:
         processes[1].send_signal(signal.SIGTERM)
-        outputs = [said(process) for process in processes]
+        outputs = [said(process, "SIGTERM to process 1") for process in processes]
         codes = [process.returncode for process in processes]
         assert codes == [128 + signal.SIGTERM] * 2, outputs
     assert all("everything is saved" in output for output in outputs)
@@ -171,7 +175,7 @@ def test_a_link_that_is_cut_ends_both_sides(net, unbroken, tmp_path):
     where = {"host": net.address(0), "inside": net.inside}
     with pair(tmp_path, **where) as processes:
         namespaces.run(["ip", "link", "set", net.port(1), "down"])
-        outputs = [said(process) for process in processes]
+        outputs = [said(process, "the link is cut") for process in processes]
         assert [process.returncode for process in processes] == [1, 1]
     for index, output in enumerate(outputs):
         check_told(output, f"process {1 - index} of 2 on .* nothing was heard of it")
@@ -210,7 +214,7 @@ def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factor
     folder = small_disk / "run"
     with pair(folder) as processes:
         fill(small_disk / "filler")
-        outputs = [said(process) for process in processes]
+        outputs = [said(process, "the disk is full") for process in processes]
         assert all(process.returncode > 0 for process in processes), outputs
     assert any("No space left on device" in output for output in outputs)
     assert any("Make room, or take another --workdir" in output for output in outputs)

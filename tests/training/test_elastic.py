@@ -18,6 +18,8 @@ from jaxcomp.training.elastic import make_resize, note_change
 from jaxcomp.training.state import TrainState
 from tests.training.small import built, small_config, stop_at
 
+SEEDS = 4  # of long runs
+
 
 def newest(folder: Any, config: Any, *, allowed: bool = True) -> TrainState:
     """The newest checkpoint, for the workers of a config."""
@@ -95,11 +97,14 @@ def test_changes_that_a_checkpoint_has_undone_are_not_told(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("base", [default, choco], ids=["exchange", "mixer"])
 def test_eight_four_eight_workers_learn_as_well_as_eight(base, tmp_path, monkeypatch):
-    """A third of the run each; accuracies differ by a point at most."""
+    """A third of the run each; mean accuracies differ by a point at most.
 
-    def train(folder: Any, workers: int, stop: int | None = None) -> Any:
+    There are 360 test images: at one seed, four of them are more than a point.
+    """
+
+    def train(folder: Any, seed: int, workers: int, stop: int | None = None) -> Any:
         config = base.get_config()
-        config.update(workers=workers, mapper="vmap", elastic=True)
+        config.update(workers=workers, mapper="vmap", elastic=True, seed=seed)
         with monkeypatch.context() as patched:
             if stop is None:
                 return training.train_and_evaluate(config, folder)
@@ -108,13 +113,17 @@ def test_eight_four_eight_workers_learn_as_well_as_eight(base, tmp_path, monkeyp
                 training.train_and_evaluate(config, folder)
         return None
 
-    whole = train(tmp_path / "whole", 8)
-    third = whole.steps // 3
-    folder = tmp_path / "changed"
-    train(folder, 8, third)
-    train(folder, 4, third)
-    changed = train(folder, 8)
-    assert changed.steps == whole.steps
-    assert [x["now"] for x in changes(folder)] == [4, 8]
-    assert abs(changed.test_accuracy - whole.test_accuracy) <= 0.01
-    assert is_per_worker(changed.state.params) == (base is choco)
+    accuracies: list[tuple[float, float]] = []
+    for seed in range(SEEDS):
+        whole = train(tmp_path / f"whole_{seed}", seed, 8)
+        third = whole.steps // 3
+        folder = tmp_path / f"changed_{seed}"
+        train(folder, seed, 8, third)
+        train(folder, seed, 4, third)
+        changed = train(folder, seed, 8)
+        assert changed.steps == whole.steps
+        assert [x["now"] for x in changes(folder)] == [4, 8]
+        assert is_per_worker(changed.state.params) == (base is choco)
+        accuracies.append((whole.test_accuracy, changed.test_accuracy))
+    without, with_changes = np.mean(accuracies, axis=0)
+    assert abs(with_changes - without) <= 0.01, accuracies
