@@ -62,12 +62,12 @@ def on_all_processes(act: Callable[[], T]) -> T:
         result = act()
     except Exception as raised:
         error = raised
+    seconds = _AGREE_SECONDS if error is None else _TELL_SECONDS
     try:
-        seconds = _TELL_SECONDS if error else _AGREE_SECONDS
         failed = parallel.texts_of_all(_told(error), seconds)
     except parallel.Silent as silence:
         failed = silence.texts
-        if not failed:
+        if not failed and error is None:
             raise
     if error is not None:
         raise error
