@@ -138,16 +138,17 @@ def _lost(
 ) -> str:
     """What is to be said of the first process that is lost; "" if none is."""
     for peer in peers:
+        has_ended = peer.told or (peer.link.fileno() in closed and not peer.has_left)
+        if has_ended and still:  # so this process is the one that was lost
+            went = f"this process stood still for {still:.0f} s, and {peer.name} ended"
+            return f"{went} meanwhile. {_AGAIN}"
         if peer.told:
             return peer.told
         if now - peer.failed_at > _OWN_END_SECONDS:
             return f"{peer.name} has failed: {peer.failed}"
         if peer.has_left:
             continue
-        if peer.link.fileno() in closed and still:
-            went = f"this process stood still for {still:.0f} s, and {peer.name} ended"
-            return f"{went} meanwhile. {_AGAIN}"
-        if peer.link.fileno() in closed:
+        if has_ended:
             why = "it was killed, or its host went down"
             return f"{peer.name} is lost: {why}. {_AGAIN}"
         if now - peer.heard > limit:

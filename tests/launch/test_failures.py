@@ -251,7 +251,7 @@ def test_twenty_random_kills_end_with_the_same_bits(unbroken, tmp_path):
     kills = run = 0
     while kills < 20:
         folder = tmp_path / str(run)
-        chaos = ("--restarts=20", "--chaos=10", f"--chaos-kills={20 - kills}")
+        chaos = ("--restarts=20", "--chaos=6", f"--chaos-kills={20 - kills}")
         words = ("-n", "2", *chaos, f"--chaos-seed={run}")
         words += ("--devices-per-process=2", "--", *command(folder, *FLAGS))
         output, _ = begin(*LAUNCH, *words).communicate()
