@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 __all__ = ["Peer", "Place", "connected"]
 
+_SPEAK_SECONDS = 5  # for whoever has connected to say who it is
+
 
 class Place(NamedTuple):
     """Where this process is among those of its run."""
@@ -90,13 +92,13 @@ def _accept(
                     f"process {missing[0]} did not connect to port {port} of "
                     f"{platform.node()} in {place.limit:g} s"
                 ) from None
-            link.settimeout(place.limit)
+            link.settimeout(_SPEAK_SECONDS)
             try:
                 given, index, theirs = json.loads(_first_line(link))
                 if not secrets.compare_digest(given, token):
                     raise ValueError("a stranger")
                 link.sendall(json.dumps(name).encode() + b"\n")
-            except (ValueError, OSError):
+            except (ValueError, TypeError, OSError):
                 link.close()
             else:
                 links[index], names[index] = link, theirs

@@ -9,6 +9,7 @@ import contextlib
 import socket
 import threading
 import time
+from collections.abc import Callable
 
 __all__ = ["address_of", "relay"]
 
@@ -75,5 +76,5 @@ def _copy(source: socket.socket, target: socket.socket, late: float) -> None:
         target.shutdown(socket.SHUT_WR)
 
 
-def _in_thread(act: object) -> None:
-    threading.Thread(target=act, name="relay", daemon=True).start()  # type: ignore[arg-type]
+def _in_thread(act: Callable[[], None]) -> None:
+    threading.Thread(target=act, name="relay", daemon=True).start()

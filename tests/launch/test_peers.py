@@ -135,7 +135,7 @@ def test_strangers_are_not_let_in():
         place = Place(0, 2, "127.0.0.1", FOREVER)
         first = pool.submit(connected, place, text.set_result, text.result)
         port, token = text.result(timeout=30).split()
-        for line in (b"GET / HTTP/1.1\r\n\r\n", b'["wrong", 1, "me"]\n'):
+        for line in (b"GET / HTTP/1.1\r\n\r\n", b"7\n", b'["wrong", 1, "me"]\n'):
             with socket.create_connection(("127.0.0.1", int(port))) as stranger:
                 stranger.sendall(line)
         second = connected(
