@@ -65,9 +65,7 @@ def profiler(
         if traces:
             traces = False
             jax.profiler.stop_trace()
-            say(
-                f"profile of {_steps(window)} in {folder}: tensorboard --logdir={folder}"
-            )
+            say(f"traced {_steps(window)}: tensorboard --logdir={folder}")
 
     def before(number: int, state: Any) -> None:
         nonlocal traces

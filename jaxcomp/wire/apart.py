@@ -126,7 +126,10 @@ def _of_equation(equation: Any, handed: list[Any], axis: str, act: Any) -> list[
     if found == "itself":
         return act(handed, [x.aval for x in equation.outvars])
     if not found:
-        *functions, rest = equation.primitive.get_bind_params(params)
+        bound = equation.primitive.get_bind_params(params)
+        functions, rest = (
+            bound if isinstance(bound, tuple) else ((), bound)
+        )  # jax 0.10.0
         results = equation.primitive.bind(*functions, *handed, **rest)
         return list(results) if equation.primitive.multiple_results else [results]
     if name in _LOOPS:

@@ -58,7 +58,7 @@ def traced_collectives(
 
 
 def sends(equation: Any, axis: str) -> str:
-    """Where an equation has a collective: in "itself", "inside" of it, or nowhere: ""."""
+    """Where an equation has a collective: "itself", "inside" of it, or "" for none."""
     is_silent = equation.primitive.name in _SILENT
     if not is_silent and axis in _axes_named(equation.params):
         return "itself"
