@@ -20,20 +20,30 @@ _NEED_TRAIN = ("data", "models", "report", "training")
 
 
 def __getattr__(name: str) -> Any:
-    """A public name; jax is imported with the first, which `jaxcomp --help` is not."""
-    if name in _NEED_TRAIN:
-        return importlib.import_module(f"jaxcomp.{name}")
+    """A public name, or a part of the package; found once, and kept.
+
+    The first name imports jax and all others, which `jaxcomp --help` does without.
+    """
     if name.startswith("__") and name != "__all__":
         raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
-    try:  # a part of the package that imports another one
+    value = _part(name)
+    if value is None:
+        public = importlib.import_module("jaxcomp.public")
+        if name != "__all__" and name not in public.__all__:
+            raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
+        value = getattr(public, name)
+    globals()[name] = value
+    return value
+
+
+def _part(name: str) -> Any:
+    """A module of the package; None if there is none of that name."""
+    try:
         return importlib.import_module(f"jaxcomp.{name}")
     except ModuleNotFoundError as error:
         if error.name != f"jaxcomp.{name}":
-            raise
-    public = importlib.import_module("jaxcomp.public")
-    if name not in public.__all__ and name != "__all__":
-        raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
-    return getattr(public, name)
+            raise  # it needs a package that is not installed
+    return None
 
 
 def __dir__() -> list[str]:

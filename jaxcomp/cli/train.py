@@ -68,9 +68,9 @@ def main(argv: Sequence[str], about: str = "") -> int:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    about = "config file, or the name of a standard one, such as default"
+    about = "needed: config file, or the name of a standard one, such as default"
     add("--config", metavar="CONFIG", help=about)
-    add("--workdir", help="run folder")
+    add("--workdir", metavar="FOLDER", help="needed: run folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
     several = parser.add_argument_group("several processes", "see docs/cluster.md")

@@ -2,9 +2,11 @@
 
 import json
 import math
+import re
 import sys
 import types
 import warnings
+from pathlib import Path
 
 import pytest
 
@@ -148,6 +150,20 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError, match="wandb: is not installed: pip install wandb"):
         loggers.make(["wandb"])
+
+
+def test_the_logger_of_the_guide_is_one(tmp_path, monkeypatch, capsys):
+    guide = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+    program = re.search(r"```python\n(.*?def mine.*?)```", guide.read_text(), re.DOTALL)
+    assert program
+    module = types.ModuleType("my_pkg")
+    exec(program[1], vars(module))
+    monkeypatch.setitem(sys.modules, "my_pkg", module)
+    logger = opened(tmp_path, "my_pkg:mine(least_accuracy=0.5)")
+    for step, accuracy in [(1, None), (2, 0.4), (3, 0.6)]:
+        logger.epoch({"step": step, "test_accuracy": accuracy})
+    logger.step({"step": 4})
+    assert capsys.readouterr().out == f"{tmp_path} is good at step 3\n"
 
 
 # --- Trackers -----------------------------------------------------------------------
