@@ -199,7 +199,7 @@ KEYS = [
     ("loggers=\"('csv', 'csv')\"", "loggers name 'csv' twice: leave one of them out"),
     ("loggers=\"('wandb(a=1)',)\"", "logger 'wandb' has no argument 'a'"),
     ("loggers=\"('my.nowhere:a',)\"", "there is no module 'my'. Install it"),
-    ("loggers='(3,)'", "a spec is a string such as"),
+    ("loggers='(3,)'", "a logger is a string, not 3"),
     ("layers_every='1 epoch' overlap=2", "set overlap to 1, not 2, or layers_every"),
     (
         "layers_every='1 epoch' mixer='choco(gamma=1)' exchange= memory=none",
@@ -361,7 +361,7 @@ def test_what_is_wrong_is_told_in_one_message(
     out, err = capsys.readouterr()
     first, *caret = err.rstrip("\n").split("\n")
     assert says in first
-    assert first.startswith(("train.py: ", "jaxcomp "))
+    assert first.startswith(("train.py: ", "jaxcomp ", "jaxcomp: "))
     assert not caret or (len(caret) == 2 and caret[1].strip() == "^")
     assert out == ""
     assert not run.exists()

@@ -13,7 +13,7 @@ from jaxcomp.loggers.base import Logger, Opener, Row, RunSoFar
 from jaxcomp.loggers.files import csv, jsonl, tsv
 from jaxcomp.loggers.tensorboard import FOLDER, tensorboard
 from jaxcomp.loggers.trackers import offline_safe, wandb
-from jaxcomp.specs import build, publish
+from jaxcomp.specs import build, check, publish
 
 __all__ = [
     "FOLDER",
@@ -66,6 +66,7 @@ def make(specs: Sequence[str]) -> list[Named]:
         raise UserError(f"loggers name {twice[0]!r} twice: leave one of them out")
     made = []
     for spec in specs:
+        check(str, "a logger", spec)
         rest, registry = importable(spec, REGISTRY, "logger")
         opener = build(rest, registry, "logger")
         made.append(Named(spec, check_kind(opener, Callable, spec, "logger")))
