@@ -72,4 +72,9 @@ def get_config() -> ConfigDict:
     config.checkpoint_every = "1 epoch"  # any duration
     config.keep_every = ""  # also keep a checkpoint for ever at this interval
     config.log_every = 10  # steps between rows of steps.csv
+    # csv always; wandb; or of your own: "my_package.loggers:mine(arg=1)"
+    config.loggers = ("csv", "jsonl", "tsv", "tensorboard")
+    config.layers_every = ""  # what each layer loses, into layers.csv: "1 epoch"
+    config.profile = ""  # trace some steps for TensorBoard: "steps 10 to 15"
+    config.breakdown = False  # in the end, time the parts of a step: breakdown.csv
     return config

@@ -8,112 +8,43 @@ the way of one step through the folders.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from jaxcomp import (
-    clipping,
-    compressors,
-    exchanges,
-    gossip,
-    local,
-    memory,
-    optimizers,
-    parallel,
-    scope,
-    wire,
-)
-from jaxcomp._version import __version__
-from jaxcomp.base import (
-    Averaged,
-    Compressor,
-    Exchange,
-    Info,
-    Mixed,
-    Mixer,
-    PerWorker,
-    Resize,
-    averaged_on_resize,
-)
-from jaxcomp.checkpoint import CheckpointError, restore, save
-from jaxcomp.coding.payloads import nbits
-from jaxcomp.compressors import make as make_compressor
-from jaxcomp.errors import UserError
-from jaxcomp.gossip import topology
-from jaxcomp.link_state import DistributedState, find_state, find_states
-from jaxcomp.make import make_exchange, make_mixer
-from jaxcomp.marks import check_state, per_worker
-from jaxcomp.nonfinite import applied_if, skip_nonfinite
-from jaxcomp.overlap import overlapped, ready_order
-from jaxcomp.parallel import pmap, shard_map
-from jaxcomp.resizing import resized
-from jaxcomp.sharded import (
-    Comm,
-    DataParallel,
-    Decentralised,
-    data_parallel,
-    decentralised,
-)
-from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, mixing, pmean
+from jaxcomp._version import __version__ as __version__
 
-__all__ = [
-    "Averaged",
-    "CheckpointError",
-    "Comm",
-    "Compressor",
-    "DataParallel",
-    "Decentralised",
-    "DistributedState",
-    "Exchange",
-    "Info",
-    "Mixed",
-    "Mixer",
-    "PerWorker",
-    "Resize",
-    "SpecError",
-    "UserError",
-    "__version__",
-    "applied_if",
-    "averaged_on_resize",
-    "check_state",
-    "clipping",
-    "compressors",
-    "data_parallel",
-    "decentralised",
-    "distributed",
-    "exchanges",
-    "find_state",
-    "find_states",
-    "gossip",
-    "local",
-    "make_compressor",
-    "make_exchange",
-    "make_mixer",
-    "memory",
-    "mixing",
-    "nbits",
-    "optimizers",
-    "overlapped",
-    "parallel",
-    "per_worker",
-    "pmap",
-    "pmean",
-    "ready_order",
-    "resized",
-    "restore",
-    "save",
-    "scope",
-    "shard_map",
-    "skip_nonfinite",
-    "topology",
-    "wire",
-]
+if TYPE_CHECKING:
+    from jaxcomp.public import *  # noqa: F403
 
 # Parts that need the extra `train`; the library alone is jax and optax.
 _NEED_TRAIN = ("data", "models", "report", "training")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_TRAIN:
+    """A public name, or a part of the package; found once, and kept.
+
+    The first name imports jax and all others, which `jaxcomp --help` does without.
+    """
+    if name.startswith("__") and name != "__all__":
+        raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
+    value = _part(name)
+    if value is None:
+        public = importlib.import_module("jaxcomp.public")
+        if name != "__all__" and name not in public.__all__:
+            raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
+        value = getattr(public, name)
+    globals()[name] = value
+    return value
+
+
+def _part(name: str) -> Any:
+    """A module of the package; None if there is none of that name."""
+    try:
         return importlib.import_module(f"jaxcomp.{name}")
-    raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")
+    except ModuleNotFoundError as error:
+        if error.name != f"jaxcomp.{name}":
+            raise  # it needs a package that is not installed
+    return None
+
+
+def __dir__() -> list[str]:
+    return [*importlib.import_module("jaxcomp.public").__all__, *_NEED_TRAIN]

@@ -40,7 +40,7 @@ COMMANDS = [
     # --- Flags ----------------------------------------------------------------------
     ("", "required: --config, --workdir"),
     ("--config=configs/default.py", "required: --workdir"),
-    ("--workdir=RUN", "required: --config"),
+    ("--workdir=RUN", "required: --config. Standard configs: adam_qsgd, aligned_"),
     (
         f"{DEFAULT} --wrokdir=b",
         "unknown argument '--wrokdir=b'. Did you mean 'workdir'?",
@@ -63,12 +63,13 @@ COMMANDS = [
     ("--config=configs/default.py --workdir=LICENSE/a", "LICENSE is a file, and a run"),
     # --- The file of the config -----------------------------------------------------
     ("--config=configs/defualt.py --workdir=RUN", "mean 'configs/default.py'?"),
-    ("--config=chocco --workdir=RUN", "mean 'configs/choco.py'?"),
+    ("--config=chocco --workdir=RUN", "mean 'choco'?"),
+    ("--config=cifar10-dgc --workdir=RUN", "mean 'cifar10_dgc'?"),
     ("--config=configs --workdir=RUN", "configs: Is a directory"),
     ("--config= --workdir=RUN", "--config is empty: name a file, such as"),
     (
         "--config=FILES/xyzzy.py --workdir=RUN",
-        "No such file or directory. See configs/",
+        "No such file or directory. `jaxcomp list configs` shows the standard ones",
     ),
     ("--config=FILES/text.py --workdir=RUN", "text.py is not a Python file: invalid"),
     ("--config=FILES/binary.py --workdir=RUN", "binary.py is not a Python file: "),
@@ -169,6 +170,11 @@ KEYS = [
     ("keep_every=often", "keep_every: not a duration: 'often'"),
     ("dense_for='1 year'", "dense_for: unknown unit in '1 year'"),
     ("flush_every='0 steps'", "flush_every: a duration is positive, not '0 steps'"),
+    ("layers_every='10 steps'", "layers_every counts in whole epochs"),
+    ("profile='10-15'", "not a window of steps: '10-15'. Write for example 'steps 10"),
+    ("profile='steps 9 to 8'", "has the steps 1 to 330, and no window 'steps 9 to 8'"),
+    ("profile='steps 0 to 9'", "has the steps 1 to 330, and no window 'steps 0 to 9'"),
+    ("profile='step 331'", "the run has the steps 1 to 330, and no window"),
     # --- Choices --------------------------------------------------------------------
     ("mapper=pamp", "unknown mapper 'pamp'. Valid: pmap, shard_map, vmap"),
     ("batch_norm=global", "batch_norm is one of local, sync, not 'global'"),
@@ -188,6 +194,18 @@ KEYS = [
     ),
     ("policy='(3,)'", "a rule is a pair such as ('*/bias', 'none'), not 3"),
     ("policy=3", "policy is a tuple, not 3"),
+    ("breakdown=maybe", "breakdown is True or False, not 'maybe'"),
+    ("loggers=csv", "loggers is a tuple, not 'csv'"),
+    ("loggers=\"('tensorbord',)\"", "Did you mean 'tensorboard'?"),
+    ("loggers=\"('csv', 'csv')\"", "loggers name 'csv' twice: leave one of them out"),
+    ("loggers=\"('wandb(a=1)',)\"", "logger 'wandb' has no argument 'a'"),
+    ("loggers=\"('my.nowhere:a',)\"", "there is no module 'my'. Install it"),
+    ("loggers='(3,)'", "a logger is a string, not 3"),
+    ("layers_every='1 epoch' overlap=2", "set overlap to 1, not 2, or layers_every"),
+    (
+        "layers_every='1 epoch' mixer='choco(gamma=1)' exchange= memory=none",
+        "'choco(gamma=1)' sends models: set layers_every to ''",
+    ),
     # --- Names that are not there, or elsewhere -------------------------------------
     ("compressor=topk", "unknown compressor 'topk'. Did you mean 'top_k'?"),
     ("compressor=", "compressor is empty"),
@@ -284,6 +302,17 @@ JAXCOMP = [
     ("topology ring 0", "not 0"),
     ("topology ring 4 --draw FILES/ring.jpg", "--draw writes FILE.svg or FILE.png"),
     ("report FILES/nowhere", "nowhere"),
+    ("list compresors", "no list of 'compresors'. Did you mean 'compressors'?"),
+    ("explain topk", "unknown method 'topk'. Did you mean 'top_k'?"),
+    ("explain 'top_k(keep=5)'", "top_k: keep is the fraction kept, in (0, 1], not 5"),
+    ("explain 'sign | gahter'", "unknown method 'gahter'. Did you mean 'gather'?"),
+    ("explain sign --elements=0", "--elements is at least 1, not 0"),
+    ("explain sign --elements=9 --model=tiny", "one of --elements and --model"),
+    ("explain sign --model=resnet21", "unknown model 'resnet21'. Did you mean"),
+    ("completion tcsh", "invalid choice: 'tcsh'"),
+    ("train --config=defualt --workdir=RUN", "Did you mean 'default'?"),
+    ("train --workdir=RUN", "required: --config. Standard configs: adam_qsgd, "),
+    ("tpology ring 4", "invalid choice: 'tpology'"),
     (f"{INSPECT} --target=a1000", "unknown target 'a1000'. Did you mean 'a100'?"),
     (f"{INSPECT} --target=a100 --hosts=0", "hosts is a whole number of at least 1"),
     (f"{INSPECT} --target=a100 --hots=2", "unknown argument '--hots=2'. Did you mean"),
@@ -333,7 +362,7 @@ def test_what_is_wrong_is_told_in_one_message(
     out, err = capsys.readouterr()
     first, *caret = err.rstrip("\n").split("\n")
     assert says in first
-    assert first.startswith(("train.py: ", "jaxcomp "))
+    assert first.startswith(("train.py: ", "jaxcomp ", "jaxcomp: "))
     assert not caret or (len(caret) == 2 and caret[1].strip() == "^")
     assert out == ""
     assert not run.exists()

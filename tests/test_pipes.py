@@ -14,6 +14,7 @@ TOPOLOGY = ["-m", "jaxcomp", "topology"]
         [*TOPOLOGY, "--list"],
         [*TOPOLOGY, "ring", "64"],
         [*TOPOLOGY, "--help"],
+        ["-m", "jaxcomp", "list", "compressors"],
         ["train.py", "--help"],
     ],
 )

@@ -1,36 +1,76 @@
-"""The `jaxcomp` command. Each command is a module that adds its own parser."""
+"""The `jaxcomp` command. Each command is a module that adds its own parser.
+
+These modules import what a command needs when it runs, so that `jaxcomp --help` and the
+completion of a shell are quick.
+"""
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import data, inspect, launch, report, topology
-from jaxcomp.cli.ends import quietly
+from jaxcomp.cli import (
+    completion,
+    data,
+    explain,
+    inspect,
+    launch,
+    listing,
+    report,
+    topology,
+    train,
+)
+from jaxcomp.cli.ends import Parser, quietly, told
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "main", "make_parser"]
 
-COMMANDS = (data, inspect, launch, report, topology)
+COMMANDS = (
+    train,
+    launch,
+    report,
+    inspect,
+    data,
+    topology,
+    listing,
+    explain,
+    completion,
+)
+_EXAMPLES = """\
+examples:
+  jaxcomp train --config=default --workdir=runs/first
+  jaxcomp list compressors
+  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7)'
+
+`jaxcomp COMMAND --help` shows the flags of a command, and examples.
+"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; returns the exit code."""
-    parser = argparse.ArgumentParser(
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = Parser(
         prog="jaxcomp",
         description="Compressed gradient exchange for data-parallel training in JAX.",
-        epilog="Training itself: python train.py --config=configs/default.py "
-        "--workdir=runs/first",
+        epilog=_EXAMPLES,
     )
     parser.add_argument("--version", action="version", version=f"jaxcomp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in COMMANDS:
         command.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
 
     def parse_and_run() -> int:
         # Prints what `--help` asks for. Keys of a config are no flags of a parser.
-        args, others = parser.parse_known_args(argv)
+        parser = make_parser()
+        args, others = parser.parse_known_args(words)
         if others and not hasattr(args, "takes_config_keys"):
             parser.error(f"unknown argument {others[0]!r}")
         args.config_keys = others
         return args.run(args)
 
-    return quietly(parse_and_run)
+    debug = "--debug" in words
+    return quietly(lambda: told("jaxcomp", parse_and_run, debug=debug))

@@ -9,15 +9,17 @@ from typing import Any
 
 from ml_collections import ConfigDict
 
+from jaxcomp.cli.standard import find_config, let_configs_import, standard_configs
 from jaxcomp.errors import UserError
 from jaxcomp.specs import check, nearest, suggest
 
 __all__ = ["load_config", "override"]
 
 FLAGS = (
-    *("config", "coordinator", "evaluate", "join-timeout"),
+    *("config", "coordinator", "debug", "evaluate", "join-timeout"),
     *("peer-timeout", "process", "processes", "workdir"),
 )
+_ALL = "`jaxcomp list configs` shows the standard ones"
 _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 
@@ -25,19 +27,22 @@ def load_config(path: str) -> ConfigDict:
     """Run a config file and return what its `get_config` returns.
 
     Args:
-      path: of the file; what stands after a colon is the argument of `get_config`.
+      path: of the file, or the name of a standard config; what stands after a colon is
+        the argument of `get_config`.
     """
     name, *arguments = path.split(":", 1)
     if not name:
         message = "--config is empty: name a file, such as configs/default.py"
         raise UserError(message)
+    let_configs_import()
+    file = find_config(name)
     try:
-        code = compile(Path(name).read_bytes(), name, "exec")
+        code = compile(file.read_bytes(), str(file), "exec")
     except OSError as error:
         raise UserError(f"--config={name}: {error.strerror}. {_near(name)}") from None
     except (SyntaxError, ValueError) as error:
         raise UserError(f"--config={name} is not a Python file: {error}") from None
-    scope = {"__name__": Path(name).stem, "__file__": name}
+    scope = {"__name__": file.stem, "__file__": str(file)}
     exec(code, scope)
     get_config = scope.get("get_config")
     if not callable(get_config):
@@ -99,11 +104,12 @@ def _value(kind: type, name: str, text: str) -> Any:
 
 
 def _near(name: str) -> str:
-    """Suggest the config file whose name is the most similar."""
-    folders = (Path(name).parent.glob("*.py"), Path("configs").rglob("*.py"))
-    by_stem = {path.stem: path for found in reversed(folders) for path in found}
+    """Suggest the config whose name is the most similar: a standard one, or a file."""
+    standard = {Path(key).stem: key for key in standard_configs()}
+    beside = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
+    by_stem = {**standard, **beside}
     close = nearest(Path(name).stem, by_stem)
-    return f"Did you mean '{by_stem[close]}'?" if close else "See configs/"
+    return f"Did you mean '{by_stem[close]}'?" if close else _ALL
 
 
 def _places(config: ConfigDict, above: str = "") -> Iterator[tuple[str, ConfigDict]]:

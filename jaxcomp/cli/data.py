@@ -1,17 +1,12 @@
 """`jaxcomp data`: prepare data sets and see which are there."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Iterator
+from typing import Any
 
-from jaxcomp import data
 from jaxcomp.cli.ends import add_command
-from jaxcomp.data import paths, sources, tfds_source
 from jaxcomp.errors import UserError
-from jaxcomp.runs.progress import bars
-from jaxcomp.specs import suggest
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["add_parser"]
 
@@ -55,9 +50,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    prepare.add_argument(
-        "name", metavar="NAME", help=f"one of {', '.join(data.REGISTRY)}"
-    )
+    prepare.add_argument("name", metavar="NAME", help="one that `data list` shows")
     prepare.add_argument(
         "--archive", metavar="FILE", help="the archive or an unpacked folder"
     )
@@ -65,7 +58,10 @@ def add_parser(subparsers: Any) -> None:
         "--force", action="store_true", help="prepare again what is there already"
     )
     about = "List every data set, whether it is prepared, and where."
-    listing = actions.add_parser("list", help=about, description=about)
+    listing = actions.add_parser(
+        "list", help=about, description=about, epilog="example:\n  jaxcomp data list"
+    )
+    listing.add_argument("--json", action="store_true", help="for machines")
     for action in (prepare, listing):
         action.add_argument("--data-dir", metavar="DIR", help="folder of prepared data")
 
@@ -75,20 +71,40 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _list(args: argparse.Namespace) -> int:
-    for name in data.REGISTRY:
-        source = sources.SOURCES.get(name)
-        if source is None:
-            state = "built in (scikit-learn)"
-        elif folder := tfds_source.find_prepared(source, args.data_dir):
-            state = f"prepared      {folder}"
-        else:
-            folder = paths.data_root(args.data_dir) / name / source.version
-            state = f"not prepared  {folder}"
-        print(f"{name:<14} {state}")
+    found = list(_states(args.data_dir))
+    if args.json:
+        keys = ("name", "state", "folder")
+        rows = [dict(zip(keys, row, strict=True)) for row in found]
+        print(json.dumps(rows, indent=1))
+        return 0
+    for name, state, folder in found:
+        print(f"{name:<14} {state:<13} {folder}".rstrip())
     return 0
 
 
+def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
+    """Each data set, whether it is prepared, and where it is or would be."""
+    from jaxcomp import data
+    from jaxcomp.data import paths, sources, tfds_source
+
+    for name in data.REGISTRY:
+        source = sources.SOURCES.get(name)
+        if source is None:
+            yield name, "built in (scikit-learn)", ""
+        elif folder := tfds_source.find_prepared(source, data_dir):
+            yield name, "prepared", str(folder)
+        else:
+            folder = paths.data_root(data_dir) / name / source.version
+            yield name, "not prepared", str(folder)
+
+
 def _prepare(args: argparse.Namespace) -> int:
+    from jaxcomp import data
+    from jaxcomp.data import sources
+    from jaxcomp.data.prepare import prepare
+    from jaxcomp.runs.progress import bars
+    from jaxcomp.specs import suggest
+
     if args.name not in data.REGISTRY:
         hint = suggest(args.name, data.REGISTRY)
         raise UserError(f"unknown data set {args.name!r}. {hint}")
@@ -96,8 +112,6 @@ def _prepare(args: argparse.Namespace) -> int:
     if source is None:
         print(f"{args.name} is built in and needs no preparation")
         return 0
-    from jaxcomp.data.prepare import prepare
-
     with bars() as progress:
         folder, evidence = prepare(
             source,

@@ -1,6 +1,7 @@
 """`jaxcomp inspect`: what a training step would cost on accelerators elsewhere."""
 
 import argparse
+import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ Each device is a worker. Nothing runs and no accelerator is needed: XLA compiles
 step for the target, and the figures are read from the program. What it needs beside
 jaxcomp is XLA's compiler for the target; without it the command says what to install.
 """
-_FLAGS = ("config", "devices", "hosts", "step", "target")
+_FLAGS = ("config", "debug", "devices", "hosts", "json", "step", "target")
 _LAUNCH_MICROSECONDS = (2, 4)
 
 
@@ -44,6 +45,7 @@ def add_parser(subparsers: Any) -> None:
     add("--hosts", type=int, default=1, help="their number, 1 by default")
     add("--devices", type=int, default=8, help="of each host, 8 by default")
     add("--step", type=int, help="of the run, the last by default")
+    add("--json", action="store_true", help="the figures, for machines")
     parser.set_defaults(takes_config_keys=True)
 
 
@@ -60,8 +62,31 @@ def _run(args: argparse.Namespace) -> int:
         message = "simulates all workers on one device; inspect takes the trainer's"
         raise UserError(f"--config={args.config} {message}")
     found = inspect(config, args.target, args.hosts, args.devices, args.step)
-    print(described(found))
+    print(json.dumps(_figures(found), indent=1) if args.json else described(found))
     return 0
+
+
+def _figures(found: "Inspection") -> dict[str, Any]:
+    """The figures as plain values: bytes, numbers and names."""
+    from jaxcomp.targets import overlap
+    from jaxcomp.wire import collective_bytes, link_bytes
+
+    program = found.program
+    behind, products = overlap(program.order)
+    return {
+        "method": found.setup.method.name,
+        "target": str(found.target),
+        "step": found.step,
+        "sent_bytes": sum(collective_bytes(program.collectives).values()),
+        "dense_bytes": found.dense,
+        "link_bytes": link_bytes(program.collectives),
+        "collectives": [collective._asdict() for collective in program.collectives],
+        "launches": program.launches,
+        "open_loops": list(program.open_loops),
+        "memory": program.memory and program.memory._asdict(),
+        "products_behind_first_message": behind,
+        "products": products,
+    }
 
 
 def described(found: "Inspection") -> str:

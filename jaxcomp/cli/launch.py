@@ -12,7 +12,9 @@ from jaxcomp.errors import UserError
 
 __all__ = ["add_parser"]
 
-EXAMPLE = """example:
+EXAMPLE = """examples:
+  jaxcomp launch -n 2 --devices-per-process 2 -- \\
+      jaxcomp train --config=default --workdir=runs/two
   jaxcomp launch -n 2 --devices-per-process 2 -- \\
       python train.py --config=configs/default.py --workdir=runs/two
   jaxcomp launch --hosts=server0:8,server1:8 -- \\

@@ -2,16 +2,17 @@
 
 import argparse
 import inspect
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import numpy as np
 
 from jaxcomp.cli.ends import add_command
 from jaxcomp.errors import UserError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from jaxcomp.gossip.topology import Topology
     from jaxcomp.report.graph_plot import Layout
 
@@ -59,6 +60,7 @@ def add_parser(subparsers: Any) -> None:
         "workers", metavar="WORKERS", nargs="?", type=int, help="number of workers"
     )
     parser.add_argument("--list", action="store_true", help="list every graph")
+    parser.add_argument("--json", action="store_true", help="a graph, for machines")
     parser.add_argument(
         "--draw", type=Path, metavar="FILE", help="draw it into FILE.svg or FILE.png"
     )
@@ -76,11 +78,28 @@ def _run(args: argparse.Namespace) -> int:
     if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
         raise UserError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
     graph = topology(args.spec, args.workers)
-    print(f"{graph}\n\n{_drawing(graph)}")
+    if args.json:
+        print(json.dumps(_facts(graph), indent=1))
+    else:
+        print(f"{graph}\n\n{_drawing(graph)}")
     if args.draw:
         _draw(graph, args.spec, args.draw)
-        print(f"\n{args.draw}")
+        print(f"\n{args.draw}", file=sys.stderr if args.json else sys.stdout)
     return 0
+
+
+def _facts(graph: "Topology") -> dict[str, Any]:
+    """What is known of a graph, with the matrix of each round."""
+    return {
+        "name": graph.name,
+        "workers": graph.size,
+        "degree": graph.degree,
+        "spectral_gap": float(graph.spectral_gap),
+        "rounds": [
+            {"slots": len(step.slots), "matrix": step.matrix.tolist()}
+            for step in graph.rounds
+        ],
+    }
 
 
 def _listing() -> str:
@@ -135,7 +154,9 @@ def _symbols() -> tuple[str, str, str]:
     return symbols
 
 
-def _dots(matrix: np.ndarray) -> list[str]:
+def _dots(matrix: "np.ndarray") -> list[str]:
+    import numpy as np
+
     heard, own, nothing = _symbols()
     size = len(matrix)
     between = " " if size <= _WIDE else ""
@@ -155,7 +176,9 @@ def _dots(matrix: np.ndarray) -> list[str]:
     return lines + [f"{i:>{width + 1}}  {between.join(r)}" for i, r in enumerate(cells)]
 
 
-def _neighbours(matrix: np.ndarray, most: int = 10) -> list[str]:
+def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
+    import numpy as np
+
     lines = []
     for i, row in enumerate(matrix):
         heard = [str(j) for j in np.flatnonzero(row) if j != i]

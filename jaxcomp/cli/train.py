@@ -1,35 +1,51 @@
-"""The command line of train.py: run, say how it ended, write the report."""
+"""`jaxcomp train`, which train.py is too: run, say how it ended, write the report."""
 
 import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
-import jax
-from absl import logging
-
-from jaxcomp import report, training
-from jaxcomp.cli.config import load_config, override
-from jaxcomp.cli.ends import quietly, told
+from jaxcomp.cli.ends import Parser, add_command, quietly, told
 from jaxcomp.errors import UserError, message_of
-from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.parallel.joining import is_deserted, join_seconds, peer_seconds
-from jaxcomp.parallel.peers import await_verdict, leave
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import check_workdir
-from jaxcomp.runs.frame import closing_lines
-from jaxcomp.runs.interrupt import Interrupted
 
-__all__ = ["main", "run"]
+__all__ = ["add_parser", "main", "run"]
+
+EXAMPLE = """\
+examples:
+  jaxcomp train --config=default --workdir=runs/first
+  jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
+  jaxcomp train --config=default --workdir=runs/eight \\
+      --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
+  jaxcomp train --config=default --workdir=runs/first --evaluate=best
+
+A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
+of a file. Every key of it can be set with --config.KEY=VALUE. A folder that holds a run
+of the same config goes on where it stands.
+"""
 
 
-class _Parser(argparse.ArgumentParser):
-    """A parser that raises its errors as `UserError`, without the usage text."""
+def add_parser(subparsers: Any) -> None:
+    """Add the command `train`; as `ends.add_command`.
 
-    def error(self, message: str) -> NoReturn:
-        raise UserError(message)
+    Example:
+      >>> parser = argparse.ArgumentParser()
+      >>> add_parser(parser.add_subparsers())
+      >>> parser.parse_args(["train", "--config=default", "--workdir=a"]).workdir
+      'a'
+    """
+    about = "Train a model whose workers exchange compressed gradients."
+    parser = add_command(
+        subparsers,
+        "train",
+        _on_kept_pages,
+        help="train a model by a config",
+        description=about,
+        epilog=EXAMPLE,
+    )
+    _add_flags(parser)
+    parser.set_defaults(takes_config_keys=True)
 
 
 def main(argv: Sequence[str], about: str = "") -> int:
@@ -39,20 +55,22 @@ def main(argv: Sequence[str], about: str = "") -> int:
       argv: the words after the program's name.
       about: what `--help` shows first.
     """
-    code = quietly(lambda: told("train.py", lambda: _main(argv, about)))
-    if is_deserted():  # the end of Python would wait for what nobody ends
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+
+    def parse_and_run() -> int:
+        parser = Parser("train.py", description=about)
+        _add_flags(parser)
+        args, args.config_keys = parser.parse_known_args(argv)
+        return _main(args)
+
+    debug = "--debug" in argv
+    return _left(quietly(lambda: told("train.py", parse_and_run, debug=debug)))
 
 
-def _main(argv: Sequence[str], about: str) -> int:
-    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
-    parser = _Parser("train.py", description=about, allow_abbrev=False)
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--config", required=True, help="config file, such as configs/default.py")
-    add("--workdir", required=True, help="run folder")
+    about = "needed: config file, or the name of a standard one, such as default"
+    add("--config", metavar="CONFIG", help=about)
+    add("--workdir", metavar="FOLDER", help="needed: run folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
     several = parser.add_argument_group("several processes", "see docs/cluster.md")
@@ -63,7 +81,35 @@ def _main(argv: Sequence[str], about: str) -> int:
     add("--join-timeout", metavar="SECONDS", help="for all of them to come, 300")
     lost = "of silence, after which one is lost and the others end, 60"
     add("--peer-timeout", metavar="SECONDS", help=lost)
-    args, rest = parser.parse_known_args(argv)
+
+
+def _on_kept_pages(args: argparse.Namespace) -> int:
+    """As train.py does, which can do so before anything else."""
+    from jaxcomp.parallel import keep_pages
+
+    keep_pages()
+    return _left(_main(args))
+
+
+def _left(code: int) -> int:
+    """The exit code; ends this process here if others left it alone."""
+    joining = sys.modules.get("jaxcomp.parallel.joining")
+    if joining and joining.is_deserted():  # the end of Python would wait for nobody
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def _main(args: argparse.Namespace) -> int:
+    _check_given(args)
+    from absl import logging
+
+    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.parallel.cluster import find_cluster
+    from jaxcomp.parallel.joining import join_seconds, peer_seconds
+    from jaxcomp.runs.folder import check_workdir
+
+    logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
     for name in ("coordinator", "processes", "process", "join_timeout", "peer_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
@@ -71,8 +117,21 @@ def _main(argv: Sequence[str], about: str) -> int:
         limit(os.environ)  # refuses a bad one before all else
     if not find_cluster(os.environ):
         check_workdir(args.workdir)  # several processes do so together
-    config = override(load_config(args.config), rest)
-    return run(config, args.workdir, args.evaluate)
+    config = override(load_config(args.config), args.config_keys)
+    return _run(config, args.workdir, args.evaluate)
+
+
+def _check_given(args: argparse.Namespace) -> None:
+    """Refuse a command without config or folder; the message names the configs."""
+    missing = [f"--{n}" for n in ("config", "workdir") if getattr(args, n) is None]
+    if not missing:
+        return
+    message = f"the following arguments are required: {', '.join(missing)}"
+    if args.config is None:
+        from jaxcomp.cli.standard import standard_configs
+
+        message += f". Standard configs: {', '.join(standard_configs())}"
+    raise UserError(message)
 
 
 def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
@@ -89,6 +148,13 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
 
 
 def _run(config: Any, workdir: str, evaluate: str | None) -> int:
+    import jax
+
+    from jaxcomp import report
+    from jaxcomp.parallel.peers import await_verdict, leave
+    from jaxcomp.runs.frame import closing_lines
+    from jaxcomp.runs.interrupt import Interrupted
+
     kind = _kind_of(config)
     try:
         if evaluate:
@@ -122,6 +188,9 @@ class _Kind(NamedTuple):
 
 
 def _kind_of(config: Any) -> _Kind:
+    from jaxcomp import training
+    from jaxcomp.parallel.cluster import find_cluster
+
     if "problem" not in config:
         line = (
             "step {0[step]}: test loss {0[test_loss]:.4f}, accuracy "
@@ -143,6 +212,11 @@ def _kind_of(config: Any) -> _Kind:
 
 def _report_so_far(workdir: str) -> list[str]:
     """Write the report of an interrupted run, if an epoch has ended."""
+    import jax
+
+    from jaxcomp import report
+    from jaxcomp.runs.errors import RunError
+
     if jax.process_index() != 0:
         return []
     try:

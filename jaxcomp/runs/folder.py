@@ -25,11 +25,15 @@ __all__ = [
 
 # What may differ when a run goes on, and why that leaves it the same run.
 CHANGEABLE = {
+    "breakdown": "decides what is measured after the run",
     "checkpoint_every": "decides what is kept, not what is computed",
     "data_dir": "the same data may lie elsewhere",
     "eval_batch_size": "decides how the test set is cut, not what is computed of it",
     "keep_every": "decides what is kept, not what is computed",
-    "log_every": "decides what is written down, not what is computed",
+    **dict.fromkeys(
+        ("layers_every", "log_every", "loggers", "profile"),
+        "decides what is written down, not what is computed",
+    ),
     "platform": "refuses devices, and does not change what is computed on them",
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }

@@ -12,7 +12,16 @@ from jaxcomp.runs.units import (
     times_text,
 )
 
-__all__ = ["EPOCHS", "EVALUATIONS", "METRICS", "STEPS", "Evaluation", "Metric"]
+__all__ = [
+    "EPOCHS",
+    "EVALUATIONS",
+    "LAYERS",
+    "METRICS",
+    "PARTS",
+    "STEPS",
+    "Evaluation",
+    "Metric",
+]
 
 
 class Metric(NamedTuple):
@@ -70,6 +79,19 @@ STEPS = Schema(
         "skipped",  # the share of the workers that left the step out
     ),
     ("step",),
+)
+# The parts of a step in breakdown.csv.
+PARTS = ("data", "forward_backward", "compress", "communicate", "decode", "update")
+LAYERS = Schema(
+    (
+        "epoch",
+        "leaf",
+        "elements",
+        "gradient_norm",
+        "error",  # |given - sent|^2 / |given|^2 of the leaf, the mean over workers
+    ),
+    ("epoch",),
+    labels=("leaf",),
 )
 
 

@@ -16,7 +16,15 @@ import numpy as np
 from jaxcomp.files import write_atomically
 from jaxcomp.runs.errors import RunError
 
-__all__ = ["Append", "Schema", "Table", "open_table", "read_header", "read_table"]
+__all__ = [
+    "Append",
+    "Schema",
+    "Table",
+    "open_table",
+    "read_header",
+    "read_rows",
+    "read_table",
+]
 
 Table = dict[str, np.ndarray]
 Append = Callable[[dict[str, Any]], None]
@@ -28,6 +36,7 @@ class Schema(NamedTuple):
     columns: tuple[str, ...]
     keys: tuple[str, ...]  # whole numbers that tell rows apart, the leading one first
     digits: int = 8  # of a float
+    labels: tuple[str, ...] = ()  # columns of text, which tell rows apart too
 
 
 def read_table(path: Path, schema: Schema) -> Table:
@@ -60,6 +69,17 @@ def read_table(path: Path, schema: Schema) -> Table:
 def read_header(path: Path) -> list[str]:
     """The names of a table's columns, none where there is no whole header."""
     return next(iter(_lines(path)), [])
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The text of each whole row by the names of its columns, in the order of the file.
+
+    Example:
+      >>> read_rows(Path("nowhere.csv"))
+      []
+    """
+    header, *rows = _lines(path) or [[]]
+    return [dict(zip(header, row, strict=False)) for row in rows]
 
 
 def open_table(
@@ -95,11 +115,12 @@ def open_table(
     """
     header, rows = _read(path, schema)
     columns = list(dict.fromkeys([*schema.columns, *figures, *header]))
-    kept: dict[tuple[int, ...], dict[str, str]] = {}
+    kept: dict[tuple[int | str, ...], dict[str, str]] = {}
     for row in rows:
         keys = {name: int(float(row[name])) for name in schema.keys}
         if keeps(keys):
-            kept[(*keys.values(),)] = row
+            labels = [row[name] for name in schema.labels]
+            kept[(*keys.values(), *labels)] = row
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, columns, restval="")
     writer.writeheader()

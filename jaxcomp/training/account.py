@@ -1,52 +1,19 @@
 """The figures of steps are added up, written to steps.csv and shown on the console."""
 
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from jaxcomp.runs.frame import Frame
-from jaxcomp.runs.metrics import EPOCHS, STEPS
-from jaxcomp.runs.table import Append, open_table
 from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
 from jaxcomp.training.growth import growth_line
 from jaxcomp.training.meters import Timing, check_applied, step_figures
 from jaxcomp.training.position import Position
 from jaxcomp.training.step import StepMetrics
+from jaxcomp.training.tables import Tables
 
-__all__ = ["Tables", "account", "open_tables", "status"]
-
-
-class Tables(NamedTuple):
-    """The two tables of a run; all processes but the first drop the rows."""
-
-    epochs: Append
-    steps: Append
-
-
-def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
-    """metrics.csv and steps.csv without the rows after the step a run goes on from.
-
-    Args:
-      frame: of the run.
-      start: that step.
-      figures: further columns of steps.csv, those that the exchange names.
-    """
-    if not frame.writes:
-        return Tables(lambda row: None, lambda row: None)
-
-    def is_done(row: dict[str, int]) -> bool:
-        return row["step"] <= start
-
-    paths: list[Path] = [frame.folder / name for name in ("metrics.csv", "steps.csv")]
-    for path in paths:
-        if start and not path.exists():
-            frame.show.say(f"WARNING: {path} is lost; it begins again at step {start}")
-    return Tables(
-        open_table(paths[0], EPOCHS, is_done),
-        open_table(paths[1], STEPS, is_done, figures),
-    )
+__all__ = ["account", "status"]
 
 
 def account(

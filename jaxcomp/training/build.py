@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
+import optax
 
-from jaxcomp import parallel, tasks
+from jaxcomp import loggers, parallel, tasks
 from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
@@ -16,8 +17,9 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.method import cut_for, make_graph, make_method
+from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
+from jaxcomp.training.profiling import window_of
 from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state
@@ -41,9 +43,13 @@ class Setup(NamedTuple):
     due_at: Callable[[int], Due]  # after so many steps
     fresh: Callable[[], TrainState]  # of one worker
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
+    # Of the optax chain of a stage; a second argument is the `wrap` of `make_method`.
+    links: Callable[..., list[optax.GradientTransformation]]
     leaf_names: list[str]  # of the parameters
     figures: tuple[str, ...]  # further columns of steps.csv
     options: dict[str, Any]  # of the compiler, for every step
+    loggers: list[loggers.Named]  # beside the tables
+    profiled: range  # steps, from 1
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
@@ -93,6 +99,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
       workers: from `gather_workers`.
     """
     config = settled(config, workers)
+    check_layers(config)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     task = with_precision(task, config.matmul_precision)
@@ -121,8 +128,8 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
 
     cut = cut_for(config, task, workers.axis)
 
-    def method_at(stage: Stage) -> Exchange | Mixer:
-        return make_method(config, stage, graph, workers.axis, cut)
+    def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
+        return make_method(config, stage, graph, workers.axis, cut, *wrap)
 
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
@@ -135,9 +142,12 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     stages = make_stages(config, sent, horizon, cycle)
     setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
 
+    def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
+        return optimizers.make_links(config, stage, setting, method_at(stage, *wrap))
+
     @functools.cache
-    def chain(stage: Stage) -> Any:
-        return optimizers.make_chain(config, stage, setting, method_at(stage))
+    def chain(stage: Stage) -> optax.GradientTransformationExtraArgs:
+        return optimizers.chained(links(stage))
 
     last = stages.at(total - 1)
     tx = chain(last)
@@ -170,9 +180,12 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             accumulate=config.accumulate,
             cut=cut,
         ),
+        links=links,
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
         figures=tuple(sorted((*usual.figures, *task.figures))),
         options=compiler_options(_platform(workers), cut.parts),
+        loggers=loggers.make(config.loggers),
+        profiled=window_of(config.profile, total),
     )
 
 

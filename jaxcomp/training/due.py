@@ -18,6 +18,7 @@ class Due(NamedTuple):
     keeps: bool  # that checkpoint for ever
     evaluates: bool  # the one model, or the mean of the workers' own
     evaluates_own: bool  # each worker's model, where they have their own
+    views_layers: bool  # what each layer loses
 
 
 def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]:
@@ -31,6 +32,7 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
     epochs = horizon.steps_per_epoch
     evaluate = epochs_of(config, "eval_every", horizon)
     own = epochs_of(config, "eval_workers_every", horizon)
+    layers = epochs_of(config, "layers_every", horizon)
     checkpoint = steps_at(config, "checkpoint_every", horizon)
     keep = steps_at(config, "keep_every", horizon)
 
@@ -47,6 +49,7 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
             keeps=keeps,
             evaluates=ends_epoch and (last or is_due(epoch, evaluate)),
             evaluates_own=ends_epoch and (last or is_due(epoch, own)),
+            views_layers=ends_epoch and bool(layers) and (last or epoch % layers == 0),
         )
 
     return due_at

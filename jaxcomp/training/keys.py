@@ -19,13 +19,14 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup lr_scaling mapper matmul_precision memory mixer platform scope "
-    "topology warmup"
+    "keep_warmup layers_every lr_scaling mapper matmul_precision memory mixer platform "
+    "profile scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
     **SHARED,
     "accumulate": Count,
+    "breakdown": bool,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
     "deterministic": bool,
@@ -33,6 +34,7 @@ KINDS = {
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
+    "loggers": tuple | list,
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,
     "policy": tuple | list,

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-from jaxcomp import parallel
+from jaxcomp import loggers, parallel
 from jaxcomp.base import is_per_worker
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
@@ -19,7 +19,9 @@ from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
-from jaxcomp.training.account import Tables, account, open_tables, status
+from jaxcomp.runs.units import seconds_text
+from jaxcomp.training.account import account, status
+from jaxcomp.training.breakdown import breakdown, write_breakdown
 from jaxcomp.training.build import (
     Setup,
     build,
@@ -38,8 +40,10 @@ from jaxcomp.training.evaluation import (
     make_viewer,
 )
 from jaxcomp.training.feed import train_feed
+from jaxcomp.training.layers import make_layer_view
 from jaxcomp.training.meters import Totals, check_some_applied
 from jaxcomp.training.position import Position, plain, resume
+from jaxcomp.training.profiling import profiler
 from jaxcomp.training.recorder import make_recorder
 from jaxcomp.training.replicas import make_replica_check
 from jaxcomp.training.state import TrainState
@@ -50,6 +54,7 @@ from jaxcomp.training.stretch import (
     end,
     take_step,
 )
+from jaxcomp.training.tables import Tables, open_tables
 from jaxcomp.training.traffic import Traffic, programs
 
 __all__ = ["evaluate", "train_and_evaluate"]
@@ -104,7 +109,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     ):
         checkpoints = open_checkpoints(frame.folder / "checkpoints")
         stack.callback(checkpoints.close)
-        return _run(config, setup, frame, checkpoints)
+        return _run(config, setup, frame, checkpoints, stack)
 
 
 def evaluate(
@@ -133,7 +138,13 @@ def evaluate(
     return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
 
 
-def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> Result:
+def _run(
+    config: Any,
+    setup: Setup,
+    frame: Frame,
+    checkpoints: Checkpoints,
+    stack: ExitStack,
+) -> Result:
     horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
     show.say(headline(config, setup))
@@ -157,7 +168,8 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         if frame.writes:
             note_change(frame.folder, start, before, now)
     position = position._replace(workers=now)
-    tables = open_tables(frame, start, setup.figures)
+    plainly = json.loads(config.to_json())
+    tables = stack.enter_context(open_tables(frame, start, setup, plainly))
 
     score = make_evaluator(setup, state)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
@@ -168,10 +180,14 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
     feed = train_feed(setup.task, local=setup.workers.local, start=start)
 
     check_replicas = make_replica_check(setup.workers, state)
+    traces = frame.folder / loggers.FOLDER
+    window, writes = setup.profiled, frame.writes
+    traced = stack.enter_context(profiler(window, traces, show.say, writes=writes))
     stretch = begin(recorder.start())
     for number in range(start, total):
         done, due, is_best = number + 1, setup.due_at(number + 1), False
         program, stretch = compiled_for(compiled, number, state, stretch)
+        traced(done, state)
         state, stretch = take_step(program, state, stretch, feed, setup, recorder)
         traffic = program.traffic
         position = position.with_bytes(traffic)
@@ -206,6 +222,8 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
             stretch = begin(stretch.rows)
 
     checkpoints.finish()
+    if config.breakdown:
+        _write_breakdown(config, setup, state, frame)
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
     return Result(
@@ -222,6 +240,18 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
     )
 
 
+def _write_breakdown(
+    config: Any, setup: Setup, state: TrainState, frame: Frame
+) -> None:
+    """Time the parts of a step on all processes; the first writes them."""
+    frame.show.say("timing the parts of a step, each compiled alone")
+    parts = breakdown(config, setup, state)
+    if frame.writes:
+        write_breakdown(parts, frame.folder)
+    shown = (f"{part.name} {seconds_text(part.seconds)}" for part in parts)
+    frame.show.say(", ".join(shown))
+
+
 def _make_end_of_epoch(
     config: Any,
     setup: Setup,
@@ -236,6 +266,7 @@ def _make_end_of_epoch(
     """
     view = make_viewer(setup, state)
     score_own = make_own_evaluator(setup, state)
+    view_layers = make_layer_view(setup, state)
     epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
     def end_of_epoch(
@@ -254,7 +285,14 @@ def _make_end_of_epoch(
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
         row |= score_columns(scores, own)
-        on_all_processes(lambda: tables.epochs(row))
+        layers = view_layers(state, done, due.epoch) if due.views_layers else []
+
+        def write() -> None:
+            tables.epochs(row)
+            for layer in layers:
+                tables.layers(layer)
+
+        on_all_processes(write)
         frame.show.say(epoch_line(row, epochs))
         skipped = position.skipped + row["skipped_steps"]
         position = position._replace(totals=Totals(), skipped=skipped)

@@ -1,5 +1,6 @@
 """The method of a run: an exchange of gradients, or a mixer of models."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -8,12 +9,13 @@ from jaxcomp import gossip
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.training.stages import Stage
 
-__all__ = ["cut_for", "make_graph", "make_method"]
+__all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -59,6 +61,7 @@ def make_method(
     graph: gossip.Topology | None,
     axis: str,
     cut: Cut = WHOLE,
+    wrap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
 ) -> Exchange | Mixer:
     """The method of a config at a stage of its run.
 
@@ -68,13 +71,15 @@ def make_method(
       graph: from `make_graph`.
       axis: the mapped axis.
       cut: from `cut_for`.
+      wrap: what is put around an exchange of gradients, inside of its memories.
     """
     # An exchange with a way of its own switches compressors off, however chosen.
     policy = config.policy if stage.compressor else ()
     usual = {"scope": config.scope, "policy": policy, "axis": axis}
     if not config.mixer:
-        given = config.exchange, stage.compressor, config.memory
-        exchange = make_exchange(*given, dense=stage.dense, **usual)
+        given = config.exchange, stage.compressor, "none"
+        inner = make_exchange(*given, dense=stage.dense, **usual)
+        exchange = make_memory(config.memory, wrap(inner))
         return overlapped(exchange, cut.parts, cut.order)
     if config.batch_norm == "sync":
         message = (
@@ -89,6 +94,22 @@ def make_method(
         usual |= {"exchange": config.exchange, "memory": config.memory}
         usual |= {"dense": stage.dense}
     return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+
+
+def check_layers(config: Any) -> None:
+    """Refuse `layers_every` where no exchange is given the whole gradient."""
+    if not config.layers_every:
+        return
+    if config.mixer:
+        raise UserError(
+            "layers_every shows what an exchange loses of each layer's gradient, and "
+            f"{config.mixer!r} sends models: set layers_every to ''"
+        )
+    if config.overlap != 1:
+        raise UserError(
+            "layers_every looks at one message with all layers: set overlap to 1, not "
+            f"{config.overlap}, or layers_every to ''"
+        )
 
 
 def _check_of_no_use(config: Any) -> None:

@@ -13,7 +13,7 @@ from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
 
-__all__ = ["REGISTRY", "Setting", "make_chain"]
+__all__ = ["REGISTRY", "Setting", "chained", "make_links"]
 
 
 BelowOne = Annotated[float, Range(least=0, below=1)]
@@ -90,10 +90,10 @@ REGISTRY: dict[str, Callable[..., optax.GradientTransformation]] = {
 publish(optimizer=REGISTRY)
 
 
-def make_chain(
+def make_links(
     config: Any, stage: Stage, setting: Setting, method: Exchange | Mixer
-) -> optax.GradientTransformationExtraArgs:
-    """The whole method as one optax chain.
+) -> list[optax.GradientTransformation]:
+    """The links of the whole method as one optax chain; `chained` joins them.
 
     clip (local) -> exchange -> weight decay -> optimiser, for an exchange of gradients.
     Weight decay comes after it: it is the same on every worker, so sending it, or
@@ -119,4 +119,11 @@ def make_chain(
         links = [distributed(method), optimizer]
     if config.clip_norm:
         links.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    return links
+
+
+def chained(
+    links: list[optax.GradientTransformation],
+) -> optax.GradientTransformationExtraArgs:
+    """The links as one optax chain, which passes the key of a step on."""
     return optax.with_extra_args_support(optax.chain(*links))

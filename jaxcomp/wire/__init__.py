@@ -10,6 +10,7 @@ gives the number for ring algorithms. If workers hand over different amounts, th
 largest one counts.
 """
 
+from jaxcomp.wire.apart import first_message, without_messages
 from jaxcomp.wire.figures import collective_bytes, dense_bytes, link_bytes
 from jaxcomp.wire.found import KINDS, Collective, WireError
 from jaxcomp.wire.program import collectives
@@ -22,6 +23,8 @@ __all__ = [
     "collective_bytes",
     "collectives",
     "dense_bytes",
+    "first_message",
     "link_bytes",
     "traced_collectives",
+    "without_messages",
 ]

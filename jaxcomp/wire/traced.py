@@ -8,7 +8,7 @@ from jax.interpreters import partial_eval
 from jaxcomp.wire.figures import dense_bytes
 from jaxcomp.wire.found import Collective, Groups, WireError
 
-__all__ = ["traced_collectives"]
+__all__ = ["sends", "traced_collectives"]
 
 _PRIMITIVES = {
     "psum": "all-reduce",
@@ -55,6 +55,15 @@ def traced_collectives(
     # The compiler removes operations whose results are not used.
     read, _ = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))
     return [c for c in _traced(read, axis, workers, 1) if c.workers > 1]
+
+
+def sends(equation: Any, axis: str) -> str:
+    """Where an equation has a collective: "itself", "inside" of it, or "" for none."""
+    is_silent = equation.primitive.name in _SILENT
+    if not is_silent and axis in _axes_named(equation.params):
+        return "itself"
+    inner = [e for jaxpr in _inner_jaxprs(equation.params) for e in jaxpr.eqns]
+    return "inside" if any(sends(e, axis) for e in inner) else ""
 
 
 def _traced(jaxpr: Any, axis: str, workers: int, times: int) -> list[Collective]:

@@ -23,7 +23,7 @@ from jaxcomp.tasks.classification import classifier
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.momenta import of_memory
-from jaxcomp.training.optimizers import Setting, make_chain
+from jaxcomp.training.optimizers import Setting, chained, make_links
 from jaxcomp.training.schedules import Horizon, learning_rate
 from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state
@@ -91,7 +91,7 @@ def program(**settings: Any) -> Program:
 
     @functools.cache
     def chain(stage: Stage) -> Any:
-        return make_chain(config, stage, setting, method_at(stage))
+        return chained(make_links(config, stage, setting, method_at(stage)))
 
     def fresh() -> TrainState:
         state = init_state(

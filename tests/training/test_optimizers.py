@@ -13,7 +13,7 @@ from jaxcomp.make import compressor_for
 from jaxcomp.memory import REGISTRY as MEMORIES
 from jaxcomp.training.method import make_method
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
-from jaxcomp.training.optimizers import Setting, make_chain
+from jaxcomp.training.optimizers import Setting, chained, make_links
 from jaxcomp.training.stages import Stage
 from tests.references import optimizers as references
 from tests.training.small import small_config
@@ -42,8 +42,9 @@ def follow(
     compressor = compressor_for(config.exchange, config.compressor)
     stages = [Stage(compressor, dense) for dense in (True, False)]
     chains = [
-        make_chain(config, stage, setting, make_method(config, stage, None, "workers"))
+        chained(make_links(config, stage, setting, method))
         for stage in stages
+        for method in [make_method(config, stage, None, "workers")]
     ]
     params = jnp.asarray(start())
     state = jax.vmap(lambda _: chains[1].init(params))(jnp.arange(WORKERS))

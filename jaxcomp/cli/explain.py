@@ -1,0 +1,278 @@
+"""`jaxcomp explain`: what a method costs, what it promises, and what goes with it."""
+
+import argparse
+import inspect
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jaxcomp.cli.ends import add_command
+from jaxcomp.cli.kinds import registry_of
+from jaxcomp.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxcomp.specs import Call
+    from jaxcomp.verdicts import Verdict
+
+__all__ = ["add_parser"]
+
+EXAMPLE = """\
+examples:
+  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7)'
+  jaxcomp explain sign --model=resnet20
+  jaxcomp explain 'power_sgd(rank=2)' --elements=1_000_000
+  jaxcomp explain error_feedback
+  jaxcomp explain 'choco(gamma=0.5)' --json
+
+Nothing is trained: the method is built for a tree of that size, as a run would build
+it, and what does not go together is refused by the rules of a run.
+"""
+_KINDS = ("compressors", "exchanges", "memories", "mixers")
+_ELEMENTS = 25_000_000
+
+
+class Explained(NamedTuple):
+    """What is known of a method."""
+
+    facts: dict[str, str]
+    figures: dict[str, Any]  # the same for machines
+    verdicts: "dict[str, list[Verdict]]"  # by the kind of the other part
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `explain`; as `ends.add_command`."""
+    parser = add_command(
+        subparsers,
+        "explain",
+        _run,
+        help="say what a method costs, promises and goes with",
+        description="Say what a compressor, exchange, memory or mixer does, what it "
+        "costs, what it promises and what goes together with it.",
+        epilog=EXAMPLE,
+    )
+    add = parser.add_argument
+    add("spec", metavar="SPEC", help="as in a config: top_k(keep=0.01), gather, ...")
+    size = f"of one vector, {_ELEMENTS:_} by default"
+    add("--elements", type=int, metavar="N", help=size)
+    add("--model", help="take the tensors of this model instead, for 32x32 images")
+    add("--json", action="store_true", help="for machines")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from jaxcomp.specs import calls
+
+    found = [_found(call) for call in calls(args.spec)]
+    tree, size = _tree(args.elements, args.model)
+    kind = found[0][0]
+    explained = _EXPLAIN[kind](args.spec, tree)
+    texts = [
+        (call.name, *_parts(it))
+        for call, (_, it) in zip(calls(args.spec), found, strict=True)
+    ]
+    if args.json:
+        print(json.dumps(_plain(args.spec, kind, size, texts, explained), indent=1))
+        return 0
+    for name, text, papers in texts:
+        print("\n\n".join(filter(None, [f"{name}: {text}", papers])), end="\n\n")
+    facts = {"for": size, **explained.facts}
+    width = max(map(len, facts))
+    print("\n".join(f"{name:<{width}}  {text}" for name, text in facts.items()))
+    for other, verdicts in explained.verdicts.items():
+        print("\n".join([f"\n{other}", *_lines(verdicts)]))
+    return 0
+
+
+def _plain(
+    spec: str,
+    kind: str,
+    size: str,
+    texts: list[tuple[str, str, str]],
+    explained: Explained,
+) -> dict[str, Any]:
+    """All that is known, as plain values."""
+    keys = ("name", "about", "references")
+    return {
+        "spec": spec,
+        "kind": kind,
+        "for": size,
+        "parts": [dict(zip(keys, text, strict=True)) for text in texts],
+        **explained.figures,
+        **{k: [v._asdict() for v in found] for k, found in explained.verdicts.items()},
+    }
+
+
+def _found(call: "Call") -> tuple[str, Callable[..., Any]]:
+    """The kind of a method, and its factory."""
+    from jaxcomp.specs import error_at, suggest
+
+    for kind in _KINDS:
+        registry = registry_of(kind)
+        if call.name in registry and (call.name != "none" or kind == "compressors"):
+            return kind, registry[call.name]
+    names = [name for kind in _KINDS for name in registry_of(kind)]
+    raise error_at(call, f"unknown method {call.name!r}. {suggest(call.name, names)}")
+
+
+def _tree(elements: int | None, model: str | None) -> tuple[Any, str]:
+    """The spec of a gradient, and what to call it."""
+    import jax
+    import jax.numpy as jnp
+
+    if model is None:
+        count = _ELEMENTS if elements is None else elements
+        if count < 1:
+            raise UserError(f"--elements is at least 1, not {count}")
+        return jax.ShapeDtypeStruct((count,), jnp.float32), f"a vector of {count:,}"
+    if elements is not None:
+        raise UserError("give one of --elements and --model, not both")
+    from jaxcomp import models
+
+    built = models.make(model)
+    images = jnp.zeros((1, 32, 32, 3))
+    tree = jax.eval_shape(lambda: built.init(jax.random.key(0), images, False))
+    params = tree["params"]
+    count = sum(leaf.size for leaf in jax.tree.leaves(params))
+    tensors = len(jax.tree.leaves(params))
+    return params, f"{model}, {count:,} elements in {tensors} tensors"
+
+
+def _of_compressor(spec: str, tree: Any) -> Explained:
+    from jaxcomp import exchanges, memory
+    from jaxcomp.runs.units import bytes_text, number_text
+    from jaxcomp.verdicts import cost_of, of_exchange
+
+    cost = cost_of(spec, tree)
+    bits, ideal = (x / cost.elements for x in (cost.message_bits, cost.ideal_bits))
+    bound = cost.contraction
+    facts = {
+        "a message": f"{bytes_text(cost.message_bits / 8)} instead of "
+        f"{bytes_text(4.0 * cost.elements)} ({32 / bits:.3g}x less)",
+        "bits an element": f"{bits:.4g}; {ideal:.4g} with the best code",
+        "unbiased": "yes: the mean of what it sends is what it is given"
+        if cost.unbiased
+        else "no: use it with a memory",
+        "contraction": "none: it may lose more than there is, which no memory may keep"
+        if bound is None
+        else f"{number_text(bound)}: of |x|^2 at most 1 - {number_text(bound)} is lost",
+    }
+    memories = [of_exchange(m, "gather", spec, m, tree) for m in memory.REGISTRY]
+    ways = [
+        of_exchange(e, _with_room(e, cost.elements), spec, "none", tree, count=True)
+        for e in exchanges.REGISTRY
+    ]
+    return Explained(facts, cost._asdict(), {"memories": memories, "exchanges": ways})
+
+
+def _of_exchange(spec: str, tree: Any) -> Explained:
+    from jaxcomp import compressors, memory
+    from jaxcomp.bounds import worst
+    from jaxcomp.make import make_exchange
+    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.verdicts import WORKERS, of_exchange, traffic_of
+    from jaxcomp.wire import dense_bytes
+
+    verdicts = {}
+    codec = None
+    if not make_exchange(spec, "none", "none").ignores_compressor:
+        fits = [of_exchange(c, spec, c, "none", tree) for c in compressors.REGISTRY]
+        codec = _preferred(fits)
+        verdicts["compressors"] = fits
+    built = make_exchange(spec, codec, "none")
+    sent, links = traffic_of(built, tree)
+    bound = worst(built.contraction(tree))
+    facts = {
+        "a worker sends": f"{bytes_text(sent)} instead of "
+        f"{bytes_text(dense_bytes(tree))}{f', with {codec}' if codec else ''}",
+        "leaves it as rings": f"{bytes_text(links)}, of {WORKERS} workers",
+        "what is sent": "has the mean that all workers use"
+        if built.lawful
+        else "has another mean than the one that workers use: no memory keeps the rest",
+        "contraction": "none" if bound is None else f"{bound:.4g}",
+    }
+    figures = {"sent_bytes": sent, "link_bytes": links, "contraction": bound}
+    figures |= {"lawful": built.lawful, "compressor": codec}
+    kept = [of_exchange(m, spec, codec, m, tree) for m in memory.REGISTRY]
+    return Explained(facts, figures, {**verdicts, "memories": kept})
+
+
+def _preferred(fits: "Sequence[Verdict]") -> str:
+    """A compressor to show an exchange with: top-k, or the first that it takes."""
+    names = [verdict.name for verdict in fits if not verdict.why_not]
+    lossy = [name for name in names if name != "none"]
+    return "top_k" if "top_k" in lossy else (lossy or names)[0]
+
+
+def _of_memory(spec: str, tree: Any) -> Explained:
+    from jaxcomp import compressors, exchanges
+    from jaxcomp.make import make_exchange
+    from jaxcomp.verdicts import of_exchange
+
+    built = make_exchange("exact", None, spec)
+    keeps, momentum = bool(built.keeper), bool(built.momentum)
+    facts = {
+        "keeps what is not sent": "yes" if keeps else "no",
+        "gives a momentum": "yes: the optimiser has none then" if momentum else "no",
+    }
+    codecs = [of_exchange(c, "gather", c, spec, tree) for c in compressors.REGISTRY]
+    ways = [_some_fit(e, spec, tree) for e in exchanges.REGISTRY]
+    figures = {"keeps": keeps, "momentum": momentum}
+    return Explained(facts, figures, {"compressors": codecs, "exchanges": ways})
+
+
+def _of_mixer(spec: str, tree: Any) -> Explained:
+    from jaxcomp import compressors, exchanges, local
+    from jaxcomp.specs import calls
+    from jaxcomp.verdicts import of_mixer
+
+    if calls(spec)[0].name in local.REGISTRY:
+        ways = [_some_fit(e, "none", tree) for e in exchanges.REGISTRY]
+        facts = {"sends": "what a worker has learnt alone, by an exchange"}
+        return Explained(facts, {"gossip": False}, {"exchanges": ways})
+    codecs = [of_mixer(c, spec, c, tree) for c in compressors.REGISTRY]
+    facts = {"sends": "to the neighbours of a graph: jaxcomp list topologies"}
+    return Explained(facts, {"gossip": True}, {"compressors": codecs})
+
+
+def _some_fit(exchange: str, memory: str, tree: Any) -> "Verdict":
+    """Whether a memory takes an exchange, with a compressor that this one takes."""
+    from jaxcomp.verdicts import of_exchange
+
+    way = _with_room(exchange, _ELEMENTS)
+    codecs = (None, "random_k", "top_k")
+    tried = [of_exchange(exchange, way, codec, memory, tree) for codec in codecs]
+    return next((verdict for verdict in tried if not verdict.why_not), tried[0])
+
+
+_EXPLAIN: dict[str, Callable[..., Explained]] = {
+    "compressors": _of_compressor,
+    "exchanges": _of_exchange,
+    "memories": _of_memory,
+    "mixers": _of_mixer,
+}
+
+
+def _with_room(exchange: str, elements: int) -> str:
+    """An exchange with what it needs: for a budget, four bits of each element."""
+    return f"budget(bits_per_step={4 * elements})" if exchange == "budget" else exchange
+
+
+def _parts(factory: Callable[..., Any]) -> tuple[str, str]:
+    """What a factory's docstring says of the method, and its References."""
+    text = inspect.getdoc(factory) or ""
+    before, _, papers = text.partition("\nReferences:\n")
+    said = before
+    for section in ("Args", "Returns", "Raises", "Example"):
+        said = said.partition(f"\n{section}:\n")[0]
+    return said.strip(), inspect.cleandoc("\n" + papers) if papers else ""
+
+
+def _lines(verdicts: "Sequence[Verdict]") -> list[str]:
+    from jaxcomp.runs.units import bytes_text
+
+    width = max(len(verdict.name) for verdict in verdicts)
+    lines = []
+    for verdict in sorted(verdicts, key=lambda v: bool(v.why_not)):
+        cost = f"{bytes_text(verdict.sent)} a step" if verdict.sent else ""
+        says = f"no: {verdict.why_not}" if verdict.why_not else f"yes  {cost}"
+        lines.append(f"  {verdict.name:<{width}}  {says}".rstrip())
+    return lines

@@ -1,0 +1,84 @@
+"""The tables of a run, and the loggers that are given the same rows."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxcomp import loggers
+from jaxcomp.runs.frame import Frame
+from jaxcomp.runs.metrics import EPOCHS, LAYERS, STEPS
+from jaxcomp.runs.table import Append, open_table, read_rows
+from jaxcomp.training.build import Setup
+
+__all__ = ["Tables", "open_tables"]
+
+
+class Tables(NamedTuple):
+    """Where the rows of a run go; all processes but the first drop them."""
+
+    epochs: Append
+    steps: Append
+    layers: Append
+
+
+@contextlib.contextmanager
+def open_tables(
+    frame: Frame, start: int, setup: Setup, config: Mapping[str, Any]
+) -> Iterator[Tables]:
+    """The tables without the rows after the step a run goes on from, and the loggers.
+
+    Args:
+      frame: of the run.
+      start: that step.
+      setup: of the run.
+      config: of the run, plain values, for loggers.
+    """
+    if not frame.writes:
+        yield Tables(_dropped, _dropped, _dropped)
+        return
+
+    def is_done(row: dict[str, int]) -> bool:
+        return row["step"] <= start
+
+    def is_epoch_done(row: dict[str, int]) -> bool:
+        return row["epoch"] * setup.horizon.steps_per_epoch <= start
+
+    def path(name: str) -> Path:
+        found = frame.folder / name
+        if start and not found.exists():
+            frame.show.say(f"WARNING: {found} is lost; it begins again at step {start}")
+        return found
+
+    epochs = open_table(path("metrics.csv"), EPOCHS, is_done)
+    steps = open_table(path("steps.csv"), STEPS, is_done, setup.figures)
+    layers_path = frame.folder / "layers.csv"
+    if layers_path.exists() or config["layers_every"]:
+        layers = open_table(layers_path, LAYERS, is_epoch_done)
+    else:
+        layers = _dropped
+    run = loggers.RunSoFar(
+        frame.folder,
+        config,
+        start,
+        read_rows(frame.folder / "metrics.csv"),
+        read_rows(frame.folder / "steps.csv"),
+    )
+    logger = loggers.opened(setup.loggers, run, frame.show.say)
+
+    def epoch(row: dict[str, Any]) -> None:
+        epochs(row)
+        logger.epoch(row)
+
+    def step(row: dict[str, Any]) -> None:
+        steps(row)
+        logger.step(row)
+
+    try:
+        yield Tables(epoch, step, layers)
+    finally:
+        logger.close()
+
+
+def _dropped(row: dict[str, Any]) -> None:
+    """Write nothing."""

@@ -1,0 +1,229 @@
+"""Where figures go beside the tables: read back by those for whom they are written."""
+
+import json
+import math
+import re
+import sys
+import types
+import warnings
+from pathlib import Path
+
+import pytest
+
+from jaxcomp import UserError, loggers
+from jaxcomp.loggers import Logger, RunSoFar
+from jaxcomp.loggers.events import open_events
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # TensorBoard's own
+    from tensorboard.backend.event_processing.event_accumulator import (
+        EventAccumulator,
+    )
+
+EPOCHS = [
+    {"epoch": "1", "step": "2", "seconds": "36", "test_accuracy": "0.5"},
+    {"epoch": "2", "step": "4", "seconds": "72", "test_accuracy": ""},
+]
+STEPS = [{"step": "2", "loss": "0.25"}, {"step": "4", "loss": "inf"}]
+
+
+def opened(folder, *names, start=4, epochs=EPOCHS, steps=STEPS, said=None):
+    """A logger of a run that goes on."""
+    run = RunSoFar(folder, {"seed": 0}, start, epochs, steps)
+    say = (lambda line: None) if said is None else said.append
+    return loggers.opened(loggers.make(names), run, say)
+
+
+def scalars(folder):
+    """What TensorBoard reads: (step, value) of each tag."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        reader = EventAccumulator(str(folder), size_guidance={"tensors": 0})
+        reader.Reload()
+        tags = reader.Tags()
+        assert not tags["tensors"]
+        return {
+            tag: [(event.step, event.value) for event in reader.Scalars(tag)]
+            for tag in tags["scalars"]
+        }
+
+
+# --- TensorBoard --------------------------------------------------------------------
+
+
+def test_tensorboard_reads_what_was_written(tmp_path):
+    events = open_events(tmp_path)
+    events.scalars(1, {"step/loss": 0.5, "step/rate": 1e-3})
+    events.scalars(300, {"step/loss": 1e300, "a tag with ü": -2.0})
+    events.scalars(2**40, {"step/loss": math.nan})
+    found = scalars(tmp_path)
+    *known, (last, value) = found["step/loss"]
+    assert known == [(1, 0.5), (300, math.inf)]
+    assert last == 2**40
+    assert math.isnan(value)
+    assert found["a tag with ü"] == [(300, -2.0)]
+    assert found["step/rate"] == [(1, pytest.approx(1e-3))]
+
+
+def test_steps_after_the_checkpoint_are_forgotten(tmp_path):
+    first = open_events(tmp_path)
+    for step in range(1, 6):
+        first.scalars(step, {"loss": float(step)})
+    second = open_events(tmp_path)
+    assert second.path != first.path
+    second.restart(4)  # goes on from step 3
+    second.scalars(4, {"loss": 40.0})
+    found = scalars(tmp_path)["loss"]
+    assert found == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
+
+
+@pytest.mark.parametrize("lost", [1, 5, 20, 40])
+def test_a_kill_loses_the_record_that_it_cuts_off(tmp_path, lost):
+    first = open_events(tmp_path)
+    first.scalars(1, {"loss": 1.0})
+    first.scalars(2, {"loss": 2.0})
+    first.path.write_bytes(first.path.read_bytes()[:-lost])
+    assert scalars(tmp_path)["loss"] == [(1, 1.0)]
+    second = open_events(tmp_path)
+    second.restart(2)
+    second.scalars(2, {"loss": 20.0})
+    assert scalars(tmp_path)["loss"] == [(1, 1.0), (2, 20.0)]
+
+
+def test_figures_of_a_run_are_tagged_by_their_table(tmp_path):
+    logger = opened(tmp_path, "tensorboard")
+    logger.step({"step": 5, "epoch": 3, "loss": 0.5, "gradient_error": math.nan})
+    logger.epoch({"step": 6, "epoch": 3, "test_accuracy": 0.75, "test_loss": None})
+    found = scalars(tmp_path / loggers.FOLDER)
+    assert found["step/loss"] == [(5, 0.5)]
+    assert found["epoch/test_accuracy"] == [(6, 0.75)]
+    assert not {"step/gradient_error", "epoch/test_loss"} & found.keys()
+
+
+# --- Files --------------------------------------------------------------------------
+
+
+def test_json_lines_have_the_rows_of_both_tables_and_those_to_come(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"kind": "step", "step": 99}\n{"ki')
+    logger = opened(tmp_path, "jsonl")
+    logger.step({"step": 5, "loss": 1 / 3})
+    lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    kinds = [(row["kind"], row["step"]) for row in rows]
+    assert kinds == [("step", 2), ("epoch", 2), ("step", 4), ("epoch", 4), ("step", 5)]
+    assert rows[0]["loss"] == 0.25
+    assert rows[2]["loss"] is None  # infinite
+    assert rows[4]["loss"] == 0.33333333
+    assert "test_accuracy" not in rows[3]
+
+
+def test_logs_tsv_is_that_of_dawnbench(tmp_path):
+    logger = opened(tmp_path, "tsv")
+    logger.epoch({"epoch": 3, "step": 6, "seconds": 90.0, "test_accuracy": 0.912345})
+    logger.step({"step": 7})
+    text = (tmp_path / "logs.tsv").read_text()
+    assert text == (
+        "epoch\thours\ttop1Accuracy\n1\t0.01000000\t50.00\n3\t0.02500000\t91.23\n"
+    )
+
+
+# --- Names --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (["tensorbord"], "unknown logger 'tensorbord'. Did you mean 'tensorboard'?"),
+        (["csv", "csv"], "loggers name 'csv' twice"),
+        (["csv(a=1)"], "logger 'csv' has no argument 'a'"),
+        (["my.nowhere:logger"], "there is no module 'my'"),
+        (["fractions:Fraction(3)"], "makes a value of type Fraction, not a Callable"),
+    ],
+)
+def test_wrong_loggers_are_told(names, says):
+    with pytest.raises(UserError) as error:
+        loggers.make(names)
+    assert says in str(error.value)
+
+
+def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(UserError, match="wandb: is not installed: pip install wandb"):
+        loggers.make(["wandb"])
+
+
+def test_the_logger_of_the_guide_is_one(tmp_path, monkeypatch, capsys):
+    guide = Path(__file__).resolve().parents[2] / "docs" / "training.md"
+    program = re.search(r"```python\n(.*?def mine.*?)```", guide.read_text(), re.DOTALL)
+    assert program
+    module = types.ModuleType("my_pkg")
+    exec(program[1], vars(module))
+    monkeypatch.setitem(sys.modules, "my_pkg", module)
+    logger = opened(tmp_path, "my_pkg:mine(least_accuracy=0.5)")
+    for step, accuracy in [(1, None), (2, 0.4), (3, 0.6)]:
+        logger.epoch({"step": step, "test_accuracy": accuracy})
+    logger.step({"step": 4})
+    assert capsys.readouterr().out == f"{tmp_path} is good at step 3\n"
+
+
+# --- Trackers -----------------------------------------------------------------------
+
+
+class Unreachable(Exception):
+    """What a tracker raises."""
+
+
+def failing(at: str, calls: list[str]):
+    """The factory of a logger of one's own which fails at one of its functions."""
+
+    def act(name):
+        def acted(*_):
+            calls.append(name)
+            if name == at:
+                raise Unreachable("no network")
+
+        return acted
+
+    def open_(run):
+        act("open")()
+        return Logger(act("epoch"), act("step"), act("close"))
+
+    return lambda: open_
+
+
+@pytest.mark.parametrize("at", ["open", "step", "epoch", "close", ""])
+def test_an_unreachable_tracker_is_said_once_and_left_out(at, tmp_path, monkeypatch):
+    calls, said = [], []
+    own = types.SimpleNamespace(tracker=failing(at, calls))
+    monkeypatch.setitem(sys.modules, "own_tracker", own)
+    logger = opened(tmp_path, "own_tracker:tracker", "jsonl", said=said)
+    for _ in range(2):
+        logger.step({"step": 5, "loss": 1.0})
+        logger.epoch({"step": 5, "epoch": 1})
+    logger.close()
+    whole = ["open", "step", "epoch", "step", "epoch", "close"]
+    assert calls == (whole[: whole.index(at) + 1] if at else whole)
+    warning = "logger 'own_tracker:tracker' is left out from here on: Unreachable: no"
+    assert len(said) == bool(at)
+    assert all(warning in line for line in said)
+    assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
+
+
+def test_wandb_is_given_the_run_and_its_figures(tmp_path, monkeypatch):
+    logged, begun = [], []
+
+    def init(**options):
+        begun.append(options)
+        log = lambda figures, step: logged.append((step, figures))  # noqa: E731
+        return types.SimpleNamespace(log=log, finish=lambda: logged.append("end"))
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    (tmp_path / "environment.json").write_text('{"started": "today"}')
+    for _ in range(2):
+        logger = opened(tmp_path, "wandb(project='mine')")
+        logger.step({"step": 5, "loss": 0.5, "skipped": None})
+        logger.close()
+    assert logged == [(5, {"step/loss": 0.5}), "end"] * 2
+    assert begun[0] == begun[1]  # it goes on with the same run
+    assert begun[0]["project"] == "mine"
+    assert begun[0]["config"] == {"seed": 0}
