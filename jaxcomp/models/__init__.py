@@ -12,6 +12,7 @@ from typing import Any
 from flax import linen as nn
 
 from jaxcomp.errors import UserError
+from jaxcomp.models.lstm import Lstm
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
 from jaxcomp.models.tiny import Tiny
@@ -45,6 +46,8 @@ REGISTRY: dict[str, Callable[..., nn.Module]] = {
     "resnet9": _named(ResNet9),
     "wide_resnet": _named(WideResNet),
 }
+# Language models, called as model(tokens, carry, train), with a method carry(examples).
+LANGUAGE: dict[str, Callable[..., nn.Module]] = {"lstm": _named(Lstm)}
 
 
 def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:

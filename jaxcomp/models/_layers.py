@@ -138,6 +138,26 @@ def check_positive(**values: int) -> None:
             raise UserError(f"{name}={value} is not valid; it must be at least 1")
 
 
+def check_rates(**values: float) -> None:
+    """Refuse a probability of dropout that is not in [0, 1).
+
+    Args:
+      **values: the values to check, by the name to show.
+
+    Raises:
+      UserError: for the first such value.
+
+    Example:
+      >>> check_rates(dropout=1.0)
+      Traceback (most recent call last):
+          ...
+      jaxcomp.errors.UserError: dropout=1.0 is not valid; it must be in [0, 1)
+    """
+    for name, value in values.items():
+        if not 0.0 <= value < 1.0:
+            raise UserError(f"{name}={value} is not valid; it must be in [0, 1)")
+
+
 def blocks(depth: int, offset: int, width: int = 1) -> list[dict[str, Any]]:
     """The arguments of the blocks of a network for CIFAR.
 

@@ -6,12 +6,17 @@ from typing import Any
 from jaxcomp.imported import check_kind, importable
 from jaxcomp.specs import build, publish
 from jaxcomp.tasks.classification import classification
+from jaxcomp.tasks.language import language
+from jaxcomp.tasks.measure import ACCURACY, PERPLEXITY, Measure
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = [
+    "ACCURACY",
+    "PERPLEXITY",
     "REGISTRY",
     "Batch",
     "Learnt",
+    "Measure",
     "Shares",
     "Sums",
     "Task",
@@ -20,7 +25,10 @@ __all__ = [
 ]
 
 # (config, workers, **arguments) -> Task
-REGISTRY: dict[str, Callable[..., Task]] = {"classification": classification}
+REGISTRY: dict[str, Callable[..., Task]] = {
+    "classification": classification,
+    "language": language,
+}
 publish(task=REGISTRY)
 
 

@@ -8,8 +8,10 @@ import numpy as np
 from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, STEPS
 from jaxcomp.runs.table import Append, open_table
+from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
+from jaxcomp.training.epoch_row import measured
 from jaxcomp.training.growth import growth_line
 from jaxcomp.training.meters import Timing, check_applied, step_figures
 from jaxcomp.training.position import Position
@@ -25,13 +27,13 @@ class Tables(NamedTuple):
     steps: Append
 
 
-def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
+def open_tables(frame: Frame, start: int, setup: Setup) -> Tables:
     """metrics.csv and steps.csv without the rows after the step a run goes on from.
 
     Args:
       frame: of the run.
       start: that step.
-      figures: further columns of steps.csv, those that the exchange names.
+      setup: of the run: what its exchange and its task report are further columns.
     """
     if not frame.writes:
         return Tables(lambda row: None, lambda row: None)
@@ -44,8 +46,8 @@ def open_tables(frame: Frame, start: int, figures: tuple[str, ...]) -> Tables:
         if start and not path.exists():
             frame.show.say(f"WARNING: {path} is lost; it begins again at step {start}")
     return Tables(
-        open_table(paths[0], EPOCHS, is_done),
-        open_table(paths[1], STEPS, is_done, figures),
+        open_table(paths[0], EPOCHS, is_done, measured(setup.task.measure)),
+        open_table(paths[1], STEPS, is_done, (*setup.figures, setup.task.measure.name)),
     )
 
 
@@ -72,6 +74,7 @@ def account(
       frame: of the run.
     """
     totals, seconds, growth = position.totals, position.seconds, position.growth
+    measure = setup.task.measure
     for number, metrics in enumerate(taken, start=first):
         if config.nonfinite == "stop":
             check_applied(number, metrics, setup.leaf_names)
@@ -95,19 +98,22 @@ def account(
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,
                     "images_per_second": setup.horizon.batch_size / timing.total,
+                    measure.name: measure.of(figures["loss"], figures["accuracy"]),
                     **figures,
                 }
             )
     return position._replace(totals=totals, seconds=seconds, growth=growth)
 
 
-def status(position: Position, epoch: int, epochs: int, speed: float) -> str:
+def status(
+    position: Position, epoch: int, epochs: int, speed: float, measure: Measure
+) -> str:
     """The text beside the live progress bar."""
     figures = position.totals.figures()
     loss, accuracy = figures["train_loss"], figures["train_accuracy"]
     if loss is None or accuracy is None:
         return f"epoch {epoch}/{epochs}  every step skipped so far"
     return (
-        f"epoch {epoch}/{epochs}  loss {loss:.4f}  accuracy {accuracy:.2%}  "
-        f"{speed:,.0f} images/s"
+        f"epoch {epoch}/{epochs}  loss {loss:.4f}  {measure.name} "
+        f"{measure.text(measure.of(loss, accuracy))}  {speed:,.0f} examples/s"
     )
