@@ -34,9 +34,9 @@ _NOUNS = {
     "dancer statue letter mayor window tailor cart corner banker roof gate clock",
 }
 _VERBS = (
-    "see find follow like hear need fear trust help hide pull know lead meet paint sell "
-    "want greet leave move keep draw repair show"
-).split()
+    "see find follow like hear need fear trust help hide pull know lead meet paint "
+    "sell want greet leave move keep draw repair show"
+)
 _ADJECTIVES = "old small red quiet tall young broken strange green heavy cold brave"
 _ONE, _MANY = "one", "many"
 
@@ -77,8 +77,9 @@ def grammar(
 def entropy_rate() -> float:
     """The mean loss, in nats, of the grammar itself on an endless text of its own.
 
-    sum_A v_A H_A / sum_A v_A, with H_A the entropy of the rules of the symbol A, and v_A
-    how often it is derived: v = v M, where M_AB is how many B a derivation of A asks for.
+    sum_A v_A H_A / sum_A v_A, where H_A is the entropy of the rules of the symbol A,
+    and v_A says how often it is derived: v = v M, and M_AB is the mean number of B in
+    the rules of A.
 
     Example:
       >>> round(float(np.exp(entropy_rate())), 2)
@@ -103,7 +104,10 @@ def _sentences(tokens: int, stream: int) -> tuple[np.ndarray, float]:
     table = {
         symbol: (
             np.cumsum([p for _, p, _ in own])[:-1],
-            [(numbers[word], -np.log(p), following[::-1]) for word, p, following in own],
+            [
+                (numbers[word], -np.log(p), following[::-1])
+                for word, p, following in own
+            ],
         )
         for symbol, own in _rules().items()
     }
@@ -200,8 +204,10 @@ def _about(topic: str) -> dict[str, list[_Rule]]:
     }
 
 
-def _verbs(number: str, share: float, following: tuple[str, ...] = ()) -> Iterator[_Rule]:
-    return _zipf([v + "s" * (number == _ONE) for v in _VERBS], share, following)
+def _verbs(
+    number: str, share: float, following: tuple[str, ...] = ()
+) -> Iterator[_Rule]:
+    return _zipf([v + "s" * (number == _ONE) for v in _VERBS.split()], share, following)
 
 
 def _zipf(

@@ -33,7 +33,7 @@ class Text(NamedTuple):
     name: str
     parts: Mapping[str, np.ndarray]  # of `PARTS`: int32 [tokens]
     vocabulary: tuple[str, ...]  # the word of each number
-    # Mean loss in nats, on each part, of whoever knows how the text was made; {}: nobody.
+    # Mean loss in nats of who knows how the text was made, by part; {}: nobody does.
     source_loss: Mapping[str, float] = {}
 
 

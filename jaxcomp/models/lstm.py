@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import check_positive, check_rates
+from jaxcomp.models._checks import check_positive, check_rates
 
 Carry = dict[str, jax.Array]
 
@@ -141,7 +141,7 @@ class Lstm(nn.Module):
         x = dropped(x)
         if self.tied:
             bias = self.param("bias", nn.initializers.zeros, (self.vocabulary,))
-            logits = embed.attend(x).astype(jnp.float32) + bias
+            logits = embed.attend(x).astype(jnp.float32) + bias[None, None]
         else:
             logits = nn.Dense(
                 self.vocabulary,

@@ -5,14 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    batch_norm,
-    blocks,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-)
+from jaxcomp.models._checks import blocks, check_images, check_positive, check_rates
+from jaxcomp.models._layers import batch_norm, conv
 
 
 class PreActivationBlock(nn.Module):

@@ -134,9 +134,7 @@ def _hits(logits: Array, labels: Array) -> Array:
 
 def _dataset(config: Any) -> data.Dataset:
     usual = {"data_dir": config.data_dir or None}
-    return named(
-        "classification", "dataset", config.dataset, data.Dataset, usual
-    )
+    return named("classification", "dataset", config.dataset, data.Dataset, usual)
 
 
 def _model(config: Any, classes: int, axis: str) -> nn.Module:

@@ -87,12 +87,13 @@ def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
         _scored(row.get(f"{part}_loss"), row.get(f"{part}_{measure.name}"), measure)
         for part in ("train", "test")
     )
+    test = f"  test {tested}" if tested else ""
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""
     bad = f"  {skipped:,.4g} steps skipped" if skipped else ""
     return (
-        f"epoch {row['epoch']:>3}/{epochs}  train {trained or '– –'}"
-        f"{tested and f'  test {tested}'}  lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"
+        f"epoch {row['epoch']:>3}/{epochs}  train {trained or '– –'}{test}  "
+        f"lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"
     )
 
 

@@ -115,8 +115,8 @@ def make_own_evaluator(
         totals = np.zeros((workers.size, 3))
         totals[workers.local] = count(state)
         loss, correct, examples = parallel.sum_over_processes(totals).T
-        pairs = zip((loss / examples).tolist(), (correct / examples).tolist())
-        values = [measure.of(*pair) for pair in pairs]
+        means = np.stack([loss, correct], axis=1) / examples[:, None]
+        values = [measure.of(*pair) for pair in means.tolist()]
         return OwnScores(sum(values) / len(values), measure.worst(values))
 
     return evaluate
