@@ -18,8 +18,7 @@ def get_config() -> ConfigDict:
     config.model = "lstm(width=128, layers=1, dropout=0.1)"
     config.compressor = "top_k(keep=0.01)"
     config.batch_size = 32
-    config.train_for = "8 epochs"
-    config.optimizer = "sgd(momentum=0.9, nesterov=True)"
+    config.train_for = "15 epochs"
     config.learning_rate = 1.0
     config.weight_decay = 0.0
     config.clip_norm = 0.25

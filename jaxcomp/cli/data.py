@@ -1,17 +1,14 @@
 """`jaxcomp data`: prepare data sets and see which are there."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from jaxcomp import data
 from jaxcomp.cli.ends import add_command
-from jaxcomp.data import paths, sources, tfds_source
+from jaxcomp.data import paths, sources, texts, tfds_source
 from jaxcomp.errors import UserError
 from jaxcomp.runs.progress import bars
 from jaxcomp.specs import suggest
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["add_parser"]
 
@@ -26,10 +23,19 @@ examples:
       DIR, a tar or a zip holds the four idx .gz files
   jaxcomp data prepare cifar100 --data-dir /data --force
       prepare again, below /data
+  jaxcomp data prepare ptb --archive DIR
+      DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
 
 Prepared data is looked for in --data-dir, else in the environment variable
 JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
 """
+
+
+_BUILT_IN = {
+    "digits": "built in (scikit-learn)",
+    "grammar": "built in (made from a random grammar)",
+    "folder": "a text of your own: folder(path='...')",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -55,9 +61,7 @@ def add_parser(subparsers: Any) -> None:
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    prepare.add_argument(
-        "name", metavar="NAME", help=f"one of {', '.join(data.REGISTRY)}"
-    )
+    prepare.add_argument("name", metavar="NAME", help=f"one of {', '.join(_names())}")
     prepare.add_argument(
         "--archive", metavar="FILE", help="the archive or an unpacked folder"
     )
@@ -74,27 +78,36 @@ def _run(args: argparse.Namespace) -> int:
     return _list(args) if args.action == "list" else _prepare(args)
 
 
+def _names() -> list[str]:
+    """Images and then texts."""
+    return [*data.REGISTRY, *texts.REGISTRY]
+
+
 def _list(args: argparse.Namespace) -> int:
-    for name in data.REGISTRY:
-        source = sources.SOURCES.get(name)
-        if source is None:
-            state = "built in (scikit-learn)"
-        elif folder := tfds_source.find_prepared(source, args.data_dir):
-            state = f"prepared      {folder}"
+    root = paths.data_root(args.data_dir)
+    for name in _names():
+        images, text = sources.SOURCES.get(name), texts.SOURCES.get(name)
+        if images:
+            found = tfds_source.find_prepared(images, args.data_dir)
+            folder = root / name / images.version
+        elif text:
+            found, folder = texts.find_prepared(text, args.data_dir), root / name
         else:
-            folder = paths.data_root(args.data_dir) / name / source.version
-            state = f"not prepared  {folder}"
-        print(f"{name:<14} {state}")
+            print(f"{name:<14} {_BUILT_IN[name]}")
+            continue
+        print(f"{name:<14} {'prepared    ' if found else 'not prepared'}  {folder}")
     return 0
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    if args.name not in data.REGISTRY:
-        hint = suggest(args.name, data.REGISTRY)
+    if args.name not in _names():
+        hint = suggest(args.name, _names())
         raise UserError(f"unknown data set {args.name!r}. {hint}")
+    if args.name in texts.SOURCES:
+        return _prepare_text(texts.SOURCES[args.name], args)
     source = sources.SOURCES.get(args.name)
     if source is None:
-        print(f"{args.name} is built in and needs no preparation")
+        print(f"{args.name} needs no preparation: {_BUILT_IN[args.name]}")
         return 0
     from jaxcomp.data.prepare import prepare
 
@@ -114,4 +127,19 @@ def _prepare(args: argparse.Namespace) -> int:
             f"{source.name}: {train} training and {test} test images prepared in "
             f"{folder}\nchecked by: {evidence}"
         )
+    return 0
+
+
+def _prepare_text(source: texts.TextSource, args: argparse.Namespace) -> int:
+    folder, is_new = texts.prepare(
+        source, archive=args.archive, data_dir=args.data_dir, force=args.force
+    )
+    if is_new:
+        counts = ", ".join(f"{count:,}" for count in source.tokens)
+        print(
+            f"{source.name}: {counts} words for train, valid and test, "
+            f"{source.words:,} different ones, prepared in {folder}"
+        )
+    else:
+        print(f"{source.name} is already prepared in {folder} (--force prepares anew)")
     return 0

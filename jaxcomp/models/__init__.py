@@ -67,6 +67,10 @@ def _named(model: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Mo
     return factory
 
 
+_STEMMED = {
+    n: {"blocks": blocks, "growth": 32, "bc": True, "stem": True}
+    for n, blocks in DENSE_BLOCKS.items()
+}
 REGISTRY: dict[str, Callable[..., nn.Module]] = {
     "tiny": _named(Tiny),
     "logistic": _named(Logistic),
@@ -82,10 +86,7 @@ REGISTRY: dict[str, Callable[..., nn.Module]] = {
     "resnet9": _named(ResNet9),
     "wide_resnet": _named(WideResNet),
     "densenet": _named(DenseNet),
-    **{
-        f"densenet{n}": _named(DenseNet, blocks=blocks, growth=32, stem=True)
-        for n, blocks in DENSE_BLOCKS.items()
-    },
+    **{f"densenet{n}": _named(DenseNet, depth=n, **_STEMMED[n]) for n in _STEMMED},
     "mobilenet_v2": _named(MobileNetV2),
 }
 # Language models, called as model(tokens, carry, train), with a method carry(examples).

@@ -49,7 +49,8 @@ def conv(
     """
     # At stride 2, "SAME" pads an even image on one side only. Padding both sides
     # aligns the windows as PyTorch does.
-    both = (kernel // 2 if pad is None else pad,) * 2
+    zeros = kernel // 2 if pad is None else pad
+    both = (zeros, zeros)
     return nn.Conv(
         features,
         (kernel, kernel),
@@ -147,8 +148,9 @@ def max_pool(x: jax.Array, window: int, stride: int, pad: int = 0) -> jax.Array:
       >>> max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, pad=1).reshape(-1)
       Array([4., 5., 7., 8.], dtype=float32)
     """
-    both = (pad, pad)
-    return nn.max_pool(x, (window, window), (stride, stride), (both, both))
+    edges = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+    x = jnp.pad(x, edges, constant_values=-jnp.inf) if pad else x
+    return nn.max_pool(x, (window, window), (stride, stride))
 
 
 def mean_pool(x: jax.Array, side: int = 1) -> jax.Array:

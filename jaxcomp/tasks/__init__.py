@@ -7,6 +7,7 @@ from jaxcomp.imported import check_kind, importable
 from jaxcomp.specs import build, publish
 from jaxcomp.tasks.classification import classification
 from jaxcomp.tasks.language import language
+from jaxcomp.tasks.logistic_regression import logistic_regression
 from jaxcomp.tasks.measure import ACCURACY, PERPLEXITY, Measure
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
@@ -28,6 +29,7 @@ __all__ = [
 REGISTRY: dict[str, Callable[..., Task]] = {
     "classification": classification,
     "language": language,
+    "logistic_regression": logistic_regression,
 }
 publish(task=REGISTRY)
 

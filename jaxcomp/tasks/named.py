@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxcomp import data, models
+from jaxcomp import data, models, problems
 from jaxcomp.data import texts
 from jaxcomp.imported import check_kind, importable
 from jaxcomp.specs import Call, SpecError, build, parse, publish
@@ -20,9 +20,11 @@ Registry = Mapping[str, Callable[..., Any]]
 PARTS: dict[str, dict[str, Registry]] = {
     "classification": {"dataset": data.REGISTRY, "model": models.REGISTRY},
     "language": {"dataset": texts.REGISTRY, "model": models.LANGUAGE},
+    "logistic_regression": {"dataset": problems.REGISTRY},
 }
 for _key in ("dataset", "model"):
-    publish(**{_key: ChainMap(*(dict(own[_key]) for own in PARTS.values()))})
+    _all = [dict(own[_key]) for own in PARTS.values() if _key in own]
+    publish(**{_key: ChainMap(*_all)})
 
 
 def named(

@@ -30,7 +30,9 @@ def epoch_row(
     sent = traffic._replace(wire=position.totals.bytes_per_step())
     figures, measure = position.totals.figures(), setup.task.measure
     loss, accuracy = figures.get("train_loss"), figures.get("train_accuracy")
-    known = loss is not None and accuracy is not None
+    value = None
+    if loss is not None and accuracy is not None:
+        value = measure.of(loss, accuracy)
     return {
         "epoch": -(-done // setup.horizon.steps_per_epoch),
         "step": done,
@@ -45,7 +47,7 @@ def epoch_row(
         "consensus_distance": distance,
         "residual_grows": int(position.growth.grows),
         **figures,
-        f"train_{measure.name}": measure.of(loss, accuracy) if known else None,
+        f"train_{measure.name}": value,
     }
 
 
@@ -99,5 +101,6 @@ def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
 
 def _scored(loss: float | None, value: float | None, measure: Measure) -> str:
     """A loss and what is measured; "" where neither is known."""
-    known = loss is not None and value is not None
-    return f"{loss:.4f} {measure.text(value):>7}" if known else ""
+    if loss is None or value is None:
+        return ""
+    return f"{loss:.4f} {measure.text(value):>7}"

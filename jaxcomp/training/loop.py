@@ -208,7 +208,9 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
     checkpoints.finish()
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
-    last = measure.of(*scores)
+    last, best = measure.of(*scores), position.best
+    if best is None or measure.beats(last, best):
+        best = last
     return Result(
         state=state,
         steps=total,
@@ -217,7 +219,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         test_accuracy=scores.accuracy,
         measure=measure,
         test=last,
-        best=last if measure.beats(last, position.best) else position.best,
+        best=best,
         own=position.own,
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,

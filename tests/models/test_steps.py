@@ -3,8 +3,8 @@
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from jaxcomp.models import make
@@ -37,7 +37,7 @@ def test_a_step_lowers_the_loss_of_its_batch(family):
         differentiated = jax.value_and_grad(task.loss, has_aux=True)
         key = jax.random.key(1)
         (loss, learnt), gradient = differentiated(params, stats, {}, batch, key)
-        length = optax.global_norm(gradient)
+        length = jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(gradient)))
         after = jax.tree.map(lambda p, g: p - 0.05 * g / length, params, gradient)
         return loss, length, after, learnt.stats
 

@@ -12,9 +12,9 @@ from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
 from jaxcomp.coding.indices import coded_bits
 from jaxcomp.runs.metrics import EPOCHS
+from jaxcomp.tasks import ACCURACY
 from jaxcomp.training import loop
 from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.tasks import ACCURACY
 from jaxcomp.training.epoch_row import epoch_line
 from jaxcomp.training.meters import Totals, step_figures
 from jaxcomp.training.step import StepMetrics
