@@ -92,6 +92,7 @@ def write_folder(folder: Path, texts: Mapping[str, str]) -> None:
       texts: the text of each part.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / _VOCABULARY).unlink(missing_ok=True)
     for part, text in texts.items():
         write_atomically(_file(folder, part), text)
     _keep(vocabulary_of(texts["train"]), folder)

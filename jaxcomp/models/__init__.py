@@ -20,9 +20,11 @@ from jaxcomp.models.lstm import Lstm
 from jaxcomp.models.mobilenet_v2 import MobileNetV2
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
+from jaxcomp.models.resnet_imagenet import STAGES as RESNET_DEPTHS
 from jaxcomp.models.resnet_imagenet import ResNetImageNet
 from jaxcomp.models.simple import LeNet, Logistic, Mlp
 from jaxcomp.models.tiny import Tiny
+from jaxcomp.models.vgg import STAGES as VGG_DEPTHS
 from jaxcomp.models.vgg import Vgg
 from jaxcomp.models.wide_resnet import WideResNet
 from jaxcomp.specs import suggest
@@ -79,10 +81,9 @@ REGISTRY: dict[str, Callable[..., nn.Module]] = {
     "alexnet": _named(AlexNet),
     "alexnet_dense": _named(AlexNetDense),
     "alexnet_imagenet": _named(AlexNetImageNet),
-    **{f"vgg{n}": _named(Vgg, depth=n) for n in (11, 13, 16, 19)},
+    **{f"vgg{n}": _named(Vgg, depth=n) for n in VGG_DEPTHS},
     **{f"resnet{n}": _named(ResNetCifar, depth=n) for n in (8, 20, 32, 44, 56, 110)},
-    **{f"resnet{n}": _named(ResNetImageNet, depth=n) for n in (10, 18, 34)},
-    **{f"resnet{n}": _named(ResNetImageNet, depth=n) for n in (50, 101, 152)},
+    **{f"resnet{n}": _named(ResNetImageNet, depth=n) for n in RESNET_DEPTHS},
     "resnet9": _named(ResNet9),
     "wide_resnet": _named(WideResNet),
     "densenet": _named(DenseNet),

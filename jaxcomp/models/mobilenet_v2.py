@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.errors import UserError
 from jaxcomp.models._checks import check_images, check_positive, check_rates
 from jaxcomp.models._layers import HE_OUT, NARROW, batch_norm, conv
 
@@ -106,7 +107,11 @@ class MobileNetV2(nn.Module):
         super().__post_init__()
         check_positive(num_classes=self.num_classes)
         check_rates(dropout=self.dropout)
-        for factor, channels, blocks, stride in self.stages:
+        for stage in self.stages:
+            if len(stage) != 4:
+                message = "is not the expansion, channels, blocks and stride of a stage"
+                raise UserError(f"stages: {tuple(stage)} {message}")
+            factor, channels, blocks, stride = stage
             check_positive(factor=factor, channels=channels)
             check_positive(blocks=blocks, stride=stride)
 

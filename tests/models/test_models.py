@@ -359,6 +359,17 @@ def test_unknown_keyword_lists_the_valid_ones(name, key, valid):
         ("resnet20", {"num_classes": 0}, "num_classes=0 .*at least 1"),
         ("resnet9", {"width": -1}, "width=-1 .*at least 1"),
         ("tiny", {"num_classes": -3}, "num_classes=-3 .*at least 1"),
+        ("resnet9", {"residuals": (1, 4)}, r"residuals=\(1, 4\) .*1, 2 and 3"),
+        ("resnet9", {"extras": (2, 2)}, r"extras=\(2, 2\) .*once"),
+        ("resnet9", {"channels": (1, 2, 3)}, "are not four numbers"),
+        ("vgg11", {"hidden": -1}, "hidden=-1 .*at least 1"),
+        ("vgg16", {"dropout": 1.0}, r"dropout=1.0 .*\[0, 1\)"),
+        ("densenet", {"depth": 23}, r"depth=23 .* 6n\+4 .*depths: 22, 28"),
+        ("densenet", {"depth": 6, "bc": False}, r"3n\+4 .*depths: 7, 10"),
+        ("densenet", {"blocks": (2, 0)}, "blocks=0 .*at least 1"),
+        ("mobilenet_v2", {"stages": ((1, 2, 3),)}, r"\(1, 2, 3\) is not the expansion"),
+        ("mlp", {"hidden": (4, 0)}, "hidden=0 .*at least 1"),
+        ("alexnet_dense", {"hidden": 0}, "hidden=0 .*at least 1"),
     ],
 )
 def test_bad_value_is_shown_with_the_valid_ones(name, kw, message):
