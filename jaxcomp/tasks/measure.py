@@ -28,6 +28,10 @@ class Measure(NamedTuple):
         """
         return best is None or (value > best if self.larger else value < best)
 
+    def better(self, value: float, best: float | None) -> float:
+        """The better of a value and the best so far."""
+        return value if best is None or self.beats(value, best) else best
+
     def worst(self, values: list[float]) -> float:
         """The worst of several values."""
         return min(values) if self.larger else max(values)

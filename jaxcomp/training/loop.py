@@ -125,11 +125,9 @@ def evaluate(
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(setup, like)(restored.state).shown
     scores, measure = make_evaluator(setup, like)(shown), setup.task.measure
-    return {"step": restored.step} | {
-        name: value
-        for name, value in score_columns(scores, None, measure).items()
-        if value is not None
-    }
+    columns = score_columns(scores, None, measure).items()
+    known = {name: value for name, value in columns if value is not None}
+    return {"step": restored.step, **known}
 
 
 def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> Result:
@@ -208,9 +206,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
     checkpoints.finish()
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
-    last, best = measure.of(*scores), position.best
-    if best is None or measure.beats(last, best):
-        best = last
+    last = measure.of(*scores)
     return Result(
         state=state,
         steps=total,
@@ -219,7 +215,7 @@ def _run(config: Any, setup: Setup, frame: Frame, checkpoints: Checkpoints) -> R
         test_accuracy=scores.accuracy,
         measure=measure,
         test=last,
-        best=best,
+        best=measure.better(last, position.best),
         own=position.own,
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
@@ -253,7 +249,7 @@ def _make_end_of_epoch(
             scores = score(seen.shown)
             value = measure.of(*scores)
             is_best = measure.beats(value, position.best)
-            best = value if is_best else position.best
+            best = measure.better(value, position.best)
             position = position._replace(scores=scores, best=best)
         if due.evaluates_own and is_per_worker(state.params):
             own = score_own(seen.kept)
