@@ -2,7 +2,7 @@
 
 import inspect
 from collections import ChainMap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from jaxcomp.specs import Call, SpecError, build, parse, publish
 
 __all__ = ["PARTS", "half_precision", "named", "named_call"]
 
-Registry = Mapping[str, Callable[..., Any]]
+Registry = MutableMapping[str, Callable[..., Any]]
 
 # task -> key of the config -> what may be named there
 PARTS: dict[str, dict[str, Registry]] = {
@@ -23,7 +23,7 @@ PARTS: dict[str, dict[str, Registry]] = {
     "logistic_regression": {"dataset": problems.REGISTRY},
 }
 for _key in ("dataset", "model"):
-    _all = [dict(own[_key]) for own in PARTS.values() if _key in own]
+    _all = [own[_key] for own in PARTS.values() if _key in own]
     publish(**{_key: ChainMap(*_all)})
 
 
@@ -94,7 +94,7 @@ def named_call(spec: str, kind: str) -> Call:
     return call
 
 
-def _check_task(task: str, kind: str, name: str, known: Registry) -> None:
+def _check_task(task: str, kind: str, name: str, known: Mapping[str, Any]) -> None:
     """Refuse a name that only another task knows, and say which one."""
     others = [other for other, own in PARTS.items() if name in own.get(kind, ())]
     if name not in known and others:
