@@ -174,7 +174,7 @@ def cut_whole(tokens: np.ndarray, columns: int, length: int) -> Chunks:
     Example:
       >>> chunks = cut_whole(np.arange(6), columns=2, length=2)
       >>> chunks.tokens.tolist()
-      [[0, 1, 2], [3, 4, 5], [2, 3, 0], [0, 0, 0]]
+      [[0, 1, 2], [3, 4, 5], [2, 3, 0], [5, 0, 0]]
       >>> chunks.counted.tolist()
       [[1.0, 1.0], [1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]
     """
