@@ -16,13 +16,14 @@ from jaxcomp.errors import UserError
 from jaxcomp.models.alexnet import AlexNet, AlexNetDense, AlexNetImageNet
 from jaxcomp.models.densenet import IMAGENET as DENSE_BLOCKS
 from jaxcomp.models.densenet import DenseNet
+from jaxcomp.models.lenet import LeNet
 from jaxcomp.models.lstm import Lstm
+from jaxcomp.models.mlp import Logistic, Mlp
 from jaxcomp.models.mobilenet_v2 import MobileNetV2
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
 from jaxcomp.models.resnet_imagenet import STAGES as RESNET_DEPTHS
 from jaxcomp.models.resnet_imagenet import ResNetImageNet
-from jaxcomp.models.simple import LeNet, Logistic, Mlp
 from jaxcomp.models.tiny import Tiny
 from jaxcomp.models.vgg import STAGES as VGG_DEPTHS
 from jaxcomp.models.vgg import Vgg
