@@ -19,10 +19,23 @@ CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py
 CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
 # The configs whose own models are built and run.
 MODELS = {
+    "alexnet": "alexnet",
     "cifar10": "resnet20",
     "default": "resnet8",
+    "densenet": "densenet",
+    "lenet": "lenet",
+    "logistic": "logistic",
+    "lstm": "lstm",
+    "mlp": "mlp",
+    "mobilenet_v2": "mobilenet_v2",
     "resnet9": "resnet9",
+    "vgg": "vgg11",
     "wide_resnet": "wide_resnet",
+}
+# Data and models of a moment, by task.
+SMALL = {
+    "classification": {"dataset": "digits(size=8)", "model": "tiny(width=8)", "pad": 1},
+    "language": {"dataset": "grammar(tokens=2000)", "model": "lstm(width=8)"},
 }
 
 
@@ -32,12 +45,14 @@ def load(path: Path) -> ConfigDict:
     return scope["get_config"]()
 
 
-def shrunk(path: Path, model: str = "tiny(width=8)") -> Any:
-    """Its own method and schedule, on small images with the tiny model."""
-    config = load(path)
-    config.dataset = "digits(size=8)"
-    config.model = model or config.model
-    config.pad = 1
+def shrunk(path: Path, *, own_model: bool = False) -> Any:
+    """Its own method and schedule, on little data with a tiny model or its own."""
+    config: Any = load(path)
+    model = config.model
+    config.update(SMALL[config.task.partition("(")[0]])
+    if own_model:
+        config.model = model
+        config.dataset = config.dataset.replace("(size=8)", "")  # AlexNet needs 16
     config.train_for = "2 steps"
     config.warmup = ""
     return config.lock()
@@ -67,7 +82,7 @@ OWN_MODELS = [CONFIGS[0].parent / f"{name}.py" for name in MODELS]
 
 @pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
 def test_each_family_of_models_has_a_config(path):
-    config = shrunk(path, model="")
+    config = shrunk(path, own_model=True)
     assert config.model.startswith(MODELS[path.stem])
     assert jax.tree.leaves(jax.eval_shape(built(config).fresh).params)
 
@@ -75,7 +90,7 @@ def test_each_family_of_models_has_a_config(path):
 @pytest.mark.slow
 @pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
 def test_each_family_of_models_trains(path, tmp_path):
-    config = shrunk(path, model="")
+    config = shrunk(path, own_model=True)
     result = training.train_and_evaluate(config, tmp_path)
     assert result.steps == 2
     assert result.test_loss < 100

@@ -31,8 +31,10 @@ from jaxcomp import (
     training,
 )
 from jaxcomp.cli import main
-from jaxcomp.convex import averages, rates, testbeds
+from jaxcomp.convex import averages, rates
+from jaxcomp.data import texts
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
+from jaxcomp.problems import testbeds
 from jaxcomp.report import plots
 from jaxcomp.specs import Call, parse
 from jaxcomp.training import optimizers as trainer_optimizers
@@ -260,7 +262,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Local updates": local.REGISTRY,
     "Tasks": tasks.REGISTRY,
     "Models": models.REGISTRY,
+    "Language models": models.LANGUAGE,
     "Data sets": data.REGISTRY,
+    "Texts": texts.REGISTRY,
     "Partitions": {"dealt": None, **data.PARTITIONS},
     "Schedules": schedules.REGISTRY,
     "Warm-ups": stages.REGISTRY,

@@ -35,7 +35,7 @@ ROWS = [
     {"cost", "verdicts"},
     {"targets"},
     {"models"},
-    {"data"},
+    {"data", "problems"},
     {"runs"},
     {"loggers"},
     {"report"},
@@ -50,6 +50,7 @@ CLOSED: dict[str, set[str]] = {
     "launch": {"errors", "progress_file"},
     "models": {"specs", "errors"},
     "data": {"specs", "errors", "files"},
+    "problems": {"specs", "errors"},
     "report": {"errors", "files", "runs"},
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

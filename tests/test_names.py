@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors, data, exchanges, gossip, local, memory, scope
-from jaxcomp.convex import testbeds
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
+from jaxcomp.problems import testbeds
 from jaxcomp.scope import Leaf
 from jaxcomp.specs import Call, SpecError, parse
 from jaxcomp.specs.arguments import check, kinds_of

@@ -21,10 +21,19 @@ examples:
       DIR, a tar or a zip holds the four idx .gz files
   jaxcomp data prepare cifar100 --data-dir /data --force
       prepare again, below /data
+  jaxcomp data prepare ptb --archive DIR
+      DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
 
 Prepared data is looked for in --data-dir, else in the environment variable
 JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
 """
+
+
+_BUILT_IN = {
+    "digits": "built in (scikit-learn)",
+    "grammar": "built in (made from a random grammar)",
+    "folder": "a text of your own: folder(path='...')",
+}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -70,6 +79,14 @@ def _run(args: argparse.Namespace) -> int:
     return _list(args) if args.action == "list" else _prepare(args)
 
 
+def _names() -> list[str]:
+    """Images and then texts."""
+    from jaxcomp import data
+    from jaxcomp.data import texts
+
+    return [*data.REGISTRY, *texts.REGISTRY]
+
+
 def _list(args: argparse.Namespace) -> int:
     found = list(_states(args.data_dir))
     if args.json:
@@ -84,33 +101,36 @@ def _list(args: argparse.Namespace) -> int:
 
 def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
     """Each data set, whether it is prepared, and where it is or would be."""
-    from jaxcomp import data
-    from jaxcomp.data import paths, sources, tfds_source
+    from jaxcomp.data import paths, sources, texts, tfds_source
 
-    for name in data.REGISTRY:
-        source = sources.SOURCES.get(name)
-        if source is None:
-            yield name, "built in (scikit-learn)", ""
-        elif folder := tfds_source.find_prepared(source, data_dir):
-            yield name, "prepared", str(folder)
+    root = paths.data_root(data_dir)
+    for name in _names():
+        images, text = sources.SOURCES.get(name), texts.SOURCES.get(name)
+        if images:
+            found = tfds_source.find_prepared(images, data_dir)
+            folder = root / name / images.version
+        elif text:
+            found, folder = texts.find_prepared(text, data_dir), root / name
         else:
-            folder = paths.data_root(data_dir) / name / source.version
-            yield name, "not prepared", str(folder)
+            yield name, _BUILT_IN[name], ""
+            continue
+        yield name, "prepared" if found else "not prepared", str(found or folder)
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from jaxcomp import data
-    from jaxcomp.data import sources
+    from jaxcomp.data import sources, texts
     from jaxcomp.data.prepare import prepare
     from jaxcomp.runs.progress import bars
     from jaxcomp.specs import suggest
 
-    if args.name not in data.REGISTRY:
-        hint = suggest(args.name, data.REGISTRY)
+    if args.name not in _names():
+        hint = suggest(args.name, _names())
         raise UserError(f"unknown data set {args.name!r}. {hint}")
+    if args.name in texts.SOURCES:
+        return _prepare_text(texts.SOURCES[args.name], args)
     source = sources.SOURCES.get(args.name)
     if source is None:
-        print(f"{args.name} is built in and needs no preparation")
+        print(f"{args.name} needs no preparation: {_BUILT_IN[args.name]}")
         return 0
     with bars() as progress:
         folder, evidence = prepare(
@@ -128,4 +148,21 @@ def _prepare(args: argparse.Namespace) -> int:
             f"{source.name}: {train} training and {test} test images prepared in "
             f"{folder}\nchecked by: {evidence}"
         )
+    return 0
+
+
+def _prepare_text(source: Any, args: argparse.Namespace) -> int:
+    from jaxcomp.data import texts
+
+    folder, is_new = texts.prepare(
+        source, archive=args.archive, data_dir=args.data_dir, force=args.force
+    )
+    if is_new:
+        counts = ", ".join(f"{count:,}" for count in source.tokens)
+        print(
+            f"{source.name}: {counts} words for train, valid and test, "
+            f"{source.words:,} different ones, prepared in {folder}"
+        )
+    else:
+        print(f"{source.name} is already prepared in {folder} (--force prepares anew)")
     return 0

@@ -160,7 +160,7 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
         if evaluate:
             scores = kind.evaluate(config, workdir, evaluate)
             if jax.process_index() == 0:
-                print(f"{evaluate} checkpoint, {kind.line.format(scores)}")
+                print(f"{evaluate} checkpoint, {kind.line(scores)}")
             return 0
         result = kind.run(config, workdir)
         if jax.process_index() == 0:
@@ -183,7 +183,7 @@ class _Kind(NamedTuple):
 
     run: Callable[[Any, str], Any]
     evaluate: Callable[[Any, str, str], Any]
-    line: str  # what is told of that
+    line: Callable[[Any], str]  # what is told of that
     summary: Callable[[Any], dict[str, str]]
 
 
@@ -192,12 +192,8 @@ def _kind_of(config: Any) -> _Kind:
     from jaxcomp.parallel.cluster import find_cluster
 
     if "problem" not in config:
-        line = (
-            "step {0[step]}: test loss {0[test_loss]:.4f}, accuracy "
-            "{0[test_accuracy]:.2%}"
-        )
         run, evaluate = training.train_and_evaluate, training.evaluate
-        return _Kind(run, evaluate, line, training.summary)
+        return _Kind(run, evaluate, training.score_line, training.summary)
     if find_cluster(os.environ):
         message = "simulates all workers in one process; start it once, without"
         raise UserError(f"the convex testbed {message} --coordinator")
@@ -206,7 +202,7 @@ def _kind_of(config: Any) -> _Kind:
     line = (
         "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
         "{0.worst_suboptimality:.3g}"
-    )
+    ).format
     return _Kind(runner.run, runner.evaluate, line, runner.summary)
 
 

@@ -9,20 +9,21 @@ Example:
 
 from jaxcomp.convex import averages, rates
 from jaxcomp.convex.averages import Average
-from jaxcomp.convex.problem import (
+from jaxcomp.convex.rates import Facts, Rate
+from jaxcomp.convex.solver import NotConverged, Optimum, solve
+from jaxcomp.problems import (
+    REGISTRY,
     Features,
     Objective,
     Problem,
     Rows,
     gradient,
+    load,
     loss,
     objective,
     stochastic_gradient,
     take,
 )
-from jaxcomp.convex.rates import Facts, Rate
-from jaxcomp.convex.solver import NotConverged, Optimum, solve
-from jaxcomp.convex.testbeds import REGISTRY, load
 from jaxcomp.specs import build
 
 __all__ = [

@@ -17,12 +17,12 @@ from jaxcomp.convex import (
     make_average,
     make_rate,
     solve,
-    testbeds,
 )
 from jaxcomp.data import Partition, make_partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
+from jaxcomp.problems import testbeds
 from jaxcomp.runs.checks import SHARED, check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, Count, SpecError, error_at, parse
 from jaxcomp.training.method import make_graph

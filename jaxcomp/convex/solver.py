@@ -4,8 +4,8 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from jaxcomp.convex.problem import Objective, Problem, objective
 from jaxcomp.errors import RunFailed
+from jaxcomp.problems.problem import Objective, Problem, objective
 from jaxcomp.specs import Count, Range, check
 
 __all__ = ["NotConverged", "Optimum", "solve"]
@@ -51,7 +51,7 @@ def solve(
         Separable data without a regulariser has no optimum.
 
     Example:
-      >>> from jaxcomp.convex import problem
+      >>> from jaxcomp.problems import problem
       >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
       >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
       >>> round(float(optimum.x[0]), 6)

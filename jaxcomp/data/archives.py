@@ -135,6 +135,8 @@ def _fingerprint(path: Path) -> str:
 
 def _published(md5: Mapping[str, str]) -> str:
     """The known checksums of archives, or of members if archives have none."""
+    if not md5:
+        return "No checksum of it is published"
     archives = [name for name in md5 if name.endswith(".tar.gz")]
     known = ", ".join(f"{md5[name]} ({name})" for name in archives or md5)
     return f"Expected MD5: {known}"

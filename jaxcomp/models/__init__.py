@@ -2,7 +2,8 @@
 
 A model is called as `model(images, train)` with images [batch, height, width, channels]
 of a float type. It returns float32 logits [batch, num_classes]. Its variables are
-`params` and `batch_stats`.
+`params`, and `batch_stats` if it has batch normalisation. With dropout, training needs
+the random key `rngs={"dropout": key}`.
 """
 
 import inspect
@@ -12,13 +13,43 @@ from typing import Any
 from flax import linen as nn
 
 from jaxcomp.errors import UserError
+from jaxcomp.models.alexnet import AlexNet, AlexNetDense, AlexNetImageNet
+from jaxcomp.models.densenet import IMAGENET as DENSE_BLOCKS
+from jaxcomp.models.densenet import DenseNet
+from jaxcomp.models.lenet import LeNet
+from jaxcomp.models.lstm import Lstm
+from jaxcomp.models.mlp import Logistic, Mlp
+from jaxcomp.models.mobilenet_v2 import MobileNetV2
 from jaxcomp.models.resnet9 import ResNet9
 from jaxcomp.models.resnet_cifar import ResNetCifar
+from jaxcomp.models.resnet_imagenet import STAGES as RESNET_DEPTHS
+from jaxcomp.models.resnet_imagenet import ResNetImageNet
 from jaxcomp.models.tiny import Tiny
+from jaxcomp.models.vgg import STAGES as VGG_DEPTHS
+from jaxcomp.models.vgg import Vgg
 from jaxcomp.models.wide_resnet import WideResNet
 from jaxcomp.specs import suggest
 
-__all__ = ["REGISTRY", "ResNet9", "ResNetCifar", "Tiny", "WideResNet", "make"]
+__all__ = [
+    "LANGUAGE",
+    "REGISTRY",
+    "AlexNet",
+    "AlexNetDense",
+    "AlexNetImageNet",
+    "DenseNet",
+    "LeNet",
+    "Logistic",
+    "Lstm",
+    "Mlp",
+    "MobileNetV2",
+    "ResNet9",
+    "ResNetCifar",
+    "ResNetImageNet",
+    "Tiny",
+    "Vgg",
+    "WideResNet",
+    "make",
+]
 
 
 def _named(model: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Module]:
@@ -40,12 +71,29 @@ def _named(model: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Mo
     return factory
 
 
+_STEMMED = {
+    n: {"blocks": blocks, "growth": 32, "bc": True, "stem": True}
+    for n, blocks in DENSE_BLOCKS.items()
+}
 REGISTRY: dict[str, Callable[..., nn.Module]] = {
     "tiny": _named(Tiny),
+    "logistic": _named(Logistic),
+    "mlp": _named(Mlp),
+    "lenet": _named(LeNet),
+    "alexnet": _named(AlexNet),
+    "alexnet_dense": _named(AlexNetDense),
+    "alexnet_imagenet": _named(AlexNetImageNet),
+    **{f"vgg{n}": _named(Vgg, depth=n) for n in VGG_DEPTHS},
     **{f"resnet{n}": _named(ResNetCifar, depth=n) for n in (8, 20, 32, 44, 56, 110)},
+    **{f"resnet{n}": _named(ResNetImageNet, depth=n) for n in RESNET_DEPTHS},
     "resnet9": _named(ResNet9),
     "wide_resnet": _named(WideResNet),
+    "densenet": _named(DenseNet),
+    **{f"densenet{n}": _named(DenseNet, depth=n, **_STEMMED[n]) for n in _STEMMED},
+    "mobilenet_v2": _named(MobileNetV2),
 }
+# Language models, called as model(tokens, carry, train), with a method carry(examples).
+LANGUAGE: dict[str, Callable[..., nn.Module]] = {"lstm": _named(Lstm)}
 
 
 def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:

@@ -1,13 +1,20 @@
-"""Layers and checks that all models share."""
-
-from typing import Any
+"""Layers that all models share."""
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
+Initializer = nn.initializers.Initializer
+
+# He initialisation, by the fan-in as in the paper, by the fan-out as in torchvision.
+HE = nn.initializers.he_normal()
+HE_OUT = nn.initializers.variance_scaling(2.0, "fan_out", "normal")
+# Uniform in +-1 / sqrt(fan-in): what PyTorch gives to a layer of which a model says
+# nothing. PyTorch draws biases likewise; they are 0 here.
+UNIFORM = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+NARROW = nn.initializers.normal(0.01)
 
 
 def conv(
@@ -15,17 +22,25 @@ def conv(
     kernel: int = 3,
     stride: int = 1,
     *,
+    pad: int | None = None,
+    groups: int = 1,
+    bias: bool = False,
+    init: Initializer = HE,
     dtype: DTypeLike = jnp.float32,
     name: str | None = None,
 ) -> nn.Conv:
-    """A convolution without bias, with He initialisation.
+    """A convolution, by default without bias and with He initialisation.
 
     The weights are drawn with variance 2 / (kernel * kernel * in_channels).
 
     Args:
       features: number of output channels.
-      kernel: side of the square kernel, an odd number.
+      kernel: side of the square kernel.
       stride: step in both directions.
+      pad: zeros on each side; by default half of an odd kernel.
+      groups: parts into which the channels are divided, each with its own weights.
+      bias: whether a bias is added, which begins with 0.
+      init: draws the weights.
       dtype: dtype of the computation; the weights are float32.
       name: name of the submodule; flax picks one if it is None.
 
@@ -34,21 +49,28 @@ def conv(
     """
     # At stride 2, "SAME" pads an even image on one side only. Padding both sides
     # aligns the windows as PyTorch does.
-    pad = (kernel // 2, kernel // 2)
+    zeros = kernel // 2 if pad is None else pad
+    both = (zeros, zeros)
     return nn.Conv(
         features,
         (kernel, kernel),
         (stride, stride),
-        padding=(pad, pad),
-        use_bias=False,
+        padding=(both, both),
+        feature_group_count=groups,
+        use_bias=bias,
         dtype=dtype,
-        kernel_init=nn.initializers.he_normal(),
+        kernel_init=init,
         name=name,
     )
 
 
 def batch_norm(
-    x: jax.Array, train: bool, bn_axis: str | None, *, name: str | None = None
+    x: jax.Array,
+    train: bool,
+    bn_axis: str | None,
+    *,
+    zero_scale: bool = False,
+    name: str | None = None,
 ) -> jax.Array:
     """Batch normalisation of each channel, with momentum 0.9 and epsilon 1e-5.
 
@@ -60,6 +82,7 @@ def batch_norm(
       train: use the statistics of the batch, not the running averages.
       bn_axis: mapped axis over which the statistics are averaged, or None for the
         statistics of each worker. The axis has to exist in training steps only.
+      zero_scale: begin with scale 0, so that a residual branch begins as nothing.
       name: name of the submodule; flax picks one if it is None.
 
     References:
@@ -70,6 +93,7 @@ def batch_norm(
         momentum=0.9,
         epsilon=1e-5,
         axis_name=bn_axis,
+        scale_init=nn.initializers.zeros if zero_scale else nn.initializers.ones,
         name=name,
     )
     # flax would mix an input in half precision with its float32 statistics, which
@@ -96,86 +120,72 @@ def max_pool2(x: jax.Array) -> jax.Array:
     return jnp.maximum(x[:, :, 0:width:2], x[:, :, 1:width:2])
 
 
-def check_images(images: jax.Array, min_size: int = 1) -> None:
-    """Refuse images that are not a floating-point batch in the order NHWC.
+def mean_pool2(x: jax.Array) -> jax.Array:
+    """The mean of each 2x2 square; an odd last row or column is dropped.
 
     Args:
-      images: the batch to check.
-      min_size: smallest height and width that the model can process.
-
-    Raises:
-      UserError: says the shape or dtype and what is valid.
-    """
-    if images.ndim != 4 or min(images.shape[1:3]) < min_size:
-        raise UserError(
-            f"images have shape {images.shape}; valid is [batch, height, width, "
-            f"channels] with height and width of at least {min_size}"
-        )
-    if not jnp.issubdtype(images.dtype, jnp.floating):
-        raise UserError(
-            f"images have dtype {images.dtype}; valid is a floating type such as "
-            "float32"
-        )
-
-
-def check_positive(**values: int) -> None:
-    """Refuse a value below 1.
-
-    Args:
-      **values: the values to check, by the name to show.
-
-    Raises:
-      UserError: for the first such value.
+      x: input [batch, height, width, channels].
 
     Example:
-      >>> check_positive(width=0)
-      Traceback (most recent call last):
-          ...
-      jaxcomp.errors.UserError: width=0 is not valid; it must be at least 1
+      >>> mean_pool2(jnp.arange(6.0).reshape(1, 2, 3, 1)).tolist()
+      [[[[2.0]]]]
     """
-    for name, value in values.items():
-        if value < 1:
-            raise UserError(f"{name}={value} is not valid; it must be at least 1")
+    height, width = x.shape[1] // 2 * 2, x.shape[2] // 2 * 2
+    x = x[:, 0:height:2] + x[:, 1:height:2]
+    return (x[:, :, 0:width:2] + x[:, :, 1:width:2]) / 4
 
 
-def blocks(depth: int, offset: int, width: int = 1) -> list[dict[str, Any]]:
-    """The arguments of the blocks of a network for CIFAR.
-
-    The network has three stages of n blocks each, with 16, 32 and 64 channels times the
-    width. The first block of the last two stages has stride 2.
+def max_pool(x: jax.Array, window: int, stride: int, pad: int = 0) -> jax.Array:
+    """The maximum of each window; a window may overlap the next one.
 
     Args:
-      depth: number of weighted layers, 6n + offset.
-      offset: number of weighted layers outside the blocks.
-      width: factor on the number of channels.
+      x: input [batch, height, width, channels].
+      window: side of the square window.
+      stride: step in both directions.
+      pad: places on each side that are below any number.
+
+    Example:
+      >>> max_pool(jnp.arange(9.0).reshape(1, 3, 3, 1), 3, 2, pad=1).reshape(-1)
+      Array([4., 5., 7., 8.], dtype=float32)
+    """
+    edges = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+    x = jnp.pad(x, edges, constant_values=-jnp.inf) if pad else x
+    return nn.max_pool(x, (window, window), (stride, stride))
+
+
+def mean_pool(x: jax.Array, side: int = 1) -> jax.Array:
+    """The means of side x side parts of an image, which are as equal as they can be.
+
+    Part i of n rows has those from floor(i n / side) to ceil((i + 1) n / side). A small
+    image is so repeated: parts may overlap, and one pixel may be all of a part.
+
+    Args:
+      x: input [batch, height, width, channels].
+      side: number of parts in each direction.
 
     Returns:
-      For each block its features, stride and name.
-
-    Raises:
-      UserError: no n of at least 1 gives this depth.
+      float32 [batch, side, side, channels].
 
     Example:
-      >>> blocks(14, offset=2)[2]
-      {'features': 32, 'stride': 2, 'name': 'stage2_block1'}
-      >>> blocks(27, offset=4)  # doctest: +ELLIPSIS
-      Traceback (most recent call last):
-          ...
-      jaxcomp.errors.UserError: depth=27 is not 6n+4 with n >= 1; nearest valid ...
+      >>> mean_pool(jnp.arange(4.0).reshape(1, 2, 2, 1)).tolist()
+      [[[[1.5]]]]
+      >>> mean_pool(jnp.ones((1, 1, 1, 1)), side=2).tolist()
+      [[[[1.0], [1.0]], [[1.0], [1.0]]]]
     """
-    per_stage, rest = divmod(depth - offset, 6)
-    if rest or per_stage < 1:
-        nearest = sorted({6 * max(n, 1) + offset for n in (per_stage, per_stage + 1)})
-        raise UserError(
-            f"depth={depth} is not 6n+{offset} with n >= 1; "
-            f"nearest valid depths: {', '.join(map(str, nearest))}"
-        )
-    return [
-        {
-            "features": features * width,
-            "stride": 2 if stage > 1 and block == 1 else 1,
-            "name": f"stage{stage}_block{block}",
-        }
-        for stage, features in ((1, 16), (2, 32), (3, 64))
-        for block in range(1, per_stage + 1)
-    ]
+
+    def weights(size: int) -> np.ndarray:
+        place, part = np.arange(size)[None], np.arange(side)[:, None]
+        first, last = part * size // side, -(-(part + 1) * size // side)
+        inside = (first <= place) & (place < last)
+        return (inside / inside.sum(axis=1, keepdims=True)).astype(np.float32)
+
+    x = x.astype(jnp.float32)
+    if side == 1:
+        return jnp.mean(x, axis=(1, 2), keepdims=True)
+    down, across = weights(x.shape[1]), weights(x.shape[2])
+    return jnp.einsum("ah,bw,nhwc->nabc", down, across, x)
+
+
+def flat(x: jax.Array) -> jax.Array:
+    """All numbers of each example as one vector, [batch, numbers]."""
+    return x.reshape(x.shape[0], -1)

@@ -1,17 +1,15 @@
 """ResNet9: the residual network of nine layers from the DAWNBench speed records."""
 
+from collections.abc import Sequence
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    batch_norm,
-    check_images,
-    check_positive,
-    conv,
-    max_pool2,
-)
+from jaxcomp.errors import UserError
+from jaxcomp.models._checks import check_images, check_positive
+from jaxcomp.models._layers import batch_norm, conv, max_pool2
 
 # The last layer has no normalisation before it. This factor keeps its logits small at
 # the learning rates that suit the convolutions.
@@ -44,11 +42,18 @@ class ResNet9(nn.Module):
     layer3(8w)-pool-residual, a global max pool, and a dense layer without bias, whose
     output is multiplied by 0.125. Each layer is conv3x3-bn-relu, and each residual is
     x + layer(layer(x)). The original has a 4x4 max pool at the end, which is the same
-    as the global one for images of 32x32.
+    as the global one for images of 32x32. Convolutions have He initialisation; the
+    original's are uniform in +-1 / sqrt(fan-in).
+
+    The options are those of sands-lab/layer-wise-aaai20.
 
     Args:
       num_classes: number of logits.
       width: w, number of channels of the first layer.
+      channels: of prep and of the three layers, instead of w, 2w, 4w and 8w.
+      residuals: the layers of 1 to 3 that end in a residual.
+      extras: the layers of 1 to 3 that end in one more conv3x3-bn-relu.
+      scale: factor on the logits.
       bn_axis: mapped axis over which batch statistics are averaged, or None.
       dtype: dtype of the convolutions; the logits are float32.
 
@@ -66,31 +71,42 @@ class ResNet9(nn.Module):
 
     num_classes: int = 10
     width: int = 64
+    channels: Sequence[int] | None = None
+    residuals: Sequence[int] = (1, 3)
+    extras: Sequence[int] = ()
+    scale: float = HEAD_SCALE
     bn_axis: str | None = None
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_positive(num_classes=self.num_classes, width=self.width)
+        if self.channels is not None and len(self.channels) != 4:
+            raise UserError(f"channels={self.channels} are not four numbers")
+        for features in self.channels or ():
+            check_positive(channels=features)
+        for name in ("residuals", "extras"):
+            layers = getattr(self, name)
+            if not set(layers) <= {1, 2, 3} or len(set(layers)) < len(layers):
+                message = "is not valid; each of 1, 2 and 3 may be in it once"
+                raise UserError(f"{name}={tuple(layers)} {message}")
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         # The three 2x2 pools need images of at least 8x8.
         check_images(images, min_size=8)
 
-        def layer(x: jax.Array, factor: int, name: str) -> jax.Array:
-            features = factor * self.width
+        def layer(x: jax.Array, features: int, name: str) -> jax.Array:
             return ConvBNReLU(features, self.bn_axis, self.dtype, name=name)(x, train)
 
-        def residual(x: jax.Array, factor: int, name: str) -> jax.Array:
-            return x + layer(layer(x, factor, f"{name}_1"), factor, f"{name}_2")
-
-        x = layer(images, 1, "prep")
-        x = max_pool2(layer(x, 2, "layer1"))
-        x = residual(x, 2, "residual1")
-        x = max_pool2(layer(x, 4, "layer2"))
-        x = max_pool2(layer(x, 8, "layer3"))
-        x = residual(x, 8, "residual3")
+        widths = self.channels or [factor * self.width for factor in (1, 2, 4, 8)]
+        x = layer(images, widths[0], "prep")
+        for number, features in enumerate(widths[1:], start=1):
+            x = max_pool2(layer(x, features, f"layer{number}"))
+            if number in self.residuals:
+                y = layer(x, features, f"residual{number}_1")
+                x = x + layer(y, features, f"residual{number}_2")
+            if number in self.extras:
+                x = layer(x, features, f"extra{number}")
         features = jnp.max(x, axis=(1, 2)).astype(jnp.float32)
-        logits = nn.Dense(self.num_classes, use_bias=False)(features)
-        return HEAD_SCALE * logits
+        return self.scale * nn.Dense(self.num_classes, use_bias=False)(features)

@@ -1,18 +1,15 @@
 """ResNet-20, ResNet-32 and so on: the residual networks of He et al. for CIFAR-10."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
-from jaxcomp.models._layers import (
-    batch_norm,
-    blocks,
-    check_images,
-    check_positive,
-    conv,
-)
+from jaxcomp.models._checks import blocks, check_images, check_positive
+from jaxcomp.models._layers import HE, Initializer, batch_norm, conv
 
 SHORTCUTS = ("A", "B")
 
@@ -46,6 +43,8 @@ class BasicBlock(nn.Module):
       features: number of output channels.
       stride: step of the first convolution and of the shortcut.
       shortcut: "A" or "B"; it is used if the shape changes.
+      zero_scale: begin with scale 0 in the last bn: the branch begins as nothing.
+      kernel_init: draws the weights.
       bn_axis: mapped axis over which batch statistics are averaged, or None.
       dtype: dtype of the convolutions.
     """
@@ -53,23 +52,26 @@ class BasicBlock(nn.Module):
     features: int
     stride: int = 1
     shortcut: str = "A"
+    zero_scale: bool = False
+    kernel_init: Initializer = HE
     bn_axis: str | None = None
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        y = conv(self.features, stride=self.stride, dtype=self.dtype)(x)
+        how = {"init": self.kernel_init, "dtype": self.dtype}
+        y = conv(self.features, stride=self.stride, **how)(x)
         y = nn.relu(batch_norm(y, train, self.bn_axis))
-        y = conv(self.features, dtype=self.dtype)(y)
-        y = batch_norm(y, train, self.bn_axis)
-        return nn.relu(self._shortcut(x, train) + y)
+        y = conv(self.features, **how)(y)
+        y = batch_norm(y, train, self.bn_axis, zero_scale=self.zero_scale)
+        if self.stride != 1 or x.shape[-1] != self.features:
+            x = self._shortcut(x, train, how)
+        return nn.relu(x + y)
 
-    def _shortcut(self, x: jax.Array, train: bool) -> jax.Array:
-        if self.stride == 1 and x.shape[-1] == self.features:
-            return x
+    def _shortcut(self, x: jax.Array, train: bool, how: dict[str, Any]) -> jax.Array:
         if self.shortcut == "A":
             return shortcut_a(x, self.features, self.stride)
-        x = conv(self.features, 1, self.stride, dtype=self.dtype, name="projection")(x)
+        x = conv(self.features, 1, self.stride, name="projection", **how)(x)
         return batch_norm(x, train, self.bn_axis, name="projection_bn")
 
 

@@ -5,7 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import batch_norm, check_images, check_positive, conv
+from jaxcomp.models._checks import check_images, check_positive
+from jaxcomp.models._layers import batch_norm, conv
 
 
 class Tiny(nn.Module):

@@ -5,14 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._layers import (
-    batch_norm,
-    blocks,
-    check_images,
-    check_positive,
-    conv,
-)
+from jaxcomp.models._checks import blocks, check_images, check_positive, check_rates
+from jaxcomp.models._layers import batch_norm, conv
 
 
 class PreActivationBlock(nn.Module):
@@ -88,10 +82,7 @@ class WideResNet(nn.Module):
         super().__post_init__()
         check_positive(num_classes=self.num_classes, width=self.width)
         blocks(self.depth, offset=4)  # refuses a depth that is not valid
-        if not 0.0 <= self.dropout < 1.0:
-            raise UserError(
-                f"dropout={self.dropout} is not valid; it must be in [0, 1)"
-            )
+        check_rates(dropout=self.dropout)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

@@ -120,4 +120,5 @@ def closing_lines(
       report         a/report.html
     """
     whole = {**lines, "run folder": folder} | ({"report": page} if page else {})
-    return "\n".join(f"{name:14} {text}" for name, text in whole.items())
+    width = max(14, *map(len, whole))
+    return "\n".join(f"{name:{width}} {text}" for name, text in whole.items())

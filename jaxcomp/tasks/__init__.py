@@ -6,12 +6,18 @@ from typing import Any
 from jaxcomp.imported import check_kind, importable
 from jaxcomp.specs import build, publish
 from jaxcomp.tasks.classification import classification
+from jaxcomp.tasks.language import language
+from jaxcomp.tasks.logistic_regression import logistic_regression
+from jaxcomp.tasks.measure import ACCURACY, PERPLEXITY, Measure
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = [
+    "ACCURACY",
+    "PERPLEXITY",
     "REGISTRY",
     "Batch",
     "Learnt",
+    "Measure",
     "Shares",
     "Sums",
     "Task",
@@ -20,7 +26,11 @@ __all__ = [
 ]
 
 # (config, workers, **arguments) -> Task
-REGISTRY: dict[str, Callable[..., Task]] = {"classification": classification}
+REGISTRY: dict[str, Callable[..., Task]] = {
+    "classification": classification,
+    "language": language,
+    "logistic_regression": logistic_regression,
+}
 publish(task=REGISTRY)
 
 

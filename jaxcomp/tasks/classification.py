@@ -1,8 +1,7 @@
 """Classification of images: a data set, a flax model and their cross entropy."""
 
 import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 import flax.linen as nn
@@ -11,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxcomp import data, models
+from jaxcomp import data
 from jaxcomp.base import Array, Tree
 from jaxcomp.errors import UserError
-from jaxcomp.imported import check_kind, importable
 from jaxcomp.runs.checks import check_values
-from jaxcomp.specs import Range, SpecError, build, publish
-from jaxcomp.tasks.shares import named_call, shares_of
+from jaxcomp.specs import Range
+from jaxcomp.tasks.named import half_precision, named
+from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = ["classification", "classifier"]
@@ -30,7 +29,6 @@ _KINDS = {
     "flip": bool,
     "pad": Annotated[int, Range(least=0)],
 }
-publish(dataset=data.REGISTRY, model=models.REGISTRY)
 
 
 def classification(config: Any, workers: Any) -> Task:
@@ -136,35 +134,10 @@ def _hits(logits: Array, labels: Array) -> Array:
 
 def _dataset(config: Any) -> data.Dataset:
     usual = {"data_dir": config.data_dir or None}
-    made = _named(config.dataset, data.REGISTRY, "dataset", usual)
-    return check_kind(made, data.Dataset, config.dataset, "dataset")
+    return named("classification", "dataset", config.dataset, data.Dataset, usual)
 
 
 def _model(config: Any, classes: int, axis: str) -> nn.Module:
     sync = axis if config.batch_norm == "sync" else None
-    usual: dict[str, Any] = {"num_classes": classes, "bn_axis": sync}
-    if config.compute_dtype != "float32":
-        usual["dtype"] = jnp.bfloat16
-    made = _named(config.model, models.REGISTRY, "model", usual)
-    return check_kind(made, nn.Module, config.model, "model")
-
-
-def _named(spec: str, registry: Mapping[str, Any], kind: str, usual: Any) -> Any:
-    """Build what a spec names, with those of the usual arguments that it takes."""
-    spec, known = importable(spec, registry, kind)
-    call = named_call(spec, kind)
-    names = inspect.signature(known[call.name]).parameters if call.name in known else ()
-    if usual.get("bn_axis") and "bn_axis" not in names:
-        message = (
-            "batch_norm 'sync' needs a model with an argument bn_axis, which "
-            f"{spec!r} has not: set batch_norm to 'local'"
-        )
-        raise SpecError(message)
-    if "dtype" in usual and "dtype" not in names:
-        message = (
-            "compute_dtype 'bfloat16' needs a model with an argument dtype, which "
-            f"{spec!r} has not: set compute_dtype to 'float32'"
-        )
-        raise SpecError(message)
-    taken = {name: value for name, value in usual.items() if name in names}
-    return build(call._replace(kwargs={**taken, **call.kwargs}), known, kind)
+    usual = {"num_classes": classes, "bn_axis": sync, **half_precision(config)}
+    return named("classification", "model", config.model, nn.Module, usual)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 
 from jaxcomp import data
-from jaxcomp.specs import Call, SpecError, build, parse, publish
+from jaxcomp.specs import build, publish
+from jaxcomp.tasks.named import named_call
 from jaxcomp.tasks.task import Shares
 
-__all__ = ["named_call", "shares_of"]
+__all__ = ["shares_of"]
 
 publish(partition=data.PARTITIONS)
 
@@ -43,16 +44,3 @@ def shares_of(config: Any, labels: np.ndarray, workers: int) -> Shares:
         return data.batches(order, global_batch=batch, workers=workers)
 
     return of_epoch
-
-
-def named_call(spec: str, kind: str) -> Call:
-    """Parse a spec whose arguments all have names.
-
-    Example:
-      >>> named_call("digits(size=8)", "dataset").kwargs
-      {'size': 8}
-    """
-    call = parse(spec)
-    if not isinstance(call, Call) or call.args:
-        raise SpecError(f"a {kind} is a name with named arguments, not {spec!r}")
-    return call

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxcomp.base import Array, Tree
+from jaxcomp.tasks.measure import ACCURACY, Measure
 
 __all__ = ["Batch", "Learnt", "Shares", "Sums", "Task", "Variables"]
 
@@ -69,6 +70,7 @@ class Task(NamedTuple):
     # (examples of a batch) -> the carry with which a run, or an evaluation, begins
     carry: Callable[[int], Tree] = _nothing
     figures: tuple[str, ...] = ()  # names of `Learnt.figures`: columns of steps.csv
+    measure: Measure = ACCURACY  # of loss and accuracy: what is shown, and what is best
     shared_stats: bool = (
         False  # the same on all workers, as of a synchronised BatchNorm
     )

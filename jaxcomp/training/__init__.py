@@ -2,7 +2,7 @@
 
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
-from jaxcomp.training.console import Result, summary
+from jaxcomp.training.console import Result, score_line, summary
 from jaxcomp.training.loop import evaluate, train_and_evaluate
 from jaxcomp.training.meters import NonFinite
 
@@ -12,6 +12,7 @@ __all__ = [
     "NonFinite",
     "Result",
     "evaluate",
+    "score_line",
     "summary",
     "train_and_evaluate",
 ]

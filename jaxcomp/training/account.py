@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from jaxcomp.runs.frame import Frame
+from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
 from jaxcomp.training.growth import growth_line
@@ -39,6 +40,7 @@ def account(
       frame: of the run.
     """
     totals, seconds, growth = position.totals, position.seconds, position.growth
+    measure = setup.task.measure
     for number, metrics in enumerate(taken, start=first):
         if config.nonfinite == "stop":
             check_applied(number, metrics, setup.leaf_names)
@@ -62,19 +64,22 @@ def account(
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,
                     "images_per_second": setup.horizon.batch_size / timing.total,
+                    measure.name: measure.of(figures["loss"], figures["accuracy"]),
                     **figures,
                 }
             )
     return position._replace(totals=totals, seconds=seconds, growth=growth)
 
 
-def status(position: Position, epoch: int, epochs: int, speed: float) -> str:
+def status(
+    position: Position, epoch: int, epochs: int, speed: float, measure: Measure
+) -> str:
     """The text beside the live progress bar."""
     figures = position.totals.figures()
     loss, accuracy = figures["train_loss"], figures["train_accuracy"]
     if loss is None or accuracy is None:
         return f"epoch {epoch}/{epochs}  every step skipped so far"
     return (
-        f"epoch {epoch}/{epochs}  loss {loss:.4f}  accuracy {accuracy:.2%}  "
-        f"{speed:,.0f} images/s"
+        f"epoch {epoch}/{epochs}  loss {loss:.4f}  {measure.name} "
+        f"{measure.text(measure.of(loss, accuracy))}  {speed:,.0f} examples/s"
     )

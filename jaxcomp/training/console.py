@@ -6,12 +6,13 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp.runs.frame import traffic_line
+from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup, parameter_count
 from jaxcomp.training.evaluation import OwnScores
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.traffic import Traffic
 
-__all__ = ["Result", "headline", "summary"]
+__all__ = ["Result", "headline", "score_line", "summary"]
 
 
 class Result(NamedTuple):
@@ -22,7 +23,9 @@ class Result(NamedTuple):
     skipped: float  # of them
     test_loss: float
     test_accuracy: float  # of the mean model, where workers have their own
-    best_accuracy: float
+    measure: Measure  # of the task, of which these two are values
+    test: float
+    best: float
     own: OwnScores | None  # of the workers' own models
     traffic: Traffic
     seconds: float  # of training steps; compiling is not in it
@@ -32,19 +35,39 @@ class Result(NamedTuple):
 def summary(result: Result) -> dict[str, str]:
     """The closing lines of a run, as `frame.closing_lines` takes them."""
     traffic, steps, own = result.traffic, result.steps, result.own
-    last, best = result.test_accuracy, result.best_accuracy
+    measure = result.measure
     traced = ", as traced" if traffic.unread else ""
     sent, dense = traffic.wire * steps, traffic.dense * steps
     moved = traffic_line(sent, dense, steps, moved=not traffic.simulated, notes=traced)
     of_mean = " of the mean model" if own else ""
-    lines = {"test accuracy": f"{last:.2%} (best {best:.2%}){of_mean}"}
+    last, best = measure.text(result.test), measure.text(result.best)
+    lines = {f"test {measure.name}": f"{last} (best {best}){of_mean}"}
     if own:
-        lines["own models"] = f"{own.mean:.2%} on average, {own.worst:.2%} the worst"
+        mean, worst = measure.text(own.mean), measure.text(own.worst)
+        lines["own models"] = f"{mean} on average, {worst} the worst"
     lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
     if result.skipped:
         count = f"{result.skipped:,.4g} of {steps} steps"
         lines["skipped"] = f"{count}, which were not finite"
     return lines
+
+
+def score_line(scores: dict[str, float]) -> str:
+    """What is told of the evaluation of a checkpoint.
+
+    Example:
+      >>> score_line({"step": 8, "test_loss": 0.25, "test_accuracy": 0.9})
+      'step 8: test loss 0.2500, accuracy 90.00%'
+    """
+    known = ("step", "test_loss", "test_accuracy")
+    step, loss, accuracy = (scores[name] for name in known)
+    others = [
+        f", {name.removeprefix('test_')} {value:.4f}"
+        for name, value in scores.items()
+        if name not in known
+    ]
+    text = f"step {step}: test loss {loss:.4f}, accuracy {accuracy:.2%}"
+    return "".join([text, *others])
 
 
 def headline(config: Any, setup: Setup) -> str:

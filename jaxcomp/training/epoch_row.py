@@ -2,14 +2,13 @@
 
 from typing import Any
 
+from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup
 from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.position import Position
 from jaxcomp.training.traffic import Traffic
 
-__all__ = ["epoch_line", "epoch_row", "score_columns"]
-
-_TRAINED = (("loss", ".4f"), ("accuracy", "7.2%"))
+__all__ = ["epoch_line", "epoch_row", "measured", "score_columns"]
 
 
 def epoch_row(
@@ -29,6 +28,11 @@ def epoch_row(
       distance: of the workers' models from their mean; None for one common model.
     """
     sent = traffic._replace(wire=position.totals.bytes_per_step())
+    figures, measure = position.totals.figures(), setup.task.measure
+    loss, accuracy = figures.get("train_loss"), figures.get("train_accuracy")
+    value = None
+    if loss is not None and accuracy is not None:
+        value = measure.of(loss, accuracy)
     return {
         "epoch": -(-done // setup.horizon.steps_per_epoch),
         "step": done,
@@ -42,40 +46,61 @@ def epoch_row(
         "traced": int(position.totals.traced > 0),
         "consensus_distance": distance,
         "residual_grows": int(position.growth.grows),
-        **position.totals.figures(),
+        **figures,
+        f"train_{measure.name}": value,
     }
 
 
 def score_columns(
-    scores: Scores | None, own: OwnScores | None
+    scores: Scores | None, own: OwnScores | None, measure: Measure
 ) -> dict[str, float | None]:
     """The columns of an evaluation, empty where there was none.
 
     Example:
-      >>> score_columns(Scores(0.5, 0.9), None)["test_accuracy"]
-      0.9
+      >>> from jaxcomp.tasks import PERPLEXITY
+      >>> row = score_columns(Scores(0.0, 0.9), None, PERPLEXITY)
+      >>> row["test_accuracy"], row["test_perplexity"]
+      (0.9, 1.0)
     """
+    _, test, own_mean, own_worst = measured(measure)
     return {
         "test_loss": scores and scores.loss,
         "test_accuracy": scores and scores.accuracy,
-        "own_accuracy": own and own.mean,
-        "worst_accuracy": own and own.worst,
+        test: scores and measure.of(*scores),
+        own_mean: own and own.mean,
+        own_worst: own and own.worst,
     }
 
 
-def epoch_line(row: dict[str, Any], epochs: int) -> str:
+def measured(measure: Measure) -> tuple[str, ...]:
+    """The columns of metrics.csv that hold the task's measure.
+
+    Example:
+      >>> from jaxcomp.tasks import PERPLEXITY
+      >>> measured(PERPLEXITY)[:2]
+      ('train_perplexity', 'test_perplexity')
+    """
+    return tuple(f"{part}_{measure.name}" for part in ("train", "test", "own", "worst"))
+
+
+def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
     """One line of the console for an epoch."""
-    loss, accuracy = (_text(row.get(f"train_{n}"), f) for n, f in _TRAINED)
-    test = row["test_accuracy"]
-    tested = "" if test is None else f"  test {row['test_loss']:.4f} {test:7.2%}"
+    trained, tested = (
+        _scored(row.get(f"{part}_loss"), row.get(f"{part}_{measure.name}"), measure)
+        for part in ("train", "test")
+    )
+    test = f"  test {tested}" if tested else ""
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""
     bad = f"  {skipped:,.4g} steps skipped" if skipped else ""
     return (
-        f"epoch {row['epoch']:>3}/{epochs}  train {loss} {accuracy}{tested}  "
+        f"epoch {row['epoch']:>3}/{epochs}  train {trained or '– –'}{test}  "
         f"lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"
     )
 
 
-def _text(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)
+def _scored(loss: float | None, value: float | None, measure: Measure) -> str:
+    """A loss and what is measured; "" where neither is known."""
+    if loss is None or value is None:
+        return ""
+    return f"{loss:.4f} {measure.text(value):>7}"

@@ -33,7 +33,7 @@ class Scores(NamedTuple):
 
 
 class OwnScores(NamedTuple):
-    """Accuracy of the workers' own models, each on the whole test set."""
+    """The task's measure of the workers' own models, each on the whole test set."""
 
     mean: float
     worst: float
@@ -108,15 +108,16 @@ def make_own_evaluator(
       setup: of the run.
       state: with models of the workers' own; only its shapes are used.
     """
-    workers = setup.workers
+    workers, measure = setup.workers, setup.task.measure
     count = _counter(setup, state, shared=True)
 
     def evaluate(state: TrainState) -> OwnScores:
         totals = np.zeros((workers.size, 3))
         totals[workers.local] = count(state)
-        _, correct, examples = parallel.sum_over_processes(totals).T
-        accuracy = correct / examples
-        return OwnScores(float(accuracy.mean()), float(accuracy.min()))
+        loss, correct, examples = parallel.sum_over_processes(totals).T
+        means = np.stack([loss, correct], axis=1) / examples[:, None]
+        values = [measure.of(*pair) for pair in means.tolist()]
+        return OwnScores(sum(values) / len(values), measure.worst(values))
 
     return evaluate
 

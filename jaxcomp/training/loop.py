@@ -99,6 +99,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "method": setup.method.name,
         "model": setup.task.model,
         "data": setup.task.data,
+        "measure": setup.task.measure.name,
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
     }
     plainly = json.loads(config.to_json())
@@ -115,7 +116,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
 def evaluate(
     config: Any, workdir: str | os.PathLike[str], which: str = "best"
 ) -> dict[str, float]:
-    """Test loss and accuracy of a checkpoint of a run.
+    """Test loss, accuracy and measure of a checkpoint of a run.
 
     Args:
       config: of the run.
@@ -134,8 +135,10 @@ def evaluate(
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(setup, like)(restored.state).shown
-    loss, accuracy = make_evaluator(setup, like)(shown)
-    return {"step": restored.step, "test_loss": loss, "test_accuracy": accuracy}
+    scores, measure = make_evaluator(setup, like)(shown), setup.task.measure
+    columns = score_columns(scores, None, measure).items()
+    known = {name: value for name, value in columns if value is not None}
+    return {"step": restored.step, **known}
 
 
 def _run(
@@ -171,6 +174,7 @@ def _run(
     plainly = json.loads(config.to_json())
     tables = stack.enter_context(open_tables(frame, start, setup, plainly))
 
+    measure = setup.task.measure
     score = make_evaluator(setup, state)
     end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
     compiled = programs(setup, show.say)
@@ -205,7 +209,7 @@ def _run(
                 )
             )
             speed = horizon.batch_size / timing.total
-            show.step(done, status(position, due.epoch, epochs, speed))
+            show.step(done, status(position, due.epoch, epochs, speed, measure))
             mark_progress()
         if due.ends_epoch or due.saves or signum:
             position = position._replace(totals=position.totals.over_processes())
@@ -226,13 +230,16 @@ def _run(
         _write_breakdown(config, setup, state, frame)
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
+    last = measure.of(*scores)
     return Result(
         state=state,
         steps=total,
         skipped=position.skipped,
         test_loss=scores.loss,
         test_accuracy=scores.accuracy,
-        best_accuracy=max(scores.accuracy, position.best or 0.0),
+        measure=measure,
+        test=last,
+        best=measure.better(last, position.best),
         own=position.own,
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
@@ -265,7 +272,7 @@ def _make_end_of_epoch(
     It returns the state to go on with, the position, and whether it is the best so far.
     """
     view = make_viewer(setup, state)
-    score_own = make_own_evaluator(setup, state)
+    score_own, measure = make_own_evaluator(setup, state), setup.task.measure
     view_layers = make_layer_view(setup, state)
     epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
 
@@ -277,14 +284,15 @@ def _make_end_of_epoch(
         is_best = False
         if due.evaluates:
             scores = score(seen.shown)
-            is_best = position.best is None or scores.accuracy > position.best
-            best = scores.accuracy if is_best else position.best
+            value = measure.of(*scores)
+            is_best = measure.beats(value, position.best)
+            best = measure.better(value, position.best)
             position = position._replace(scores=scores, best=best)
         if due.evaluates_own and is_per_worker(state.params):
             own = score_own(seen.kept)
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
-        row |= score_columns(scores, own)
+        row |= score_columns(scores, own, measure)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:
@@ -293,7 +301,7 @@ def _make_end_of_epoch(
                 tables.layers(layer)
 
         on_all_processes(write)
-        frame.show.say(epoch_line(row, epochs))
+        frame.show.say(epoch_line(row, epochs, measure))
         skipped = position.skipped + row["skipped_steps"]
         position = position._replace(totals=Totals(), skipped=skipped)
         return seen.kept, position, is_best

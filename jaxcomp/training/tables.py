@@ -10,6 +10,7 @@ from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, LAYERS, STEPS
 from jaxcomp.runs.table import Append, open_table, read_rows
 from jaxcomp.training.build import Setup
+from jaxcomp.training.epoch_row import measured
 
 __all__ = ["Tables", "open_tables"]
 
@@ -50,8 +51,11 @@ def open_tables(
             frame.show.say(f"WARNING: {found} is lost; it begins again at step {start}")
         return found
 
-    epochs = open_table(path("metrics.csv"), EPOCHS, is_done)
-    steps = open_table(path("steps.csv"), STEPS, is_done, setup.figures)
+    # What the exchange and the task report are further columns.
+    measure = setup.task.measure
+    epochs = open_table(path("metrics.csv"), EPOCHS, is_done, measured(measure))
+    of_step = (*setup.figures, measure.name)
+    steps = open_table(path("steps.csv"), STEPS, is_done, of_step)
     layers_path = frame.folder / "layers.csv"
     if layers_path.exists() or config["layers_every"]:
         layers = open_table(layers_path, LAYERS, is_epoch_done)

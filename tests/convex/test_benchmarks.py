@@ -11,8 +11,9 @@ from ml_collections import ConfigDict
 
 from benchmarks import convex, convex_grid
 from configs.convex import base
-from jaxcomp.convex import averages, experiment, rates, record, runner, testbeds
+from jaxcomp.convex import averages, experiment, rates, record, runner
 from jaxcomp.data.partition import PARTITIONS
+from jaxcomp.problems import testbeds
 from jaxcomp.report.convex_plot import Block, plot_suboptimality
 from jaxcomp.runs.metrics import Evaluation
 from jaxcomp.runs.units import bytes_text

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxcomp.convex import NotConverged, Problem, load, loss, objective, solve
-from jaxcomp.convex.problem import make
-from tests.convex.test_problem import random_problem, sparse
+from jaxcomp.problems.problem import make
+from tests.problems.test_problem import random_problem, sparse
 
 PROBLEMS = [
     "digits",

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxcomp.cli import data as command
-from jaxcomp.data import sources
+from jaxcomp.data import sources, texts
 from tests.data import archive_makers
 from tests.data.archive_makers import pack
 
@@ -36,7 +36,10 @@ def test_prepare_then_list(
 
     assert call("list", "--data-dir", root) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(command.data.REGISTRY)
+    assert [line.split()[0] for line in lines] == [
+        *command.data.REGISTRY,
+        *texts.REGISTRY,
+    ]
     assert "built in" in lines[0]
     assert "not prepared" in lines[1]
     assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist/3.0.1"]

@@ -18,21 +18,10 @@ from jaxcomp.errors import UserError
 from jaxcomp.models import REGISTRY, WideResNet, make
 from jaxcomp.models._layers import batch_norm, conv, max_pool2
 from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
+from tests.models.families import FAMILIES
 from tests.tiers import tiers
 
-PUBLISHED = [
-    ("resnet20", {}, 269_722),
-    ("resnet20", {"shortcut": "B"}, 272_474),
-    ("resnet32", {}, 464_154),
-    ("resnet44", {}, 658_586),
-    ("resnet56", {}, 853_018),
-    ("resnet110", {}, 1_727_962),
-    ("resnet9", {}, 6_573_120),
-    ("wide_resnet", {}, 36_479_194),
-    ("wide_resnet", {"depth": 16, "width": 4}, 2_748_890),
-]
-
-# Models small enough to run, by name and keywords.
+# Those of `FAMILIES` that tests look into closely.
 SMALL = [
     ("tiny", {}),
     ("resnet8", {}),
@@ -86,51 +75,62 @@ def count(tree: Any) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
 
 
-@pytest.mark.parametrize(("name", "kw", "expected"), PUBLISHED)
-def test_parameter_count_is_the_published_one(name, kw, expected):
-    shapes = init_shapes(make(name, **kw), jnp.zeros((1, 32, 32, 3)))
-    assert count(shapes["params"]) == expected
-
-
 def test_tiny_has_a_few_thousand_parameters():
     shapes = init_shapes(make("tiny"), jnp.zeros((1, 32, 32, 3)))
     assert 1_000 < count(shapes["params"]) < 5_000
 
 
-@pytest.mark.parametrize("shape", [(2, 32, 32, 3), (2, 28, 28, 1)])
-@pytest.mark.parametrize("name", REGISTRY)
-def test_logits_are_float32_per_class(name, shape):
-    assert_shapes(make(name, num_classes=7), shape, num_classes=7)
+def test_every_registered_model_is_of_a_family_that_is_tested():
+    classes = {type(make(family.name, **family.fields)) for family in FAMILIES}
+    assert {type(make(name)) for name in REGISTRY} == classes
 
 
-@pytest.mark.parametrize(("name", "kw"), SMALL)
-def test_odd_and_oblong_images(name, kw):
-    assert_shapes(make(name, **kw), (2, 9, 13, 2), num_classes=10)
+@pytest.mark.parametrize("more", [(0, 0, 3), (0, 0, 1), (1, 5, 2)])
+@pytest.mark.parametrize("family", FAMILIES, ids=str)
+def test_logits_are_float32_per_class(family, more):
+    height, width, channels = more
+    shape = (2, family.least + height, family.least + width, channels)
+    assert_shapes(make(family.name, num_classes=7, **family.fields), shape)
 
 
-def assert_shapes(model: nn.Module, shape: tuple[int, ...], num_classes: int) -> None:
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.least > 1], ids=str)
+def test_images_that_are_too_small_are_refused(family):
+    images = jnp.zeros((2, family.least - 1, family.least, 1))
+    with pytest.raises(UserError, match=f"of at least {family.least}"):
+        init_shapes(make(family.name, **family.fields), images)
+
+
+def assert_shapes(model: Any, shape: tuple[int, ...]) -> None:
+    keys = {"params": jax.random.key(0), "dropout": jax.random.key(1)}
     logits, variables = jax.eval_shape(
-        lambda k: model.init_with_output(k, jnp.zeros(shape), True), jax.random.key(0)
+        lambda k: model.init_with_output(k, jnp.zeros(shape), True), keys
     )
-    assert (logits.shape, logits.dtype) == ((2, num_classes), jnp.float32)
-    assert set(variables) == {"params", "batch_stats"}
+    assert (logits.shape, logits.dtype) == ((2, model.num_classes), jnp.float32)
+    assert {"params"} <= set(variables) <= {"params", "batch_stats"}
     assert {leaf.dtype for leaf in jax.tree.leaves(variables)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize(("name", "kw"), SMALL)
-def test_half_precision_convolutions_leave_float32_logits(name, kw):
-    assert_shapes(make(name, dtype=jnp.bfloat16, **kw), (2, 32, 32, 3), num_classes=10)
-    seen = set()
+HALF = [f for f in FAMILIES if f.name != "logistic"]
+
+
+@pytest.mark.parametrize("family", HALF, ids=str)
+def test_half_precision_layers_leave_float32_logits(family):
+    """The last layer alone computes in float32."""
+    model = make(family.name, dtype=jnp.bfloat16, **family.fields)
+    shape = (2, family.least, family.least, 3)
+    assert_shapes(model, shape)
+    seen = []
 
     def record(call, args, kwargs, context):
         out = call(*args, **kwargs)
-        if isinstance(context.module, nn.Conv):
-            seen.add(out.dtype)
+        if isinstance(context.module, nn.Conv | nn.Dense):
+            seen.append(out.dtype)
         return out
 
     with nn.intercept_methods(record):
-        init_shapes(make(name, dtype=jnp.bfloat16, **kw), jnp.zeros(IMAGES))
-    assert seen == {jnp.dtype("bfloat16")}
+        init_shapes(model, jnp.zeros(shape))
+    assert set(seen[:-1]) == {jnp.dtype("bfloat16")}
+    assert seen[-1] == jnp.float32
 
 
 @pytest.mark.parametrize(("name", "kw"), tiers(SMALL[:3], SMALL[0].__eq__))
@@ -278,8 +278,8 @@ def test_resnet9_residual_adds_after_the_relu():
     np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize(("name", "kw"), [*SMALL, ("resnet8", {"shortcut": "B"})])
-def test_bn_axis_reaches_every_normalisation(name, kw):
+@pytest.mark.parametrize("family", [f for f in FAMILIES if f.normalised], ids=str)
+def test_bn_axis_reaches_every_normalisation(family):
     seen = []
 
     def record(call, args, kwargs, context):
@@ -289,10 +289,11 @@ def test_bn_axis_reaches_every_normalisation(name, kw):
 
     # No axis of this name exists here, so this also shows that neither
     # initialisation nor evaluation asks for it.
-    model = make(name, bn_axis="workers", **kw)
+    model = make(family.name, bn_axis="workers", **family.fields)
+    images = jnp.zeros((2, family.least, family.least, 3))
     with nn.intercept_methods(record):
-        shapes = init_shapes(model, jnp.zeros(IMAGES), train=True)
-        jax.eval_shape(lambda v: model.apply(v, jnp.zeros(IMAGES), False), shapes)
+        shapes = init_shapes(model, images)
+        jax.eval_shape(lambda v: model.apply(v, images, False), shapes)
     norms = {path[:-1] for path in flatten_dict(shapes["batch_stats"])}
     assert seen == ["workers"] * (2 * len(norms))
 
@@ -329,7 +330,7 @@ def test_unknown_name_suggests_the_close_one():
     with pytest.raises(ValueError, match="'resnt20'. Did you mean 'resnet20'") as error:
         make("resnt20")
     assert all(name in str(error.value) for name in REGISTRY)
-    with pytest.raises(ValueError, match="unknown model 'zzz'. Valid: resnet110, "):
+    with pytest.raises(ValueError, match="unknown model 'zzz'. Valid: alexnet, "):
         make("zzz")
 
 
@@ -337,7 +338,7 @@ def test_unknown_name_suggests_the_close_one():
     ("name", "key", "valid"),
     [
         ("resnet20", "depth", "bn_axis, dtype, num_classes, shortcut"),
-        ("resnet9", "parent", "bn_axis, dtype, num_classes, width"),
+        ("lenet", "parent", "dtype, num_classes"),
         ("wide_resnet", "drop", "bn_axis, depth, dropout, dtype, num_classes, width"),
     ],
 )
@@ -358,6 +359,17 @@ def test_unknown_keyword_lists_the_valid_ones(name, key, valid):
         ("resnet20", {"num_classes": 0}, "num_classes=0 .*at least 1"),
         ("resnet9", {"width": -1}, "width=-1 .*at least 1"),
         ("tiny", {"num_classes": -3}, "num_classes=-3 .*at least 1"),
+        ("resnet9", {"residuals": (1, 4)}, r"residuals=\(1, 4\) .*1, 2 and 3"),
+        ("resnet9", {"extras": (2, 2)}, r"extras=\(2, 2\) .*once"),
+        ("resnet9", {"channels": (1, 2, 3)}, "are not four numbers"),
+        ("vgg11", {"hidden": -1}, "hidden=-1 .*at least 1"),
+        ("vgg16", {"dropout": 1.0}, r"dropout=1.0 .*\[0, 1\)"),
+        ("densenet", {"depth": 23}, r"depth=23 .* 6n\+4 .*depths: 22, 28"),
+        ("densenet", {"depth": 6, "bc": False}, r"3n\+4 .*depths: 7, 10"),
+        ("densenet", {"blocks": (2, 0)}, "blocks=0 .*at least 1"),
+        ("mobilenet_v2", {"stages": ((1, 2, 3),)}, r"\(1, 2, 3\) is not the expansion"),
+        ("mlp", {"hidden": (4, 0)}, "hidden=0 .*at least 1"),
+        ("alexnet_dense", {"hidden": 0}, "hidden=0 .*at least 1"),
     ],
 )
 def test_bad_value_is_shown_with_the_valid_ones(name, kw, message):

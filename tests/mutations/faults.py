@@ -456,4 +456,19 @@ FAULTS = [
         "pull=first_pulls(params, graph)",
         "tests/test_resizing.py::test_mixers_keep_the_mean_model_and_what_is_owed",
     ),
+    # --- Tasks ------------------------------------------------------------------------
+    Fault(
+        "a column of a text goes on with the state of the epoch before",
+        "jaxcomp/tasks/language.py",
+        "jnp.where(_along(first, old) > 0, new, old)",
+        "jnp.where(_along(first, old) < 0, new, old)",
+        "tests/training/test_language.py::test_a_column_begins_anew_in_each_epoch",
+    ),
+    Fault(
+        "the best perplexity is the largest",
+        "jaxcomp/tasks/measure.py",
+        "(value > best if self.larger else value < best)",
+        "value > best",
+        "tests/training/test_language.py::test_a_measure_knows_what_is_better",
+    ),
 ]

@@ -12,6 +12,7 @@ from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
 from jaxcomp.coding.indices import coded_bits
 from jaxcomp.runs.metrics import EPOCHS
+from jaxcomp.tasks import ACCURACY
 from jaxcomp.training import loop
 from jaxcomp.training.checkpoint import open_checkpoints
 from jaxcomp.training.epoch_row import epoch_line
@@ -107,7 +108,7 @@ def test_evaluate_only(finished):
     scores = training.evaluate(small_config(), finished.folder, "latest")
     assert scores["test_accuracy"] == pytest.approx(finished.test_accuracy)
     best = training.evaluate(small_config(), finished.folder, "best")
-    assert best["test_accuracy"] == pytest.approx(finished.best_accuracy)
+    assert best["test_accuracy"] == pytest.approx(finished.best)
 
 
 def test_evaluate_counts_every_example_once(finished):
@@ -197,7 +198,7 @@ def test_the_line_of_an_epoch_ends_with_what_found_no_room(figures, ending):
     metrics = StepMetrics(**{**usual, "figures": figures})
     totals = Totals().add(step_figures(metrics)).add(step_figures(metrics))
     row = {**dict.fromkeys(EPOCHS.columns, 0.0), **totals.figures()}
-    assert epoch_line(row, 1).endswith(ending)
+    assert epoch_line(row, 1, ACCURACY).endswith(ending)
 
 
 def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.convex import (
+from jaxcomp.problems import (
     REGISTRY,
     Problem,
     Rows,
@@ -16,7 +16,7 @@ from jaxcomp.convex import (
     stochastic_gradient,
     take,
 )
-from jaxcomp.convex.problem import make
+from jaxcomp.problems.problem import make
 from jaxcomp.specs import SpecError
 
 
@@ -73,7 +73,7 @@ def test_blocks_do_not_change_the_sums(monkeypatch):
     problem = random_problem()
     x = np.ones(6)
     whole, bends = objective(problem), objective(problem).curvature(x)
-    monkeypatch.setattr("jaxcomp.convex.problem._BLOCK", 20)  # 3 rows at a time
+    monkeypatch.setattr("jaxcomp.problems.problem._BLOCK", 20)  # 3 rows at a time
     parts = objective(problem)
     assert parts.value(x) == pytest.approx(whole.value(x), rel=1e-14)
     np.testing.assert_allclose(parts.gradient(x), whole.gradient(x), rtol=1e-12)

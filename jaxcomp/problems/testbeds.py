@@ -6,8 +6,8 @@ from typing import Annotated
 
 import numpy as np
 
-from jaxcomp.convex import libsvm
-from jaxcomp.convex.problem import Problem, Regulariser, make
+from jaxcomp.problems import libsvm
+from jaxcomp.problems.problem import Problem, Regulariser, make
 from jaxcomp.specs import Count, Range, build, method
 
 __all__ = ["REGISTRY", "breast_cancer", "digits", "from_libsvm", "load", "synthetic"]

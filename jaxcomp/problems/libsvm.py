@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from jaxcomp.convex.problem import Features, Rows
 from jaxcomp.errors import UserError
+from jaxcomp.problems.problem import Features, Rows
 from jaxcomp.specs import Count, check
 
 __all__ = ["LibsvmError", "LibsvmSet", "read"]

@@ -1,0 +1,20 @@
+"""Logistic regression on the pixels of digits; signs of the gradients.
+
+Reproduces: nothing published; a linear model of ten classes.
+Expected:   EXPECTED_logistic
+Cost:       half a minute on 2 CPU cores.
+Command:    python train.py --config=configs/logistic.py --workdir=runs/logistic
+"""
+
+from ml_collections import ConfigDict
+
+from configs import default
+
+
+def get_config() -> ConfigDict:
+    config = default.get_config()
+    config.model = "logistic"
+    config.compressor = "sign"
+    config.pad = 0
+    config.learning_rate = 0.05
+    return config

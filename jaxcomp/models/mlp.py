@@ -1,0 +1,76 @@
+"""Dense layers on all pixels: a perceptron of several layers, logistic regression."""
+
+from collections.abc import Sequence
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxcomp.models._checks import check_images, check_positive, check_rates
+from jaxcomp.models._layers import UNIFORM, batch_norm, flat
+
+
+class Mlp(nn.Module):
+    """Dense layers with ReLU on all pixels: relu(bn(dense(x))), and dropout after each.
+
+    All weights are uniform in +-1 / sqrt(fan-in). By default it is `mnist_f1` of
+    feifeibear/Communication-Efficient-DNN, five layers of 512.
+
+    Args:
+      num_classes: number of logits.
+      hidden: numbers of elements of the layers before the last.
+      batch_norm: whether each of these has batch normalisation.
+      dropout: probability that one of these elements becomes zero. If it is above 0,
+        training needs the random key `rngs={"dropout": key}`.
+      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      dtype: dtype of all products but the last; the logits are float32.
+    """
+
+    num_classes: int = 10
+    hidden: Sequence[int] = (512,) * 5
+    batch_norm: bool = True
+    dropout: float = 0.0
+    bn_axis: str | None = None
+    dtype: DTypeLike = jnp.float32
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(num_classes=self.num_classes)
+        for features in self.hidden:
+            check_positive(hidden=features)
+        check_rates(dropout=self.dropout)
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        check_images(images)
+        x = flat(images)
+        for features in self.hidden:
+            x = nn.Dense(features, dtype=self.dtype, kernel_init=UNIFORM)(x)
+            if self.batch_norm:
+                x = batch_norm(x, train, self.bn_axis)
+            x = nn.Dropout(self.dropout)(nn.relu(x), deterministic=not train)
+        x = x.astype(jnp.float32)
+        return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+
+
+class Logistic(nn.Module):
+    """Logistic regression: one dense layer on all pixels, which begins with 0.
+
+    Args:
+      num_classes: number of logits.
+    """
+
+    num_classes: int = 10
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_positive(num_classes=self.num_classes)
+
+    @nn.compact
+    def __call__(self, images: jax.Array, train: bool) -> jax.Array:
+        del train
+        check_images(images)
+        zeros = nn.initializers.zeros
+        x = flat(images).astype(jnp.float32)
+        return nn.Dense(self.num_classes, kernel_init=zeros)(x)

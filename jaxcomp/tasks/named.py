@@ -1,0 +1,105 @@
+"""Which data sets and models each task takes, and how a config names them."""
+
+import inspect
+from collections import ChainMap
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+import jax.numpy as jnp
+
+from jaxcomp import data, models, problems
+from jaxcomp.data import texts
+from jaxcomp.imported import check_kind, importable
+from jaxcomp.specs import Call, SpecError, build, parse, publish
+
+__all__ = ["PARTS", "half_precision", "named", "named_call"]
+
+Registry = MutableMapping[str, Callable[..., Any]]
+
+# task -> key of the config -> what may be named there
+PARTS: dict[str, dict[str, Registry]] = {
+    "classification": {"dataset": data.REGISTRY, "model": models.REGISTRY},
+    "language": {"dataset": texts.REGISTRY, "model": models.LANGUAGE},
+    "logistic_regression": {"dataset": problems.REGISTRY},
+}
+for _key in ("dataset", "model"):
+    _all = [own[_key] for own in PARTS.values() if _key in own]
+    publish(**{_key: ChainMap(*_all)})
+
+
+def named(
+    task: str, kind: str, spec: str, wanted: Any, usual: Mapping[str, Any]
+) -> Any:
+    """Build what a config names, with those of the usual arguments that it takes.
+
+    Args:
+      task: for which it is named.
+      kind: the key of the config, "dataset" or "model".
+      spec: the value of that key.
+      wanted: the type of what is built.
+      usual: arguments by name. The spec may give them too, and then decides.
+
+    Example:
+      >>> from flax import linen as nn
+      >>> model = named("language", "model", "lstm", nn.Module, {"vocabulary": 7})
+      >>> model.vocabulary
+      7
+      >>> named("classification", "model", "lstm", nn.Module, {})
+      Traceback (most recent call last):
+      jaxcomp.specs.grammar.SpecError: model 'lstm' is one of the task 'language', not \
+of 'classification': set task to 'language', or name another model
+    """
+    name, known = importable(spec, PARTS[task][kind], kind)
+    call = named_call(name, kind)
+    _check_task(task, kind, call.name, known)
+    taken = inspect.signature(known[call.name]).parameters if call.name in known else ()
+    if usual.get("bn_axis") and "bn_axis" not in taken:
+        message = (
+            "batch_norm 'sync' needs a model with an argument bn_axis, which "
+            f"{name!r} has not: set batch_norm to 'local'"
+        )
+        raise SpecError(message)
+    if "dtype" in usual and "dtype" not in taken:
+        message = (
+            "compute_dtype 'bfloat16' needs a model with an argument dtype, which "
+            f"{name!r} has not: set compute_dtype to 'float32'"
+        )
+        raise SpecError(message)
+    given = {key: value for key, value in usual.items() if key in taken}
+    made = build(call._replace(kwargs={**given, **call.kwargs}), known, kind)
+    return check_kind(made, wanted, spec, kind)
+
+
+def half_precision(config: Any) -> dict[str, Any]:
+    """The argument of a model that is to compute as the config says, if it needs one.
+
+    Example:
+      >>> half_precision({"compute_dtype": "float32"})
+      {}
+    """
+    names = {"bfloat16": {"dtype": jnp.bfloat16}, "float32": {}}
+    return names[config["compute_dtype"]]
+
+
+def named_call(spec: str, kind: str) -> Call:
+    """Parse a spec whose arguments all have names.
+
+    Example:
+      >>> named_call("digits(size=8)", "dataset").kwargs
+      {'size': 8}
+    """
+    call = parse(spec)
+    if not isinstance(call, Call) or call.args:
+        raise SpecError(f"a {kind} is a name with named arguments, not {spec!r}")
+    return call
+
+
+def _check_task(task: str, kind: str, name: str, known: Mapping[str, Any]) -> None:
+    """Refuse a name that only another task knows, and say which one."""
+    others = [other for other, own in PARTS.items() if name in own.get(kind, ())]
+    if name not in known and others:
+        message = (
+            f"{kind} {name!r} is one of the task {others[0]!r}, not of {task!r}: set "
+            f"task to {others[0]!r}, or name another {kind}"
+        )
+        raise SpecError(message)

@@ -1,0 +1,218 @@
+"""Language modelling: what is read when, perplexity, and a resume with the state."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from jaxcomp import parallel, report, training
+from jaxcomp.models import Lstm
+from jaxcomp.tasks import ACCURACY, PERPLEXITY
+from jaxcomp.tasks.language import cut, cut_whole
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+
+COLUMNS, BPTT, WORDS = 8, 5, 400
+STEPS = (WORDS - 1) // (COLUMNS * BPTT)  # of an epoch
+SETTINGS = {
+    "task": f"language(bptt={BPTT})",
+    "dataset": f"grammar(tokens={WORDS})",
+    "model": "lstm(width=8, layers=1, dropout=0.1)",
+    "batch_size": COLUMNS,
+    "learning_rate": 2.0,
+    "clip_norm": 0.5,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "log_every": 2,
+}
+
+
+def language_config(**changes: Any) -> Any:
+    return small_config(**{**SETTINGS, **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return training.train_and_evaluate(
+        language_config(), tmp_path_factory.mktemp("language") / "run"
+    )
+
+
+def test_perplexity_stands_where_accuracy_does(finished):
+    table = rows(finished.folder / "metrics.csv")
+    assert [row["step"] for row in table] == [str(STEPS), str(2 * STEPS)]
+    for row in table:
+        for part in ("train", "test"):
+            expected = np.exp(float(row[f"{part}_loss"]))
+            assert float(row[f"{part}_perplexity"]) == pytest.approx(expected, rel=1e-6)
+    found = [float(row["test_perplexity"]) for row in table]
+    assert found[1] < found[0] < 218  # words of the grammar
+    assert finished.test == pytest.approx(found[1], rel=1e-6)
+    assert finished.best == pytest.approx(min(found), rel=1e-6)
+    for row in rows(finished.folder / "steps.csv"):
+        expected = np.exp(float(row["loss"]))
+        assert float(row["perplexity"]) == pytest.approx(expected, rel=1e-5)
+    last = PERPLEXITY.text(finished.test)
+    assert training.summary(finished)["test perplexity"] == f"{last} (best {last})"
+    page = report.write_report(finished.folder).read_text()
+    assert "lstm" in page
+
+
+def test_a_checkpoint_is_evaluated_by_perplexity(finished):
+    scores = training.evaluate(language_config(), finished.folder)
+    assert scores["test_perplexity"] == pytest.approx(finished.best)
+    line = training.score_line(scores)
+    assert line.endswith(f", perplexity {finished.best:.4f}")
+
+
+def test_an_evaluation_reads_each_word_once_and_hands_its_state_on(finished):
+    """As one pass over each whole column."""
+    setup = built(language_config())
+    tokens = setup.task.test.tokens  # pyright: ignore[reportAttributeAccessIssue]
+    chunks = tokens.reshape(-1, COLUMNS, BPTT + 1)
+    whole = np.concatenate([*chunks[:, :, :-1].swapaxes(0, 1)], axis=0)
+    whole = whole.reshape(COLUMNS, -1)
+    targets = chunks[:, :, 1:].swapaxes(0, 1).reshape(COLUMNS, -1)
+    counted = setup.task.test[1].reshape(-1, COLUMNS, BPTT).swapaxes(0, 1)
+    counted = counted.reshape(COLUMNS, -1)
+    assert counted.sum() == 10_000 - 1
+    model = Lstm(218, width=8, layers=1)
+
+    @jax.jit
+    def read(params: Any) -> Any:
+        carry = model.carry(COLUMNS)
+        logits, _ = model.apply({"params": params}, whole, carry, False)  # pyright: ignore
+        losses = optax.softmax_cross_entropy_with_integer_labels(logits, targets)
+        return jnp.sum(losses * counted) / jnp.sum(counted)
+
+    mean = read(finished.state.params)
+    assert finished.test_loss == pytest.approx(float(mean), rel=1e-5)
+
+
+@pytest.mark.parametrize("step", [STEPS + 3])
+def test_a_run_goes_on_in_mid_epoch_with_the_state_that_it_had(
+    step, finished, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as patch:
+        stop_at(patch, step)
+        with pytest.raises(training.Interrupted):
+            training.train_and_evaluate(language_config(), tmp_path)
+    again = training.train_and_evaluate(language_config(), tmp_path)
+    assert_same_state(again.state, finished.state)
+    carry = parallel.to_host(finished.state.carry.value)
+    assert carry["h"].shape == (2, COLUMNS // 2, 1, 8)
+    assert not np.array_equal(carry["h"][0], carry["h"][1])
+
+
+def test_a_column_begins_anew_in_each_epoch():
+    """Its first chunk says so, whatever was read before."""
+    task = built(language_config()).task
+    _, _, first = task.train
+    for epoch in (0, 3):
+        begins = first[task.shares(epoch)]
+        assert begins[0].all()
+        assert not begins[1:].any()
+    params, stats = task.init(jax.random.key(0))
+    used = jax.tree.map(lambda x: x + 0.5, task.carry(4))
+    loss = jax.jit(lambda carry, batch: task.loss(params, stats, carry, batch, key)[0])
+    key = jax.random.key(1)
+    start, later = (
+        tuple(array[task.shares(0)[step, 0]] for array in task.train) for step in (0, 1)
+    )
+    assert loss(used, start) == loss(task.carry(4), start)
+    assert loss(used, later) != loss(task.carry(4), later)
+
+
+def test_dropout_is_drawn_by_the_key_in_training_only():
+    task = built(language_config()).task
+    params, stats = task.init(jax.random.key(0))
+    batch = tuple(array[task.shares(0)[0, 0]] for array in task.train)
+
+    @jax.jit
+    def loss(key: jax.Array) -> jax.Array:
+        return task.loss(params, stats, task.carry(4), batch, key)[0]
+
+    one, other = jax.random.split(jax.random.key(1))
+    assert loss(one) == loss(one) != loss(other)
+
+
+@pytest.mark.parametrize("columns", [1, 3, 7])
+@pytest.mark.parametrize("length", [1, 4])
+def test_every_word_but_the_first_is_predicted_once(columns, length):
+    tokens = np.arange(100, 130)
+    chunks = cut_whole(tokens, columns, length)
+    predicted = chunks.tokens[:, 1:][chunks.counted > 0]
+    assert sorted(predicted.tolist()) == tokens[1:].tolist()
+    pairs = chunks.tokens[:, 1:] - chunks.tokens[:, :-1]
+    assert (pairs[chunks.counted > 0] == 1).all()
+    assert chunks.first.sum() == columns
+    trained = cut(tokens, columns, length)
+    assert trained.counted.all()
+    left_out = len(tokens) - 1 - trained.counted.size
+    assert 0 <= left_out < columns * length
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partition": "sorted"}, "partition is 'dealt', not 'sorted'"),
+        ({"task": "language(bptt=0)"}, "bptt is a whole number of at least 1"),
+        ({"task": "language(part=valid)"}, "has no part 'valid'. It has train, test"),
+        (
+            {"dataset": "grammar(tokens=30)"},
+            "30 words has no chunk of 5 words for each",
+        ),
+        ({"dataset": "digits"}, "dataset 'digits' is one of the task 'classification'"),
+        ({"model": "resnet8"}, "set task to 'classification', or name another model"),
+        ({"model": "lstm(width=0)"}, "width=0 is not valid"),
+        ({"model": "lstm(dropout=1.0)"}, r"dropout=1.0 is not valid.*\[0, 1\)"),
+        ({"task": "classification", "dataset": "digits"}, "set task to 'language'"),
+    ],
+)
+def test_what_does_not_fit_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        built(language_config(**changes))
+
+
+def test_the_valid_part_of_a_text_may_be_the_one_that_is_evaluated(tmp_path):
+    for part, text in {"train": "a b c\n", "valid": "a\n", "test": "b a\n"}.items():
+        (tmp_path / f"{part}.txt").write_text(20 * text)
+    config = language_config(
+        dataset=f"folder(path={str(tmp_path)!r})", task="language(bptt=3, part=valid)"
+    )
+    task = built(config).task
+    assert task.test[1].sum() == 39
+    assert task.data.endswith("(5 words)")
+
+
+def test_half_precision_products_leave_float32_logits_and_state():
+    model = Lstm(9, width=4, layers=2, dtype=jnp.bfloat16, tied=False)
+    tokens, carry = jnp.zeros((2, 3), jnp.int32), model.carry(2)
+    made, _ = jax.eval_shape(
+        lambda k: model.init_with_output(k, tokens, carry, False), jax.random.key(0)
+    )
+    logits, after = made
+    assert {x.dtype for x in jax.tree.leaves((logits, after))} == {jnp.dtype("float32")}
+
+
+def test_a_measure_knows_what_is_better():
+    assert PERPLEXITY.worst([2.0, 3.0]) == 3.0
+    assert ACCURACY.worst([0.2, 0.3]) == 0.2
+    assert PERPLEXITY.of(1e4, 0.0) == float("inf")
+    assert PERPLEXITY.beats(5.0, None)
+    assert not PERPLEXITY.beats(5.0, 5.0)
+
+
+@pytest.mark.slow
+def test_workers_with_models_of_their_own_read_too(tmp_path):
+    config = language_config(
+        exchange="", memory="", mixer="choco(gamma=0.5)", topology="ring", workers=4
+    )
+    result = training.train_and_evaluate(config, tmp_path)
+    assert result.own
+    assert result.own.worst >= result.own.mean > 1
+    last = rows(tmp_path / "metrics.csv")[-1]
+    assert float(last["worst_perplexity"]) == pytest.approx(result.own.worst)
+    assert last["worst_accuracy"] == ""
