@@ -23,7 +23,7 @@ from jaxcomp.base import (
 )
 from jaxcomp.bounds import leaf_choices, leaf_contractions, split_lossless, worst
 from jaxcomp.exchanges._common import compress_own, with_method
-from jaxcomp.exchanges._rows import halves, own_row, reduce_rows
+from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
 from jaxcomp.infos import figure_names, measure
 from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
 from jaxcomp.scope.plans import joined_spec
@@ -112,7 +112,7 @@ def sparse_reduce(
 
         dense = to_arrays(tree, dense_groups)
         mean = restored(reduced.mean, collectives.mean_of_all(list(dense), axis))
-        sent = restored(reduced.first - own_row(reduced.missing, axis), dense)
+        sent = restored(reduced.first - in_own_row(reduced.missing, axis), dense)
         info = measure(tree, sent, codec, payload)
         no_room = _count_beyond(rows, message.support(spec_of(held)))
         info = info._replace(extra={**info.extra, "no_room": no_room})
