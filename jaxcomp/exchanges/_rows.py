@@ -17,11 +17,12 @@ __all__ = ["Reduced", "halves", "in_own_row", "reduce_rows", "to_rows", "widths"
 
 
 class Reduced(NamedTuple):
-    """What `reduce_rows` returns; trees with leaves [N, m], except `missing`."""
+    """What `reduce_rows` returns; trees with leaves [N, m] where nothing is said."""
 
     mean: Tree  # identical on every worker
     first: Tree  # what this worker's messages to the owners decode to
     missing: Tree  # [m]: the sum of this worker's row, minus what its answer decodes to
+    sent: Payload  # this worker's messages to the owners, with an axis of N in front
 
 
 def to_rows(vector: Array, count: int) -> Array:
@@ -119,7 +120,7 @@ def reduce_rows(
     answers = each(decoded, gather_trees(answer, axis))
     mean = jax.tree.map(lambda a: a / count, answers)
     missing = jax.tree.map(jnp.subtract, total, decoded(answer))
-    return Reduced(mean, each(decoded, payloads), missing)
+    return Reduced(mean, each(decoded, payloads), missing, payloads)
 
 
 def _each_row(codec: Compressor, row: Tree) -> Callable[[Callable[..., Tree], Tree], Tree]:
