@@ -123,7 +123,9 @@ def reduce_rows(
     return Reduced(mean, each(decoded, payloads), missing, payloads)
 
 
-def _each_row(codec: Compressor, row: Tree) -> Callable[[Callable[..., Tree], Tree], Tree]:
+def _each_row(
+    codec: Compressor, row: Tree
+) -> Callable[[Callable[..., Tree], Tree], Tree]:
     """How a function of one row is applied to all.
 
     Where all elements of a row are sent, the rows are one batch. Selections take one
