@@ -31,7 +31,8 @@ def pack_planes(symbols: Array) -> Array:
       >>> pack_planes(jnp.array([2, 0, 1, 1, 2], jnp.uint8))
       Array([186], dtype=uint8)
     """
-    planes = _planes(symbols)
+    *rows, width = symbols.shape
+    planes = symbols.reshape(*rows, PLANES, width // PLANES)
     number = planes[..., 0, :]  # at most 242
     for i in range(1, PLANES):
         number = number * np.uint8(3) + planes[..., i, :]
@@ -54,12 +55,9 @@ def unpack_planes(packed: Array) -> Array:
       >>> unpack_planes(jnp.array([186], jnp.uint8))
       Array([2, 0, 1, 1, 2], dtype=uint8)
     """
-    powers = np.array([3**i for i in range(PLANES)], np.uint8)[:, None]
+    *rows, width = packed.shape
+    powers = np.array([3**i for i in range(PLANES)], np.uint8)
+    powers = powers.reshape(*(1 for _ in rows), PLANES, 1)
     fractions = packed[..., None, :] * powers  # modulo 256
     digits = (fractions.astype(jnp.uint16) * np.uint16(3)) >> np.uint16(8)
-    return digits.astype(jnp.uint8).reshape(*packed.shape[:-1], -1)
-
-
-def _planes(symbols: Array) -> Array:
-    """[..., 5 m] -> [..., 5, m]."""
-    return symbols.reshape(*symbols.shape[:-1], PLANES, -1)
+    return digits.astype(jnp.uint8).reshape(*rows, PLANES * width)
