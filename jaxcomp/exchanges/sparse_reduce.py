@@ -16,7 +16,6 @@ from jaxcomp.base import (
     Axis,
     Compressor,
     Exchange,
-    Payload,
     PerWorker,
     Spec,
     State,
@@ -118,8 +117,9 @@ def sparse_reduce(
         own_sent = restored(reduced.first, dense)
         missing = jax.tree.map(jnp.subtract, widen(tree), sent)
         info = measure_missing(tree, missing, codec, payload)
-        no_room = jax.vmap(lambda p: _beyond(message, p, spec_of(held)))(reduced.sent)
-        info = info._replace(extra={**info.extra, "no_room": jnp.sum(no_room)})
+        overflow = message.figures[0]  # those of `values` come later
+        beyond = jax.vmap(lambda sent: overflow.of(sent, spec_of(held)))(reduced.sent)
+        info = info._replace(extra={**info.extra, "no_room": jnp.sum(beyond)})
         sent = cast_like(sent, spec)
         return Averaged(mean, sent, state, info, own_sent, missing)
 
@@ -148,12 +148,6 @@ def sparse_reduce(
         contraction=contraction,
         chooses=functools.partial(leaf_choices, plan),
     )
-
-
-def _beyond(message: Compressor, payload: Payload, spec: Spec) -> Array:
-    """How many elements of a row found no room in its message."""
-    (overflow,) = message.figures
-    return overflow.of(payload, spec)
 
 
 def _turns(turns: int, count: int) -> Array:

@@ -96,11 +96,12 @@ def two_phase(
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
-        lost = [in_own_row(row, axis) for row in reduced.missing]
+        own_rows = [in_own_row(row, axis) for row in reduced.missing]
+        lost = to_tree(own_rows, groups, wide)
         if server_feedback:
-            state = ServerState(PerWorker(to_tree(lost, groups, wide)))
+            state = ServerState(PerWorker(lost))
         else:
-            sent = jax.tree.map(jnp.subtract, sent, to_tree(lost, groups, wide))
+            sent = jax.tree.map(jnp.subtract, sent, lost)
         missing = jax.tree.map(jnp.subtract, widen(tree), sent)
         info = measure_missing(tree, missing)
         sent = cast_like(sent, spec)
