@@ -10,7 +10,9 @@ that sends. Medians of the turns; compilation is not in them.
 
 Where torch is installed, CHOCO in plain PyTorch runs in the same turns: all workers one
 after the other, tensor by tensor with peers_torch.py's compressors, each with both
-cores. Its messages are handed over by reference, so its network is free.
+cores. Its messages are handed over by reference, so its network is free. All sides keep
+the memory that they free, as a fresh page costs more than the arithmetic on it; --pages
+chooses otherwise.
 """
 
 import argparse
@@ -28,11 +30,13 @@ import numpy as np
 import jaxcomp
 from benchmarks import trees
 from benchmarks.common import (
+    PAGES,
     in_turns,
     others,
     ratio,
     read_pass,
     torch_peers,
+    with_pages,
     write_csv,
 )
 from benchmarks.vectors import draw
@@ -94,10 +98,13 @@ class Row(NamedTuple):
     memory: float  # temporaries and output of a worker, in models
     sent: int  # bytes that a worker hands to its collectives
     messages: int
+    pages: str = "kept"  # or "huge" or "fresh", for all sides
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
-    parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
+    parser = argparse.ArgumentParser(
+        description=str(__doc__).split("\n")[0], parents=[PAGES]
+    )
     parser.add_argument("--cases", nargs="+", metavar="TEXT", help="how titles begin")
     parser.add_argument("--scale", type=float, default=1.0, help="of the channels")
     parser.add_argument("--workers", type=int, default=4)
@@ -125,7 +132,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
             sides["ours"], facts = _ours(case, shapes, updates, crew)
         if rivals and (round_ := _theirs(rivals, case, shapes, drawn)):
             sides["torch"] = round_
-        rows.append(_row(case, facts, in_turns(sides, args.repeats, warm_up=2)))
+        row = _row(case, facts, in_turns(sides, args.repeats, warm_up=2))
+        rows.append(row._replace(pages=args.pages))
         print(_line(rows[-1]), flush=True)
     print(
         f"{rows[0].elements:,} float32 on each of {args.workers} workers on a ring; "
@@ -268,4 +276,4 @@ def _line(row: Row) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    with_pages("benchmarks.gossip", main)

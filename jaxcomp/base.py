@@ -9,7 +9,7 @@ never what the next step needs.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -34,6 +34,7 @@ from jaxcomp.contracts import (
     Support,
     Tree,
 )
+from jaxcomp.on_resize import Resize, averaged_on_resize, is_averaged_on_resize
 
 __all__ = [
     "Array",
@@ -190,7 +191,7 @@ class Exchange(NamedTuple):
     # own was sent. None: `Averaged.sent` or `own_sent` tells it.
     clear: Callable[[Tree, Payload], Tree] | None = None
     # What averaging does not do when the number of workers changes.
-    resize: tuple["Resize", ...] = ()
+    resize: tuple[Resize, ...] = ()
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
@@ -223,7 +224,7 @@ class Mixer(NamedTuple):
     workers: int | None = None  # the nodes of its graph; None: it has none
     # How its state goes on with another number of workers; without an entry for the
     # type of its state, a mixer that has a state refuses that.
-    resize: tuple["Resize", ...] = ()
+    resize: tuple[Resize, ...] = ()
 
     def phase(self, step: int) -> int:
         """The phase of a step; steps are counted from 0."""
@@ -245,42 +246,6 @@ class PerWorker(NamedTuple):
 def is_per_worker(node: Any) -> bool:
     """True for a `PerWorker` node; the `is_leaf` of tree functions."""
     return isinstance(node, PerWorker)
-
-
-class Resize(NamedTuple):
-    """How states of one type go on with another number of workers.
-
-    Marked floats are averaged or copied, so that their mean over the workers stays.
-    Whatever else is marked has to be equal on all workers. Fields for which this is
-    wrong are built anew instead.
-    """
-
-    of: type  # of the states
-    # The fields that are built anew; `rebuild` is given what they were before.
-    rebuilt: tuple[str, ...] = ()
-    # (state, params, workers) -> state. Marked arrays have an axis of the new workers
-    # in front; params have it too, where each worker has a model of its own.
-    rebuild: Callable[[Any, Tree, int], Any] | None = None
-
-
-Kind = TypeVar("Kind", bound=type)
-_AVERAGED: set[type] = set()
-
-
-def averaged_on_resize(kind: Kind) -> Kind:
-    """Declare that marked floats of this type count in the mean over the workers.
-
-    It decorates the state of an exchange or memory. If a run goes on with another
-    number of workers, their values are then averaged or copied. Without the decorator
-    such a state is refused, unless it is equal on all workers.
-    """
-    _AVERAGED.add(kind)
-    return kind
-
-
-def is_averaged_on_resize(kind: type) -> bool:
-    """Whether `averaged_on_resize` was applied to a type."""
-    return kind in _AVERAGED
 
 
 class Clock(NamedTuple):

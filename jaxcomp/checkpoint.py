@@ -6,7 +6,6 @@ either the old checkpoint or the new one.
 """
 
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,7 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import files, leaves, parallel, resized_reading, restoring
+from jaxcomp import (
+    checkpoint_folder,
+    files,
+    leaves,
+    parallel,
+    resized_reading,
+    restoring,
+)
 from jaxcomp.base import Tree
 from jaxcomp.files import CheckpointError
 from jaxcomp.marks import check_state
@@ -35,10 +41,6 @@ __all__ = [
 
 # (state of all workers on the host, their new number) -> state
 Resizer: TypeAlias = Callable[[Tree, int], Tree]
-# A new checkpoint takes the name that the previous one does not have.
-_ARRAYS = ("arrays", "arrays_2")
-_UNFINISHED = ".orbax-checkpoint-tmp"  # a suffix of orbax while it writes
-_BEGUN = f".{files.MANIFEST}.begun"  # exists while a checkpoint is written
 # Format 1 also held each step's `Info`. The trainer's state had a clock of its own, and
 # its `stats` were called `batch_stats`.
 FORMAT = 2
@@ -74,12 +76,12 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
       {'step': 7, 'w': Array([1., 1.], dtype=float32)}
     """
     _orbax()
-    path = _path(folder)
+    path = checkpoint_folder.path_of(folder)
 
     def check() -> None:
         if not allow:
             check_state(state)
-        others = _others(path)
+        others = checkpoint_folder.others(path)
         if others:
             raise CheckpointError(
                 f"{path} holds other things, or a damaged checkpoint: {others[0]!r}. "
@@ -118,12 +120,12 @@ def restore(
       a new run
     """
     _orbax()
-    path = _path(folder)
+    path = checkpoint_folder.path_of(folder)
 
     def check() -> None:
         if (path / files.MANIFEST).exists():
             return
-        others = _others(path)
+        others = checkpoint_folder.others(path)
         if others:
             message = f"{path} holds no checkpoint of jaxcomp, but {others[0]!r}"
             raise CheckpointError(message)
@@ -165,13 +167,13 @@ def begin(
         if not folder.exists():
             folder.mkdir(parents=True)
             files.sync_folder(folder.parent)
-        _tidy(folder)
-        (folder / _BEGUN).touch()
-        return 1 if _ARRAYS[0] in files.listed(folder) else 0
+        checkpoint_folder.tidy(folder)
+        (folder / checkpoint_folder.BEGUN).touch()
+        return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0
 
     # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
-    arrays = _ARRAYS[int(parallel.sum_over_processes(choice)[0])]
+    arrays = checkpoint_folder.ARRAYS[int(parallel.sum_over_processes(choice)[0])]
     writer = _orbax().StandardCheckpointer()
     writer.save(folder / arrays, values, force=True)
 
@@ -183,7 +185,7 @@ def begin(
         for name, text in (texts or {}).items():
             files.write_atomically(folder / name, text)
         files.write_manifest(folder, [arrays, *(texts or {})], FORMAT)
-        _tidy(folder)
+        checkpoint_folder.tidy(folder)
 
     return finish
 
@@ -204,7 +206,10 @@ def read(
       resize: as in `restore`.
     """
     ocp = _orbax()
-    version, found = files.format_of(folder) or 1, files.listed(folder) & set(_ARRAYS)
+    version, found = (
+        files.format_of(folder) or 1,
+        files.listed(folder) & set(checkpoint_folder.ARRAYS),
+    )
     if version > FORMAT:
         raise CheckpointError(
             f"{folder} was written by a later jaxcomp, in format {version}; this one "
@@ -269,44 +274,3 @@ def _orbax() -> Any:
         message = "checkpoints are written by orbax: pip install 'jaxcomp[train]'"
         raise ImportError(message) from error
     return ocp
-
-
-def _path(folder: str | os.PathLike[str]) -> Path:
-    """The absolute path of a folder; refuses URLs and files."""
-    if "://" in os.fspath(folder):
-        message = f"{folder} is no folder of a file system: save to one, and copy that"
-        raise CheckpointError(message)
-    path = Path(folder).absolute()
-    if path.exists() and not path.is_dir():
-        raise CheckpointError(f"{path} is a file, and a checkpoint is a folder")
-    return path
-
-
-def _others(folder: Path) -> list[str]:
-    """Files in a folder that belong to no checkpoint, except hidden files."""
-    if not folder.is_dir():
-        return []
-    known = files.listed(folder) & set(_ARRAYS)
-    ours = {*known, *_left(folder), *([files.MANIFEST] if known else [])}
-    names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
-    return sorted(names - ours)
-
-
-def _left(folder: Path) -> list[str]:
-    """Folders of arrays that a kill has left, and those of the previous checkpoint."""
-    known = files.listed(folder) & set(_ARRAYS)
-    has_begun = bool(known) or (folder / _BEGUN).exists()
-    unfinished = [f"{name}{_UNFINISHED}" for name in _ARRAYS]
-    names = [*_ARRAYS, *unfinished] if has_begun else unfinished
-    return [n for n in names if n not in known and (folder / n).exists()]
-
-
-def _tidy(folder: Path) -> None:
-    """Remove what a kill has left, and the previous checkpoint if there is one."""
-    for gone in folder.glob(".arrays*.gone"):
-        shutil.rmtree(gone)
-    for name in _left(folder):
-        # Renamed first, because a kill may interrupt the removal.
-        shutil.rmtree((folder / name).rename(folder / f".{name}.gone"))
-    for temporary in folder.glob(f".{files.MANIFEST}.*"):
-        temporary.unlink()

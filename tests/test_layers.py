@@ -13,7 +13,10 @@ import jaxcomp
 PACKAGE = Path(jaxcomp.__file__).parent
 # Each row may import from rows above it, and from its own.
 ROWS = [
-    {"_version", "base", "contracts", "errors", "files", "imported", "specs"},
+    {
+        *("_version", "base", "contracts", "on_resize", "errors"),
+        *("files", "imported", "specs"),
+    },
     {"progress_file", "launch"},
     {"trees", "keys", "noise"},
     {"coding", "magnitudes", "selection", "segments", "segment_selection"},
@@ -28,7 +31,7 @@ ROWS = [
     {"sharded"},
     {"parallel", "marks"},
     {
-        *("leaves", "restoring", "processes", "checkpoint"),
+        *("leaves", "restoring", "processes", "checkpoint", "checkpoint_folder"),
         *("regrouping", "resized_reading", "resizing", "resizing_rules"),
     },
     {"wire"},

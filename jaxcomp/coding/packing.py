@@ -14,11 +14,9 @@ __all__ = [
     "digits_of",
     "index_dtype",
     "pack",
-    "pack_signs",
     "pack_symbols",
     "sign_symbols",
     "unpack",
-    "unpack_signs",
     "unpack_symbols",
 ]
 
@@ -132,18 +130,6 @@ def unpack_symbols(packed: Array, alphabet: int, size: int) -> Array:
     return unpack(packed, bit_width(alphabet), size)
 
 
-def pack_signs(x: Array) -> Array:
-    """Pack the signs of numbers, -1, 0 or 1, five to a byte.
-
-    A NaN becomes one of these three.
-
-    Example:
-      >>> pack_signs(jnp.array([3.0, -1.0, 0.0]))
-      Array([181], dtype=uint8)
-    """
-    return pack_symbols(sign_symbols(x), 3)
-
-
 def sign_symbols(x: Array) -> Array:
     """The signs of numbers plus 1, which are symbols of an alphabet of three.
 
@@ -153,16 +139,6 @@ def sign_symbols(x: Array) -> Array:
     """
     is_positive, is_negative = (x > 0).astype(jnp.uint8), (x < 0).astype(jnp.uint8)
     return np.uint8(1) + is_positive - is_negative
-
-
-def unpack_signs(packed: Array, size: int) -> Array:
-    """The inverse of `pack_signs`, as [size] float32.
-
-    Example:
-      >>> unpack_signs(jnp.array([181], jnp.uint8), size=3)
-      Array([ 1., -1.,  0.], dtype=float32)
-    """
-    return unpack_symbols(packed, 3, size).astype(jnp.float32) - 1
 
 
 def complete(flat: Array, alphabet: int) -> Array:

@@ -59,7 +59,7 @@ class Signs(NamedTuple):
     """The sign of each element and one scale for all."""
 
     scale: Array  # [] float32
-    packed: Array  # uint8: one bit for each, set if negative, or as in `pack_signs`
+    packed: Array  # uint8: one bit for each, set if negative, or as `sign_symbols`
 
 
 def nbits(payload: Payload) -> int:

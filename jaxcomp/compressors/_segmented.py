@@ -11,7 +11,9 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
 from jaxcomp.compressors._compiled import with_spec
-from jaxcomp.segments import Segments, cut, from_rows, join, segments_of, to_rows
+from jaxcomp.compressors._places import add_at, clear_at
+from jaxcomp.contracts import Accumulate
+from jaxcomp.segments import Segments, cut, from_rows, segments_of, to_rows
 from jaxcomp.trees import spec_of, vary_like, wide_spec
 
 __all__ = ["of_rows", "of_vector"]
@@ -32,8 +34,12 @@ def of_rows(
       width: of the rows; None leaves it to `segments_of`.
     """
 
-    def accumulate(total: Array, payload: Payload, segments: Segments) -> Array:
+    def add(total: Array, payload: Payload, segments: Segments) -> Array:
         return total + decompress(payload, segments).astype(total.dtype)
+
+    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
+        added = made.decompress(payload, spec_of(tuple(total)))
+        return tuple(map(jnp.add, total, added))
 
     def zeros(segments: Segments, dtype: Any) -> Array:
         return jnp.zeros((segments.rows, segments.width), dtype)
@@ -44,8 +50,9 @@ def of_rows(
     def whole(payload: Payload, segments: Segments) -> Payload:
         return payload
 
-    forms = zeros, to_rows, from_rows
-    return _of(one, compress, decode, whole, accumulate, *forms, width)
+    forms = decode, whole, add, zeros, from_rows
+    made = _of(one, compress, accumulate, *forms, width)
+    return made
 
 
 def of_vector(
@@ -68,21 +75,17 @@ def of_vector(
     def found(payload: Payload, segments: Segments) -> tuple[Array, Array]:
         return read(payload, sum(segments.sizes))
 
-    def add_at(total: Array, places: Array, values: Array) -> Array:
-        values = values.astype(total.dtype)
-        return total.at[places].add(values, mode="drop", indices_are_sorted=True)
+    def add_ascending(total: Array, places: Array, values: Array) -> Array:
+        return add_at(total, places, values, indices_are_sorted=True)
 
     def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
-        return add_at(total, *found)
+        return add_ascending(total, *found)
 
     def zeros(segments: Segments, dtype: Any) -> Array:
         return jnp.zeros(sum(segments.sizes), dtype)
 
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
         return add(zeros(segments, dtype), found(payload, segments), segments)
-
-    def joined(arrays: Sequence[Array], segments: Segments) -> Array:
-        return join(arrays)
 
     def parted(flat: Array, segments: Segments) -> tuple[Array, ...]:
         return cut(flat, segments.sizes)
@@ -102,34 +105,30 @@ def of_vector(
         return tuple(part.reshape(x.shape) for part, x in pairs)
 
     def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        return in_rows(total, payload, add_at)
+        return in_rows(total, payload, add_ascending)
 
     def clear(arrays: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        def change(flat: Array, places: Array, values: Array) -> Array:
-            sent = jnp.where(values != 0, places, flat.size)
-            return flat.at[sent].set(0, mode="drop")
+        return in_rows(arrays, payload, clear_at)
 
-        return in_rows(arrays, payload, change)
-
-    made = _of(one, compress, decode, found, add, zeros, joined, parted)
-    return made._replace(figures=figures, accumulate=accumulate, clear=clear)
+    made = _of(one, compress, accumulate, decode, found, add, zeros, parted)
+    return made._replace(figures=figures, clear=clear)
 
 
 def _of(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
+    accumulate: Accumulate,
     decode: Callable[[Payload, Segments, Any], Array],
     read: Callable[[Payload, Segments], Any],
     add: Callable[[Array, Any, Segments], Array],
     zeros: Callable[[Segments, Any], Array],
-    joined: Callable[[Sequence[Array], Segments], Array],
     parted: Callable[[Array, Segments], tuple[Array, ...]],
     width: int | None = None,
 ) -> Compressor:
     """A compressor of tuples.
 
-    `joined` makes one array of what is added to, and `read` makes of a payload what is
-    added: something small, because that of all payloads is held at once.
+    `read` makes of a payload what `add` adds to a sum: something small, because that of
+    all payloads is held at once.
     """
 
     def layout(arrays: Any) -> Segments:
@@ -148,11 +147,6 @@ def _of(
     def decompress(payload: Payload, specs: Spec) -> tuple[Array, ...]:
         segments = layout(specs)
         return shaped(decode(payload, segments, specs[0].dtype), segments, specs)
-
-    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        segments = layout(total)
-        added = add(joined(total, segments), read(payload, segments), segments)
-        return shaped(added, segments, spec_of(tuple(total)))
 
     def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
         segments, wide = layout(specs), wide_spec(specs)

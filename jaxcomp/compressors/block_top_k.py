@@ -10,6 +10,7 @@ from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import bit_width, pack, unpack
 from jaxcomp.compressors import _sparse
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._places import add_at
 from jaxcomp.compressors._sparse import Keep
 from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.specs import Count, method
@@ -85,7 +86,7 @@ def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compresso
         layout = layout_of(total.size)
         rows = unpack(payload.rows, bit_width(layout.rows), payload.values.size)
         places = _places(rows, layout)
-        return _sparse.add_at(total, places, payload.values, unique_indices=True)
+        return add_at(total, places, payload.values, unique_indices=True)
 
     def ideal_bits(spec: Spec) -> float:
         layout = layout_of(spec.size)

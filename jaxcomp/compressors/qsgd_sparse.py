@@ -13,7 +13,8 @@ from jaxcomp.coding import bitmaps, indices
 from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.compressors._capped import overflow_figure
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import add_at, subset_bits
+from jaxcomp.compressors._places import add_at
+from jaxcomp.compressors._sparse import subset_bits
 from jaxcomp.specs import method
 
 __all__ = ["Chosen", "fine_uniform", "most_chosen", "qsgd_sparse"]

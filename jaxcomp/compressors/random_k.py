@@ -8,7 +8,8 @@ from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.payloads import Seeded
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import Keep, add_at, kept
+from jaxcomp.compressors._places import add_at
+from jaxcomp.compressors._sparse import Keep, kept
 from jaxcomp.specs import method
 from jaxcomp.trees import spec_of, wide_spec
 

@@ -8,7 +8,8 @@ import numpy as np
 
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import Keep, add_at, kept, value_bits
+from jaxcomp.compressors._places import add_at
+from jaxcomp.compressors._sparse import Keep, kept, value_bits
 from jaxcomp.specs import method
 
 __all__ = ["Slice", "rotating_slice"]

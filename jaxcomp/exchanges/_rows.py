@@ -1,6 +1,7 @@
 """Vectors in rows, one for each worker: what `two_phase` and `sparse_reduce` share."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -8,18 +9,20 @@ import jax.numpy as jnp
 
 from jaxcomp import collectives
 from jaxcomp.base import Array, Axis, Compressor, Payload, Tree
+from jaxcomp.exchanges._common import is_sparse
 from jaxcomp.exchanges._messages import gather_trees, row_spec, swap_rows
 from jaxcomp.trees import spec_of, wide_spec
 
-__all__ = ["Reduced", "halves", "own_row", "reduce_rows", "to_rows", "widths"]
+__all__ = ["Reduced", "halves", "in_own_row", "reduce_rows", "to_rows", "widths"]
 
 
 class Reduced(NamedTuple):
-    """What `reduce_rows` returns; trees with leaves [N, m], except `missing`."""
+    """What `reduce_rows` returns; trees with leaves [N, m] where nothing is said."""
 
     mean: Tree  # identical on every worker
     first: Tree  # what this worker's messages to the owners decode to
     missing: Tree  # [m]: the sum of this worker's row, minus what its answer decodes to
+    sent: Payload  # this worker's messages to the owners, with an axis of N in front
 
 
 def to_rows(vector: Array, count: int) -> Array:
@@ -59,7 +62,7 @@ def halves(size: int) -> list[int]:
     return [-(-size // 2**i) for i in range((size - 1).bit_length() + 1)]
 
 
-def own_row(row: Array, axis: Axis) -> Array:
+def in_own_row(row: Array, axis: Axis) -> Array:
     """A matrix [N, m] of zeros, except for this worker's own row.
 
     Args:
@@ -67,12 +70,14 @@ def own_row(row: Array, axis: Axis) -> Array:
       axis: over whom; N is its size.
 
     Example:
-      >>> step = lambda x: own_row(x[None], "workers")
+      >>> step = lambda x: in_own_row(x[None], "workers")
       >>> jax.vmap(step, axis_name="workers")(jnp.array([5.0, 7.0])).tolist()
       [[[5.0], [0.0]], [[0.0], [7.0]]]
     """
-    zeros = jnp.zeros((collectives.size(axis), row.size), row.dtype)
-    return zeros.at[collectives.index(axis)].set(row)
+    owners = jnp.arange(collectives.size(axis), dtype=jnp.int32)
+    is_own = owners[:, None] == collectives.index(axis).astype(jnp.int32)
+    # A choice, which is part of whatever reads it, where a scatter would be a pass.
+    return jnp.where(is_own, row[None], jnp.zeros((), row.dtype))
 
 
 def reduce_rows(
@@ -100,10 +105,9 @@ def reduce_rows(
     def compress(row: Tree, key: Array) -> Tree:
         return codec.compress(row, codec.init(spec_of(row)), key)[0]
 
-    # A loop over the rows: batched selections and rotations are slower, and hold the
-    # intermediates of all rows in memory at once.
+    each = _each_row(codec, narrow)
     keys = jax.random.split(first_key, count)
-    payloads = jax.lax.map(lambda pair: compress(*pair), (rows, keys))
+    payloads = each(lambda pair: compress(*pair), (rows, keys))
     arrived = swap_rows(payloads, axis)
     total = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
 
@@ -112,8 +116,22 @@ def reduce_rows(
 
     # Owners answer with sums, not with means: an element of the sum that the answer
     # holds in full then has a loss of exactly 0, which a division would round.
-    answers = jax.lax.map(decoded, gather_trees(compress(total, second_key), axis))
-    first = jax.lax.map(decoded, payloads)
-    missing = jax.tree.map(lambda t, a: t - a[place], total, answers)
+    answer = compress(total, second_key)
+    answers = each(decoded, gather_trees(answer, axis))
     mean = jax.tree.map(lambda a: a / count, answers)
-    return Reduced(mean, first, missing)
+    missing = jax.tree.map(jnp.subtract, total, decoded(answer))
+    return Reduced(mean, each(decoded, payloads), missing, payloads)
+
+
+def _each_row(
+    codec: Compressor, row: Tree
+) -> Callable[[Callable[..., Tree], Tree], Tree]:
+    """How a function of one row is applied to all.
+
+    Where all elements of a row are sent, the rows are one batch. Selections take one
+    row after the other: a batch of them is slower, because it does for all rows what
+    few of them need, and holds the intermediates of all in memory at once.
+    """
+    if is_sparse(codec, row):
+        return jax.lax.map
+    return lambda function, rows: jax.vmap(function)(rows)

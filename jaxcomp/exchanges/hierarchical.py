@@ -25,7 +25,7 @@ from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.collectives import Part
 from jaxcomp.exchanges._common import check_wide
 from jaxcomp.exchanges._messages import gather_trees
-from jaxcomp.exchanges._rows import own_row, to_rows
+from jaxcomp.exchanges._rows import in_own_row, to_rows
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
 from jaxcomp.scope.plans import joined_spec
@@ -122,7 +122,7 @@ def hierarchical(
         rows = gather_trees(result.mean, inside, alike=True)
         mean = to_tree(rows, groups, spec)
         missing = jax.tree.map(
-            lambda part, sent: own_row((part - sent) * share, inside),
+            lambda part, sent: in_own_row((part - sent) * share, inside),
             parts,
             result.sent,
         )

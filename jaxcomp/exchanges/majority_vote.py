@@ -2,20 +2,19 @@
 
 import jax
 import jax.numpy as jnp
-from jax.flatten_util import ravel_pytree
+import numpy as np
 
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.coding.packing import pack_signs, unpack_signs
+from jaxcomp.coding.packing import sign_symbols
+from jaxcomp.coding.planes import PLANES, pack_planes, unpack_planes
 from jaxcomp.exchanges._messages import gather_trees, swap_rows
 from jaxcomp.infos import measure
 from jaxcomp.scope import Plan
-from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec
+from jaxcomp.segments import cut
+from jaxcomp.trees import cast_like, joint_dtype, spec_of, widen
 
 __all__ = ["majority_vote"]
-
-# Signs fill bytes by fives; an even number of bytes is packed faster.
-_PIECE = 10
 
 
 def majority_vote(plan: Plan, axis: Axis) -> Exchange:
@@ -42,33 +41,34 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
     """
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec = spec_of(tree)
-        vector, to_tree = ravel_pytree(cast_like(tree, wide_spec(spec)))
-        count = collectives.size(axis)
-        width = -(-vector.size // (_PIECE * count)) * _PIECE
-        padded = jnp.pad(vector, (0, width * count - vector.size))
+        spec, count = spec_of(tree), collectives.size(axis)
+        leaves, structure = jax.tree.flatten(widen(tree))
+        sizes = [leaf.size for leaf in leaves]
+        width = -(-sum(sizes) // (PLANES * count)) * PLANES
+        # What completes the rows is joined with the leaves: padding would copy them.
+        ends = jnp.zeros(width * count - sum(sizes), jnp.float32)
+        rows = _joined([*leaves, ends]).reshape(count, width)
 
         # To each owner: signs, and whether all elements are finite.
-        broken = jnp.broadcast_to(~jnp.all(jnp.isfinite(vector)), (count, 1))
-        signs = jax.vmap(pack_signs)(padded.reshape(count, width))
+        broken = jnp.broadcast_to(~_is_finite(rows), (count, 1))
+        signs = pack_planes(sign_symbols(rows))
         votes, alarms = swap_rows((signs, broken.astype(jnp.uint8)), axis)
+        total = jnp.sum(unpack_planes(votes).astype(jnp.int32), axis=0)
+        winners = pack_planes(sign_symbols(total - np.int32(count)))
+        winners, alarms = gather_trees((winners, jnp.max(alarms, axis=0)), axis)
+        unit = jnp.where(jnp.max(alarms) > 0, jnp.nan, 1.0).astype(jnp.float32)
 
-        def add(i: Array, balance: Array) -> Array:
-            return balance + unpack_signs(votes[i], width)
+        def shaped(symbols: Array, like: Array) -> Array:
+            signs = (symbols.astype(jnp.float32) - 1) * unit
+            return signs.reshape(like.shape)
 
-        even = vary_like(jnp.zeros(width, jnp.float32), votes)
-        balance = jax.lax.fori_loop(0, count, add, even)
-        answer = (pack_signs(balance), jnp.max(alarms, axis=0))
-        winners, alarms = gather_trees(answer, axis)
-        unit = jnp.where(jnp.max(alarms) > 0, jnp.nan, 1.0).astype(vector.dtype)
-
-        def decoded(rows: Array) -> Tree:
-            signs = jax.vmap(lambda row: unpack_signs(row, width))(rows)
-            signs = signs.reshape(-1)[: vector.size].astype(vector.dtype)
-            return cast_like(to_tree(signs * unit), spec)
-
-        mean, sent = decoded(winners), decoded(signs)
-        return Averaged(mean, sent, state, measure(tree, sent))
+        # A loop, because XLA would otherwise unpack for each leaf, element by element.
+        symbols = jax.lax.map(unpack_planes, winners).reshape(-1)
+        parts = cut(symbols[: sum(sizes)], sizes)
+        mean = jax.tree.unflatten(structure, list(map(shaped, parts, leaves)))
+        sent = jax.tree.map(lambda x: shaped(sign_symbols(x), x), tree)
+        info = measure(tree, sent)
+        return Averaged(cast_like(mean, spec), cast_like(sent, spec), state, info)
 
     return Exchange(
         "majority_vote",
@@ -78,3 +78,20 @@ def majority_vote(plan: Plan, axis: Axis) -> Exchange:
         lawful=False,
         ignores_compressor=True,
     )
+
+
+def _joined(arrays: list[Array]) -> Array:
+    dtype = joint_dtype([x.dtype for x in arrays])
+    return jnp.concatenate([x.reshape(-1).astype(dtype) for x in arrays])
+
+
+def _is_finite(x: Array) -> Array:
+    """Whether all elements are finite, by a sum: a logical one does not vectorise.
+
+    Example:
+      >>> [_is_finite(jnp.full(9, x)).item() for x in (3e38, jnp.inf, jnp.nan)]
+      [True, False, False]
+    """
+    # The square of the largest number, times 2^31, is still finite.
+    power = jnp.finfo(x.dtype).maxexp // 2 + 16
+    return jnp.isfinite(jnp.sum(jnp.square(x * np.array(2.0**-power, x.dtype))))

@@ -23,12 +23,12 @@ from jaxcomp.base import (
 )
 from jaxcomp.bounds import leaf_choices, leaf_contractions, split_lossless, worst
 from jaxcomp.exchanges._common import compress_own, with_method
-from jaxcomp.exchanges._rows import halves, own_row, reduce_rows
-from jaxcomp.infos import figure_names, measure
+from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
+from jaxcomp.infos import figure_names, measure_missing
 from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, Pipe, Range, Shown, SpecError, method
-from jaxcomp.trees import spec_of, wide_spec
+from jaxcomp.trees import cast_like, spec_of, wide_spec, widen
 
 __all__ = ["sparse_reduce"]
 
@@ -99,7 +99,7 @@ def sparse_reduce(
         payload, state = compress_own(codec, tree, state, choice_key, axis)
         vectors = to_vectors(codec.decompress(payload, wide), groups)
         borders = np.cumsum([v.size for v in vectors])
-        rows = _deal(jnp.concatenate(vectors), count)
+        rows = _deal(vectors, count)
         room = math.ceil(codec.support(spec) * slack / count)
         message = _message(room, rows.shape[1], coder)
         held = jnp.zeros_like(rows[0])
@@ -108,15 +108,20 @@ def sparse_reduce(
         def restored(rows: Array, rest: Sequence[Array]) -> Tree:
             """The tree of compressed vectors, in rows, and of dense ones."""
             parts = jnp.split(_collect(rows, borders[-1]), borders[:-1])
-            return to_tree([*parts, *rest], [*groups, *dense_groups], spec)
+            return to_tree([*parts, *rest], [*groups, *dense_groups], wide)
 
         dense = to_arrays(tree, dense_groups)
-        mean = restored(reduced.mean, collectives.mean_of_all(list(dense), axis))
-        sent = restored(reduced.first - own_row(reduced.missing, axis), dense)
-        info = measure(tree, sent, codec, payload)
-        no_room = _count_beyond(rows, message.support(spec_of(held)))
-        info = info._replace(extra={**info.extra, "no_room": no_room})
-        return Averaged(mean, sent, state, info, restored(reduced.first, dense))
+        means = collectives.mean_of_all(list(dense), axis)
+        mean = cast_like(restored(reduced.mean, means), spec)
+        sent = restored(reduced.first - in_own_row(reduced.missing, axis), dense)
+        own_sent = restored(reduced.first, dense)
+        missing = jax.tree.map(jnp.subtract, widen(tree), sent)
+        info = measure_missing(tree, missing, codec, payload)
+        overflow = message.figures[0]  # those of `values` come later
+        beyond = jax.vmap(lambda sent: overflow.of(sent, spec_of(held)))(reduced.sent)
+        info = info._replace(extra={**info.extra, "no_room": jnp.sum(beyond)})
+        sent = cast_like(sent, spec)
+        return Averaged(mean, sent, state, info, own_sent, missing)
 
     def contraction(spec: Spec) -> list[float | None]:
         # Elements without room are part of what was given, so they add no error of
@@ -145,57 +150,60 @@ def sparse_reduce(
     )
 
 
-def _count_beyond(rows: Array, room: int) -> Array:
-    """How many elements are beyond the room of their row."""
-    held = jnp.count_nonzero(rows, axis=1)
-    return jnp.sum(jnp.maximum(held - room, 0)).astype(jnp.float32)
-
-
-def _turns(blocks: int, count: int) -> Array:
-    """By how many owners each run of `count` blocks is rotated.
+def _turns(turns: int, count: int) -> Array:
+    """[turns, 1]: by how many owners each run of `count` blocks is rotated.
 
     Large elements may stand at regular distances, such as those of an output channel.
     Without rotation all of them might belong to one owner.
 
     Example:
-      >>> _turns(6, 4)
+      >>> _turns(6, 4)[:, 0]
       Array([0, 2, 0, 3, 1, 0], dtype=uint32)
     """
-    turn = jax.lax.iota(jnp.uint32, blocks)
+    turn, _ = _grid(turns, count)
     angle = (turn * np.uint32(_GOLDEN)) >> np.uint32(16)
     return (angle * np.uint32(count)) >> np.uint32(16)
 
 
-def _rotated(blocks: Array, turns: Array) -> Array:
-    """Blocks [turns, N, block], each turn rotated by its own number of owners."""
-    count = blocks.shape[1]
-    owners = jnp.arange(count, dtype=jnp.uint32)[None] + np.uint32(count)
-    places = (owners - turns[:, None]) % np.uint32(count)
-    return jnp.take_along_axis(blocks, places[:, :, None].astype(jnp.int32), axis=1)
-
-
-def _deal(vector: Array, count: int) -> Array:
+def _deal(vectors: Sequence[Array], count: int) -> Array:
     """Blocks of neighbouring elements, given to `count` rows in turn; zeros at the end.
 
     Large elements often stand together. So each owner gets its share of them.
 
     Example:
-      >>> _deal(jnp.arange(1, 65), 2)[:, 15:18]
+      >>> _deal([jnp.arange(1, 33), jnp.arange(33, 65)], 2)[:, 15:18]
       Array([[16, 49, 50],
              [32, 33, 34]], dtype=int32)
     """
-    blocks = max(1, -(-vector.size // (_BLOCK * count)))
-    padded = jnp.pad(vector, (0, blocks * count * _BLOCK - vector.size))
-    dealt = _rotated(padded.reshape(blocks, count, _BLOCK), _turns(blocks, count))
-    return dealt.swapaxes(0, 1).reshape(count, -1)
+    size = sum(v.size for v in vectors)
+    turns = max(1, -(-size // (_BLOCK * count)))
+    absent = jnp.zeros(turns * count * _BLOCK - size, vectors[0].dtype)
+    blocks = jnp.concatenate([*vectors, absent]).reshape(-1, _BLOCK)
+    turn, owner = _grid(turns, count)
+    # Of each owner, the place of its block in the turn. Whole blocks are looked up, so
+    # that one pass both rotates and deals.
+    place = (owner + np.uint32(count) - _turns(turns, count)) % np.uint32(count)
+    return _blocks_at(blocks, (turn * np.uint32(count) + place).T).reshape(count, -1)
 
 
 def _collect(rows: Array, size: int) -> Array:
-    """The inverse of `_deal`."""
+    """The inverse of `_deal`, as one vector."""
     count = rows.shape[0]
-    dealt = rows.reshape(count, -1, _BLOCK).swapaxes(0, 1)
-    back = np.uint32(count) - _turns(dealt.shape[0], count)
-    return _rotated(dealt, back).reshape(-1)[:size]
+    blocks = rows.reshape(-1, _BLOCK)
+    turns = blocks.shape[0] // count
+    turn, place = _grid(turns, count)
+    owner = (place + _turns(turns, count)) % np.uint32(count)
+    return _blocks_at(blocks, owner * np.uint32(turns) + turn).reshape(-1)[:size]
+
+
+def _grid(turns: int, count: int) -> tuple[Array, Array]:
+    """[turns, 1] the number of each turn, and [1, count] that of each of its blocks."""
+    turn = jax.lax.iota(jnp.uint32, turns)[:, None]
+    return turn, jax.lax.iota(jnp.uint32, count)[None]
+
+
+def _blocks_at(blocks: Array, places: Array) -> Array:
+    return blocks.at[places].get(mode="promise_in_bounds")
 
 
 def _message(room: int, width: int, values: Compressor) -> Compressor:

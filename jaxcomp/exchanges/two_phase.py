@@ -21,11 +21,11 @@ from jaxcomp.base import (
 )
 from jaxcomp.bounds import leaf_choices, leaf_contractions, refuse_growth, worst
 from jaxcomp.exchanges._common import check_wide, with_method
-from jaxcomp.exchanges._rows import halves, own_row, reduce_rows, to_rows, widths
-from jaxcomp.infos import measure
+from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
+from jaxcomp.infos import measure_missing
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import SpecError, method
-from jaxcomp.trees import cast_like, spec_of, wide_spec, zeros_like_spec
+from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
 
 __all__ = ["two_phase"]
 
@@ -96,13 +96,16 @@ def two_phase(
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
-        missing = to_tree([own_row(r, axis) for r in reduced.missing], groups, wide)
+        own_rows = [in_own_row(row, axis) for row in reduced.missing]
+        lost = to_tree(own_rows, groups, wide)
         if server_feedback:
-            state = ServerState(PerWorker(missing))
+            state = ServerState(PerWorker(lost))
         else:
-            sent = jax.tree.map(jnp.subtract, sent, missing)
-        info = measure(tree, sent)
-        return Averaged(mean, cast_like(sent, spec), state, info, first)
+            sent = jax.tree.map(jnp.subtract, sent, lost)
+        missing = jax.tree.map(jnp.subtract, widen(tree), sent)
+        info = measure_missing(tree, missing)
+        sent = cast_like(sent, spec)
+        return Averaged(mean, sent, state, info, own_sent=first, missing=missing)
 
     def rebuild(state: ServerState, params: Tree, workers: int) -> ServerState:
         check_wide(params, name)

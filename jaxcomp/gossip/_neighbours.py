@@ -16,6 +16,8 @@ from jaxcomp.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_s
 
 __all__ = ["Gossiped", "Neighbours", "plus"]
 
+_FEW = 4  # neighbours whose messages are decoded together
+
 
 class Gossiped(NamedTuple):
     """What `Neighbours.send` returns; trees in at least float32."""
@@ -70,15 +72,14 @@ class Neighbours(NamedTuple):
         if workers != nodes:
             message = f"the graph has {nodes} nodes and the axis {workers} workers"
             raise SpecError(message)
-        slots, nothing = self.round.slots, zeros_like_spec(sent)
+        slots, pull = self.round.slots, zeros_like_spec(sent)
         if not slots:  # one worker
-            return nothing
+            return pull
         columns = jnp.asarray(np.stack([slot.weights for slot in slots]), jnp.float32)
         weights = columns[:, collectives.index(self.axis)]
         messages = [collectives.permute(words, s.pairs, self.axis) for s in slots]
 
-        def add(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
-            weight, words = message
+        def add(pull: Tree, weight: Array, words: Array) -> Tree:
             arrived = self.codec.decompress(split(words, payload_spec), sent)
 
             # A weight of 0 says that nothing arrived, and a message of zeros may decode
@@ -87,11 +88,20 @@ class Neighbours(NamedTuple):
                 difference = weight.astype(mine.dtype) * (theirs - mine)
                 return p + jnp.where(weight == 0, 0, difference)
 
-            return jax.tree.map(term, pull, arrived, sent), None
+            return jax.tree.map(term, pull, arrived, sent)
+
+        if len(slots) <= _FEW:
+            # One expression, which decodes and adds all messages in one pass.
+            for weight, message in zip(weights, messages, strict=True):
+                pull = add(pull, weight, message)
+            return pull
 
         # A loop, so that only one neighbour's decoded model is in memory at a time.
+        def body(pull: Tree, message: tuple[Array, Array]) -> tuple[Tree, None]:
+            return add(pull, *message), None
+
         received = (weights, jnp.stack(messages))
-        return jax.lax.scan(add, vary_like(nothing, (sent, received)), received)[0]
+        return jax.lax.scan(body, vary_like(pull, (sent, received)), received)[0]
 
 
 def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:

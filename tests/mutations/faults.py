@@ -110,8 +110,8 @@ FAULTS = [
     Fault(
         "two_phase does not charge the owner with what its answer lost",
         "jaxcomp/exchanges/two_phase.py",
-        "sent = jax.tree.map(jnp.subtract, sent, missing)",
-        "sent = jax.tree.map(lambda s, m: s, sent, missing)",
+        "sent = jax.tree.map(jnp.subtract, sent, lost)",
+        "sent = jax.tree.map(lambda s, m: s, sent, lost)",
         "tests/exchanges/test_methods.py::test_two_phase_top_k_in_numpy",
     ),
     Fault(
@@ -338,7 +338,7 @@ FAULTS = [
     Fault(
         "a new checkpoint is written over the one before it",
         "jaxcomp/checkpoint.py",
-        "return 1 if _ARRAYS[0] in files.listed(folder) else 0",
+        "return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0",
         "return 0",
         "tests/test_checkpoint.py",
     ),
