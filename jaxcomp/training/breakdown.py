@@ -23,7 +23,9 @@ import optax
 from jaxcomp import parallel
 from jaxcomp.base import Tree
 from jaxcomp.files import write_atomically
+from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import PARTS
+from jaxcomp.runs.units import seconds_text
 from jaxcomp.training.build import Setup
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.probing import gradient_of, place_of_talk, through_link
@@ -31,7 +33,7 @@ from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState, own
 from jaxcomp.wire import first_message, without_messages
 
-__all__ = ["Part", "breakdown", "write_breakdown"]
+__all__ = ["Part", "breakdown", "time_parts", "write_breakdown"]
 
 TIMES = 10  # each program runs, after once to warm up; all processes run it as often
 _HOW = {
@@ -51,6 +53,23 @@ class Part(NamedTuple):
     name: str
     seconds: float
     how: str  # it was measured
+
+
+def time_parts(config: Any, setup: Setup, state: TrainState, frame: Frame) -> None:
+    """Time the parts of a step on all processes, and write them into the run folder.
+
+    Args:
+      config: of the run.
+      setup: of the run.
+      state: spread over the workers.
+      frame: of the run.
+    """
+    frame.show.say("timing the parts of a step, each compiled alone")
+    parts = breakdown(config, setup, state)
+    if frame.writes:
+        write_breakdown(parts, frame.folder)
+    shown = (f"{part.name} {seconds_text(part.seconds)}" for part in parts)
+    frame.show.say(", ".join(shown))
 
 
 def write_breakdown(parts: list[Part], folder: Path) -> None:

@@ -3,7 +3,6 @@
 import functools
 import json
 import os
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from typing import Any
 import jax
 
 from jaxcomp import loggers, parallel
-from jaxcomp.base import is_per_worker
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
@@ -19,9 +17,8 @@ from jaxcomp.runs.folder import CHANGEABLE, check_config
 from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
-from jaxcomp.runs.units import seconds_text
 from jaxcomp.training.account import account, status
-from jaxcomp.training.breakdown import breakdown, write_breakdown
+from jaxcomp.training.breakdown import time_parts
 from jaxcomp.training.build import (
     Setup,
     build,
@@ -30,23 +27,16 @@ from jaxcomp.training.build import (
 )
 from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
-from jaxcomp.training.due import Due
 from jaxcomp.training.elastic import make_resize, note_change
-from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
-from jaxcomp.training.evaluation import (
-    Scores,
-    make_evaluator,
-    make_own_evaluator,
-    make_viewer,
-)
+from jaxcomp.training.end_of_epoch import make_end_of_epoch
+from jaxcomp.training.epoch_row import score_columns
+from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.layers import make_layer_view
-from jaxcomp.training.meters import Totals, check_some_applied
-from jaxcomp.training.position import Position, plain, resume
+from jaxcomp.training.meters import check_some_applied
+from jaxcomp.training.position import plain, resume
 from jaxcomp.training.profiling import profiler
 from jaxcomp.training.recorder import make_recorder
 from jaxcomp.training.replicas import make_replica_check
-from jaxcomp.training.state import TrainState
 from jaxcomp.training.stretch import (
     begin,
     compiled_by_all,
@@ -54,8 +44,8 @@ from jaxcomp.training.stretch import (
     end,
     take_step,
 )
-from jaxcomp.training.tables import Tables, open_tables
-from jaxcomp.training.traffic import Traffic, programs
+from jaxcomp.training.tables import open_tables
+from jaxcomp.training.traffic import programs
 
 __all__ = ["evaluate", "train_and_evaluate"]
 
@@ -176,7 +166,7 @@ def _run(
 
     measure = setup.task.measure
     score = make_evaluator(setup, state)
-    end_of_epoch = _make_end_of_epoch(config, setup, state, score, tables, frame)
+    end_of_epoch = make_end_of_epoch(setup, state, score, tables, frame)
     compiled = programs(setup, show.say)
     traffic, metrics = compiled_by_all(compiled, min(start, total - 1), state)[1:]
     most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
@@ -227,7 +217,7 @@ def _run(
 
     checkpoints.finish()
     if config.breakdown:
-        _write_breakdown(config, setup, state, frame)
+        time_parts(config, setup, state, frame)
     check_some_applied(position.skipped, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
     last = measure.of(*scores)
@@ -245,65 +235,3 @@ def _run(
         seconds=position.seconds,
         folder=frame.folder,
     )
-
-
-def _write_breakdown(
-    config: Any, setup: Setup, state: TrainState, frame: Frame
-) -> None:
-    """Time the parts of a step on all processes; the first writes them."""
-    frame.show.say("timing the parts of a step, each compiled alone")
-    parts = breakdown(config, setup, state)
-    if frame.writes:
-        write_breakdown(parts, frame.folder)
-    shown = (f"{part.name} {seconds_text(part.seconds)}" for part in parts)
-    frame.show.say(", ".join(shown))
-
-
-def _make_end_of_epoch(
-    config: Any,
-    setup: Setup,
-    state: TrainState,
-    score: Callable[[TrainState], Scores],
-    tables: Tables,
-    frame: Frame,
-) -> Callable[..., tuple[TrainState, Position, bool]]:
-    """Make a function that evaluates what is due, and writes the row of an epoch.
-
-    It returns the state to go on with, the position, and whether it is the best so far.
-    """
-    view = make_viewer(setup, state)
-    score_own, measure = make_own_evaluator(setup, state), setup.task.measure
-    view_layers = make_layer_view(setup, state)
-    epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
-
-    def end_of_epoch(
-        done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
-    ) -> tuple[TrainState, Position, bool]:
-        seen = view(state)
-        scores = own = None
-        is_best = False
-        if due.evaluates:
-            scores = score(seen.shown)
-            value = measure.of(*scores)
-            is_best = measure.beats(value, position.best)
-            best = measure.better(value, position.best)
-            position = position._replace(scores=scores, best=best)
-        if due.evaluates_own and is_per_worker(state.params):
-            own = score_own(seen.kept)
-            position = position._replace(own=own)
-        row = epoch_row(done, position, setup, traffic, seen.distance)
-        row |= score_columns(scores, own, measure)
-        layers = view_layers(state, done, due.epoch) if due.views_layers else []
-
-        def write() -> None:
-            tables.epochs(row)
-            for layer in layers:
-                tables.layers(layer)
-
-        on_all_processes(write)
-        frame.show.say(epoch_line(row, epochs, measure))
-        skipped = position.skipped + row["skipped_steps"]
-        position = position._replace(totals=Totals(), skipped=skipped)
-        return seen.kept, position, is_best
-
-    return end_of_epoch

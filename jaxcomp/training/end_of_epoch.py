@@ -1,0 +1,77 @@
+"""What is due at the end of an epoch: evaluations, and a row of the tables."""
+
+from collections.abc import Callable
+
+from jaxcomp.base import is_per_worker
+from jaxcomp.processes import on_all_processes
+from jaxcomp.runs.frame import Frame
+from jaxcomp.training.build import Setup
+from jaxcomp.training.due import Due
+from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
+from jaxcomp.training.evaluation import Scores, make_own_evaluator, make_viewer
+from jaxcomp.training.layers import make_layer_view
+from jaxcomp.training.meters import Totals
+from jaxcomp.training.position import Position
+from jaxcomp.training.state import TrainState
+from jaxcomp.training.tables import Tables
+from jaxcomp.training.traffic import Traffic
+
+__all__ = ["make_end_of_epoch"]
+
+
+def make_end_of_epoch(
+    setup: Setup,
+    state: TrainState,
+    score: Callable[[TrainState], Scores],
+    tables: Tables,
+    frame: Frame,
+) -> Callable[..., tuple[TrainState, Position, bool]]:
+    """Make a function that evaluates what is due, and writes the row of an epoch.
+
+    Args:
+      setup: of the run.
+      state: like those that will be evaluated.
+      score: evaluates a state.
+      tables: where the row goes.
+      frame: of the run.
+
+    Returns:
+      A function that returns the state to go on with, the position, and whether it is
+      the best so far.
+    """
+    view = make_viewer(setup, state)
+    score_own, measure = make_own_evaluator(setup, state), setup.task.measure
+    view_layers = make_layer_view(setup, state)
+    epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
+
+    def end_of_epoch(
+        done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
+    ) -> tuple[TrainState, Position, bool]:
+        seen = view(state)
+        scores = own = None
+        is_best = False
+        if due.evaluates:
+            scores = score(seen.shown)
+            value = measure.of(*scores)
+            is_best = measure.beats(value, position.best)
+            best = measure.better(value, position.best)
+            position = position._replace(scores=scores, best=best)
+        if due.evaluates_own and is_per_worker(state.params):
+            own = score_own(seen.kept)
+            position = position._replace(own=own)
+        row = epoch_row(done, position, setup, traffic, seen.distance)
+        row |= score_columns(scores, own, measure)
+        layers = view_layers(state, done, due.epoch) if due.views_layers else []
+
+        def write() -> None:
+            tables.epochs(row)
+            for layer in layers:
+                tables.layers(layer)
+
+        on_all_processes(write)
+        frame.show.say(epoch_line(row, epochs, measure))
+        skipped = position.skipped + row["skipped_steps"]
+        position = position._replace(totals=Totals(), skipped=skipped)
+        return seen.kept, position, is_best
+
+    return end_of_epoch
