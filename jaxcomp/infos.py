@@ -8,14 +8,7 @@ from jaxcomp.base import Array, Compressor, Info, Payload, Tree
 from jaxcomp.coding.payloads import payload_values
 from jaxcomp.trees import norm, spec_of, widen
 
-__all__ = [
-    "figure_names",
-    "measure",
-    "measure_missing",
-    "nothing_lost",
-    "quick_norm",
-    "report",
-]
+__all__ = ["figure_names", "measure", "measure_missing", "nothing_lost", "report"]
 
 
 def measure(
@@ -52,17 +45,17 @@ def measure_missing(
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    lost = quick_norm(missing)
+    lost = _norm(missing)
     if is_own and codec is not None and codec.clear is not None:
         # Each element is sent as it is, or missing: nobody has to read `given` again.
         whole = norm([lost, *payload_values(payload)])
     else:
-        whole = quick_norm(widen(given))
+        whole = _norm(widen(given))
     return report(lost, whole)._replace(extra=extra)
 
 
 @jax.jit  # outside of jit, each call would compile its branches anew
-def quick_norm(tree: Tree) -> Array:
+def _norm(tree: Tree) -> Array:
     """Euclidean norm of all leaves together, on a CPU by one pass where it is possible.
 
     Where the sum of the squares may have overflowed or lost small ones, the norm is

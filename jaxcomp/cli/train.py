@@ -88,7 +88,8 @@ def _on_kept_pages(args: argparse.Namespace) -> int:
     from jaxcomp.parallel import keep_pages
 
     keep_pages()
-    return _left(_main(args))
+    debug = getattr(args, "debug", False)
+    return _left(told("jaxcomp train", lambda: _main(args), debug=debug))
 
 
 def _left(code: int) -> int:

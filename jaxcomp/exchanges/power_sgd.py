@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxcomp import collectives
 from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
 from jaxcomp.compressors import _matrices
-from jaxcomp.infos import quick_norm, report
+from jaxcomp.infos import report
 from jaxcomp.scope import Plan
 from jaxcomp.specs import Count, Range, method
 from jaxcomp.trees import cast_like, norm, numbers_of, spec_of, wide_spec
@@ -117,9 +117,9 @@ def _measure(matrices: list[Array], right: list[Array], small: list[Array]) -> I
       right: M^T P of each.
       small: tensors that are sent dense.
     """
-    whole, left = quick_norm(matrices), norm(right)
+    whole, left = norm(matrices), norm(right)
     lost = jnp.sqrt(jnp.maximum(whole - left, 0)) * jnp.sqrt(whole + left)
-    return report(lost, norm([whole, *small]))
+    return report(lost, norm((matrices, small)))
 
 
 def orthonormal(columns: Array) -> Array:
