@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jaxcomp import data
 from jaxcomp.cli import data as command
 from jaxcomp.data import sources, texts
 from tests.data import archive_makers
@@ -37,7 +38,7 @@ def test_prepare_then_list(
     assert call("list", "--data-dir", root) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
-        *command.data.REGISTRY,
+        *data.REGISTRY,
         *texts.REGISTRY,
     ]
     assert "built in" in lines[0]
