@@ -137,7 +137,11 @@ def with_segments(
     """
     if index == "plain":
         return one
-    return one._replace(segmented=_segmented.of_vector(one, compress, _read, figures))
+
+    def read(payload: Payload, segments: Segments) -> tuple[Array, Array]:
+        return _read(payload, sum(segments.sizes))
+
+    return one._replace(segmented=_segmented.of_vector(one, compress, read, figures))
 
 
 def _accumulate(total: Array, payload: Payload) -> Array:
