@@ -129,9 +129,7 @@ EXACT = [
     "qsgd(levels=5, bucket=50, norm='max', rounding='nearest')",
     *("dgc_top_k(keep=0.1, sample=0.1)", "dgc_top_k(keep=0.1, resample=False)"),
     "dgc_top_k(keep=0.05, sample=0.1, strided=False, lower=1.0)",
-    *("cast", "cast(dtype=float8_e4m3fn)", "natural", "block_scaled"),
-    "block_scaled(bits=4, block=20, rounding=stochastic)",
-    *("random_k(keep=0.1)", "random_k(keep=0.3, unbiased=True)"),
+    "natural",
 ]
 SEGMENTED = [*ROUNDED, *EXACT]
 

@@ -52,25 +52,26 @@ def of_rows(
 def of_vector(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
-    read: Callable[[Payload, Segments], tuple[Array, Array]],
+    read: Callable[[Payload, int], tuple[Array, Array]],
     figures: tuple[Figure, ...] = (),
-    *,
-    ascending: bool = True,
 ) -> Compressor:
     """A method that sends some elements, for a tuple of arrays of one dtype.
 
     Args:
       one: the same method for one array. It has no state.
       compress: (rows, segments, keys) -> payload; a key for each tensor.
-      read: (payload, segments) -> places and values of what was sent, in the vector
-        that joins all arrays without padding. Those beyond the end are left out.
+      read: (payload, size) -> places and values of what was sent, in the vector of
+        this size that joins all arrays without padding. Places ascend; those beyond
+        the end are left out.
       figures: as in `Compressor`; their spec is the tuple of specs.
-      ascending: whether the places are in order.
     """
+
+    def found(payload: Payload, segments: Segments) -> tuple[Array, Array]:
+        return read(payload, sum(segments.sizes))
 
     def add_at(total: Array, places: Array, values: Array) -> Array:
         values = values.astype(total.dtype)
-        return total.at[places].add(values, mode="drop", indices_are_sorted=ascending)
+        return total.at[places].add(values, mode="drop", indices_are_sorted=True)
 
     def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
         return add_at(total, *found)
@@ -79,7 +80,7 @@ def of_vector(
         return jnp.zeros(sum(segments.sizes), dtype)
 
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
-        return add(zeros(segments, dtype), read(payload, segments), segments)
+        return add(zeros(segments, dtype), found(payload, segments), segments)
 
     def joined(arrays: Sequence[Array], segments: Segments) -> Array:
         return join(arrays)
@@ -94,7 +95,7 @@ def of_vector(
     ) -> tuple[Array, ...]:
         """Arrays changed at the places of a payload; in the rows of `compress`."""
         segments = segments_of([x.size for x in arrays])
-        places, values = read(payload, segments)
+        places, values = found(payload, segments)
         rows = to_rows(arrays, segments)
         flat = change(rows.reshape(-1), segments.in_rows(places), values)
         changed = from_rows(flat.reshape(rows.shape), segments)
@@ -111,7 +112,7 @@ def of_vector(
 
         return in_rows(arrays, payload, change)
 
-    made = _of(one, compress, decode, read, add, zeros, joined, parted)
+    made = _of(one, compress, decode, found, add, zeros, joined, parted)
     return made._replace(figures=figures, accumulate=accumulate, clear=clear)
 
 

@@ -137,11 +137,7 @@ def with_segments(
     """
     if index == "plain":
         return one
-
-    def read(payload: Payload, segments: Segments) -> tuple[Array, Array]:
-        return _read(payload, sum(segments.sizes))
-
-    return one._replace(segmented=_segmented.of_vector(one, compress, read, figures))
+    return one._replace(segmented=_segmented.of_vector(one, compress, _read, figures))
 
 
 def _accumulate(total: Array, payload: Payload) -> Array:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,10 +11,8 @@ import numpy as np
 from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
-from jaxcomp.compressors import _buckets, _segmented
+from jaxcomp.compressors import _buckets
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._rows import Shares, draws_of_each, packed, unpacked
-from jaxcomp.segments import Segments
 from jaxcomp.specs import Count, method
 
 __all__ = ["BlockScaled", "block_scaled"]
@@ -75,15 +73,10 @@ def block_scaled(
     levels = grid.levels
     alphabet = 2 * levels + 1
     nearest = rounding == "nearest"
-    reach = grid.reach if nearest else grid.largest
-
-    def to_symbols(values: Array, draws: Array | None) -> Array:
-        """The numbers of a grid that is 1 wide at the exponent of their block."""
-        places = _buckets.round_to(_place(values, bits), levels, draws)
-        return (places + levels).astype(jnp.uint8)
 
     def compress(x: Array, state: State, key: Array) -> tuple[BlockScaled, State]:
         flat = x.reshape(-1)
+        reach = grid.reach if nearest else grid.largest
         exponents = _exponents(_buckets.peaks(flat, block), reach)
         first, second = _powers(-_steps(exponents, grid), exponents)
         values = complete(flat, alphabet).astype(jnp.float32)
@@ -92,7 +85,8 @@ def block_scaled(
         draws = None
         if not nearest:
             draws = noise.uniform(noise.seed_of(key), values.shape)
-        symbols = to_symbols(values, draws)
+        places = _buckets.round_to(_place(values, bits), levels, draws)
+        symbols = (places + levels).astype(jnp.uint8)
         return BlockScaled(exponents, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: BlockScaled, spec: Spec) -> Array:
@@ -101,7 +95,9 @@ def block_scaled(
         first, second = _powers(_steps(exponents, grid), exponents)
         values = values * _buckets.spread(first, block, spec.size)
         values = values * _buckets.spread(second, block, spec.size)
-        return _finite(values, spec.dtype)
+        # Numbers near the largest may be rounded beyond it.
+        largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
+        return jnp.clip(values, -largest, largest)
 
     def ideal_bits(spec: Spec) -> float:
         return spec.size * math.log2(alphabet) + 8 * _buckets.rows(spec.size, block)
@@ -110,35 +106,9 @@ def block_scaled(
         delta = 1 - grid.error(min(block, spec.size), nearest)
         return delta if delta > 0 else None
 
-    one = compressor(
+    return compressor(
         name, compress, decompress, ideal_bits, contraction, unbiased=not nearest
     )
-
-    def compress_rows(rows: Array, segments: Segments, keys: Array) -> BlockScaled:
-        peaks = Shares(segments, by_tensor=False).peaks(rows)
-        exponents = _exponents(peaks, reach)
-        first, second = _powers(-_steps(exponents, grid), exponents)
-        values = rows.astype(jnp.float32) * first[:, None] * second[:, None]
-        draws = None
-        if not nearest:
-            draws = draws_of_each(keys, segments).reshape(rows.shape)
-        symbols = to_symbols(values, draws)
-        return BlockScaled(exponents, packed(symbols, alphabet, segments))
-
-    def decompress_rows(payload: BlockScaled, segments: Segments, dtype: Any) -> Array:
-        values = _value(unpacked(payload.packed, alphabet, segments), bits)
-        first, second = _powers(_steps(payload.exponents, grid), payload.exponents)
-        return _finite(values * first[:, None] * second[:, None], dtype)
-
-    return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows, block)
-    )
-
-
-def _finite(values: Array, dtype: Any) -> Array:
-    """Numbers that are finite in a dtype: those near its largest may round beyond."""
-    largest = min(float(jnp.finfo(d).max) for d in (dtype, jnp.float32))
-    return jnp.clip(values, -largest, largest)
 
 
 def _integer_error(m: int, nearest: bool) -> float:

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete
-from jaxcomp.compressors import _segmented
 from jaxcomp.compressors._compiled import compressor
-from jaxcomp.segments import Segments, cut, from_rows, join, to_rows
 from jaxcomp.specs import method
 
 __all__ = ["Narrow", "cast"]
@@ -73,19 +71,7 @@ def cast(name: str, dtype: Dtype = "bfloat16") -> Compressor:
     def ideal_bits(spec: Spec) -> float:
         return 8.0 * narrow.itemsize * spec.size
 
-    one = compressor(name, compress, decompress, ideal_bits, contraction)
-
-    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Narrow:
-        narrowed = jax.lax.bitcast_convert_type(_to(rows, narrow), bits)
-        return Narrow(join(from_rows(narrowed, segments)))
-
-    def decompress_rows(payload: Narrow, segments: Segments, dtype: Any) -> Array:
-        rows = to_rows(cut(payload.bits, segments.sizes), segments)
-        return _to(jax.lax.bitcast_convert_type(rows, narrow), dtype)
-
-    return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows)
-    )
+    return compressor(name, compress, decompress, ideal_bits, contraction)
 
 
 def _to(x: Array, dtype: Any) -> Array:

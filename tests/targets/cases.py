@@ -143,6 +143,8 @@ MISSED: dict[str, Ceiling] = {
     "gather dgc_top_k error_feedback per_leaf": Ceiling(790, 2, 1.3),
     "gather threshold(v=0.001) error_feedback per_leaf": Ceiling(740, 1, 2.1),
     "gather qsgd per_leaf": Ceiling(70, 0, 4.1),
+    "gather adaptive_threshold error_feedback per_leaf": Ceiling(740, 1, 2.1),
+    "gather natural per_leaf": Ceiling(60, 0, 4.6),
     "gather top_k(keep=0.001) dgc whole_tree": Ceiling(840, 1, 2.5),
     "gather top_k(keep=0.001) ef21 whole_tree": Ceiling(1150, 1, 3.5),
     "gather top_k(keep=0.001) ef21_momentum whole_tree": Ceiling(1350, 1, 3.5),
