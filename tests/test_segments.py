@@ -129,6 +129,7 @@ EXACT = [
     "qsgd(levels=5, bucket=50, norm='max', rounding='nearest')",
     *("dgc_top_k(keep=0.1, sample=0.1)", "dgc_top_k(keep=0.1, resample=False)"),
     "dgc_top_k(keep=0.05, sample=0.1, strided=False, lower=1.0)",
+    "natural",
 ]
 SEGMENTED = [*ROUNDED, *EXACT]
 

@@ -24,7 +24,14 @@ from jaxcomp.compressors import _buckets
 from jaxcomp.magnitudes import magnitude_bits
 from jaxcomp.segments import Segments, cut, from_rows, join, to_rows
 
-__all__ = ["Shares", "draws_of_each", "packed", "row_sums", "unpacked"]
+__all__ = [
+    "Shares",
+    "draws_of_each",
+    "packed",
+    "row_sums",
+    "unpacked",
+    "words_of_each",
+]
 
 _FEW = 8  # terms that are added in one step
 
@@ -106,10 +113,14 @@ def draws_of_each(keys: Array, segments: Segments) -> Array:
       >>> draws[4:] == noise.uniform(noise.seed_of(keys[1]), (2,))
       Array([ True,  True], dtype=bool)
     """
+    return noise.fraction(words_of_each(keys, segments)).reshape(-1)
+
+
+def words_of_each(keys: Array, segments: Segments) -> Array:
+    """[rows, width] random words: each tensor has those of its own key."""
     seeds = jax.vmap(noise.seed_of)(keys)
     a, b = (segments.spread(seeds[:, i]) for i in range(2))
-    words = noise.words_at(segments.places_in_tensor, a, b)
-    return noise.fraction(words).reshape(-1)
+    return noise.words_at(segments.places_in_tensor, a, b)
 
 
 def row_sums(terms: Array) -> Array:

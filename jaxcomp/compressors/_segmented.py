@@ -22,7 +22,7 @@ __all__ = ["of_rows", "of_vector"]
 def of_rows(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
-    decompress: Callable[[Payload, Segments], Array],
+    decompress: Callable[[Payload, Segments, Any], Array],
     width: int | None = None,
 ) -> Compressor:
     """A method whose payload has every element, for a tuple of arrays of one dtype.
@@ -30,12 +30,13 @@ def of_rows(
     Args:
       one: the same method for one array. It has no state.
       compress: (rows, segments, keys) -> payload; a key for each tensor.
-      decompress: (payload, segments) -> rows, in any float type.
+      decompress: (payload, segments, dtype) -> rows, in any float type; they are cast
+        to this dtype.
       width: of the rows; None leaves it to `segments_of`.
     """
 
     def add(total: Array, payload: Payload, segments: Segments) -> Array:
-        return total + decompress(payload, segments).astype(total.dtype)
+        return total + decode(payload, segments, total.dtype)
 
     def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
         added = made.decompress(payload, spec_of(tuple(total)))
@@ -45,7 +46,7 @@ def of_rows(
         return jnp.zeros((segments.rows, segments.width), dtype)
 
     def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
-        return decompress(payload, segments).astype(dtype)
+        return decompress(payload, segments, dtype).astype(dtype)
 
     def whole(payload: Payload, segments: Segments) -> Payload:
         return payload

@@ -1,6 +1,6 @@
 """Natural compression: round each element to a power of two at random."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,10 @@ import numpy as np
 from jaxcomp import noise
 from jaxcomp.base import Array, Compressor, Spec, State
 from jaxcomp.coding.packing import complete, pack, unpack
+from jaxcomp.compressors import _segmented
 from jaxcomp.compressors._compiled import compressor
+from jaxcomp.compressors._rows import packed, unpacked, words_of_each
+from jaxcomp.segments import Segments
 from jaxcomp.specs import method
 
 __all__ = ["Powers", "natural"]
@@ -52,25 +55,17 @@ def natural(name: str) -> Compressor:
     def compress(x: Array, state: State, key: Array) -> tuple[Powers, State]:
         flat = x.reshape(-1)
         seed = noise.seed_of(key)
-        magnitudes, is_normal = _magnitudes(complete(flat, 256))
-        draws = noise.words(seed, magnitudes.size) >> np.uint32(9)
-        rounded = (magnitudes + draws) >> np.uint32(_MANTISSA)
-        exponents = jnp.where(is_normal, rounded, np.uint32(0)).astype(jnp.uint8)
-        values = complete(flat, 2)
-        magnitudes, is_normal = _magnitudes(values)
-        signs = jnp.where(is_normal, values < 0, magnitudes >= _INFINITE)
+        values = complete(flat, 256)
+        exponents = _exponents(values, noise.words(seed, values.size))
+        signs = _signs(complete(flat, 2))
         return Powers(exponents, pack(signs, bits=1)), state
 
     def decompress(payload: Powers, spec: Spec) -> Array:
-        negative = unpack(payload.signs, bits=1, size=spec.size) == 1
+        signs = unpack(payload.signs, bits=1, size=spec.size)
         exponents = unpack(payload.exponents, bits=8, size=spec.size)
-        powers = jax.lax.bitcast_convert_type(exponents << _MANTISSA, jnp.float32)
-        largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
-        powers = jnp.minimum(powers, largest)
-        values = jnp.where(negative, -powers, powers)
-        return jnp.where(negative & (exponents == 0), jnp.nan, values)
+        return _values(exponents, signs, spec.dtype)
 
-    return compressor(
+    one = compressor(
         name,
         compress,
         decompress,
@@ -79,10 +74,46 @@ def natural(name: str) -> Compressor:
         unbiased=True,
     )
 
+    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Powers:
+        exponents = _exponents(rows, words_of_each(keys, segments))
+        signs = _signs(rows).astype(jnp.uint8)
+        return Powers(packed(exponents, 256, segments), packed(signs, 2, segments))
 
-def _magnitudes(flat: Array) -> tuple[Array, Array]:
+    def decompress_rows(payload: Powers, segments: Segments, dtype: Any) -> Array:
+        exponents = unpacked(payload.exponents, 256, segments)
+        return _values(exponents, unpacked(payload.signs, 2, segments), dtype)
+
+    return one._replace(
+        segmented=_segmented.of_rows(one, compress_rows, decompress_rows)
+    )
+
+
+def _exponents(x: Array, words: Array) -> Array:
+    """Exponents of powers of two near x, rounded at random; 0 for zero and NaN."""
+    magnitudes, is_normal = _magnitudes(x)
+    rounded = (magnitudes + (words >> np.uint32(9))) >> np.uint32(_MANTISSA)
+    return jnp.where(is_normal, rounded, np.uint32(0)).astype(jnp.uint8)
+
+
+def _signs(x: Array) -> Array:
+    """Whether x is negative, or not finite."""
+    magnitudes, is_normal = _magnitudes(x)
+    return jnp.where(is_normal, x < 0, magnitudes >= _INFINITE)
+
+
+def _values(exponents: Array, signs: Array, dtype: Any) -> Array:
+    """The numbers that exponents and signs stand for, in float32."""
+    negative = signs == 1
+    powers = jax.lax.bitcast_convert_type(exponents << _MANTISSA, jnp.float32)
+    largest = min(float(jnp.finfo(d).max) for d in (dtype, jnp.float32))
+    powers = jnp.minimum(powers, largest)
+    values = jnp.where(negative, -powers, powers)
+    return jnp.where(negative & (exponents == 0), jnp.nan, values)
+
+
+def _magnitudes(x: Array) -> tuple[Array, Array]:
     """Bits of |x| in float32, and whether it is from 2^-126 to the largest number."""
-    bits = jax.lax.bitcast_convert_type(flat.astype(jnp.float32), jnp.uint32)
+    bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
     bits &= np.uint32(0x7FFFFFFF)
     is_normal = bits - np.uint32(_SMALLEST) < np.uint32(_INFINITE - _SMALLEST)
     return bits, is_normal

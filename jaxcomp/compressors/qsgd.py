@@ -135,7 +135,7 @@ def qsgd(
             units /= shares.of_tensors([1 + variance(n) for n in segments.sizes])
         return Quantized(units / scales, packed(symbols, alphabet, segments))
 
-    def decompress_rows(payload: Quantized, segments: Segments) -> Array:
+    def decompress_rows(payload: Quantized, segments: Segments, dtype: Any) -> Array:
         shares = Shares(segments, by_tensor=bucket is None)
         symbols = unpacked(payload.packed, alphabet, segments)
         return shares.from_levels(symbols, payload.units, levels)

@@ -1,6 +1,7 @@
 """Sign: one bit for each element and one scale, or one of three symbols."""
 
 import math
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
@@ -87,7 +88,7 @@ def sign(name: str, scaled: bool = True) -> Compressor:
             scales = jnp.where(is_finite, 1.0, jnp.nan)
         return Signs(scales, _rows.packed(to_symbols(rows), alphabet, segments))
 
-    def decompress_rows(payload: Signs, segments: Segments) -> Array:
+    def decompress_rows(payload: Signs, segments: Segments, dtype: Any) -> Array:
         symbols = _rows.unpacked(payload.packed, alphabet, segments)
         return from_symbols(symbols) * segments.spread(payload.scale)
 

@@ -3,6 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -90,7 +91,7 @@ def terngrad(
         symbols = shares.to_levels(rows, scales, units, 1, keys)
         return Quantized(units / scales, packed(symbols, 3, segments))
 
-    def decompress_rows(payload: Quantized, segments: Segments) -> Array:
+    def decompress_rows(payload: Quantized, segments: Segments, dtype: Any) -> Array:
         shares = Shares(segments, by_tensor=bucket is None)
         symbols = unpacked(payload.packed, 3, segments)
         return shares.from_levels(symbols, payload.units, 1)
