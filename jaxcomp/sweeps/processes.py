@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from jaxcomp.errors import UserError
 
-__all__ = ["Started", "begin", "end", "last_line", "largest_memory"]
+__all__ = ["Started", "begin", "end", "exit_code", "largest_memory", "last_line"]
 
 _SHOWN = 4000  # bytes at the end of a log
 
@@ -48,6 +48,14 @@ def begin(command: Sequence[str], log: Path) -> Started:
             message = f"{command[0]} cannot be started: {error.strerror}"
             raise UserError(message) from None
     return Started(process, log, time.monotonic())
+
+
+def exit_code(started: Started) -> int | None:
+    """The exit code of a process; None while it runs."""
+    code = started.process.poll()
+    if code is not None and started.process.stdin:
+        started.process.stdin.close()
+    return code
 
 
 def end(started: Started, number: int = signal.SIGTERM) -> None:

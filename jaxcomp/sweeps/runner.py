@@ -11,7 +11,14 @@ from jaxcomp.launch.signals import caught_signals
 from jaxcomp.runs.lock import locked
 from jaxcomp.sweeps.figures import Best, figures_of
 from jaxcomp.sweeps.plan import Plan, Run
-from jaxcomp.sweeps.processes import Started, begin, end, largest_memory, last_line
+from jaxcomp.sweeps.processes import (
+    Started,
+    begin,
+    end,
+    exit_code,
+    largest_memory,
+    last_line,
+)
 from jaxcomp.sweeps.record import Entry, read_record, write_record
 
 __all__ = ["Job", "Limits", "Look", "logfile", "run_sweep", "words_of", "workdir"]
@@ -166,7 +173,7 @@ def _take_ended(
     """Take the processes that have ended from those that run; yield their runs."""
     for run in look.runs:
         started = running.get(run.name)
-        code = started and started.process.poll()
+        code = started and exit_code(started)
         if started is None or code is None:
             continue
         del running[run.name]
@@ -205,3 +212,4 @@ def _ending() -> Iterator[dict[str, Started]]:
         for started in running.values():
             end(started, signal.SIGKILL)
             started.process.wait()
+            exit_code(started)
