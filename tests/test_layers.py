@@ -32,7 +32,7 @@ ROWS = [
         *("regrouping", "resized_reading", "resizing", "resizing_rules"),
     },
     {"wire"},
-    {"cost"},
+    {"cost", "shapes"},
     {"targets"},
     {"models"},
     {"data"},
@@ -41,6 +41,7 @@ ROWS = [
     {"tasks"},
     {"training"},
     {"convex"},
+    {"sweeps", "prediction"},
     {"cli"},
     {"__init__", "__main__"},
 ]

@@ -11,7 +11,7 @@ from jaxcomp.sweeps import Sweep, product
 METHODS = {
     "exact": {"exchange": "exact", "memory": "none"},
     "top-k": {"compressor": "top_k(keep=0.02)"},
-    "top-k, 4 bits": {"compressor": "top_k(keep=0.02) | qsgd(levels=7)"},
+    "top-k, 4 bits": {"compressor": "top_k(keep=0.02) | qsgd(levels=7, damped=True)"},
     "DGC": {
         "compressor": "top_k(keep=0.02)",
         "memory": "dgc(momentum=0.9, nesterov=True)",

@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import data, inspect, launch, report, sweep, topology
+from jaxcomp.cli import data, inspect, launch, predict, report, sweep, topology
 from jaxcomp.cli.ends import quietly
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = (data, inspect, launch, report, sweep, topology)
+COMMANDS = (data, inspect, launch, predict, report, sweep, topology)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

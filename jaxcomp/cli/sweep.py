@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxcomp.cli import quantities
 from jaxcomp.cli.ends import add_command
 from jaxcomp.errors import UserError
 
@@ -26,7 +27,6 @@ begins anew. docs/sweeps.md shows how a sweep is written.
 """
 _TRAIN = (sys.executable, "-m", "jaxcomp.cli.sweep_run")
 _SHARE = 0.8  # of the memory of this machine
-_UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
 
 
 def add_parser(subparsers: Any) -> None:
@@ -59,7 +59,7 @@ def _run(args: argparse.Namespace) -> int:
 
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
-    limits = Limits(args.jobs, _bytes(args.memory))
+    limits = Limits(args.jobs, _memory(args.memory))
     job = _job(args)
     if args.list:
         print(*(run.setting.title for run in job.plan({})), sep="\n")
@@ -128,12 +128,8 @@ def _conclude(job: "Job", look: "Look") -> int:
     return 1 if failed else 0
 
 
-def _bytes(text: str | None) -> float:
-    """A size such as 8GB; by default most of this machine's memory."""
-    if text is None:
-        return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    unit = next((unit for unit in _UNITS if text.endswith(unit)), "")
-    try:
-        return float(text.removesuffix(unit)) * _UNITS[unit]
-    except (KeyError, ValueError):
-        raise UserError(f"--memory is a size such as 8GB, not {text!r}") from None
+def _memory(text: str | None) -> float:
+    """Bytes for all runs together, by default most of this machine's memory."""
+    if text is not None:
+        return quantities.size("--memory", text)
+    return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -208,7 +208,7 @@ def test_the_folder_is_found_again_by_the_file(write, tmp_path, monkeypatch, cap
     ("flags", "message"),
     [
         (["--jobs=0"], "--jobs is at least 1, not 0"),
-        (["--memory=8"], "--memory is a size such as 8GB, not '8'"),
+        (["--memory=8"], "such as 8GB, not '8'"),
         (["--memory=xGB"], "not 'xGB'"),
     ],
 )
