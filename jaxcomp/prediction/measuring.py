@@ -21,7 +21,7 @@ __all__ = ["Local", "collectives_of", "local_seconds", "start_of", "step_of"]
 
 _COPIES = "copies"
 _WARM_UP, _TIMED = 10, 9  # steps; the first ten of some sparsifiers are slower
-_LONGEST = 1.5  # seconds for each of the two; at least two steps are timed
+_LONGEST = 1.0  # seconds for each of the two; at least two steps are timed
 
 # From exchanges and a spec to the seconds that each of them computes.
 Local = Callable[[Sequence[Exchange], Spec], list[float]]

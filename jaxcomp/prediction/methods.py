@@ -18,8 +18,6 @@ USUAL = (
     "two_phase: qsgd(levels=7, norm='max')",
     "two_phase: sign",
     "top_k(keep=0.01)",
-    "top_k(keep=0.001)",
-    "sparse_reduce: top_k(keep=0.01)",
     "power_sgd(rank=2)",
 )
 # Matrices of low rank are those of single tensors; the others compile quickest, and

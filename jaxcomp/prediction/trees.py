@@ -31,18 +31,19 @@ def read_tree(text: str) -> Any:
         return shapes.tree(text)
     if text.startswith("["):
         try:
-            return _checked(ast.literal_eval(text), text)
+            found = ast.literal_eval(text)
         except (SyntaxError, ValueError):
-            raise UserError(
-                f"{text!r} is no list of shapes such as [(3, 4), (4,)]"
-            ) from None
+            message = "is no list of shapes such as [(3, 4), (4,)]"
+            raise UserError(f"{text!r} {message}") from None
+        return _checked(found, text)
     if text.endswith(".json"):
         try:
-            return _checked(json.loads(Path(text).read_text(encoding="utf-8")), text)
+            found = json.loads(Path(text).read_text(encoding="utf-8"))
         except OSError as error:
             raise UserError(f"{text}: {error.strerror}") from None
         except ValueError as error:
             raise UserError(f"{text} is no JSON: {error}") from None
+        return _checked(found, text)
     return _of_model(text)
 
 
