@@ -34,7 +34,7 @@ _FLAGS = (
         "methods",
         "model",
     ),
-    *("per-host", "plot", "sharing", "target", "workers"),
+    *("measure", "per-host", "plot", "sharing", "target", "workers"),
 )
 _ASSUMED = 0.2  # seconds of forward and backward pass, where nobody says
 
@@ -74,6 +74,8 @@ def add_parser(subparsers: Any) -> None:
     sharing = "workers that share this machine's cores while it is measured, 1"
     add("--sharing", type=int, default=1, metavar="N", help=sharing)
     add("--target", help="model a GPU that is not here: a100, h100, ...")
+    measure = "check the local time by as many processes here, over the loopback"
+    add("--measure", action="store_true", help=measure)
     add("--plot", type=Path, metavar="FILE", help="step over bandwidth: .png or .svg")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(takes_config_keys=True)
@@ -90,6 +92,12 @@ def _run(args: argparse.Namespace) -> int:
 
     if bool(args.model) == bool(args.config):
         raise UserError("give --model or --config, one of the two")
+    if args.measure and (args.target or args.sharing != args.workers or args.json):
+        message = (
+            "compares with as many processes as there are workers, which share this "
+            f"machine: add --sharing={args.workers}, without --target and --json"
+        )
+        raise UserError(f"--measure {message}")
     if args.config_keys and not args.config:
         raise UserError(f"unknown argument {args.config_keys[0]!r}")
     latency = quantities.seconds("--latency", args.latency)
@@ -133,9 +141,27 @@ def _run(args: argparse.Namespace) -> int:
         verdict(found),
         sep="\n",
     )
+    if args.measure:
+        print("", *_checked(args, found, model.tree), sep="\n")
     if args.plot:
         print(f"plot: {args.plot}", file=sys.stderr)
     return 0
+
+
+def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
+    """What processes of this machine take, beside what they were predicted to compute."""
+    from jaxcomp.prediction.predicting import spec_of_tree
+    from jaxcomp.prediction.processes import loopback_seconds
+    from jaxcomp.runs.units import seconds_text
+
+    methods = [row.method for row in found.rows]
+    taken = loopback_seconds(methods, spec_of_tree(tree), args.workers)
+    width = max(map(len, methods))
+    lines = [f"{args.workers} processes on this machine, over the loopback:"]
+    for row in found.rows:
+        local, whole = map(seconds_text, (row.exchange.local, taken[row.method]))
+        lines.append(f"{row.method:{width}}  {whole:>8}, of which {local:>8} is local")
+    return [*lines, "The rest is what the transport copies and adds."]
 
 
 def _local(args: argparse.Namespace) -> Any:

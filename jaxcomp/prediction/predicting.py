@@ -16,7 +16,7 @@ from jaxcomp.specs import Count, check
 from jaxcomp.trees import spec_of
 from jaxcomp.wire import Collective, dense_bytes
 
-__all__ = ["SHARES", "Prediction", "Row", "predict"]
+__all__ = ["SHARES", "Prediction", "Row", "predict", "spec_of_tree"]
 
 SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
 _EXACT = "exact"
@@ -104,7 +104,7 @@ def predict(
         raise UserError(f"workers {message}, not {workers} with per_host={per_host}")
     if not 0 < compute < math.inf:
         raise UserError(f"compute is a positive number of seconds, not {compute}")
-    spec = _spec(tree)
+    spec = spec_of_tree(tree)
     named = {m if isinstance(m, str) else m.name: m for m in (_EXACT, *methods)}
     made = [make_method(m, spec) if isinstance(m, str) else m for m in named.values()]
     times = (local or local_seconds(workers, sharing))(made, spec)
@@ -145,7 +145,7 @@ def predict(
     )
 
 
-def _spec(tree: Any) -> Spec:
+def spec_of_tree(tree: Any) -> Spec:
     """The spec of a tree, of its shapes, or of a model by its name."""
     if isinstance(tree, str):
         if tree not in shapes.TREES:

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 
 import jaxcomp
+from benchmarks import predict_check
 from jaxcomp import UserError, cost, shapes, targets, wire
 from jaxcomp.cli import main
 from jaxcomp.cost import Link
 from jaxcomp.prediction import measuring, on_target, predict
 from jaxcomp.prediction.alone import alone
 from jaxcomp.prediction.methods import USUAL, make_method
+from jaxcomp.prediction.processes import loopback_seconds
 from jaxcomp.prediction.table import as_json, draw, lines_of, verdict
 from jaxcomp.prediction.trees import read_tree
 from tests.every_method import EXCHANGES, WORKERS, exchange, trees
@@ -367,3 +369,34 @@ def test_a_config_says_model_method_and_compute(capsys):
     assert "measured here" in found["compute_is"]
     methods = [row["method"] for row in found["rows"]]
     assert "error_feedback: gather: per_leaf: top_k(keep=0.02)" in methods
+
+
+@pytest.mark.slow
+def test_local_processes_exchange_for_real():
+    spec = [jax.ShapeDtypeStruct((300, 40), jnp.float32)]
+    found = loopback_seconds(["exact", "sign"], spec, workers=2)
+    assert set(found) == {"exact", "sign"}
+    assert all(0 < seconds < 60 for seconds in found.values())
+    with pytest.raises(UserError, match="local processes ended"):
+        loopback_seconds(["sing"], spec, workers=2)
+
+
+def test_the_check_of_predictions_finds_order_and_error(tmp_path, capsys):
+    """Two methods that were measured by hand: one as predicted, one twice as slow."""
+    file = tmp_path / "network.csv"
+    file.write_text(
+        "method,workers,elements,rate,measured,ms\n"
+        "exact,4,25557032,100,80,17333.4\n"
+        "sign,4,25557032,100,80,200\n"
+        "DDP,4,25557032,100,80,1\n"
+    )
+    rows = predict_check.read(file)
+    points = predict_check.compare(rows, {"exact": 2.0, "sign": 1.0}, compute=0.2)
+    exact, sign = points
+    assert exact.off == pytest.approx(0, abs=1e-5)
+    assert sign.predicted == pytest.approx(0.2 + 1.0 + 3 * 3_194_636 / 1e7, rel=1e-3)
+    predict_check.show(points)
+    printed = capsys.readouterr().out
+    assert "the same order; not within 30 %" in printed
+    with pytest.raises(SystemExit, match="no row of these methods"):
+        predict_check.read(file, ["power"])
