@@ -16,8 +16,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from benchmarks import network_report
 from benchmarks.common import PAGES, with_pages
-from jaxcomp.cost import Link
 from jaxcomp.prediction.predicting import predict, spec_of_tree
 from jaxcomp.prediction.processes import loopback_seconds
 
@@ -75,7 +75,7 @@ def compare(
     points = []
     for row in rows:
         line = METHODS[row["method"]]
-        link = Link(float(row["measured"]) * 1e6 / 8)
+        link = network_report.link_of(float(row["measured"]))
         seconds = [local["exact"], local[line]][line == "exact" :]
         found = predict(
             *("resnet50", [line]),

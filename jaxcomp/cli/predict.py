@@ -149,7 +149,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
-    """What processes of this machine take, beside what they were predicted to compute."""
+    """What processes of this machine take, beside what they should compute."""
     from jaxcomp.prediction.predicting import spec_of_tree
     from jaxcomp.prediction.processes import loopback_seconds
     from jaxcomp.runs.units import seconds_text

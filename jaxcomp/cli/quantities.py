@@ -40,7 +40,7 @@ def seconds(flag: str, text: str) -> float:
     """A duration.
 
     Example:
-      >>> seconds("--latency", "200us"), seconds("--compute", "0.2 s")
+      >>> seconds("--latency", "0.2ms"), seconds("--compute", "0.2 s")
       (0.0002, 0.2)
     """
     return _read(flag, text, _SECONDS, "0.2ms")

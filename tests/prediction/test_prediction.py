@@ -19,6 +19,7 @@ from jaxcomp.prediction.methods import USUAL, make_method
 from jaxcomp.prediction.processes import loopback_seconds
 from jaxcomp.prediction.table import as_json, draw, lines_of, verdict
 from jaxcomp.prediction.trees import read_tree
+from jaxcomp.targets import devices
 from tests.every_method import EXCHANGES, WORKERS, exchange, trees
 from tests.targets.test_reading import GPU
 
@@ -291,7 +292,7 @@ ENTRY %main {
 
 
 def test_a_target_needs_its_compiler_and_a_known_memory(monkeypatch):
-    monkeypatch.setattr(targets.devices, "missing", lambda name: "install it")
+    monkeypatch.setattr(devices, "missing", lambda name: "install it")
     with pytest.raises(UserError, match="install it"):
         on_target.target_seconds("a100", workers=8)
     with pytest.raises(UserError, match="no memory bandwidth is known of 'v5e'"):
