@@ -24,17 +24,8 @@ each with a colon, the memory, exchange or scope that is not the usual one.
 docs/predict.md says what is measured and what is a model.
 """
 _FLAGS = (
-    *(
-        "bandwidth",
-        "compute",
-        "config",
-        "inside",
-        "json",
-        "latency",
-        "methods",
-        "model",
-    ),
-    *("measure", "per-host", "plot", "sharing", "target", "workers"),
+    *("bandwidth", "compute", "config", "inside", "json", "latency", "measure"),
+    *("methods", "model", "per-host", "plot", "sharing", "target", "workers"),
 )
 _ASSUMED = 0.2  # seconds of forward and backward pass, where nobody says
 

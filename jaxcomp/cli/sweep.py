@@ -55,7 +55,7 @@ def add_parser(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     from jaxcomp.sweeps.console import lines
     from jaxcomp.sweeps.runner import Limits, run_sweep
-    from jaxcomp.sweeps.summary import line_of, progress_line, write_summary
+    from jaxcomp.sweeps.summary import line_of, time_left, write_summary
 
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
@@ -70,14 +70,24 @@ def _run(args: argparse.Namespace) -> int:
 
         def shown(look: "Look") -> None:
             done = len(look.runs) - len(look.left)
-            console.show(done, len(look.runs), progress_line(look, args.jobs))
+            left = time_left(look, args.jobs)
+            console.show(done, len(look.runs), f"{len(look.running)} running  {left}")
 
         def ended(look: "Look", run: Any) -> None:
             write_summary(job, look)
-            left = f"; {progress_line(look, args.jobs)}" if look.left else ""
-            console.say(line_of(job, look, run) + left)
+            left = time_left(look, args.jobs)
+            console.say("; ".join(filter(None, [line_of(job, look, run), left])))
 
-        look = run_sweep(job, limits, retry=args.retry, shown=shown, ended=ended)
+        def stopping() -> None:
+            console.say("the runs save and end (Ctrl-C again kills them)")
+
+        look = run_sweep(
+            *(job, limits),
+            retry=args.retry,
+            shown=shown,
+            ended=ended,
+            stopping=stopping,
+        )
     return _conclude(job, look)
 
 

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 from jaxcomp.launch.signals import caught_signals
@@ -52,7 +53,7 @@ class Look(NamedTuple):
     runs: Sequence[Run]
     entries: Mapping[str, Entry]
     figures: Mapping[str, Mapping[str, float]]  # of finished runs
-    running: Mapping[str, float] = {}  # their seconds so far
+    running: Mapping[str, float] = MappingProxyType({})  # their seconds so far
     signum: int = 0  # of the signal that has ended it
 
     def entry(self, run: Run) -> Entry:
@@ -85,6 +86,7 @@ def run_sweep(
     retry: bool = False,
     shown: Callable[[Look], None] = lambda look: None,
     ended: Callable[[Look, Run], None] = lambda look, run: None,
+    stopping: Callable[[], None] = lambda: None,
 ) -> Look:
     """Run each run that has not ended yet, each in a process of its own.
 
@@ -97,6 +99,7 @@ def run_sweep(
       retry: whether runs that have failed before are started again.
       shown: called several times a second.
       ended: called after each run that has ended.
+      stopping: called when a signal has come, before the runs save and end.
 
     Raises:
       RunError: another process runs this sweep.
@@ -112,7 +115,8 @@ def run_sweep(
             for run in look.left:
                 if run.name not in running and _has_room(len(running), limits):
                     running[run.name] = _begin(job, run)
-                    entries[run.name] = look.entry(run)._replace(state="started")
+                    entry = look.entry(run)._replace(state="started", error="")
+                    entries[run.name] = entry
                     write_record(job.folder, job.file, entries)
             time.sleep(_POLL_SECONDS)
             for run in _take_ended(look, running, entries):
@@ -124,6 +128,7 @@ def run_sweep(
             shown(look._replace(running=seconds))
         if not caught:
             return look
+        stopping()
         _end_all(running, caught)
         for run in _take_ended(look, running, entries, asked=True):
             ended(_look(job, entries), run)

@@ -14,7 +14,7 @@ from jaxcomp.sweeps.figures import Best
 from jaxcomp.sweeps.plan import Run, differing
 from jaxcomp.sweeps.runner import Job, Look
 
-__all__ = ["SUMMARY", "best_run", "line_of", "progress_line", "write_summary"]
+__all__ = ["SUMMARY", "best_run", "line_of", "time_left", "write_summary"]
 
 SUMMARY = "summary.csv"
 
@@ -84,21 +84,19 @@ def line_of(job: Job, look: Look, run: Run) -> str:
     return f"{run.setting.title}: interrupted, and has saved"
 
 
-def progress_line(look: Look, jobs: int) -> str:
-    """How many runs have ended, and how long the others will take.
+def time_left(look: Look, jobs: int) -> str:
+    """How long the other runs will take; nothing before one has finished.
 
-    The time that is left is known once a run has finished: the others are taken to need
-    as long as the mean of those.
+    They are taken to need as long as the mean of those that have.
     """
     ended = [entry for run in look.runs if (entry := look.entry(run)).ended]
     took = [entry.seconds for entry in ended if entry.state == "finished"]
-    text = f"{len(look.running)} running"
-    if not took:
-        return text
+    if not took or not look.left:
+        return ""
     mean = sum(took) / len(took)
     spent = sum(min(seconds, mean) for seconds in look.running.values())
-    left = (mean * len(look.left) - spent) / min(jobs, max(1, len(look.left)))
-    return f"{text}, about {seconds_text(round(max(0.0, left)))} left"
+    left = (mean * len(look.left) - spent) / min(jobs, len(look.left))
+    return f"about {seconds_text(round(max(0.0, left)))} left"
 
 
 def figure_text(best: Best, figures: Mapping[str, float]) -> str:
