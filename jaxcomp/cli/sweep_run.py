@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 
+from jaxcomp import parallel
 from jaxcomp.cli.train import main
 
 __all__: list[str] = []
@@ -20,5 +21,6 @@ def _end_with_the_sweep() -> None:
 
 
 if __name__ == "__main__":
+    parallel.keep_pages()
     threading.Thread(target=_end_with_the_sweep, daemon=True).start()
     sys.exit(main(sys.argv[1:]))
