@@ -35,6 +35,7 @@ from jaxcomp.marks import check_state, per_worker
 from jaxcomp.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.overlap import overlapped, ready_order
 from jaxcomp.parallel import pmap, shard_map
+from jaxcomp.prediction import predict
 from jaxcomp.resizing import resized
 from jaxcomp.sharded import (
     Comm,
@@ -88,6 +89,7 @@ __all__ = [
     "per_worker",
     "pmap",
     "pmean",
+    "predict",
     "ready_order",
     "resized",
     "restore",

@@ -27,6 +27,7 @@ from jaxcomp import (
     optimizers,
     report,
     scope,
+    sweeps,
     tasks,
     training,
 )
@@ -103,6 +104,20 @@ def test_a_decentralised_loop_under_jit_runs_and_prints_what_it_says():
 
 def test_a_whole_optimiser_in_a_loop_runs_and_prints_what_it_says():
     check_programs(METHODS, prints=1)
+
+
+def test_a_prediction_runs_and_prints_what_it_says():
+    check_programs((ROOT / "docs" / "predict.md").read_text(), prints=1)
+
+
+def test_the_sweep_of_the_document_is_one(tmp_path):
+    """As a program, and as YAML."""
+    text = (ROOT / "docs" / "sweeps.md").read_text()
+    (tmp_path / "a.py").write_text(blocks(text)[0])
+    (listed,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
+    (tmp_path / "a.yaml").write_text(listed)
+    for name, runs in (("a.py", 18), ("a.yaml", 13)):
+        assert len(sweeps.read_sweep(tmp_path / name).settings) == runs
 
 
 def test_the_commands_of_the_documents_exist():

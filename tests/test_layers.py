@@ -35,7 +35,7 @@ ROWS = [
         *("regrouping", "resized_reading", "resizing", "resizing_rules"),
     },
     {"wire"},
-    {"cost", "verdicts"},
+    {"cost", "shapes", "verdicts"},
     {"targets"},
     {"models"},
     {"data", "problems"},
@@ -45,6 +45,7 @@ ROWS = [
     {"tasks"},
     {"training"},
     {"convex"},
+    {"sweeps", "prediction"},
     {"cli"},
     {"__init__", "__main__", "public"},
 ]

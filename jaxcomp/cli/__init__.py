@@ -16,7 +16,9 @@ from jaxcomp.cli import (
     inspect,
     launch,
     listing,
+    predict,
     report,
+    sweep,
     topology,
     train,
 )
@@ -28,6 +30,8 @@ COMMANDS = (
     train,
     launch,
     report,
+    sweep,
+    predict,
     inspect,
     data,
     topology,

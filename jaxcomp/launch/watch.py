@@ -13,6 +13,7 @@ from typing import NamedTuple
 from jaxcomp.errors import UserError
 from jaxcomp.launch.output import passing_on
 from jaxcomp.launch.plan import Child
+from jaxcomp.launch.signals import caught_signals
 
 __all__ = ["Ended", "watch"]
 
@@ -47,7 +48,7 @@ def watch(
     why, code, told = "", 0, 0
     term_at = kill_at = float("inf")
     with contextlib.ExitStack() as stack:
-        caught = stack.enter_context(_signals())
+        caught = stack.enter_context(caught_signals())
         running = stack.enter_context(_started(children, gone.set))
         while True:
             goes_on = any(process.poll() is None for process in running)
@@ -89,21 +90,6 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
     """As a shell says it: 128 + the signal that has ended a process."""
     code = process.returncode
     return 128 - code if code < 0 else code
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals that this process gets, instead of ending by them."""
-    caught: list[int] = []
-    wanted = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as under nohup
-        wanted.append(signal.SIGHUP)
-    before = {n: signal.signal(n, lambda n, frame: caught.append(n)) for n in wanted}
-    try:
-        yield caught
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager

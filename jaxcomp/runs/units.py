@@ -7,6 +7,7 @@ __all__ = [
     "bytes_text",
     "number_text",
     "percent_text",
+    "rate_text",
     "seconds_text",
     "times_text",
 ]
@@ -60,6 +61,25 @@ def percent_text(fraction: float) -> str:
       ('91.25 %', '–')
     """
     return f"{100 * fraction:.2f} %" if math.isfinite(fraction) else MISSING
+
+
+def rate_text(bandwidth: float) -> str:
+    """Bytes a second in the bits that networks are sold by; a dash for infinity.
+
+    Example:
+      >>> rate_text(125e6), rate_text(11.6e6), rate_text(float("inf"))
+      ('1 Gbit/s', '92.8 Mbit/s', '–')
+    """
+    if not math.isfinite(bandwidth):
+        return MISSING
+    value, units = (
+        float(f"{8 * bandwidth:.3g}"),
+        ["bit", "kbit", "Mbit", "Gbit", "Tbit"],
+    )
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{_three_digits(value)} {units[0]}/s"
 
 
 def times_text(factor: float) -> str:

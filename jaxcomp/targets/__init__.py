@@ -12,6 +12,7 @@ which order they run. How long they take it does not say.
 from jaxcomp.targets.devices import NAMES, Target, compiled, make, missing, specs
 from jaxcomp.targets.order import Event, Overlap, overlap
 from jaxcomp.targets.reading import Memory, Program, read
+from jaxcomp.targets.traffic import memory_traffic
 
 __all__ = [
     "NAMES",
@@ -22,6 +23,7 @@ __all__ = [
     "Target",
     "compiled",
     "make",
+    "memory_traffic",
     "missing",
     "overlap",
     "read",

@@ -1,0 +1,145 @@
+"""`jaxcomp sweep`: train every setting of a grid once, through any interruption."""
+
+import argparse
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxcomp.cli import quantities
+from jaxcomp.cli.ends import add_command
+from jaxcomp.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxcomp.sweeps.runner import Job, Look
+
+__all__ = ["add_parser"]
+
+EXAMPLE = """example:
+  jaxcomp sweep configs/sweeps/digits.py
+  jaxcomp sweep configs/sweeps/digits.py --jobs=4 --memory=16GB --out=output/again
+
+The same command goes on after Ctrl-C, a kill or a failure: runs that have finished are
+left as they are, and one that was interrupted goes on. It finds its folder by the file
+of the sweep: the newest of output/NAME-DATE in which that file has begun. Another --out
+begins anew. docs/sweeps.md shows how a sweep is written.
+"""
+_TRAIN = (sys.executable, "-m", "jaxcomp.cli.sweep_run")
+_SHARE = 0.8  # of the memory of this machine
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `sweep`; as `ends.add_command`."""
+    parser = add_command(
+        subparsers,
+        "sweep",
+        _run,
+        help="train every setting of a grid once, and compare the runs",
+        description="Train a config in many settings: each of them is one run. Writes "
+        "summary.csv, with a row for each run, and a page that compares them.",
+        epilog=EXAMPLE,
+    )
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE", help="a sweep, as .py or .yaml")
+    add("--out", type=Path, metavar="FOLDER", help="by default output/NAME-DATE")
+    jobs = "runs at the same time, 1 by default; each of them uses all cores"
+    add("--jobs", type=int, default=1, metavar="N", help=jobs)
+    memory = "of all runs together, such as 8GB; by default 80 %% of this machine's"
+    add("--memory", metavar="SIZE", help=memory)
+    again = "start runs again that have failed before"
+    add("--retry", action="store_true", help=again)
+    add("--list", action="store_true", help="show the runs, and train nothing")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from jaxcomp.sweeps.console import lines
+    from jaxcomp.sweeps.runner import Limits, run_sweep
+    from jaxcomp.sweeps.summary import line_of, time_left, write_summary
+
+    if args.jobs < 1:
+        raise UserError(f"--jobs is at least 1, not {args.jobs}")
+    limits = Limits(args.jobs, _memory(args.memory))
+    job = _job(args)
+    if args.list:
+        print(*(run.setting.title for run in job.plan({})), sep="\n")
+        return 0
+    job.folder.mkdir(parents=True, exist_ok=True)
+    with lines() as console:
+        console.say(f"sweep in {job.folder}")
+
+        def shown(look: "Look") -> None:
+            done = len(look.runs) - len(look.left)
+            left = time_left(look, args.jobs)
+            console.show(done, len(look.runs), f"{len(look.running)} running  {left}")
+
+        def ended(look: "Look", run: Any) -> None:
+            write_summary(job, look)
+            left = time_left(look, args.jobs)
+            console.say("; ".join(filter(None, [line_of(job, look, run), left])))
+
+        def stopping() -> None:
+            console.say("the runs save and end (Ctrl-C again kills them)")
+
+        look = run_sweep(
+            *(job, limits),
+            retry=args.retry,
+            shown=shown,
+            ended=ended,
+            stopping=stopping,
+        )
+    return _conclude(job, look)
+
+
+def _job(args: argparse.Namespace) -> "Job":
+    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.sweeps import read_sweep
+    from jaxcomp.sweeps.figures import parse_best
+    from jaxcomp.sweeps.plan import make_plan
+    from jaxcomp.sweeps.record import find_folder
+    from jaxcomp.sweeps.runner import Job
+
+    sweep = read_sweep(args.file)
+    plan = make_plan(sweep, lambda words: override(load_config(sweep.config), words))
+    folder = find_folder(args.file, args.out)
+    best = parse_best(sweep.best)
+    return Job(plan, best, sweep.config, args.file, folder, _TRAIN)
+
+
+def _conclude(job: "Job", look: "Look") -> int:
+    """Write summary and comparison; say which run is the best, and what has failed."""
+    from jaxcomp.sweeps.runner import logfile, words_of, workdir
+    from jaxcomp.sweeps.summary import best_run, figure_text, write_summary
+
+    summary = write_summary(job, look)
+    if look.signum:
+        done = len(look.runs) - len(look.left)
+        message = f"stopped; {done} of {len(look.runs)} runs have ended"
+        print(message, "Go on with the same command.", sep="\n", file=sys.stderr)
+        return 128 + look.signum
+    failed = [run for run in look.runs if look.entry(run).state == "failed"]
+    for run in failed:
+        print(f"failed twice: {run.setting.title}: {look.entry(run).error}")
+        print(f"  {logfile(job, run)}")
+    best = best_run(job, look)
+    if best is not None:
+        from jaxcomp.report import write_comparison
+
+        finished = [workdir(job, run) for run in look.runs if run.name in look.figures]
+        page = job.folder / "comparison.html"
+        write_comparison(finished, page, title=job.file.stem)
+        figure = figure_text(job.best, look.figures[best.name])
+        print(f"best run       {best.setting.title}: {figure}")
+        print(f"               {workdir(job, best)}")
+        words = words_of(job, best, Path("runs") / best.name)
+        print(f"the same again jaxcomp train {shlex.join(words)}")
+        print(f"comparison     {page}")
+    print(f"summary        {summary}")
+    return 1 if failed else 0
+
+
+def _memory(text: str | None) -> float:
+    """Bytes for all runs together, by default most of this machine's memory."""
+    if text is not None:
+        return quantities.size("--memory", text)
+    return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

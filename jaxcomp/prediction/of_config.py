@@ -1,0 +1,68 @@
+"""What a config says of a step: its gradient, its method, and its arithmetic."""
+
+import statistics
+import time
+from typing import Any
+
+import jax
+
+from jaxcomp import parallel
+from jaxcomp.make import compressor_for
+from jaxcomp.training.build import build, gather_workers
+
+__all__ = ["compute_seconds", "method_of", "params_of"]
+
+_WARM_UP, _TIMED = 3, 7  # steps
+
+
+def params_of(config: Any) -> Any:
+    """The specs of the parameters that a config trains."""
+    return jax.eval_shape(_alone(config).fresh).params
+
+
+def method_of(config: Any) -> tuple[str, ...]:
+    """The method of a config as one line; none where it mixes models."""
+    if config.mixer or config.policy or config.exchange == "exact":
+        return ()
+    parts = [config.memory, config.exchange, config.scope]
+    compressor = compressor_for(config.exchange, config.compressor)
+    last = [compressor] if compressor else [parts.pop(1)]
+    return (": ".join([*parts, *last]),)
+
+
+def compute_seconds(config: Any) -> float:
+    """Measure the training step of one worker that exchanges nothing.
+
+    That is its forward and backward pass and the update of the optimiser, with its
+    share of the batch. The median of several steps.
+    """
+    setup = _alone(config)
+    state = parallel.spread(setup.fresh(), setup.workers)
+    axes = parallel.axes(state)
+    share = setup.horizon.batch_size
+    batch = tuple(array[:share] for array in setup.task.train)
+    step = parallel.map_step(
+        setup.step(setup.stages.at(setup.total_steps - 1)),
+        setup.workers,
+        in_axes=(axes, *(0 for _ in batch)),
+        out_axes=(axes, 0),
+    )
+    given = parallel.place(tuple(x[None] for x in batch), setup.workers, 0)
+    taken: list[float] = []
+    for _ in range(_WARM_UP + _TIMED):
+        began = time.perf_counter()
+        state, metrics = step(state, *given)
+        jax.block_until_ready((state, metrics))
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[_WARM_UP:])
+
+
+def _alone(config: Any) -> Any:
+    """The setup of one worker with its share of the batch, who exchanges nothing."""
+    mine = config.copy_and_resolve_references()
+    with mine.unlocked():
+        mine.batch_size = max(1, config.batch_size // max(1, config.workers))
+        mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
+        mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
+        mine.update(flush_every="", overlap=1, mapper="shard_map")
+    return build(mine, gather_workers(mine))

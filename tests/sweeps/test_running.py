@@ -1,0 +1,249 @@
+"""Sweeps of a trainer that takes no time: failures, kills, limits and the summary."""
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from jaxcomp import report
+from jaxcomp.cli import main, sweep
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.lock import locked
+
+TRAINER = [sys.executable, str(Path(__file__).with_name("trainer.py"))]
+FILE = """
+config: configs/default.py
+always: {{train_for: 2 epochs}}
+grid:
+  method: {{exact: {{exchange: exact, memory: none}}, signs: {{compressor: sign}}}}
+  seed: {seeds}
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a sweep of two methods, and train it in no time."""
+    monkeypatch.setattr(sweep, "_TRAIN", TRAINER)
+    monkeypatch.setattr(report, "write_comparison", compared, raising=False)
+
+    def write(seeds="[0, 1]", **others):
+        file = tmp_path / "small.yaml"
+        more = "".join(f"{key}: {value}\n" for key, value in others.items())
+        file.write_text(FILE.format(seeds=seeds) + more)
+        return str(file), f"--out={tmp_path / 'out'}"
+
+    return write
+
+
+def compared(folders, file, title="", note=None):
+    file.write_text(f"{title}: {len(folders)} runs")
+    return file
+
+
+def rows(out):
+    with open(out / "summary.csv", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def starts(out):
+    files = (out / "runs").glob("*/starts.txt")
+    return sorted(len(file.read_text().splitlines()) for file in files)
+
+
+def test_each_run_runs_once_and_the_summary_has_all(write, tmp_path, capsys):
+    file, out = write()
+    assert main(["sweep", file, out]) == 0
+    printed = capsys.readouterr().out
+    found = rows(tmp_path / "out")
+    assert [row["method"] for row in found] == ["exact", "exact", "signs", "signs"]
+    assert [row["seed"] for row in found] == ["0", "1", "0", "1"]
+    assert [row["compressor"] for row in found][2:] == ["sign"] * 2
+    assert {row["state"] for row in found} == {"finished"}
+    best = [float(row["best_test_accuracy"]) for row in found]
+    assert best == pytest.approx([0.6, 0.59, 0.6, 0.59])
+    assert {row["best_epoch"] for row in found} == {"1"}
+    assert float(found[0]["final_test_accuracy"]) == pytest.approx(0.59)
+    assert float(found[0]["final_bytes_sent"]) == 5 * 100 + 5 * 50
+    assert found[0]["batch_size"] == "64"
+    assert found[0]["train_for"] == "2 epochs"
+    folder = tmp_path / "out" / "runs" / found[0]["run"]
+    assert str(folder) in printed
+    assert "jaxcomp train --config=configs/default.py --workdir=runs/exact" in printed
+    assert (tmp_path / "out" / "comparison.html").read_text() == "small: 4 runs"
+    assert "4 of 4" in printed
+
+    assert main(["sweep", file, out]) == 0
+    assert starts(tmp_path / "out") == [1] * 4
+
+
+def test_a_sweep_that_has_grown_runs_what_is_new(write, tmp_path):
+    assert main(["sweep", *write("[0]")]) == 0
+    assert main(["sweep", *write("[0, 1]")]) == 0
+    assert starts(tmp_path / "out") == [1] * 4
+
+
+def test_a_failure_is_tried_once_more_and_reported(write, tmp_path, capsys):
+    assert main(["sweep", *write("[1, 7, 8]")]) == 1
+    printed = capsys.readouterr().out
+    by_seed = {row["seed"]: row for row in rows(tmp_path / "out")}
+    assert {seed: row["state"] for seed, row in by_seed.items()} == {
+        "1": "finished",
+        "7": "failed",
+        "8": "finished",
+    }
+    assert by_seed["7"]["error"] == "train.py: the loss is not finite"
+    assert starts(tmp_path / "out") == [1, 1, 2, 2, 2, 2]
+    assert "failed twice: exact, seed=7: train.py: the loss is not finite" in printed
+    logs = [Path(word) for word in printed.split() if word.endswith(".log")]
+    assert len(logs) == 2
+    assert all(log.is_file() for log in logs)
+
+    assert main(["sweep", *write("[1, 7, 8]")]) == 1
+    assert starts(tmp_path / "out") == [1, 1, 2, 2, 2, 2], "it is not tried for ever"
+    assert main(["sweep", *write("[1, 7, 8]"), "--retry"]) == 1
+    assert starts(tmp_path / "out") == [1, 1, 2, 2, 4, 4]
+
+
+def test_a_search_tries_until_the_best_lies_inside(write, tmp_path):
+    file, out = write("[0]", runs="[{learning_rate: search(start=0.1), pad: 3}]")
+    assert main(["sweep", file, out]) == 0
+    found = [row for row in rows(tmp_path / "out") if row["pad"] == "3"]
+    assert [row["learning_rate"] for row in found] == [
+        "0.1",
+        "0.2",
+        "0.05",
+        "0.4",
+        "0.8",
+    ]
+    assert max(found, key=lambda row: float(row["best_test_accuracy"])) == found[3]
+
+
+def test_a_killed_sweep_leaves_no_process_and_goes_on(write, tmp_path):
+    """SIGKILL of the sweep: its run ends with it, and is started again by the next."""
+    file, out = write("[0, 9]")
+    program = (
+        f"from jaxcomp.cli import main, sweep; sweep._TRAIN = {TRAINER}; "
+        f"main(['sweep', {file!r}, {out!r}, '--jobs=4'])"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
+    waiting = f"{tmp_path}/out/runs/*-seed-9-*/starts.txt"
+    files = until(lambda: sorted(Path("/").glob(waiting[1:])))
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    children = [int(file.read_text().split()[0]) for file in files]
+    until(lambda: not any(map(is_alive, children)))
+    (tmp_path / "out" / "again").touch()
+    assert main(["sweep", file, out]) == 0
+    assert {row["state"] for row in rows(tmp_path / "out")} == {"finished"}
+    assert all(count <= 2 for count in starts(tmp_path / "out"))
+    assert not any(int(row["failures"]) for row in rows(tmp_path / "out"))
+
+
+def until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return found
+
+
+def is_alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except OSError:
+        return False
+
+
+def test_ctrl_c_lets_runs_save_and_says_how_to_go_on(write, tmp_path, capsys):
+    file, out = write("[9]")
+    log = tmp_path / "out" / "runs"
+    timer = threading.Thread(
+        target=lambda: (
+            until(lambda: list(log.glob("*/starts.txt"))),
+            time.sleep(0.2),
+            os.kill(os.getpid(), signal.SIGINT),
+        )
+    )
+    timer.start()
+    assert main(["sweep", file, out]) == 128 + signal.SIGINT
+    timer.join()
+    assert "Go on with the same command." in capsys.readouterr().err
+    (tmp_path / "out" / "again").touch()
+    assert main(["sweep", file, out]) == 0
+    assert not any(int(row["failures"]) for row in rows(tmp_path / "out"))
+
+
+def test_two_sweeps_do_not_share_a_folder(write, tmp_path):
+    file, out = write()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sweep.json").write_text("{}")
+    with locked(tmp_path / "out"):
+        assert main(["sweep", file, out]) == RunError.exit_code
+
+
+def test_the_folder_is_found_again_by_the_file(write, tmp_path, monkeypatch, capsys):
+    file, _ = write("[0]")
+    root = Path.cwd()
+    (tmp_path / "configs").symlink_to(root / "configs")
+    monkeypatch.chdir(tmp_path)
+    assert main(["sweep", file]) == 0
+    (folder,) = (tmp_path / "output").iterdir()
+    assert main(["sweep", file]) == 0
+    other = tmp_path / "other" / "small.yaml"
+    other.parent.mkdir()
+    other.write_text(Path(file).read_text())
+    assert main(["sweep", str(other)]) == 0
+    folders = sorted(path.name for path in (tmp_path / "output").iterdir())
+    assert folders == [folder.name, f"{folder.name}-2"]
+    assert starts(folder) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--jobs=0"], "--jobs is at least 1, not 0"),
+        (["--memory=8"], "such as 8GB, not '8'"),
+        (["--memory=xGB"], "not 'xGB'"),
+    ],
+)
+def test_wrong_flags_are_refused(write, flags, message, capsys):
+    assert main(["sweep", *write(), *flags]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_folder_of_other_things_is_refused(write, tmp_path, capsys):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").touch()
+    assert main(["sweep", *write()]) == 2
+    assert "holds other things than a sweep" in capsys.readouterr().err
+
+
+def test_a_rule_without_a_column_is_refused(write, capsys):
+    assert main(["sweep", *write("[0]", best="max test_acuracy")]) == 2
+    assert "Did you mean 'test_accuracy'" in capsys.readouterr().err
+
+
+def test_runs_share_the_memory_that_is_given(write, tmp_path, monkeypatch):
+    """The first run is alone and shows what one needs; two of them do not fit."""
+    from jaxcomp.sweeps import runner
+
+    most = []
+    begin = runner.begin
+    alive = []
+
+    def counted(*args):
+        alive[:] = [started for started in alive if started.process.poll() is None]
+        alive.append(begin(*args))
+        most.append(len(alive))
+        return alive[-1]
+
+    monkeypatch.setattr(runner, "begin", counted)
+    monkeypatch.setattr(runner, "largest_memory", lambda: 10**9)
+    assert main(["sweep", *write(), "--jobs=4", "--memory=1.5GB"]) == 0
+    assert set(most) == {1}
