@@ -68,8 +68,9 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 def rows_of(folder: Path) -> list[Row]:
     """The epochs of a run folder."""
     run = read_run(folder)
-    columns = (run.metrics[n] for n in ("epoch", "step", "seconds", "test_accuracy"))
-    epochs = zip(*columns, bytes_sent(run, "wire"), strict=True)
+    names = ("epoch", "step", "seconds", "test_accuracy")
+    columns = [run.metrics[name].tolist() for name in names]
+    epochs = zip(*columns, bytes_sent(run, "wire").tolist(), strict=True)
     return [Row(run.name, int(e), int(s), t, b, a) for e, s, t, a, b in epochs]
 
 

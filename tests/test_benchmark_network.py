@@ -124,7 +124,7 @@ def test_where_exact_is_as_fast():
     twice = network_report.written([Collective("all-gather", 2_000_000, 4)])
     exact = row("exact")._replace(collectives=twice, unlimited=42.0)
     assert network_report.stops(row(), exact) == pytest.approx(400)
-    assert network_report.stops(row(), exact._replace(unlimited=102.0)) == float("inf")
+    assert network_report.stops(row(), exact._replace(unlimited=103.0)) == float("inf")
 
 
 def test_the_prediction_leaves_out_what_copies_take_without_a_limit():
