@@ -15,6 +15,7 @@ __all__ = [
     "Row",
     "line",
     "link_of",
+    "mbit_text",
     "needed",
     "predicted",
     "read",
@@ -160,7 +161,7 @@ def show(rows: Sequence[Row], compute: float) -> None:
         for row in methods:
             needs = [needed(row, share, compute) for share in SHARES]
             needs += [stops(row, exact)] if exact and row != exact else []
-            texts = [f"{_mbit(value):>11}" for value in needs]
+            texts = [f"{mbit_text(value):>11}" for value in needs]
             print(f"{row.method:44}{''.join(texts)}")
 
 
@@ -190,5 +191,6 @@ def stops(row: Row, dense: Row) -> float:
     return cost.break_even(ours, theirs, row.measured)
 
 
-def _mbit(value: float) -> str:
+def mbit_text(value: float) -> str:
+    """A bandwidth as text; none is enough where it is infinite."""
     return "never" if math.isinf(value) else f"{value:,.0f}"

@@ -177,6 +177,9 @@ def _print_measured(file: Path) -> None:
         for workers in sorted({row.workers for row in theirs}):
             mine = [row for row in theirs if row.workers == workers]
             _print_table(f"{head}, {workers} workers", _by_rate(mine))
+            _print_table(
+                f"Mbit/s needed by steps of 1 s, {workers} workers", _needs(mine)
+            )
 
 
 def _by_rate(rows: Sequence[Row]) -> list[list[str]]:
@@ -187,8 +190,26 @@ def _by_rate(rows: Sequence[Row]) -> list[list[str]]:
     for method in dict.fromkeys(row.method for row in rows):
         found = {row.rate: row for row in rows if row.method == method}
         cells = [_point(found.get(rate), dense.get(rate)) for rate in rates]
-        table.append([f"`{method}`".replace("|", "\\|"), *cells])
+        table.append([_code(method), *cells])
     return table
+
+
+def _needs(rows: Sequence[Row]) -> list[list[str]]:
+    """The bandwidth at which a step of a second computes for shares of its time."""
+    shares = [f"{100 * share:.0f} %" for share in network_report.SHARES]
+    table = [["exchange", *shares, "`exact` is as fast"]]
+    methods = network_report.typical(rows)
+    exact = next((row for row in methods if row.method == "exact"), None)
+    for row in methods:
+        needs = [network_report.needed(row, s, 1.0) for s in network_report.SHARES]
+        if exact is not None and row.method != "exact":
+            needs.append(network_report.stops(row, exact))
+        table.append([_code(row.method), *map(network_report.mbit_text, needs)])
+    return [row + [""] * (len(table[0]) - len(row)) for row in table]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
 
 
 def _point(row: Row | None, dense: float | None) -> str:
