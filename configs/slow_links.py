@@ -17,5 +17,5 @@ def get_config() -> ConfigDict:
     config.compressor = "top_k(keep=0.02)"
     config.scope = "whole_tree"
     config.dataset = "digits(size=8)"
-    config.train_for = "15 epochs"
+    config.train_for = "12 epochs"
     return config

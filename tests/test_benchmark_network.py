@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+from pathlib import Path
 
 import pytest
 
@@ -101,6 +102,17 @@ def test_a_new_row_replaces_the_old_one_of_its_series():
     rows = [row(), row(rate=50.0), row("exact")]
     newer = network_report.replaced(rows, row(rate=50.0, ms=7.0))
     assert [r.ms for r in newer] == [100, 100, 7]
+
+
+def test_rows_stand_in_the_order_of_the_cases():
+    rows = [row("sign"), row("exact"), row("exact", rate=50.0), row("of old")]
+    found = sorted(rows, key=network._order)
+    assert [(r.method, r.rate) for r in found] == [
+        ("exact", 50.0),
+        ("exact", 100.0),
+        ("sign", 100.0),
+        ("of old", 100.0),
+    ]
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
@@ -268,3 +280,16 @@ def test_scaling_prints_tables(capsys, monkeypatch, tmp_path):
     assert "| `exact` |  | 4 s |" in shown
     assert "8 workers on each host" in shown
     assert "| exchange | 2 | 16 |" in shown
+
+
+MEASURED = Path(__file__).parents[1] / "docs" / "measured"
+
+
+def test_the_model_gives_the_predictions_that_are_committed():
+    """A change of the model has to be compared with what was measured."""
+    rows = network_report.read(MEASURED / "network.csv")
+    ours = [row for row in rows if row.predicted is not None]
+    assert {row.rate for row in ours} >= set(network.RATES)
+    for row in ours:
+        assert row.predicted == pytest.approx(network_report.predicted(row), rel=1e-3)
+        assert row.predicted == pytest.approx(row.ms, rel=0.25), row
