@@ -165,7 +165,7 @@ def test_a_method_is_drawn_and_told_by_the_median_of_its_rates():
     ("expected", "repeats", "portions"),
     [
         (1.0, 7, [3, 2, 2]),
-        (10.0, 7, [1, 1, 1]),
+        (8.0, 7, [1, 1, 1]),
         (100.0, 7, [1, 1]),
         (1.0, 1, [1]),
     ],
