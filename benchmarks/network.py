@@ -80,8 +80,9 @@ RATES = (50.0, 100.0, 1000.0, 5000.0)
 _PORT = 9010
 _OFF = 0.1  # of a rate that was asked for
 _PATIENCE = 600  # seconds to compile
-_WARM_UP = 15  # exchanges; the first ten of some sparsifiers are slower
-_LONGEST = 25  # seconds of a series; two exchanges are timed all the same
+_FEW, _WARM_UP = 3, 12  # exchanges; the first ten of some sparsifiers are slower
+_QUICK = 1  # seconds; slower ones do nothing that gets faster
+_LONGEST = 25  # seconds of a series; one exchange is timed all the same
 _SETTLED = 5  # seconds; in shorter exchanges it counts that connections find the rate
 _TURNS = 3  # so that other load on the machine meets exchanges with and without limit
 
@@ -130,7 +131,8 @@ def measure(cases: list[Case], args: argparse.Namespace) -> Iterator[Row]:
         for case in cases:
             with contextlib.ExitStack() as stack:
                 side = (_theirs if case.hook else _ours)(case, net, args, stack)
-                side.run(_WARM_UP, _PATIENCE)
+                if max(side.run(_FEW, _PATIENCE)) < _QUICK:
+                    side.run(_WARM_UP, _PATIENCE)
                 for rate in args.rates:
                     yield _series(case, side, net, rate, free, args)
 
@@ -145,28 +147,28 @@ def _series(
 ) -> Row:
     """Measure the rate, then exchanges with and without the limit in turns."""
     namespaces.limit(net, rate)
-    measured = min(link_rate.measure(net, [pair], 1.0)[0] for pair in ((0, 1), (1, 0)))
+    measured = min(link_rate.measure(net, [(0, 1), (1, 0)], 1.0))
     if abs(measured / rate - 1) > _OFF:
         raise SystemExit(
             f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
             "more than a tenth: nothing is measured on them"
         )
-    # Of a peer it is not known what it sends: no more than twice the gradient.
-    nbytes = link_bytes(side.collectives or []) or 8 * _elements(args)
-    expected = 1 + nbytes / network_report.link_of(measured).bandwidth
+    namespaces.limit(net, None)
+    first, nbytes = _counted(net, side, 1, _PATIENCE)
+    expected = first[0] + nbytes / network_report.link_of(measured).bandwidth
     limited: list[float] = []
     unlimited: list[float] = []
-    sent = 0.0
+    sent: list[float] = []
     for repeats in _portions(expected, args.repeats):
         namespaces.limit(net, None)
         unlimited += side.run(repeats, _PATIENCE)
         namespaces.limit(net, rate)
+        patience = 60 + 10 * expected * repeats
         if expected < _SETTLED:
-            side.run(1, 60 + 10 * expected)
-        before = namespaces.traffic(net)
-        limited += side.run(repeats, 60 + 10 * expected * repeats)
-        after = namespaces.traffic(net)
-        sent += sum(b.sent - a.sent for a, b in zip(before, after, strict=True))
+            side.run(1, patience)
+        seconds, nbytes = _counted(net, side, repeats, patience)
+        limited += seconds
+        sent += [nbytes] * repeats
     namespaces.limit(net, None)
     found = side.collectives
     row = Row(
@@ -182,16 +184,27 @@ def _series(
         slowest=1e3 * max(limited),
         unlimited=1e3 * statistics.median(unlimited),
         predicted=None,
-        counted=sent / net.hosts / len(limited),
+        counted=statistics.mean(sent),
         leaving=None if found is None else link_bytes(found),
         collectives="" if found is None else network_report.written(found),
     )
     return row if found is None else row._replace(predicted=predicted(row))
 
 
+def _counted(
+    net: namespaces.Network, side: Side, times: int, patience: float
+) -> tuple[list[float], float]:
+    """Exchanges: the seconds of each, and the bytes that a host sends in one."""
+    before = namespaces.traffic(net)
+    seconds = side.run(times, patience)
+    after = namespaces.traffic(net)
+    sent = statistics.mean(b.sent - a.sent for a, b in zip(before, after, strict=True))
+    return seconds, sent / times
+
+
 def _portions(expected: float, repeats: int) -> list[int]:
     """How many exchanges are timed with and without the limit, in turns."""
-    repeats = min(repeats, max(2, int(_LONGEST / expected)))
+    repeats = min(repeats, max(1, int(_LONGEST / expected)))
     return [
         repeats // _TURNS + (i < repeats % _TURNS) for i in range(min(repeats, _TURNS))
     ]

@@ -166,12 +166,13 @@ def test_a_method_is_drawn_and_told_by_the_median_of_its_rates():
     [
         (1.0, 7, [3, 2, 2]),
         (8.0, 7, [1, 1, 1]),
-        (100.0, 7, [1, 1]),
+        (12.0, 7, [1, 1]),
+        (100.0, 7, [1]),
         (1.0, 1, [1]),
     ],
 )
 def test_exchanges_with_and_without_a_limit_take_turns(expected, repeats, portions):
-    """Slow ones are repeated less often, but not less than twice."""
+    """Slow ones are repeated less often."""
     assert network._portions(expected, repeats) == portions
 
 
