@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,27 +24,38 @@ _CHUNK = 1 << 18
 _PORT = 9009
 
 
-def measure(net: "Network", sender: int, receiver: int, seconds: float = 2.0) -> float:
-    """Mbit/s of payload between two hosts of a `namespaces.Network`."""
+def measure(
+    net: "Network", pairs: Sequence[tuple[int, int]], seconds: float = 2.0
+) -> list[float]:
+    """Mbit/s of payload from a sender to a receiver, of all pairs at the same time.
+
+    Args:
+      net: hosts of a `namespaces.network`.
+      pairs: sender and receiver; no host is the receiver of two.
+      seconds: to receive for.
+    """
     base = [sys.executable, str(Path(__file__).resolve())]
-    to = [net.address(receiver), str(_PORT)]
-    listening = subprocess.Popen(
-        net.inside(receiver, [*base, "receive", *to, str(seconds)]),
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    sending = subprocess.Popen(net.inside(sender, [*base, "send", *to]))
+    listening, sending = [], []
     try:
-        printed, _ = listening.communicate(timeout=60 + 2 * seconds)
-        sending.wait(timeout=10)
+        for _, receiver in pairs:
+            to = [net.address(receiver), str(_PORT)]
+            command = net.inside(receiver, [*base, "receive", *to, str(seconds)])
+            listening += [subprocess.Popen(command, stdout=subprocess.PIPE, text=True)]
+        for sender, receiver in pairs:
+            to = [net.address(receiver), str(_PORT)]
+            sending += [subprocess.Popen(net.inside(sender, [*base, "send", *to]))]
+        printed = [each.communicate(timeout=60 + 2 * seconds)[0] for each in listening]
+        for each in sending:
+            each.wait(timeout=10)
     finally:
-        for process in (listening, sending):
+        for process in (*listening, *sending):
             if process.poll() is None:
                 process.kill()
                 process.wait()
-    if not printed:
-        raise RuntimeError(f"no rate was measured from host {sender} to {receiver}")
-    return float(printed)
+    for pair, text in zip(pairs, printed, strict=True):
+        if not text:
+            raise RuntimeError("no rate was measured from host {} to {}".format(*pair))
+    return [float(text) for text in printed]
 
 
 def receive(address: str, port: int, seconds: float) -> float:

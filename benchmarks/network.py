@@ -17,7 +17,8 @@ It needs root, or a user namespace, which it makes itself where that is permitte
 Results are added to the CSV file in the folder `--out`, and replace older ones of the
 same method, rate and number of workers. The prediction of `jaxcomp.cost` takes the rate
 from the socket, the bytes from the program, and the local time from the same exchange
-over links without a limit, which is measured first.
+over links without a limit. Those links are not free: what plain sockets need for these
+bytes, all hosts at once, is taken off.
 """
 
 import argparse
@@ -28,10 +29,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import crew, link_rate, namespaces, network_report, peers_ddp, trees
+from benchmarks import (
+    crew,
+    link_rate,
+    namespaces,
+    network_plot,
+    network_report,
+    peers_ddp,
+    trees,
+)
 from benchmarks.common import PAGES, with_pages, write_csv
-from benchmarks.network_report import Row
-from jaxcomp import cost
+from benchmarks.network_report import Row, predicted
 from jaxcomp.wire import Collective, link_bytes
 
 __all__ = ["CASES", "Case", "main"]
@@ -63,7 +71,7 @@ CASES = (
         "qsgd(levels=7, norm='max')",
         memory="none",
     ),
-    Case("DDP", hook="all-reduce"),
+    Case("DDP: no hook", hook="all-reduce"),
     Case("DDP: fp16", hook="fp16"),
     Case("DDP: PowerSGD(rank=2)", hook="PowerSGD(rank=2)"),
     Case("DDP: PowerSGD(rank=2), batched", hook="PowerSGD(rank=2), batched"),
@@ -72,8 +80,11 @@ RATES = (50.0, 100.0, 1000.0, 5000.0)
 _PORT = 9010
 _OFF = 0.1  # of a rate that was asked for
 _PATIENCE = 600  # seconds to compile
-_WARM_UP = 15  # exchanges; the first ten of some sparsifiers are slower
-_LONGEST = 60  # seconds of a series; two exchanges are timed all the same
+_FEW, _WARM_UP = 3, 12  # exchanges; the first ten of some sparsifiers are slower
+_QUICK = 1  # seconds; slower ones do nothing that gets faster
+_LONGEST = 25  # seconds of a series; one exchange is timed all the same
+_SETTLED = 5  # seconds; in shorter exchanges it counts that connections find the rate
+_TURNS = 3  # so that other load on the machine meets exchanges with and without limit
 
 
 class Side(NamedTuple):
@@ -81,7 +92,6 @@ class Side(NamedTuple):
 
     run: Callable[[int, float], list[float]]  # (times, seconds to wait) -> seconds each
     collectives: list[Collective] | None  # None of a peer
-    compile_s: float | None
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
@@ -94,7 +104,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     add("--repeats", type=int, default=7)
     add("--scale", type=float, default=1.0, help="of the channels")
     add("--python", default=sys.executable, help="that has torch, for the peers")
-    add("--compute", type=float, default=200.0, metavar="MS", help="of a step")
+    add("--compute", type=float, default=1000.0, metavar="MS", help="of a step")
     add("--out", type=Path, required=True, help="folder for the CSV and the plot")
     add("--show", action="store_true", help="measure nothing: table and plot of --out")
     args = parser.parse_args(arguments)
@@ -102,23 +112,29 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     if not args.show:
         namespaces.enter("benchmarks.network")
         for row in measure(_chosen(args), args):
-            rows = network_report.replaced(rows, row)
+            rows = sorted(network_report.replaced(rows, row), key=_order)
             args.out.mkdir(parents=True, exist_ok=True)
             write_csv(args.out / "network.csv", rows)
             print(network_report.line(row), flush=True)
-    network_report.show(rows, args.out / "network.png", args.compute / 1e3)
+    if not rows:
+        raise SystemExit(f"nothing has been measured in {args.out}")
+    network_report.show(rows, args.compute / 1e3)
+    network_plot.draw(args.out / "network.png", rows, args.compute / 1e3)
     return rows
 
 
 def measure(cases: list[Case], args: argparse.Namespace) -> Iterator[Row]:
     """Run each case at each rate; a row for each."""
     with namespaces.network(args.workers) as net:
+        ring = [(host, (host + 1) % net.hosts) for host in range(net.hosts)]
+        free = statistics.mean(link_rate.measure(net, ring))
         for case in cases:
             with contextlib.ExitStack() as stack:
                 side = (_theirs if case.hook else _ours)(case, net, args, stack)
-                side.run(_WARM_UP, _PATIENCE)
+                if max(side.run(_FEW, _PATIENCE)) < _QUICK:
+                    side.run(_WARM_UP, _PATIENCE)
                 for rate in args.rates:
-                    yield _series(case, side, net, rate, args)
+                    yield _series(case, side, net, rate, free, args)
 
 
 def _series(
@@ -126,59 +142,72 @@ def _series(
     side: Side,
     net: namespaces.Network,
     rate: float,
+    free: float,
     args: argparse.Namespace,
 ) -> Row:
-    """Measure the rate and exchanges with it; before and after, those without."""
-    namespaces.limit(net, None)
-    without = side.run(args.repeats, _PATIENCE)
+    """Measure the rate, then exchanges with and without the limit in turns."""
     namespaces.limit(net, rate)
-    measured = min(link_rate.measure(net, 0, 1), link_rate.measure(net, 1, 0))
+    measured = min(link_rate.measure(net, [(0, 1), (1, 0)], 1.0))
     if abs(measured / rate - 1) > _OFF:
         raise SystemExit(
             f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
             "more than a tenth: nothing is measured on them"
         )
-    link = network_report.link_of(measured)
-    # Of a peer it is not known what it sends: no more than twice the gradient.
-    nbytes = link_bytes(side.collectives or []) or 8 * _elements(args)
-    expected = statistics.median(without) + nbytes / link.bandwidth
-    warm_up, repeats = _counts(expected, args.repeats)
-    if warm_up:
-        side.run(warm_up, 60 + 10 * expected * warm_up)
-    before = namespaces.traffic(net)
-    seconds = side.run(repeats, 60 + 10 * expected * repeats)
-    after = namespaces.traffic(net)
     namespaces.limit(net, None)
-    without += side.run(args.repeats, _PATIENCE)
-    local = statistics.median(without)
-    sent = [b.sent - a.sent for a, b in zip(before, after, strict=True)]
-    found, predicted = side.collectives, None
-    if found is not None:
-        predicted = cost.cost(found, link, local=local).seconds
-    return Row(
+    first, nbytes = _counted(net, side, 1, _PATIENCE)
+    expected = first[0] + nbytes / network_report.link_of(measured).bandwidth
+    limited: list[float] = []
+    unlimited: list[float] = []
+    sent: list[float] = []
+    for repeats in _portions(expected, args.repeats):
+        namespaces.limit(net, None)
+        unlimited += side.run(repeats, _PATIENCE)
+        namespaces.limit(net, rate)
+        patience = 60 + 10 * expected * repeats
+        if expected < _SETTLED:
+            side.run(1, patience)
+        seconds, nbytes = _counted(net, side, repeats, patience)
+        limited += seconds
+        sent += [nbytes] * repeats
+    namespaces.limit(net, None)
+    found = side.collectives
+    row = Row(
         method=case.title,
         workers=net.hosts,
         elements=_elements(args),
         rate=rate,
         measured=measured,
-        repeats=repeats,
-        ms=1e3 * statistics.median(seconds),
-        fastest=1e3 * min(seconds),
-        slowest=1e3 * max(seconds),
-        local=1e3 * local,
-        predicted=None if predicted is None else 1e3 * predicted,
-        counted=statistics.mean(sent) / repeats,
+        free=free,
+        repeats=len(limited),
+        ms=1e3 * statistics.median(limited),
+        fastest=1e3 * min(limited),
+        slowest=1e3 * max(limited),
+        unlimited=1e3 * statistics.median(unlimited),
+        predicted=None,
+        counted=statistics.mean(sent),
         leaving=None if found is None else link_bytes(found),
         collectives="" if found is None else network_report.written(found),
-        compile_s=side.compile_s,
     )
+    return row if found is None else row._replace(predicted=predicted(row))
 
 
-def _counts(expected: float, repeats: int) -> tuple[int, int]:
-    """How many exchanges warm up and how many are timed; fewer of slow ones."""
-    if expected * (repeats + 1) < _LONGEST:
-        return 1, repeats
-    return 0, min(repeats, max(2, int(_LONGEST / expected)))
+def _counted(
+    net: namespaces.Network, side: Side, times: int, patience: float
+) -> tuple[list[float], float]:
+    """Exchanges: the seconds of each, and the bytes that a host sends in one."""
+    before = namespaces.traffic(net)
+    seconds = side.run(times, patience)
+    after = namespaces.traffic(net)
+    sent = statistics.mean(b.sent - a.sent for a, b in zip(before, after, strict=True))
+    return seconds, sent / times
+
+
+def _portions(expected: float, repeats: int) -> list[int]:
+    """How many exchanges are timed with and without the limit, in turns."""
+    repeats = min(repeats, max(1, int(_LONGEST / expected)))
+    return [
+        repeats // _TURNS + (i < repeats % _TURNS) for i in range(min(repeats, _TURNS))
+    ]
 
 
 def _ours(
@@ -198,11 +227,13 @@ def _ours(
     facts = workers.ask([task | {"rank": rank} for rank in ranks], _PATIENCE)
 
     def run(times: int, patience: float) -> list[float]:
+        # A worker that is done begins the next one, so the mean of the workers is how
+        # often one is done. The slowest of each would count what others do meanwhile.
         answers = workers.ask([times] * net.hosts, patience)
-        return [max(each) for each in zip(*answers, strict=True)]
+        return [statistics.mean(each) for each in zip(*answers, strict=True)]
 
     found = [Collective(**collective) for collective in facts[0]["collectives"]]
-    return Side(run, found, max(fact["compile_s"] for fact in facts))
+    return Side(run, found)
 
 
 def _theirs(
@@ -221,7 +252,14 @@ def _theirs(
         del patience  # the peer has a limit of its own
         return [whole - bare for whole, bare in (peer.run() for _ in range(times))]
 
-    return Side(run, None, None)
+    return Side(run, None)
+
+
+def _order(row: Row) -> tuple[int, int, int, float]:
+    """Of the rows of a file: the largest size first, methods in the order of CASES."""
+    titles = [case.title for case in CASES]
+    place = titles.index(row.method) if row.method in titles else len(titles)
+    return -row.elements, row.workers, place, row.rate
 
 
 def _elements(args: argparse.Namespace) -> int:

@@ -1,15 +1,13 @@
-"""Table, CSV and plot of benchmarks/network.py."""
+"""Rows, CSV and tables of benchmarks/network.py."""
 
 import csv
 import math
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from jaxcomp import cost
-from jaxcomp.report import style
 from jaxcomp.runs.units import seconds_text
 from jaxcomp.wire import Collective
 
@@ -17,25 +15,23 @@ __all__ = [
     "Row",
     "line",
     "link_of",
+    "mbit_text",
     "needed",
+    "predicted",
     "read",
     "replaced",
     "show",
     "stops",
+    "typical",
     "written",
 ]
 
 SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
-# Gloo starts the messages of an all-to-all to and from all others at once, and between
-# two processes both directions share a connection: 13 MB between 4 hosts at 100 Mbit/s
-# took 1.4 to 1.6 s instead of 0.82, and an all-gather of 40 MB of 2 hosts 12.5 s
-# instead of 8.4.
-PAIRWISE = 0.6
 
 
 def link_of(mbit: float) -> cost.Link:
-    """The model of a link that lets so many Mbit/s through."""
-    return cost.Link(mbit * 1e6 / 8, pairwise=PAIRWISE)
+    """The model of a link of Gloo that lets so many Mbit/s through."""
+    return cost.Link(mbit * 1e6 / 8, duplex=False)
 
 
 class Row(NamedTuple):
@@ -46,16 +42,22 @@ class Row(NamedTuple):
     elements: int
     rate: float  # Mbit/s that were asked for
     measured: float  # Mbit/s of payload that a socket got, in the slower direction
+    free: float  # the same without a limit, of all hosts in a ring at the same time
     repeats: int
-    ms: float  # of an exchange, the median; each is that of the slowest worker
+    ms: float  # of an exchange, the median; each is the mean of the workers
     fastest: float
     slowest: float
-    local: float  # ms of an exchange over the same links without a limit
+    unlimited: float  # ms of an exchange over the same links without a limit
     predicted: float | None  # ms, by `jaxcomp.cost`
     counted: float  # bytes that left a host in an exchange, by the kernel, with headers
     leaving: float | None  # the same by the program and ring algorithms
     collectives: str
-    compile_s: float | None
+
+    @property
+    def local(self) -> float:
+        """Seconds that are no message: those without a limit, less those of copies."""
+        copied = cost.cost(collectives_of(self), link_of(self.free)).transfer
+        return max(0.0, self.unlimited / 1e3 - copied)
 
 
 def read(file: Path) -> list[Row]:
@@ -94,13 +96,25 @@ def written(found: Iterable[Collective]) -> str:
 
 
 def collectives_of(row: Row) -> list[Collective]:
-    """The collectives of a row, between all of its workers."""
+    """The collectives of a row, between all of its workers.
+
+    Of a peer, whose program is not read, they are one all-reduce of what was counted.
+    """
+    if not row.collectives:
+        handed = row.counted * row.workers / (2 * (row.workers - 1))
+        return [Collective("all-reduce", round(handed), row.workers)]
     found = []
-    for part in filter(None, row.collectives.split("; ")):
+    for part in row.collectives.split("; "):
         kind, nbytes, times = part.split(" ")
         times = int(times.removeprefix("x"))
         found.append(Collective(kind, int(nbytes), row.workers, times))
     return found
+
+
+def predicted(row: Row, mbit: float | None = None) -> float:
+    """Milliseconds of its exchange by the model, at its own or another rate."""
+    link = link_of(mbit or row.measured)
+    return 1e3 * cost.cost(collectives_of(row), link, local=row.local).seconds
 
 
 def line(row: Row, dense: float | None = None) -> str:
@@ -113,7 +127,7 @@ def line(row: Row, dense: float | None = None) -> str:
         off = f"{100 * (row.predicted / row.ms - 1):+.0f} %"
     return (
         f"{row.method:44} {row.rate:9,.0f} {row.measured:9,.0f} {row.ms:9,.0f}"
-        f" {gain:>7} {row.local:9,.0f}"
+        f" {gain:>7} {row.unlimited:9,.0f}"
         f" {row.counted / 1e6:10.3f} {leaving:>10} {predicted:>9} {off:>6}"
     )
 
@@ -126,100 +140,57 @@ _HEADER = (
 )
 
 
-def show(rows: Sequence[Row], file: Path, compute: float) -> None:
-    """Print everything by size and rate, and draw the plot of the largest setting.
+def show(rows: Sequence[Row], compute: float) -> None:
+    """Print everything by size and rate.
 
     Args:
       rows: that were measured.
-      file: of the plot.
       compute: seconds of a step's forward and backward pass.
     """
-    if not rows:
-        raise SystemExit(f"nothing has been measured in {file.parent}")
     for setting in sorted({(row.elements, row.workers) for row in rows}):
         theirs = [row for row in rows if (row.elements, row.workers) == setting]
         dense = {row.rate: row.ms for row in theirs if row.method == "exact"}
         print(f"\n{setting[0]:,} float32 on each of {setting[1]} workers\n{_HEADER}")
         for row in sorted(theirs, key=lambda row: row.rate):
             print(line(row, dense.get(row.rate)))
-        lasts = _lasts(theirs)
-        exact = next((row for row in lasts if row.method == "exact"), None)
+        methods = typical(theirs)
+        exact = next((row for row in methods if row.method == "exact"), None)
         heads = "".join(f"{100 * share:9.0f} %" for share in SHARES)
         print(f"\nMbit/s at which a step of {seconds_text(compute)} computes for")
         print(f"{'':44}{heads}   and `exact` is as fast")
-        for row in lasts:
-            if row.collectives:
-                needs = [needed(row, share, compute) for share in SHARES]
-                needs += [stops(row, exact)] if exact and row != exact else []
-                texts = [f"{_mbit(value):>11}" for value in needs]
-                print(f"{row.method:44}{''.join(texts)}")
-    most = max((row.elements, row.workers) for row in rows)
-    draw(file, [row for row in rows if (row.elements, row.workers) == most])
+        for row in methods:
+            needs = [needed(row, share, compute) for share in SHARES]
+            needs += [stops(row, exact)] if exact and row != exact else []
+            texts = [f"{mbit_text(value):>11}" for value in needs]
+            print(f"{row.method:44}{''.join(texts)}")
 
 
-def _lasts(rows: Sequence[Row]) -> list[Row]:
-    """The row of each method that was measured last."""
-    return list({row.method: row for row in rows}.values())
+def typical(rows: Sequence[Row]) -> list[Row]:
+    """A row of each method, without a limit the median of those of all its rates."""
+    found = []
+    for method in dict.fromkeys(row.method for row in rows):
+        theirs = [row for row in rows if row.method == method]
+        middle = statistics.median(row.unlimited for row in theirs)
+        fastest = max(theirs, key=lambda row: row.rate)  # of a peer: the fewest headers
+        found.append(fastest._replace(unlimited=middle))
+    return found
 
 
 def needed(row: Row, share: float, compute: float) -> float:
     """Mbit/s that a method needs, by the model, with its local time without a limit."""
     found, link = collectives_of(row), link_of(row.measured)
-    local = row.local / 1e3
-    return 8e-6 * cost.bandwidth_for(share, compute, found, link, local=local)
+    return 8e-6 * cost.bandwidth_for(share, compute, found, link, local=row.local)
 
 
 def stops(row: Row, dense: Row) -> float:
     """Mbit/s from which on `exact` is as fast, by the model and both local times."""
     ours, theirs = (
-        cost.cost(collectives_of(r), link_of(row.measured), local=r.local / 1e3)
+        cost.cost(collectives_of(r), link_of(row.measured), local=r.local)
         for r in (row, dense)
     )
     return cost.break_even(ours, theirs, row.measured)
 
 
-def _mbit(value: float) -> str:
+def mbit_text(value: float) -> str:
+    """A bandwidth as text; none is enough where it is infinite."""
     return "never" if math.isinf(value) else f"{value:,.0f}"
-
-
-def draw(file: Path, rows: Sequence[Row]) -> None:
-    """Time against bandwidth: measured points, and curves of the model."""
-    with style.look():
-        figure, axes = style.new_axes("Time of an exchange on slow links")
-        figure.set_size_inches(9, 5)
-        axes.set_position((0.08, 0.11, 0.55, 0.79))
-        axes.set_xscale("log")
-        axes.set_yscale("log")
-        measured = [row.measured for row in rows]
-        rates = np.geomspace(min(measured) / 1.3, max(measured) * 1.3, 100)
-        labels = []
-        for i, last in enumerate(_lasts(rows)):
-            colour = _COLOURS[i % len(_COLOURS)]
-            theirs = [row for row in rows if row.method == last.method]
-            x, y = ([getattr(r, n) for r in theirs] for n in ("measured", "ms"))
-            axes.plot(x, y, "o" if last.collectives else "x", color=colour)
-            end = max(theirs, key=lambda row: row.rate).ms
-            if last.collectives:
-                found, local = collectives_of(last), last.local / 1e3
-                links = map(link_of, rates)
-                ms = [1e3 * cost.cost(found, k, local=local).seconds for k in links]
-                axes.plot(rates, ms, color=colour, linewidth=1.2)
-                end = ms[-1]
-            labels.append(style.EndLabel(last.method, end, colour))
-        axes.set_xlabel("Mbit/s that a plain socket gets")
-        axes.set_ylabel("ms; points are measured, curves are the model")
-        axes.set_xlim(rates[0], rates[-1])
-        style.label_ends(axes, labels)
-        figure.savefig(file, dpi=130)
-
-
-_COLOURS = (
-    style.INK,
-    style.BLUE,
-    style.ORANGE,
-    style.GREEN,
-    style.SKY,
-    style.YELLOW,
-    style.PINK,
-    style.GREY,
-)

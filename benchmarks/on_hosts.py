@@ -35,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     namespaces.enter("benchmarks.on_hosts")
     with namespaces.network(args.hosts) as net:
         namespaces.limit(net, args.rate)
-        measured = link_rate.measure(net, 0, 1)
+        [measured] = link_rate.measure(net, [(0, 1)])
         print(f"{args.hosts} hosts, {measured:,.0f} Mbit/s measured", flush=True)
         code = run(net, args.command)
         for host, each in enumerate(namespaces.traffic(net)):

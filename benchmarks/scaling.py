@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import network_report, trees
+from benchmarks.network_report import Row
 from jaxcomp import cost, make_exchange, wire
 from jaxcomp.cost import Link
 from jaxcomp.runs.units import bytes_text, seconds_text
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     sizes = tuple(args.workers)
     if args.measured:
-        _print_table("Measured", _measured(args.measured))
+        _print_measured(args.measured)
     found = {m: _by_size(m, sizes, args.scale) for m in METHODS}
     _print_table(
         "Bytes that leave a worker",
@@ -165,21 +166,61 @@ def _shared(found: list[Collective], link: Link) -> str:
     return seconds_text(whole.seconds)
 
 
-def _measured(file: Path) -> list[list[str]]:
-    """The points of network.py of one size, by method and number of workers."""
+def _print_measured(file: Path) -> None:
+    """The points of network.py, a table for each size and number of workers."""
     rows = network_report.read(file)
     if not rows:
         raise SystemExit(f"nothing has been measured in {file}")
-    largest = max(row.elements for row in rows)
-    rows = [row for row in rows if row.elements == largest]
-    rows.sort(key=lambda row: (row.rate, row.workers))
-    table = [["exchange", "workers", "Mbit/s", "ms", "without a limit", "predicted"]]
-    for row in rows:
-        predicted = "" if row.predicted is None else f"{row.predicted:,.0f}"
-        times = [f"{row.ms:,.0f}", f"{row.local:,.0f}", predicted]
-        cells = [str(row.workers), f"{row.measured:,.0f}", *times]
-        table.append([row.method.replace("|", "\\|"), *cells])
+    for size in sorted({row.elements for row in rows}, reverse=True):
+        theirs = [row for row in rows if row.elements == size]
+        head = f"Measured, {size / 1e6:.3g} million float32"
+        for workers in sorted({row.workers for row in theirs}):
+            mine = [row for row in theirs if row.workers == workers]
+            _print_table(f"{head}, {workers} workers", _by_rate(mine))
+            _print_table(
+                f"Mbit/s needed by steps of 1 s, {workers} workers", _needs(mine)
+            )
+
+
+def _by_rate(rows: Sequence[Row]) -> list[list[str]]:
+    """Time, how often it fits into that of `exact`, and how far the model is off."""
+    rates = sorted({row.rate for row in rows})
+    dense = {row.rate: row.ms for row in rows if row.method == "exact"}
+    table = [["exchange", *(f"{rate:,.0f} Mbit/s" for rate in rates)]]
+    for method in dict.fromkeys(row.method for row in rows):
+        found = {row.rate: row for row in rows if row.method == method}
+        cells = [_point(found.get(rate), dense.get(rate)) for rate in rates]
+        table.append([_code(method), *cells])
     return table
+
+
+def _needs(rows: Sequence[Row]) -> list[list[str]]:
+    """The bandwidth at which a step of a second computes for shares of its time."""
+    shares = [f"{100 * share:.0f} %" for share in network_report.SHARES]
+    table = [["exchange", *shares, "`exact` is as fast"]]
+    methods = network_report.typical(rows)
+    exact = next((row for row in methods if row.method == "exact"), None)
+    for row in methods:
+        needs = [network_report.needed(row, s, 1.0) for s in network_report.SHARES]
+        if exact is not None and row.method != "exact":
+            needs.append(network_report.stops(row, exact))
+        table.append([_code(row.method), *map(network_report.mbit_text, needs)])
+    return [row + [""] * (len(table[0]) - len(row)) for row in table]
+
+
+def _code(text: str) -> str:
+    return f"`{text}`".replace("|", "\\|")
+
+
+def _point(row: Row | None, dense: float | None) -> str:
+    if row is None:
+        return ""
+    parts = [seconds_text(row.ms / 1e3)]
+    if dense is not None and row.method != "exact":
+        parts.append(f"{dense / row.ms:.3g}x")
+    if row.predicted is not None:
+        parts.append(f"{100 * (row.predicted / row.ms - 1):+.0f} %")
+    return ", ".join(parts)
 
 
 def _print_table(title: str, rows: Sequence[Sequence[str]]) -> None:

@@ -46,10 +46,9 @@ class Link(NamedTuple):
 
     bandwidth: float  # bytes a second, in each direction
     latency: float = 0.0  # seconds from the sender to the receiver
-    # The share of its bandwidth that a worker uses while it exchanges messages with
-    # several others, or with one in both directions, at the same time: all-to-all, and
-    # an all-gather of two. Rings get all of the bandwidth.
-    pairwise: float = 1.0
+    # Whether two workers send to each other at the same time. Gloo's take turns: "I am
+    # ready to receive" waits in the same connection behind what the worker sends.
+    duplex: bool = True
 
 
 class Cost(NamedTuple):
@@ -105,11 +104,11 @@ def cost(
         if leaving:
             nbytes += leaving
             rounds += steps
-            transfer += leaving / (link.bandwidth * _share(collective, link))
+            transfer += leaving * _turns(collective, link) / link.bandwidth
             waiting += steps * link.latency
         else:
             theirs = KINDS[collective.kind](collective.workers) * collective.nbytes
-            theirs *= collective.times / _share(collective, inside)
+            theirs *= collective.times * _turns(collective, inside)
             transfer += theirs / inside.bandwidth
             waiting += steps * inside.latency
     return Cost(transfer, waiting, local, nbytes, rounds)
@@ -188,10 +187,33 @@ def break_even(compressed: Cost, dense: Cost, bandwidth: float) -> float:
     return saved / paid if paid > 0 else math.inf
 
 
-def _share(collective: Collective, link: Link) -> float:
-    """Of the bandwidth, that a collective uses."""
-    of_two = collective.kind == "all-gather" and collective.workers == 2
-    return link.pairwise if of_two or collective.kind in _PAIRWISE else 1.0
+def _turns(collective: Collective, link: Link) -> float:
+    """How many times longer messages travel because pairs of workers take turns.
+
+    Of a ring of three or more, a worker sends to one neighbour and receives from the
+    other one. Two gather in halves: the second half of one direction and the first half
+    of the other one travel at the same time.
+    """
+    if link.duplex:
+        return 1.0
+    kind, size = collective.kind, collective.workers
+    if kind == "all-gather" and size == 2:
+        return 1.5
+    return 2.0 if kind in _PAIRWISE or _swaps(collective) else 1.0
+
+
+def _swaps(collective: Collective) -> bool:
+    """Whether a permutation sends from one worker to another one and back."""
+    if collective.kind != "collective-permute":
+        return False
+    pairs = set(_pairs(collective, 1))
+    return any(s != t and (t, s) in pairs for s, t in pairs)
+
+
+def _pairs(collective: Collective, shift: int) -> Iterable[tuple[int, ...]]:
+    """Sources and targets of a permutation: those it has, or all shifted by some."""
+    size = collective.workers
+    return collective.groups or [(i, (i + shift) % size) for i in range(size)]
 
 
 def _leaving(collective: Collective, per_host: int) -> float:
@@ -203,8 +225,8 @@ def _leaving(collective: Collective, per_host: int) -> float:
     handed = collective.nbytes * collective.times
     groups = collective.groups
     if kind == "collective-permute":
-        groups = groups or tuple((i, (i + per_host) % size) for i in range(size))
-        crossing = [s // per_host for s, t in groups if s // per_host != t // per_host]
+        pairs = _pairs(collective, per_host)
+        crossing = [s // per_host for s, t in pairs if s // per_host != t // per_host]
         return handed * _most(crossing)
     groups = groups or (tuple(range(size)),)
     if kind in _PAIRWISE:
@@ -234,8 +256,6 @@ def _check(link: Link, inside: Link, local: float, per_host: int) -> None:
     for each in (link, inside):
         if not each.bandwidth > 0 or not each.latency >= 0:
             raise ValueError(f"a link has a positive bandwidth, not {each}")
-        if not 0 < each.pairwise <= 1:
-            raise ValueError(f"pairwise is a share of the bandwidth: {each}")
     if not local >= 0:
         raise ValueError(f"local time is not negative: {local}")
     if per_host < 1:

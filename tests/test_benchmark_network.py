@@ -3,12 +3,14 @@
 import csv
 import json
 import os
+from pathlib import Path
 
 import pytest
 
 from benchmarks import (
     namespaces,
     network,
+    network_plot,
     network_report,
     on_hosts,
     peers_ddp,
@@ -17,7 +19,7 @@ from benchmarks import (
 )
 from benchmarks.namespaces import Network, Traffic
 from benchmarks.network_report import Row
-from jaxcomp import make_exchange
+from jaxcomp import make_exchange, wire
 from jaxcomp.wire import Collective
 
 NET = Network(owner=4194304, hosts=3)
@@ -90,15 +92,27 @@ def test_cases_are_methods_and_hooks_that_exist():
 
 
 def row(method: str = "sign", rate: float = 100.0, ms: float = 100.0) -> Row:
+    """3 MB leave a host; without a limit it takes 100 ms, 1 of it to copy them."""
     found = network_report.written([Collective("all-gather", 1_000_000, 4)])
-    rates, times = (rate, 95.0), (ms, ms, ms, 100.0, None)
-    return Row(method, 4, 10, *rates, 3, *times, 3.1e6, 3e6, found, compile_s=1.0)
+    rates, times = (rate, 95.0, 24_000.0), (ms, ms, ms, 101.0, None)
+    return Row(method, 4, 10, *rates, 3, *times, 3.1e6, 3e6, found)
 
 
 def test_a_new_row_replaces_the_old_one_of_its_series():
     rows = [row(), row(rate=50.0), row("exact")]
     newer = network_report.replaced(rows, row(rate=50.0, ms=7.0))
     assert [r.ms for r in newer] == [100, 100, 7]
+
+
+def test_rows_stand_in_the_order_of_the_cases():
+    rows = [row("sign"), row("exact"), row("exact", rate=50.0), row("of old")]
+    found = sorted(rows, key=network._order)
+    assert [(r.method, r.rate) for r in found] == [
+        ("exact", 50.0),
+        ("exact", 100.0),
+        ("sign", 100.0),
+        ("of old", 100.0),
+    ]
 
 
 def test_rows_are_read_as_they_were_written(tmp_path):
@@ -120,9 +134,64 @@ def test_the_bandwidth_that_is_needed():
 def test_where_exact_is_as_fast():
     """3 MB in 100 ms against 6 MB in 40: 3 MB in 60 ms."""
     twice = network_report.written([Collective("all-gather", 2_000_000, 4)])
-    exact = row("exact")._replace(collectives=twice, local=40.0)
+    exact = row("exact")._replace(collectives=twice, unlimited=42.0)
     assert network_report.stops(row(), exact) == pytest.approx(400)
-    assert network_report.stops(row(), exact._replace(local=100.0)) == float("inf")
+    assert network_report.stops(row(), exact._replace(unlimited=103.0)) == float("inf")
+
+
+def test_the_prediction_leaves_out_what_copies_take_without_a_limit():
+    found = row()
+    assert found.local == pytest.approx(0.1)
+    assert network_report.predicted(found) == pytest.approx(100 + 24e3 / 95)
+    assert network_report.predicted(found, 1000.0) == pytest.approx(124)
+    slower = found._replace(free=100.0)  # the copies alone would take longer
+    assert slower.local == 0
+
+
+def test_of_a_peer_the_bytes_that_were_counted_are_taken():
+    peer = row("DDP")._replace(collectives="", leaving=None)
+    (found,) = network_report.collectives_of(peer)
+    assert wire.link_bytes([found]) == pytest.approx(peer.counted)
+
+
+def test_a_method_is_drawn_and_told_by_the_median_of_its_rates():
+    times = {50.0: 300.0, 100.0: 100.0, 1000.0: 110.0}
+    rows = [row(rate=r)._replace(unlimited=t) for r, t in times.items()]
+    sign, exact = network_report.typical([*rows, row("exact")])
+    assert (sign.unlimited, sign.rate, exact.method) == (110, 1000, "exact")
+
+
+@pytest.mark.parametrize(
+    ("expected", "repeats", "portions"),
+    [
+        (1.0, 7, [3, 2, 2]),
+        (8.0, 7, [1, 1, 1]),
+        (12.0, 7, [1, 1]),
+        (100.0, 7, [1]),
+        (1.0, 1, [1]),
+    ],
+)
+def test_exchanges_with_and_without_a_limit_take_turns(expected, repeats, portions):
+    """Slow ones are repeated less often."""
+    assert network._portions(expected, repeats) == portions
+
+
+def test_no_two_methods_look_alike():
+    assert len(network_plot.LOOKS) >= len(network.CASES)
+    for values in zip(*network_plot.LOOKS, strict=True):
+        assert len(set(values)) == len(values)
+
+
+def test_every_method_is_in_the_plot(tmp_path):
+    rows = [
+        row(case.title, rate)._replace(
+            collectives="" if case.hook else row().collectives
+        )
+        for case in network.CASES
+        for rate in network.RATES
+    ]
+    network_plot.draw(tmp_path / "all.png", rows, compute=1.0)
+    assert (tmp_path / "all.png").stat().st_size > 20_000
 
 
 def test_an_unknown_case_is_an_error():
@@ -202,11 +271,26 @@ def test_scaling_counts_what_more_workers_send():
 def test_scaling_prints_tables(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(scaling, "METHODS", scaling.METHODS[:1])
     monkeypatch.setattr(scaling, "HIERARCHICAL", scaling.HIERARCHICAL[:1])
-    rows = [row()._replace(predicted=99.0)]
+    rows = [row()._replace(predicted=99.0), row("exact", ms=4e3), row(rate=50.0)]
     network.write_csv(tmp_path / "network.csv", rows)
     csv_file = f"--measured={tmp_path / 'network.csv'}"
     scaling.main(["--scale=0.05", "--workers", "2", "16", csv_file])
     shown = capsys.readouterr().out
-    assert "| sign | 4 | 95 | 100 | 100 | 99 |" in shown
+    assert "| exchange | 50 Mbit/s | 100 Mbit/s |" in shown
+    assert "| `sign` | 100 ms | 100 ms, 40x, -1 % |" in shown
+    assert "| `exact` |  | 4 s |" in shown
     assert "8 workers on each host" in shown
     assert "| exchange | 2 | 16 |" in shown
+
+
+MEASURED = Path(__file__).parents[1] / "docs" / "measured"
+
+
+def test_the_model_gives_the_predictions_that_are_committed():
+    """A change of the model has to be compared with what was measured."""
+    rows = network_report.read(MEASURED / "network.csv")
+    ours = [row for row in rows if row.predicted is not None]
+    assert {row.rate for row in ours} >= set(network.RATES)
+    for row in ours:
+        assert row.predicted == pytest.approx(network_report.predicted(row), rel=1e-3)
+        assert row.predicted == pytest.approx(row.ms, rel=0.25), row

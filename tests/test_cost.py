@@ -78,17 +78,41 @@ def test_permutations_leave_where_the_target_is_elsewhere():
     assert cost.cost(found, Link(1.0), per_host=2).nbytes == 24
 
 
-def test_pairwise_messages_may_use_a_part_of_the_bandwidth():
-    link = Link(1e6, pairwise=0.5)
-    assert of("all-to-all", link).transfer == pytest.approx(2 * 750 / 1e6)
-    assert of("all-to-all", link).nbytes == 750
-    assert of("all-gather", link).transfer == pytest.approx(3000 / 1e6)
-    assert of("all-gather", link, workers=2).transfer == pytest.approx(2 * 1000 / 1e6)
+@pytest.mark.parametrize(
+    ("kind", "workers", "times_longer"),
+    [
+        ("all-to-all", 4, 2),
+        ("all-to-all", 2, 2),
+        ("all-gather", 4, 1),
+        ("all-gather", 2, 1.5),
+        ("all-reduce", 2, 1),
+        ("collective-permute", 3, 1),
+        ("collective-permute", 2, 2),
+    ],
+)
+def test_pairs_that_take_turns(kind, workers, times_longer):
+    """As measured over Gloo, with 2 and with 4 hosts at 100 Mbit/s."""
+    turns, both = Link(1e6, duplex=False), Link(1e6)
+    slow, quick = of(kind, turns, workers), of(kind, both, workers)
+    assert slow.transfer == pytest.approx(times_longer * quick.transfer)
+    assert slow.nbytes == quick.nbytes
+
+
+def test_workers_that_swap_take_turns():
+    turns = Link(1e6, duplex=False)
+    shifted = Collective("collective-permute", 12, 3, groups=((0, 1), (1, 2), (2, 0)))
+    swapped = shifted._replace(groups=((0, 1), (1, 0)))
+    to_itself = shifted._replace(groups=((0, 0), (1, 2)))
+    factors = [
+        cost.cost([each], turns).transfer / cost.cost([each], Link(1e6)).transfer
+        for each in (shifted, swapped, to_itself)
+    ]
+    assert factors == [1, 2, 1]
 
 
 def test_bandwidth_for_a_share_is_where_it_is_reached():
     found = [Collective("all-to-all", 10**6, 4), Collective("all-reduce", 4, 4)]
-    link = Link(1.0, latency=1e-4, pairwise=0.6)
+    link = Link(1.0, latency=1e-4, duplex=False)
     for share in (0.5, 0.75, 0.9):
         needed = cost.bandwidth_for(share, 0.3, found, link, local=0.01)
         there = link._replace(bandwidth=needed)
@@ -99,7 +123,7 @@ def test_bandwidth_for_a_share_is_where_it_is_reached():
 
 def test_break_even_is_where_both_take_as_long():
     few, many = [Collective("all-to-all", 10, 4)], [Collective("all-reduce", 9000, 4)]
-    link = Link(7.0, pairwise=0.5)
+    link = Link(7.0, duplex=False)
     slow = cost.cost(few, link, local=0.5)
     bandwidth = cost.break_even(slow, cost.cost(many, link, local=0.1), 7.0)
     there = link._replace(bandwidth=bandwidth)
@@ -120,7 +144,6 @@ def test_break_even_is_where_both_take_as_long():
         ({"link": Link(0.0)}, r"Link\(bandwidth=0.0"),
         ({"link": Link(math.nan)}, "bandwidth=nan"),
         ({"link": Link(1.0, -1.0)}, "latency=-1.0"),
-        ({"link": Link(1.0, pairwise=0.0)}, "pairwise=0.0"),
         ({"link": Link(1.0), "local": -2.0}, "-2.0"),
         ({"link": Link(1.0), "per_host": 0}, "not 0"),
     ],

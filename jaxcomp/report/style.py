@@ -58,6 +58,7 @@ class EndLabel(NamedTuple):
     text: str  # may have several lines
     y: float
     colour: str
+    marker: str = "s"
 
 
 def look() -> Any:
@@ -127,7 +128,7 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     sizes = [line * (1 + label.text.count("\n")) for label in labels]
     for label, height in zip(labels, _apart(heights, sizes), strict=True):
         place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
-        axes.plot([1.035], [height], "s", color=label.colour, ms=6, **place)
+        axes.plot([1.035], [height], label.marker, color=label.colour, ms=6, **place)
         # Of several lines, the baseline is that of the first.
         align = "center" if "\n" in label.text else "center_baseline"
         axes.text(1.06, height, label.text, va=align, **place)
