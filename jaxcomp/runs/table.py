@@ -16,7 +16,15 @@ import numpy as np
 from jaxcomp.files import write_atomically
 from jaxcomp.runs.errors import RunError
 
-__all__ = ["Append", "Schema", "Table", "open_table", "read_header", "read_table"]
+__all__ = [
+    "Append",
+    "Schema",
+    "Table",
+    "open_table",
+    "read_header",
+    "read_rows",
+    "read_table",
+]
 
 Table = dict[str, np.ndarray]
 Append = Callable[[dict[str, Any]], None]
@@ -60,6 +68,19 @@ def read_table(path: Path, schema: Schema) -> Table:
 def read_header(path: Path) -> list[str]:
     """The names of a table's columns, none where there is no whole header."""
     return next(iter(_lines(path)), [])
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The whole rows of a table as texts by their names; none without a file.
+
+    Raises:
+      RunError: a row of another length.
+
+    Example:
+      >>> read_rows(Path("nowhere.csv"))
+      []
+    """
+    return _read(path, Schema((), ()))[1]
 
 
 def open_table(

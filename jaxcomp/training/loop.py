@@ -12,6 +12,7 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
+from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
@@ -89,6 +90,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "model": setup.task.model,
         "data": setup.task.data,
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
+        **graph_facts(config.topology, workers.size),
     }
     plainly = json.loads(config.to_json())
     changeable = _CHANGEABLE | (_ELASTIC if config.elastic else {})
