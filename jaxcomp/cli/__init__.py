@@ -4,12 +4,12 @@ import argparse
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import data, inspect, launch, report, topology
+from jaxcomp.cli import compare, data, inspect, launch, report, topology
 from jaxcomp.cli.ends import quietly
 
 __all__ = ["COMMANDS", "main"]
 
-COMMANDS = (data, inspect, launch, report, topology)
+COMMANDS = (compare, data, inspect, launch, report, topology)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

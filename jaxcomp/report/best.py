@@ -47,7 +47,7 @@ def winner(found: Sequence[Best], measure: Judged) -> int | None:
         return None
     top = values[measure.best(values)]
     equal = np.flatnonzero(values == top)
-    sent = np.nan_to_num([found[i].sent for i in equal], nan=np.inf)
+    sent = np.nan_to_num([found[int(i)].sent for i in equal], nan=np.inf)
     return int(equal[np.argmin(sent)])
 
 
@@ -68,7 +68,8 @@ def rule(measure: Judged, groups: Sequence[Group]) -> str:
             )
     if several:
         text += ". Runs that differ only in the seed are one row: means over the seeds"
-    return f"{text}. Marked is the row whose best is {ways}; of equal ones, the one that sent least."
+    marked = f"Marked is the row whose best is {ways}; of equal ones, the one that sent"
+    return f"{text}. {marked} least."
 
 
 def front(found: Sequence[Best], measure: Judged) -> list[tuple[float, float]]:
@@ -100,6 +101,7 @@ def trade_off(groups: Sequence[Group], measure: Judged) -> Plot | None:
             slot,
             *(np.array([x]) for x in (one.sent, one.value, one.low, one.high)),
             points=True,
+            short=group.short,
         )
         for slot, (group, one) in enumerate(zip(groups, found, strict=True))
         if np.isfinite([one.sent, one.value]).all() and one.sent > 0
@@ -116,8 +118,8 @@ def trade_off(groups: Sequence[Group], measure: Judged) -> Plot | None:
     )
     better = "left and up" if measure.higher else "left and down"
     caption = (
-        f"The best {measure.title} of each group over the bytes that it cost: better is "
-        f"{better}. The dashed line is the Pareto front: no group has both a better "
+        f"The best {measure.title} of each group over the bytes that it cost: better "
+        f"is {better}. The dashed line is the Pareto front: no group has both a better "
         "value and fewer bytes than those on it. Bars reach from the lowest to the "
         "highest of the seeds."
     )
@@ -136,7 +138,8 @@ def _of_run(run: Run, measure: Judged) -> list[tuple[float, ...]]:
     best = measure.best(values) if seen.size else 0
     last = values[seen[-1]] if seen.size else np.nan
     seconds = run.metrics["seconds"][-1]
-    return [(values[best], epochs[best], last, sent, dense, seconds)]
+    figures = (values[best], epochs[best], last, sent, dense, seconds)
+    return [tuple(float(figure) for figure in figures)]
 
 
 def _of_seed(run: Run, seed: float) -> tuple[float, ...]:

@@ -153,7 +153,7 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
         rows.append(
             {
                 "key": group.key,
-                "label": group.label,
+                "label": group.short or group.label,
                 "slot": slot_class(i),
                 "best": i == best,
                 "cells": cells,

@@ -73,6 +73,9 @@ def _panel(
         middle, low, high = (table[f"{column}{end}"] for end in ("", "_low", "_high"))
         high = np.where(np.isfinite(high), high, middle)
         series.append(
-            Series(group.key, group.label, slot, table[across], middle, low, high)
+            Series(
+                *(group.key, group.label, slot, table[across], middle, low, high),
+                short=group.short,
+            )
         )
     return Panel(x, y, series)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.report.plot import Axis, Panel, Plot, Series, drawable
-from jaxcomp.report.svg import NARROW, WIDE, draw_svg, slot_class
+from jaxcomp.report.svg import NARROW, WHOLE, WIDE, draw_svg, slot_class
 from jaxcomp.report.units import UNITS
 
 __all__ = ["DataTable", "Drawn", "Key", "draw_plot"]
@@ -89,7 +89,8 @@ def _elements(
             continue
         if plot.wide:
             wide = {"class": f"{kind} large", **data}
-            found.append(draw_svg(one, WIDE, **wide))
+            size = WIDE if len(plot.panels) > 1 else WHOLE
+            found.append(draw_svg(one, size, **wide))
         narrow = {"class": f"{kind} small" if plot.wide else kind, **data}
         found.append(draw_svg(one, NARROW, **narrow))
     return found

@@ -1,4 +1,4 @@
-"""The figures of training runs, by name: what is drawn, over what, and what it means."""
+"""The figures of training runs, by name: what is drawn, and what it means."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -62,7 +62,7 @@ _OF_MEAN = (
     "Each worker has a model of its own: test figures are those of the mean of the "
     "models."
 )
-_NOTHING = Reference(1.0, "sending nothing")
+_ERRORS = (Reference(0.0, "sending everything"), Reference(1.0, "sending nothing"))
 _STEP_TIMES = Axis("time of a step", "seconds")
 
 
@@ -121,7 +121,7 @@ REGISTRY: dict[str, Figure] = {
                 "epoch",
                 Axis("gradient error", "number"),
                 (Curve("", "gradient_error", "steps", 1),),
-                references=(_NOTHING,),
+                references=_ERRORS,
             ),
             View(
                 "epoch",
@@ -140,7 +140,7 @@ REGISTRY: dict[str, Figure] = {
         switch="logarithmic distance",
     ),
     "time": Figure(
-        "Time of a step over the run",
+        "Speed and learning rate",
         "Computing, preparing data, and waiting for the figures, as they were logged. "
         "The first step also compiles.",
         (
@@ -184,10 +184,9 @@ def plots_of(groups: Sequence[Group]) -> dict[str, Plot]:
         panels = [_panel(view, groups, alone=alone) for view in figure.views]
         panels = [panel for panel in panels if panel.series]
         if panels:
-            caption = figure.caption + (f" {figure.mixed}" if mixed else "")
-            if not alone:
-                caption = f"{_of_many(figure)} {caption}"
-            found[name] = Plot(figure.title, caption.strip(), panels, figure.switch)
+            caption = figure.caption if alone else _of_many(figure, groups)
+            caption += f" {figure.mixed}" if mixed and figure.mixed else ""
+            found[name] = Plot(figure.title, caption, panels, figure.switch)
     return found
 
 
@@ -207,8 +206,11 @@ def _panel(view: View, groups: Sequence[Group], *, alone: bool) -> Panel:
         [curve] = [c for c in view.curves if c.label == view.compared] or view.curves
         series = [_of_group(i, group, view, curve) for i, group in enumerate(groups)]
     series = [one for one in series if np.isfinite(one.x).any()]
+    ends = [float(one.x[-1]) for one in series if one.x.size]
+    # One that sends a hundredth would be a vertical line beside one that sends all.
+    is_log = view.across == "bytes" and max(ends, default=1) > 4 * min(ends, default=1)
     return Panel(
-        ACROSS[view.across],
+        ACROSS[view.across]._replace(log=is_log),
         view.y._replace(most=_end_of(view, series)),
         series,
         view.references,
@@ -230,13 +232,20 @@ def _of_run(run: Run, view: View, curve: Curve) -> Series:
 def _of_group(slot: int, group: Group, view: View, curve: Curve) -> Series:
     found = points_of(group.runs, curve.column, curve.table, alone=False)
     x = found.across[view.across]
-    return Series(group.key, group.label, slot, x, found.value, found.low, found.high)
+    values = (x, found.value, found.low, found.high)
+    return Series(group.key, group.label, slot, *values, short=group.short)
 
 
-def _of_many(figure: Figure) -> str:
-    labels = {view.compared for view in figure.views} - {""}
-    what = f"Drawn is {' and '.join(sorted(labels))}. " if labels else ""
-    return f"{what}Lines are means over the seeds, bands reach from lowest to highest."
+def _of_many(figure: Figure, groups: Sequence[Group]) -> str:
+    """The caption of a figure in which each setting is one line."""
+    several = max(len(group.runs) for group in groups) > 1
+    lines = "Each line is one setting"
+    if figure.views[0].compared:
+        lines += f": its {figure.views[0].compared} {figure.views[0].y.title}"
+    if several:
+        lines += ", the mean over its seeds; bands reach from the lowest to the highest"
+    # What is said of the curves of one run is not true of these.
+    return f"{lines}." if figure.views[0].compared else f"{lines}. {figure.caption}"
 
 
 def _end_of(view: View, series: Sequence[Series]) -> float:

@@ -91,7 +91,7 @@ def _draw_panel(
             "shrinkB": 0 if stroke.is_stub else radius + stroke.is_arrow,
             "connectionstyle": f"arc3,rad={stroke.bend}",
         }
-        axes.add_patch(FancyArrowPatch(stroke.start, stroke.end, **line))
+        axes.add_patch(FancyArrowPatch(*map(tuple, (stroke.start, stroke.end)), **line))
     edge = min(1.2, 0.3 * radius)
     axes.plot(*at.T, "o", color="white", mec=BLUE, ms=2 * radius, mew=edge)
     if numbered:

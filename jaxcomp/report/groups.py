@@ -1,6 +1,7 @@
 """Runs that differ only in the seed are one group, named by what tells groups apart."""
 
 import json
+import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -26,6 +27,7 @@ class Group(NamedTuple):
     key: str  # the same on every page of the same runs
     label: str
     runs: Sequence[Run]
+    short: str = ""  # the label where there is little room; "" if none is unique
 
 
 def group_runs(runs: Sequence[Run]) -> list[Group]:
@@ -43,9 +45,12 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = list(found.values())
     keys = different_keys(members)
     labels = _unique([_label(group[0], keys) for group in members], members)
+    shorts = [re.split(r"[(,|]", label)[0].strip() for label in labels]
+    if len(set(shorts)) < len(shorts):
+        shorts = [""] * len(members)
     return [
-        Group(f"g{i}", label, group)
-        for i, (label, group) in enumerate(zip(labels, members, strict=True))
+        Group(f"g{i}", *parts)
+        for i, parts in enumerate(zip(labels, members, shorts, strict=True))
     ]
 
 

@@ -30,8 +30,9 @@ def write_report(*folders: str | os.PathLike[str], refresh: int = 0) -> Path:
       RunError: a folder holds no run with a finished epoch or evaluation, or the runs
         do not fit on one page.
     """
-    path = Path(folders[0]) / "report.html"
-    if len(folders) > 1:
+    first, *others = folders
+    path = Path(first) / "report.html"
+    if others:
         if not all(is_convex(folder) for folder in folders):
             raise RunError(
                 f"got {len(folders)} folders, and a report shows one run: for several, "
@@ -40,7 +41,7 @@ def write_report(*folders: str | os.PathLike[str], refresh: int = 0) -> Path:
         found = find_runs([Path(folder) for folder in folders])
         write_atomically(path, render_comparison(found))
     else:
-        write_atomically(path, render_run(read_any(folders[0]), refresh))
+        write_atomically(path, render_run(read_any(first), refresh))
     return path
 
 

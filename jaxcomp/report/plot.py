@@ -32,6 +32,7 @@ class Series(NamedTuple):
     low: np.ndarray  # of a band around the curve; y itself where there is none
     high: np.ndarray
     points: bool = False  # that are not joined by a line
+    short: str = ""  # the label where there is little room; "": there is none
 
 
 class Reference(NamedTuple):

@@ -71,7 +71,7 @@ def draw_bars(bars: Bars) -> Figure:
         axes.grid(visible=False)
         for place, bar in zip(places, bars.rows, strict=True):
             value = bar.value if np.isfinite(bar.value) else 0.0
-            axes.text(value, place, f" {bar.text}", va="center_baseline")
+            axes.text(value, float(place), f" {bar.text}", va="center_baseline")
         if np.isfinite(bars.at):
             axes.axvline(bars.at, color=style.GREY, linestyle=_DASHES[1], lw=1)
         axes.set_title(bars.title)

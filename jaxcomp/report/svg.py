@@ -15,7 +15,7 @@ from jaxcomp.report.plot import Axis, Panel, Series, drawable, shown
 from jaxcomp.report.scales import Scale, scales_of, thinned, ticks
 from jaxcomp.report.units import UNITS
 
-__all__ = ["NARROW", "WIDE", "Size", "described", "draw_svg", "slot_class"]
+__all__ = ["NARROW", "WHOLE", "WIDE", "Size", "described", "draw_svg", "slot_class"]
 
 
 class Size(NamedTuple):
@@ -27,12 +27,12 @@ class Size(NamedTuple):
 
 # Three of the narrow ones stand side by side on a desktop, one on a phone; text is
 # then about as large as it is drawn.
-NARROW, WIDE = Size(400, 270), Size(610, 350)
+NARROW, WIDE, WHOLE = Size(400, 270), Size(610, 350), Size(1120, 380)
 COLOURS = 8
 _FONT, _CHARACTER, _LINE = 12, 6.7, 15
 _TOP, _BOTTOM, _RIGHT, _SPARE = 30, 46, 14, 3
 _MOST_LABELS = 6  # at the ends of curves; with more, the legend tells them apart
-_MOST_CHARACTERS = 18
+_MOST_CHARACTERS = 14
 
 
 class Area(NamedTuple):
@@ -122,14 +122,14 @@ def _area(panel: Panel, series: Sequence[Series], size: Size) -> Area:
     left = 12 + _CHARACTER * max(map(len, texts), default=1)
     right = _RIGHT
     if _has_end_labels(series):
-        longest = max(len(cut(one.label, _MOST_CHARACTERS)) for one in series)
+        longest = max(len(_short(one)) for one in series)
         right = _RIGHT + 6 + _CHARACTER * longest
     width, height = size.width - left - right, size.height - _TOP - _BOTTOM
     return Area(Box(left, _TOP, width, height), across, upwards)
 
 
 def _most_rows(size: Size) -> int:
-    return max(3, (size.height - _TOP - _BOTTOM) // 36)
+    return max(3, (size.height - _TOP - _BOTTOM) // 30)
 
 
 def _ticks(axis: Axis, scale: Scale, most: int) -> list[tuple[float, str]]:
@@ -144,7 +144,7 @@ def _grid(panel: Panel, area: Area, size: Size) -> str:
         y = float(area.y(value))
         parts.append(f'<path class="grid" d="M{box.x:.1f} {y:.1f}H{right:.1f}"/>')
         parts.append(_text(box.x - 6, y + 4, text, "end", "tick"))
-    marks = _ticks(panel.x, area.across, int(box.width // 55))
+    marks = _ticks(panel.x, area.across, int(box.width // 50))
     places = [float(area.x(value)) for value, _ in marks]
     room = [_CHARACTER * len(text) + 10 for _, text in marks]
     for i in thinned(places, room):
@@ -239,7 +239,12 @@ def _reference_texts(panel: Panel, area: Area) -> list[str]:
 
 def _has_end_labels(series: Sequence[Series]) -> bool:
     is_line = not any(one.points for one in series)
-    return is_line and 1 < len(series) <= _MOST_LABELS
+    is_short = all(len(_short(one)) <= _MOST_CHARACTERS for one in series)
+    return is_line and is_short and 1 < len(series) <= _MOST_LABELS
+
+
+def _short(one: Series) -> str:
+    return one.short or one.label
 
 
 def _labels(
@@ -250,14 +255,14 @@ def _labels(
         wanted = [float(area.y(one.y[-1])) for one in series]
         heights = apart(wanted, _LINE, box.y, box.y + box.height)
         for one, y in zip(series, heights, strict=True):
-            text = cut(one.label, _MOST_CHARACTERS)
-            parts.append(_end_label(one, box.x + box.width + 8, float(y) + 4, text))
+            x = box.x + box.width + 8
+            parts.append(_end_label(one, x, float(y) + 4, _short(one)))
     elif any(one.points for one in series):
         dots = [(float(area.x(one.x[0])), float(area.y(one.y[0]))) for one in series]
         taken = [Box(x - 5, y - 5, 10, 10) for x, y in dots]
         whole = Box(box.x, box.y, size.width - box.x, box.height)
         for one, at in zip(series, dots, strict=True):
-            text = cut(one.label, 26)
+            text = cut(one.label if size.width > NARROW.width else _short(one), 40)
             room = Box(0, 0, _CHARACTER * len(text), _LINE)
             place = beside(at, room, taken, whole)
             taken.append(place)
