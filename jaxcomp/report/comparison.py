@@ -131,17 +131,13 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
     best, keys = winner(found, measure), different_keys([g.runs for g in groups])
     several = max(len(group.runs) for group in groups) > 1
     timed = any(np.isfinite(one.seconds) for one in found)
-    heads = ["", *keys, *(["seeds"] if several else []), f"best {measure.title}"]
-    heads += ["range"] if several else []
+    heads = ["", f"best {measure.title}", *(["range"] if several else [])]
     heads += ["in epoch", "at the end", "sent per worker", "ratio"]
-    heads += ["time"] if timed else []
+    heads += [*(["time"] if timed else []), *(["seeds"] if several else []), *keys]
     rows = []
     for i, (group, one) in enumerate(zip(groups, found, strict=True)):
         config = flatten(group.runs[0].config)
-        count = _seeds(group)
-        cells = [Cell(config.get(key) or MISSING) for key in keys]
-        cells += [Cell(str(count), count)] if several else []
-        cells += [Cell(measure.text(one.value), one.value)]
+        cells = [Cell(measure.text(one.value), one.value)]
         cells += [Cell(_range(one, measure), one.high - one.low)] if several else []
         cells += [
             Cell(rounded(one.epoch), one.epoch),
@@ -150,6 +146,8 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
             Cell(times_text(_ratio(one)), _ratio(one)),
         ]
         cells += [Cell(seconds_text(one.seconds), one.seconds)] if timed else []
+        cells += [Cell(str(_seeds(group)), _seeds(group))] if several else []
+        cells += [Cell(config.get(key) or MISSING) for key in keys]
         rows.append(
             {
                 "key": group.key,
@@ -159,7 +157,7 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
                 "cells": cells,
             }
         )
-    return {"heads": heads, "words": len(keys), "rows": rows}
+    return {"heads": heads, "figures": len(heads) - len(keys), "rows": rows}
 
 
 def _seeds(group: Group) -> int:

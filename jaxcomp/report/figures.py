@@ -148,11 +148,11 @@ REGISTRY: dict[str, Figure] = {
                 "step",
                 _STEP_TIMES,
                 (
-                    Curve("step", "step_seconds", "steps", 0),
+                    Curve("computing", "step_seconds", "steps", 0),
                     Curve("data", "data_seconds", "steps", 4),
                     Curve("wait", "wait_seconds", "steps", 5),
                 ),
-                "step",
+                "computing",
             ),
             View(
                 "step",

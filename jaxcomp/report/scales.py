@@ -45,7 +45,11 @@ def scales_of(panel: Panel) -> tuple[Scale, Scale]:
     for line in panel.references:
         (across if line.upright else upwards).append(np.array([line.at]))
     x, y = _limits(panel.x, across), _limits(panel.y, upwards)
-    return _with_room(x, 0.02), _with_room(y, 0.05)
+    x, y = _with_room(x, 0.02), _with_room(y, 0.05)
+    level = [line.at for line in panel.references if not line.upright]
+    if level and not y.log:  # its text stands above it
+        y = y._replace(high=max(y.high, max(level) + 0.12 * (y.high - y.low)))
+    return x, y
 
 
 def ticks(axis: Axis, scale: Scale, most: int) -> list[float]:

@@ -27,7 +27,7 @@ class Size(NamedTuple):
 
 # Three of the narrow ones stand side by side on a desktop, one on a phone; text is
 # then about as large as it is drawn.
-NARROW, WIDE, WHOLE = Size(400, 270), Size(610, 350), Size(1120, 380)
+NARROW, WIDE, WHOLE = Size(360, 260), Size(610, 350), Size(1120, 380)
 COLOURS = 8
 _FONT, _CHARACTER, _LINE = 12, 6.7, 15
 _TOP, _BOTTOM, _RIGHT, _SPARE = 30, 46, 14, 3
