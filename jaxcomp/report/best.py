@@ -12,7 +12,7 @@ from jaxcomp.report.measure import Judged
 from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.report.run_folder import Run, holds_convex
 
-__all__ = ["Best", "best_of", "front", "rule", "trade_off", "winner"]
+__all__ = ["Best", "best_of", "front", "rule", "seeds", "trade_off", "winner"]
 
 
 class Best(NamedTuple):
@@ -29,15 +29,23 @@ class Best(NamedTuple):
 
 
 def best_of(group: Group, measure: Judged) -> Best:
-    """The best value of each run of a group, as means over the runs."""
+    """The best of each run of a group: means over the runs, medians of convex ones."""
     found = [one for run in group.runs for one in _of_run(run, measure)]
     table = np.array([list(one) for one in found], float)
-    value, epoch, last, sent, dense, seconds = table.mean(axis=0)
+    middle = np.median if holds_convex(group.runs[0]) else np.mean
+    value, epoch, last, sent, dense, seconds = middle(table, axis=0)
     values = table[:, 0]
     return Best(
         *(float(x) for x in (value, values.min(), values.max())),
         *(float(x) for x in (epoch, last, sent, dense, seconds)),
     )
+
+
+def seeds(group: Group) -> int:
+    """The number of seeds of a group; a convex run has several of its own."""
+    if holds_convex(group.runs[0]):
+        return sum(np.unique(run.metrics["seed"]).size for run in group.runs)
+    return len(group.runs)
 
 
 def winner(found: Sequence[Best], measure: Judged) -> int | None:
@@ -53,21 +61,23 @@ def winner(found: Sequence[Best], measure: Judged) -> int | None:
 
 def rule(measure: Judged, groups: Sequence[Group]) -> str:
     """How the best was chosen, in words."""
-    several = max(len(group.runs) for group in groups) > 1
     ways = "highest" if measure.higher else "lowest"
-    what = f"the {ways} {measure.title}"
     if holds_convex(groups[0].runs[0]):
-        what = f"the {ways} {measure.title} at the last evaluation"
-    text = f"A run's best is {what}"
-    if not holds_convex(groups[0].runs[0]):
-        text += " of any epoch"
+        middle, text = "medians", f"A run's figure is its {measure.title} at the end"
+    else:
+        middle, text = (
+            "means",
+            f"A run's best is the {ways} {measure.title} of any epoch",
+        )
         if measure.column.startswith("test_"):
             text += (
                 "; choosing the epoch by the test set flatters every run, so the value "
                 "of the last epoch stands beside it"
             )
-    if several:
-        text += ". Runs that differ only in the seed are one row: means over the seeds"
+    if max(map(seeds, groups)) > 1:
+        text += (
+            f". Runs that differ only in the seed are one row: {middle} over the seeds"
+        )
     marked = f"Marked is the row whose best is {ways}; of equal ones, the one that sent"
     return f"{text}. {marked} least."
 

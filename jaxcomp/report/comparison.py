@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.best import Best, best_of, rule, trade_off, winner
+from jaxcomp.report.best import Best, best_of, rule, seeds, trade_off, winner
 from jaxcomp.report.convex_figures import convex_plots
 from jaxcomp.report.endings import ending
 from jaxcomp.report.figure_html import draw_plot
@@ -129,7 +129,7 @@ def _common(runs: Sequence[Run]) -> str:
 def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
     found = [best_of(group, measure) for group in groups]
     best, keys = winner(found, measure), different_keys([g.runs for g in groups])
-    several = max(len(group.runs) for group in groups) > 1
+    several = max(map(seeds, groups)) > 1
     timed = any(np.isfinite(one.seconds) for one in found)
     heads = ["", f"best {measure.title}", *(["range"] if several else [])]
     heads += ["in epoch", "at the end", "sent per worker", "ratio"]
@@ -146,7 +146,7 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
             Cell(times_text(_ratio(one)), _ratio(one)),
         ]
         cells += [Cell(seconds_text(one.seconds), one.seconds)] if timed else []
-        cells += [Cell(str(_seeds(group)), _seeds(group))] if several else []
+        cells += [Cell(str(seeds(group)), seeds(group))] if several else []
         cells += [Cell(config.get(key) or MISSING) for key in keys]
         rows.append(
             {
@@ -158,12 +158,6 @@ def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
             }
         )
     return {"heads": heads, "figures": len(heads) - len(keys), "rows": rows}
-
-
-def _seeds(group: Group) -> int:
-    if holds_convex(group.runs[0]):
-        return sum(np.unique(run.metrics["seed"]).size for run in group.runs)
-    return len(group.runs)
 
 
 def _range(one: Best, measure: Judged) -> str:

@@ -35,32 +35,29 @@ def watch(
     if not folder.is_dir():
         raise RunError(f"no run folder at {folder}: expected a folder of a trainer")
     seen: object = None
-    is_written = False
+    line = ""
     try:
-        while not (is_written and ending(read_any(folder)).kind != "unfinished"):
+        while not (line and ending(read_any(folder)).kind != "unfinished"):
             now = _state(folder)
             if now == seen:
                 sleep(_SECONDS)
                 continue
-            seen = now
-            is_written = _written(folder, say, is_first=not is_written)
+            first, seen = seen is None, now
+            try:
+                path = write_report(folder, refresh=_REFRESH)
+            except RunError as error:
+                if line:  # it was there, and somebody has broken it
+                    raise
+                if first:
+                    say(f"waiting: {error}")
+                continue
+            if not line:
+                line = f"{path} is kept current until the run ends; Ctrl-C stops this"
+                say(line)
     except KeyboardInterrupt:
         pass
-    if is_written:
+    if line:
         say(f"{write_report(folder)}")
-
-
-def _written(folder: Path, say: Callable[[str], None], *, is_first: bool) -> bool:
-    """Write the page if there is something to show; tells it the first time."""
-    try:
-        path = write_report(folder, refresh=_REFRESH)
-    except RunError as error:
-        if is_first:
-            say(f"waiting: {error}")
-        return not is_first
-    if is_first:
-        say(f"{path} is kept current until the run ends; Ctrl-C stops this")
-    return True
 
 
 def _state(folder: Path) -> list[tuple[str, int, int]]:

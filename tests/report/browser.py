@@ -74,7 +74,6 @@ class Browser:
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self._events):
             self._events.append(self._next())
-        self.run("new Promise(requestAnimationFrame)")
         return Opened(self._errors(), self._requests())
 
     def run(self, expression: str) -> Any:

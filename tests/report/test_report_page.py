@@ -121,7 +121,9 @@ def test_every_plot_has_its_data_and_words(make_run: MakeRun) -> None:
     assert [i for i, count in Counter(page.ids).items() if count > 1] == []
     tables = set(re.findall(r'data-table="([^"]*)"', text))
     assert tables == {i for i in page.ids if i[-1].isdigit()}
-    assert re.search(r'aria-label="loss over epoch: train from 2\S* to \S*; test ', text)
+    assert re.search(
+        r'aria-label="loss over epoch: train from 2\S* to \S*; test ', text
+    )
     # Every logged step is a row of the table: 120, and the 12 epochs of the test set.
     table = text[text.index('id="loss-0"') :]
     assert table[: table.index("</table>")].count("<tr data-key") == 132
@@ -189,7 +191,9 @@ def test_folder_with_metrics_only(tmp_path: Path) -> None:
 def test_another_measure_takes_the_place_of_accuracy(make_run: MakeRun) -> None:
     folder = make_run(epochs=2, test_perplexity=7.25, train_perplexity=8.5)
     facts = json.loads((folder / "environment.json").read_text())
-    (folder / "environment.json").write_text(json.dumps({**facts, "measure": "perplexity"}))
+    (folder / "environment.json").write_text(
+        json.dumps({**facts, "measure": "perplexity"})
+    )
     page = write_report(folder).read_text(encoding="utf-8")
     assert headline(page)["best test perplexity"] == ("7.25", "epoch 1")
     assert figures(page)[0] == "perplexity"
