@@ -129,6 +129,8 @@ REGISTRY: dict[str, Figure] = {
                 (Curve("", "residual_norm", "steps", 2),),
             ),
         ),
+        "Where workers mix their models, “given” is what the others do not know of a "
+        "worker's model.",
     ),
     "consensus": Figure(
         "Agreement of the workers",

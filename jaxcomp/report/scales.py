@@ -96,7 +96,8 @@ def _limits(axis: Axis, parts: list[np.ndarray]) -> Scale:
     low, high = (values.min(), values.max()) if values.size else (1.0, 10.0)
     if not axis.log:
         high = min(high, axis.most)
-    if not low < high:
+    # Means of equal numbers differ in their last digits.
+    if not high - low > 1e-6 * max(abs(low), abs(high)):
         pad = _FLAT * (abs(low) or 1.0)
         low, high = (low / 2, low * 2) if axis.log else (low - pad, low + pad)
     return Scale(float(low), float(high), axis.log)

@@ -154,8 +154,16 @@ def _grid(panel: Panel, area: Area, size: Size) -> str:
         parts.append(_text(x, bottom + 17, marks[i][1], "middle", "tick"))
     parts.append(f'<path class="axis" d="M{box.x:.1f} {bottom:.1f}H{right:.1f}"/>')
     parts.append(_text(right, size.height - 8, panel.x.title, "end", "name"))
-    parts.append(_text(0, 14, panel.y.title, "start", "title"))
+    parts.append(_text(0, 14, _heading(panel, area), "start", "title"))
     return "".join(parts)
+
+
+def _heading(panel: Panel, area: Area) -> str:
+    """What the vertical axis shows, and how far curves go that leave it."""
+    highest = max(float(np.max(one.y)) for one in drawable(panel))
+    if highest <= area.upwards.high:
+        return panel.y.title
+    return f"{panel.y.title}, cut: up to {UNITS[panel.y.unit].value(highest)}"
 
 
 def _inside(panel: Panel, series: Sequence[Series], area: Area) -> str:
