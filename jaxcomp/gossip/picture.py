@@ -25,7 +25,7 @@ def picture(graph: Topology, spec: str) -> dict[str, Any]:
       >>> from jaxcomp.gossip import topology
       >>> shown = picture(topology("ring", 3), "ring")
       >>> shown["degree"], shown["layout"], shown["rounds"][0][0][:2]
-      (2, ['circle', 3], [2, 0])
+      (2, ['circle', 3], [0, 1])
     """
     rounds = [
         [

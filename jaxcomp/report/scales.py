@@ -28,7 +28,7 @@ class Scale(NamedTuple):
         """Where values lie; outside of the range below 0 or above 1.
 
         Example:
-          >>> Scale(1, 100, log=True)(np.array([1, 10, 1000])).tolist()
+          >>> Scale(1, 100, log=True)(np.array([1, 10, 1000])).round(3).tolist()
           [0.0, 0.5, 1.5]
         """
         x, low, high = np.asarray(values, float), self.low, self.high
@@ -63,7 +63,7 @@ def ticks(axis: Axis, scale: Scale, most: int) -> list[float]:
       >>> ticks(Axis("time", "seconds"), Scale(0, 200), 5)
       [0.0, 60.0, 120.0, 180.0]
       >>> ticks(Axis("loss", "number", log=True), Scale(0.02, 3, log=True), 5)
-      [0.1, 1.0]
+      [0.03, 0.1, 0.3, 1.0, 3.0]
     """
     if scale.log:
         return _log_ticks(scale, most)
@@ -130,7 +130,7 @@ def _log_ticks(scale: Scale, most: int) -> list[float]:
     low, high = math.log10(scale.low), math.log10(scale.high)
     for digits in ((1, 2, 3, 5), (1, 2, 5), (1, 3), (1,)):
         powers = range(math.floor(low), math.ceil(high) + 1)
-        found = [d * 10.0**p for p in powers for d in digits]
+        found = [float(f"{d}e{p}") for p in powers for d in digits]
         inside = [v for v in found if scale.low <= v <= scale.high]
         if len(inside) <= most:
             return inside or [float(f"{math.sqrt(scale.low * scale.high):.2g}")]

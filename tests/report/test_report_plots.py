@@ -175,7 +175,7 @@ def test_ticks_are_round_and_inside() -> None:
 
 def test_labels_do_not_overlap() -> None:
     wanted = np.random.default_rng(0).uniform(0, 100, 6)
-    found = np.sort(apart(wanted, 15, 0, 100))
+    found = np.sort(apart(wanted.tolist(), 15, 0, 100))
     assert (np.diff(found) >= 15 - 1e-9).all()
     assert 0 <= found[0] <= found[-1] <= 100
     area, box = Box(0, 0, 200, 100), Box(0, 0, 60, 15)
