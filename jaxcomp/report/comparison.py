@@ -4,24 +4,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from jaxcomp.report.best import Best, best_of, rule, seeds, trade_off, winner
+from jaxcomp.report.best import rule, trade_off
+from jaxcomp.report.best_table import best_table
 from jaxcomp.report.convex_figures import convex_plots
 from jaxcomp.report.endings import ending
 from jaxcomp.report.figure_html import draw_plot
-from jaxcomp.report.figures import plots_of
+from jaxcomp.report.figure_plots import plots_of
 from jaxcomp.report.groups import Group, different_keys, group_runs
-from jaxcomp.report.measure import Judged, judged
+from jaxcomp.report.measure import judged
 from jaxcomp.report.page import render
 from jaxcomp.report.plot import Plot
 from jaxcomp.report.provenance import flatten, provenance
 from jaxcomp.report.run_folder import Run, holds_convex, read_any
-from jaxcomp.report.svg import slot_class
-from jaxcomp.report.titles import method_names
-from jaxcomp.report.units import rounded
+from jaxcomp.report.titles import convex_problem, method_names
 from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.units import MISSING, bytes_text, seconds_text, times_text
+from jaxcomp.runs.units import MISSING
 
 __all__ = ["Found", "comparison_plots", "find_runs", "render_comparison"]
 
@@ -32,13 +29,6 @@ class Found(NamedTuple):
     folders: list[Path]  # of the runs, in their order
     runs: list[Run]
     problems: list[str]
-
-
-class Cell(NamedTuple):
-    """A cell of a table that can be sorted."""
-
-    text: str
-    value: float | None = None  # None: sorted by the text
 
 
 def find_runs(folders: Sequence[Path]) -> Found:
@@ -97,7 +87,7 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
         note=note,
         problems=found.problems,
         alarms=_alarms(found),
-        table=_best_table(groups, measure),
+        table=best_table(groups, measure),
         rule=rule(measure, groups),
         plots=[draw_plot(name, p) for name, p in comparison_plots(groups).items()],
         runs=_run_table(found, groups),
@@ -115,8 +105,10 @@ def _alarms(found: Found) -> list[str]:
 
 def _common(runs: Sequence[Run]) -> str:
     """What all runs have in common, in a few words."""
-    keys = ("problem",) if holds_convex(runs[0]) else ("model", "dataset", "workers")
-    parts = []
+    if holds_convex(runs[0]):
+        problems = {convex_problem(run.config) for run in runs}
+        return problems.pop() if len(problems) == 1 else "several problems"
+    keys, parts = ("model", "dataset", "workers"), []
     for key in keys:
         values = {str(run.config.get(key, "")) for run in runs}
         if len(values) == 1 and "" not in values:
@@ -124,50 +116,6 @@ def _common(runs: Sequence[Run]) -> str:
                 f"{values.pop()} workers" if key == "workers" else values.pop()
             )
     return ", ".join(parts) or "runs side by side"
-
-
-def _best_table(groups: Sequence[Group], measure: Judged) -> dict[str, object]:
-    found = [best_of(group, measure) for group in groups]
-    best, keys = winner(found, measure), different_keys([g.runs for g in groups])
-    several = max(map(seeds, groups)) > 1
-    timed = any(np.isfinite(one.seconds) for one in found)
-    heads = ["", f"best {measure.title}", *(["range"] if several else [])]
-    heads += ["in epoch", "at the end", "sent per worker", "ratio"]
-    heads += [*(["time"] if timed else []), *(["seeds"] if several else []), *keys]
-    rows = []
-    for i, (group, one) in enumerate(zip(groups, found, strict=True)):
-        config = flatten(group.runs[0].config)
-        cells = [Cell(measure.text(one.value), one.value)]
-        cells += [Cell(_range(one, measure), one.high - one.low)] if several else []
-        cells += [
-            Cell(rounded(one.epoch), one.epoch),
-            Cell(measure.text(one.last), one.last),
-            Cell(bytes_text(one.sent), one.sent),
-            Cell(times_text(_ratio(one)), _ratio(one)),
-        ]
-        cells += [Cell(seconds_text(one.seconds), one.seconds)] if timed else []
-        cells += [Cell(str(seeds(group)), seeds(group))] if several else []
-        cells += [Cell(config.get(key) or MISSING) for key in keys]
-        rows.append(
-            {
-                "key": group.key,
-                "label": group.short or group.label,
-                "slot": slot_class(i),
-                "best": i == best,
-                "cells": cells,
-            }
-        )
-    return {"heads": heads, "figures": len(heads) - len(keys), "rows": rows}
-
-
-def _range(one: Best, measure: Judged) -> str:
-    if one.low == one.high:
-        return MISSING
-    return f"{measure.text(one.low)} to {measure.text(one.high)}"
-
-
-def _ratio(one: Best) -> float:
-    return one.dense / one.sent if one.sent else float("nan")
 
 
 def _run_table(found: Found, groups: Sequence[Group]) -> list[dict[str, str]]:

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.report.plot import Axis, Panel, Plot, Series, drawable
-from jaxcomp.report.svg import NARROW, WHOLE, WIDE, draw_svg, slot_class
+from jaxcomp.report.svg import NARROW, WHOLE, WIDE, draw_svg
+from jaxcomp.report.svg_marks import slot_class
 from jaxcomp.report.units import UNITS
 
 __all__ = ["DataTable", "Drawn", "Key", "draw_plot"]
@@ -35,7 +36,7 @@ class Drawn(NamedTuple):
     name: str
     title: str
     caption: str
-    legend: list[Key]  # empty where there is one series without need for a name
+    legend: list[Key]  # empty where there is one series
     tiles: list[list[str]]  # of each panel, elements of which the page shows one
     tables: list[DataTable]
     switch: str
@@ -67,11 +68,8 @@ def draw_plot(name: str, plot: Plot) -> Drawn:
     ]
     tables = [_table(f"{name}-{i}", group) for i, group in enumerate(groups)]
     first = plot.panels[0].series
-    legend = [Key(one.key, one.label, slot_class(one.slot)) for one in first]
-    if len(plot.panels[0].series) == 1 and len(groups) > 1:
-        legend = []
-    if len(legend) == 1 and legend[0].label == plot.panels[0].y.title:
-        legend = []
+    several = first if len(first) > 1 else []
+    legend = [Key(one.key, one.label, slot_class(one.slot)) for one in several]
     return Drawn(
         name, plot.title, plot.caption, legend, tiles, tables, plot.switch, plot.wide
     )

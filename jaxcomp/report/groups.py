@@ -45,9 +45,7 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
     members = list(found.values())
     keys = different_keys(members)
     labels = _unique([_label(group[0], keys) for group in members], members)
-    shorts = [re.split(r"[(,|]", label)[0].strip() for label in labels]
-    if len(set(shorts)) < len(shorts):
-        shorts = [""] * len(members)
+    shorts = _shorts(labels)
     return [
         Group(f"g{i}", *parts)
         for i, parts in enumerate(zip(labels, members, shorts, strict=True))
@@ -89,6 +87,28 @@ def _label(run: Run, keys: Sequence[str]) -> str:
     if not parts and speaking:
         return f"{speaking[0]} none"
     return ", ".join(parts)
+
+
+def _shorts(labels: Sequence[str]) -> list[str]:
+    """Labels without arguments, and if that tells them apart, only their first names.
+
+    Example:
+      >>> _shorts(["top_k(keep=0.1), gather", "sign, gather"])
+      ['top_k', 'sign']
+      >>> _shorts(["top_k(keep=0.1), workers=2", "top_k(keep=0.1), workers=4"])
+      ['top_k, workers=2', 'top_k, workers=4']
+    """
+    bare = list(labels)
+    while any("(" in text for text in bare):  # from the innermost brackets on
+        inner = [re.sub(r"\([^()]*\)", "", text) for text in bare]
+        if inner == bare:
+            break
+        bare = inner
+    first = [re.split(r"[,|]", text)[0].strip() for text in bare]
+    for names in (first, bare):
+        if len(set(names)) == len(names):
+            return names
+    return [""] * len(labels)
 
 
 def _unique(labels: list[str], groups: Sequence[Sequence[Run]]) -> list[str]:

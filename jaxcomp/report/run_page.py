@@ -8,7 +8,7 @@ from jaxcomp.report.convex_figures import convex_plots
 from jaxcomp.report.convex_tables import convex_cards, evaluation_rows
 from jaxcomp.report.endings import alarms, ending
 from jaxcomp.report.figure_html import Drawn, draw_plot
-from jaxcomp.report.figures import plots_of
+from jaxcomp.report.figure_plots import plots_of
 from jaxcomp.report.graph import draw_round, graph_of
 from jaxcomp.report.groups import Group, group_runs
 from jaxcomp.report.measure import measure_name

@@ -23,6 +23,9 @@ OUTSIDE = """[...document.querySelectorAll("body *")].filter((e) => {
   return box.width && isOut && !e.closest(".scroll");
 }).map((e) => `${e.tagName} ${e.getAttribute("class")} ${e.textContent.slice(0, 40)}`)
 """
+# Tables of which a desktop shows a part.
+CUT = """[...document.querySelectorAll(".scroll")].filter(
+  (e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.textContent.slice(0, 99))"""
 WIDTH = "document.documentElement.scrollWidth"
 # The height of the smallest text of the plots that are seen, in pixels of the window.
 SMALLEST = """Math.min(...[...document.querySelectorAll(".tile text")].map((e) => {
@@ -89,7 +92,7 @@ PANELS = {"one": 12, "gossip": 15, "eight": 13, "convex": 4}
 
 def test_pages_are_drawn_and_fit(chromium: Browser, pages: dict[str, Path]) -> None:
     for name, page in pages.items():
-        for width, dark in ((1280, False), (390, True)):
+        for width, dark in ((390, True), (1280, False)):
             opened = chromium.open(page, width, dark)
             assert opened.errors == []
             assert opened.requests == [page.resolve().as_uri()]
@@ -99,6 +102,7 @@ def test_pages_are_drawn_and_fit(chromium: Browser, pages: dict[str, Path]) -> N
             assert chromium.run(SMALLEST) > 10
             if dark:
                 assert chromium.run(LIGHT) == []
+        assert chromium.run(CUT) == []
 
 
 def test_the_checks_can_fail(chromium: Browser, tmp_path: Path) -> None:

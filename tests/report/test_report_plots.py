@@ -12,7 +12,7 @@ from jaxcomp.report import RunError, read_run, write_report
 from jaxcomp.report.bars import layers, time_of_a_step
 from jaxcomp.report.curves import MANY, points_of
 from jaxcomp.report.endings import alarms, ending
-from jaxcomp.report.figures import plots_of
+from jaxcomp.report.figure_plots import plots_of
 from jaxcomp.report.groups import group_runs
 from jaxcomp.report.labels import Box, apart, beside
 from jaxcomp.report.plot import Axis, Panel, Reference, Series
