@@ -67,6 +67,12 @@ def _figures(
         text = f"{measure.text(one.low)} to {measure.text(one.high)}"
         return Cell(text, one.high - one.low)
 
+    def last(group: Group, one: Best) -> Cell:
+        return Cell(measure.text(one.last), one.last)
+
+    def count(group: Group, one: Best) -> Cell:
+        return Cell(str(seeds(group)), seeds(group))
+
     def ratio(group: Group, one: Best) -> Cell:
         times = one.dense / one.sent if one.sent else float("nan")
         return Cell(times_text(times), times)
@@ -75,15 +81,11 @@ def _figures(
         _Column(name, value),
         _Column("range", spread, several),
         _Column("in epoch", lambda _, x: Cell(rounded(x.epoch), x.epoch), not convex),
-        _Column(
-            "at the end", lambda _, x: Cell(measure.text(x.last), x.last), not convex
-        ),
+        _Column("at the end", last, not convex),
         _Column("sent per worker", lambda _, x: Cell(bytes_text(x.sent), x.sent)),
         _Column("ratio", ratio),
         _Column("time", lambda _, x: Cell(seconds_text(x.seconds), x.seconds), timed),
-        _Column(
-            "seeds", lambda group, _: Cell(str(seeds(group)), seeds(group)), several
-        ),
+        _Column("seeds", count, several),
     ]
 
 
