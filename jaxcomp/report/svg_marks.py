@@ -66,7 +66,7 @@ def draw_series(panel: Panel, series: Sequence[Series], area: Area) -> str:
 
 def _series(one: Series, rows: np.ndarray, area: Area) -> str:
     x, y, low, high = area.x(one.x), area.y(one.y), area.y(one.low), area.y(one.high)
-    key = f'data-key="{escape(one.key)}"'
+    key = f'data-key="{escape(one.key)}" data-label="{escape(_short(one))}"'
     whole = rows.size == rows[-1] + 1 if rows.size else True
     places = "" if whole else f' data-rows="{" ".join(map(str, rows))}"'
     has_band = bool(np.any(one.high > one.low))

@@ -136,6 +136,7 @@ def test_hover_and_keys_read_the_table(
     assert "train" in chromium.run(tip)
     assert "test" in chromium.run(tip)
     assert chromium.run("document.querySelectorAll('.cursor').length") == 1
+    assert chromium.run("document.querySelectorAll('.spot').length") == 2
     chromium.press("Escape")
     assert chromium.run("document.getElementById('tip').hidden")
     box = chromium.run(
@@ -144,6 +145,24 @@ def test_hover_and_keys_read_the_table(
     )
     chromium.call("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
     assert "%" in chromium.run(tip)
+
+
+def test_values_stay_inside_their_box(
+    chromium: Browser, pages: dict[str, Path]
+) -> None:
+    for width in (1280, 390):
+        chromium.open(pages["eight"], width)
+        chromium.run("document.querySelector('#loss .tile:last-child .first').focus()")
+        chromium.press("ArrowLeft")
+        outside = """(() => {
+          const tip = document.getElementById("tip"), box = tip.getBoundingClientRect();
+          return [...tip.querySelectorAll("td")].filter((cell) => {
+            const own = cell.getBoundingClientRect();
+            return own.right > Math.min(box.right, innerWidth) || own.left < box.left;
+          }).length;
+        })()"""
+        assert not chromium.run("document.getElementById('tip').hidden")
+        assert chromium.run(outside) == 0
 
 
 def test_legend_scale_theme_and_sorting(

@@ -84,7 +84,7 @@
     const path = group.querySelector(".line, .dots");
     const at = [...path.getAttribute("d").matchAll(/[ML]([-\d.]+) ([-\d.]+)/g)].map(([, x, y]) => [+x, +y]);
     const rows = group.dataset.rows?.split(" ").map(Number) ?? at.map((_, i) => i);
-    return { key: group.dataset.key, slot: group.getAttribute("class"), at, rows, alone: path.matches(".dots") };
+    return { key: group.dataset.key, label: group.dataset.label, slot: group.getAttribute("class"), at, rows, alone: path.matches(".dots") };
   });
   const clear = () => { tip.hidden = true; all(".cursor, .spot").forEach((mark) => mark.remove()); };
   const look = (svg, x, y = null) => {
@@ -101,8 +101,8 @@
     const cells = (one) => [...rows[one.key][one.rows[one.i]].cells].map((cell) => cell.textContent);
     const across = +svg.dataset.x, value = +svg.dataset.y;
     const inner = svg.querySelector("svg");
-    const top = +inner.getAttribute("y"), bottom = top + +inner.getAttribute("height");
-    const line = { class: "cursor", x1: nearest.place[0], x2: nearest.place[0], y1: top, y2: bottom };
+    const roof = +inner.getAttribute("y"), floor = roof + +inner.getAttribute("height");
+    const line = { class: "cursor", x1: nearest.place[0], x2: nearest.place[0], y1: roof, y2: floor };
     svg.append(drawn("line", line));
     const table = made("table"), head = table.insertRow().insertCell();
     head.colSpan = 3;
@@ -114,10 +114,10 @@
       group.append(drawn("path", { class: "line", d: "M1 5h20" }));
       mark.append(group);
       row.insertCell().append(mark);
-      row.insertCell().textContent = texts[0];
+      row.insertCell().textContent = one.label;
       const [low, high] = texts.slice(value + 1);
       row.insertCell().textContent = texts[value] + (low && low !== high ? ` (${low} – ${high})` : "");
-      if (one.place[1] >= top && one.place[1] <= bottom) {
+      if (one.place[1] >= roof && one.place[1] <= floor) {
         svg.append(drawn("circle", { class: `spot ${one.slot.replace("series", "")}`, cx: one.place[0], cy: one.place[1], r: 4 }));
       }
     }
@@ -126,8 +126,11 @@
     const box = svg.getBoundingClientRect(), size = tip.getBoundingClientRect();
     const left = box.left + nearest.place[0] * box.width / svg.viewBox.baseVal.width;
     const beside = left + 14 + size.width < innerWidth ? left + 14 : left - 14 - size.width;
-    tip.style.left = `${Math.max(4, Math.min(beside, innerWidth - size.width - 4))}px`;
-    tip.style.top = `${Math.max(4, Math.min(box.top + 8, innerHeight - size.height - 4))}px`;
+    tip.style.left = `${scrollX + Math.max(4, Math.min(beside, innerWidth - size.width - 4))}px`;
+    // On a phone there is no room beside the figure, so the values stand above or below.
+    const above = box.top - size.height - 4;
+    const top = innerWidth > 640 ? box.top + 8 : above > 4 ? above : box.bottom + 4;
+    tip.style.top = `${scrollY + Math.max(4, Math.min(top, innerHeight - size.height - 4))}px`;
     return nearest;
   };
   for (const svg of all("svg[data-table]")) {
@@ -150,5 +153,4 @@
       if (next !== undefined) last = look(svg, next);
     };
   }
-  addEventListener("scroll", clear, { passive: true });
 })();
