@@ -11,8 +11,18 @@ from jaxcomp.report.groups import Group
 from jaxcomp.report.measure import Judged
 from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.report.run_folder import Run, holds_convex
+from jaxcomp.report.titles import convex_problem
 
-__all__ = ["Best", "best_of", "front", "rule", "seeds", "trade_off", "winner"]
+__all__ = [
+    "Best",
+    "are_comparable",
+    "best_of",
+    "front",
+    "rule",
+    "seeds",
+    "trade_off",
+    "winner",
+]
 
 
 class Best(NamedTuple):
@@ -48,8 +58,22 @@ def seeds(group: Group) -> int:
     return len(group.runs)
 
 
-def winner(found: Sequence[Best], measure: Judged) -> int | None:
-    """The place of the best group; of equal ones, of the one that sent least."""
+def are_comparable(groups: Sequence[Group]) -> bool:
+    """Whether the groups had the same to learn, so that one can be the best of them."""
+    configs = [run.config for group in groups for run in group.runs]
+    tasks = {(convex_problem(c), str(c.get("task")), c.get("dataset")) for c in configs}
+    return len(tasks) == 1
+
+
+def winner(
+    groups: Sequence[Group], found: Sequence[Best], measure: Judged
+) -> int | None:
+    """The place of the best group; of equal ones, of the one that sent least.
+
+    None where the groups had different things to learn, or nothing was measured.
+    """
+    if not are_comparable(groups):
+        return None
     values = np.array([one.value for one in found])
     if not np.isfinite(values).any():
         return None
@@ -77,6 +101,10 @@ def rule(measure: Judged, groups: Sequence[Group]) -> str:
     if max(map(seeds, groups)) > 1:
         text += (
             f". Runs that differ only in the seed are one row: {middle} over the seeds"
+        )
+    if not are_comparable(groups):
+        return (
+            f"{text}. The runs had different things to learn, so that none is marked."
         )
     marked = f"Marked is the row whose best is {ways}; of equal ones, the one that sent"
     return f"{text}. {marked} least."

@@ -33,7 +33,10 @@ class _Column(NamedTuple):
 def best_table(groups: Sequence[Group], measure: Judged) -> dict[str, Any]:
     """The heads and rows of the table, as the template of a comparison takes them."""
     found = [best_of(group, measure) for group in groups]
-    best, keys = winner(found, measure), different_keys([g.runs for g in groups])
+    best, keys = (
+        winner(groups, found, measure),
+        different_keys([g.runs for g in groups]),
+    )
     columns = [c for c in _figures(groups, found, measure) if c.is_shown]
     words = [_Column(key, _config_cell(key)) for key in keys]
     rows = [

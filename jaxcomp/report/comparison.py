@@ -7,10 +7,10 @@ from typing import NamedTuple
 from jaxcomp.report.best import rule, trade_off
 from jaxcomp.report.best_table import best_table
 from jaxcomp.report.convex_figures import convex_plots
-from jaxcomp.report.endings import ending
+from jaxcomp.report.endings import alarms, ending
 from jaxcomp.report.figure_html import draw_plot
 from jaxcomp.report.figure_plots import plots_of
-from jaxcomp.report.groups import Group, different_keys, group_runs
+from jaxcomp.report.groups import Group, group_runs
 from jaxcomp.report.measure import judged
 from jaxcomp.report.page import render
 from jaxcomp.report.plot import Plot
@@ -86,21 +86,14 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
         subtitle=_common(found.runs) + of,
         note=note,
         problems=found.problems,
-        alarms=_alarms(found),
+        alarms=[f"{run.name}: {text}" for run in found.runs for text in alarms(run)],
         table=best_table(groups, measure),
         rule=rule(measure, groups),
         plots=[draw_plot(name, p) for name, p in comparison_plots(groups).items()],
         runs=_run_table(found, groups),
-        shared=_shared(groups),
+        shared=_shared(found.runs),
         commands=[(run.name, provenance(run).command) for run in found.runs],
     )
-
-
-def _alarms(found: Found) -> list[str]:
-    pairs = [(run.name, ending(run)) for run in found.runs]
-    return [
-        f"{name} diverged: {end.text}." for name, end in pairs if end.kind == "diverged"
-    ]
 
 
 def _common(runs: Sequence[Run]) -> str:
@@ -134,8 +127,11 @@ def _run_table(found: Found, groups: Sequence[Group]) -> list[dict[str, str]]:
     ]
 
 
-def _shared(groups: Sequence[Group]) -> dict[str, str]:
+def _shared(runs: Sequence[Run]) -> dict[str, str]:
     """The part of the configs that all runs have in common."""
-    keys = {*different_keys([group.runs for group in groups]), "seed"}
-    config = flatten(groups[0].runs[0].config)
-    return {key: text for key, text in config.items() if key not in keys}
+    first, *others = [flatten(run.config) for run in runs]
+    return {
+        key: text
+        for key, text in first.items()
+        if all(config.get(key) == text for config in others)
+    }

@@ -81,13 +81,12 @@ def planned_steps(run: Run) -> float:
 
 
 def alarms(run: Run) -> list[str]:
-    """What somebody has to know before looking at any figure of a training run."""
-    found = []
+    """What somebody has to know before looking at any figure of a run."""
     why = _divergence(run)
-    if why:
-        found.append(f"This run diverged: {why}.")
+    found = [f"This run diverged: {why}."] if why else []
     for column, text in _ALARMS.items():
-        epochs = run.metrics["epoch"][run.metrics[column] > 0]
+        seen = run.metrics.get(column, np.array([]))  # a convex run has none of them
+        epochs = run.metrics["epoch"][np.flatnonzero(seen > 0)]
         if epochs.size:
             found.append(f"From epoch {number_text(epochs[0])} on, {text}")
     return found

@@ -7,10 +7,10 @@ from jaxcomp.report.cards import headline
 from jaxcomp.report.convex_figures import convex_plots
 from jaxcomp.report.convex_tables import convex_cards, evaluation_rows
 from jaxcomp.report.endings import alarms, ending
-from jaxcomp.report.figure_html import Drawn, draw_plot
+from jaxcomp.report.figure_html import draw_plot
 from jaxcomp.report.figure_plots import plots_of
 from jaxcomp.report.graph import draw_round, graph_of
-from jaxcomp.report.groups import Group, group_runs
+from jaxcomp.report.groups import group_runs
 from jaxcomp.report.measure import measure_name
 from jaxcomp.report.page import render
 from jaxcomp.report.plot import Plot
@@ -20,7 +20,7 @@ from jaxcomp.report.titles import convex_title, mixer_title, run_title
 from jaxcomp.runs.metrics import METRICS, Metric
 from jaxcomp.runs.units import number_text
 
-__all__ = ["drawn", "render_run", "run_plots"]
+__all__ = ["render_run", "run_plots"]
 
 _OF_MEAN_MODEL = ("test_loss", "test_accuracy")  # where each worker has its own model
 _MOST_ROUNDS = 6  # of a graph that changes with time
@@ -44,10 +44,10 @@ def render_run(run: Run, refresh: int = 0) -> str:
         title=title(run.config, run.environment) or run.name,
         subtitle=started(run) + ("" if convex else own),
         state="" if is_over else end.text,
-        alarms=_alarms(run),
+        alarms=alarms(run),
         refresh=refresh,
         cards=convex_cards(run) if convex else headline(run),
-        plots=drawn(run_plots(run)),
+        plots=[draw_plot(name, plot) for name, plot in run_plots(run).items()],
         bars=[bars for bars in (time_of_a_step(run), layers(run)) if bars],
         graph=_graph(run),
         rows_of="Evaluations" if convex else "Epochs",
@@ -58,20 +58,8 @@ def render_run(run: Run, refresh: int = 0) -> str:
 
 def run_plots(run: Run) -> dict[str, Plot]:
     """The plots of one run, by name."""
-    groups: list[Group] = group_runs([run])
+    groups = group_runs([run])
     return convex_plots(groups) if holds_convex(run) else plots_of(groups)
-
-
-def drawn(plots: dict[str, Plot]) -> list[Drawn]:
-    """Plots as the parts of a page."""
-    return [draw_plot(name, plot) for name, plot in plots.items()]
-
-
-def _alarms(run: Run) -> list[str]:
-    if not holds_convex(run):
-        return alarms(run)
-    end = ending(run)
-    return [f"This run diverged: {end.text}."] if end.kind == "diverged" else []
 
 
 def _graph(run: Run) -> dict[str, object] | None:
@@ -81,17 +69,11 @@ def _graph(run: Run) -> dict[str, object] | None:
         return None
     count = len(graph.rounds)
     shown = range(min(count, _MOST_ROUNDS))
-    more = (
-        f" Shown are the first {len(shown)} of {count} rounds."
-        if count > len(shown)
-        else ""
-    )
-    captions = [graph.rounds[i].caption for i in shown]
-    elements = [draw_round(graph, i) for i in shown]
+    first = f" Shown are the first {len(shown)} of {count} rounds."
     return {
         "title": graph.title,
-        "note": f"{graph.note}.{more}",
-        "rounds": list(zip(captions, elements, strict=True)),
+        "note": f"{graph.note}.{first if count > len(shown) else ''}",
+        "rounds": [(graph.rounds[i].caption, draw_round(graph, i)) for i in shown],
     }
 
 

@@ -22,7 +22,7 @@ _FLAGS = (
     # What a page asks for must not leave this machine, whatever it is.
     *("--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe"),
 )
-_SECONDS = 60.0  # a machine that has other things to do
+_SECONDS = 120.0  # a machine that has other things to do
 
 
 class Opened(NamedTuple):

@@ -84,9 +84,21 @@ def test_of_equal_groups_the_one_that_sent_least_is_best(make_run: MakeRun) -> N
         read_run(make_run(1, SIGN, "b", test_accuracy=0.5, wire_bytes_per_step=3)),
     ]
     measure = judged(runs)
-    found = [best_of(group, measure) for group in group_runs(runs)]
-    assert winner(found, measure) == 1
+    groups = group_runs(runs)
+    found = [best_of(group, measure) for group in groups]
+    assert winner(groups, found, measure) == 1
     assert front(found, measure) == [(300.0, 0.5)]
+
+
+def test_of_different_data_sets_none_is_the_best(make_run: MakeRun) -> None:
+    runs = [
+        read_run(make_run(1, {"dataset": name}, name)) for name in ("cifar10", "mnist")
+    ]
+    measure, groups = judged(runs), group_runs(runs)
+    assert (
+        winner(groups, [best_of(group, measure) for group in groups], measure) is None
+    )
+    assert "so that none is marked" in rule(measure, groups)
 
 
 def test_without_accuracy_a_loss_decides(make_run: MakeRun) -> None:
@@ -98,7 +110,7 @@ def test_without_accuracy_a_loss_decides(make_run: MakeRun) -> None:
     measure = judged(runs)
     assert (measure.column, measure.higher) == ("test_loss", False)
     groups = group_runs(runs)
-    assert winner([best_of(group, measure) for group in groups], measure) == 1
+    assert winner(groups, [best_of(group, measure) for group in groups], measure) == 1
     plot = trade_off(groups, measure)
     assert plot
     assert "left and down" in plot.caption
@@ -128,7 +140,10 @@ def test_unfinished_and_diverged_runs_are_said(
     (lost / "steps.csv").write_text(re.sub(r"(?m)^(200,\d+),[^,]*", r"\1,inf", text))
     page = write_comparison([short, lost], tmp_path / "page.html").read_text()
     assert "unfinished: step 200 of 500" in page
-    assert 'role="alert">lost diverged: the loss is not finite at the end.' in page
+    assert (
+        'role="alert">lost: This run diverged: the loss is not finite at the end.'
+        in page
+    )
 
 
 def test_a_note_is_kept_until_it_is_replaced(folders: list[Path]) -> None:
