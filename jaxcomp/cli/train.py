@@ -13,7 +13,7 @@ from absl import logging
 from jaxcomp import report, training
 from jaxcomp.cli.config import load_config, override
 from jaxcomp.cli.ends import quietly, told
-from jaxcomp.errors import UserError
+from jaxcomp.errors import RunFailed, UserError
 from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.parallel.joining import is_deserted, join_seconds
 from jaxcomp.runs.errors import RunError
@@ -100,6 +100,10 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
+    except RunFailed:
+        for line in [] if evaluate else _report_so_far(workdir):
+            print(line, file=sys.stderr)
+        raise
     return 0
 
 

@@ -34,7 +34,7 @@ _ALARMS = {
 class Ending(NamedTuple):
     """How a run ended, or how far it has come."""
 
-    kind: str  # finished | unfinished | diverged
+    kind: str  # finished | unfinished | failed | diverged
     text: str
 
 
@@ -47,6 +47,9 @@ def ending(run: Run) -> Ending:
       >>> ending(Run("a", {"train_for": "20 steps"}, {}, columns)).text
       'unfinished: step 10 of 20'
     """
+    failure = run.environment.get("failed")
+    if failure:
+        return Ending("failed", f"failed: {str(failure).splitlines()[0]}")
     why = _divergence(run)
     if why:
         return Ending("diverged", why)
@@ -84,6 +87,9 @@ def alarms(run: Run) -> list[str]:
     """What somebody has to know before looking at any figure of a run."""
     why = _divergence(run)
     found = [f"This run diverged: {why}."] if why else []
+    failure = run.environment.get("failed")
+    if failure:
+        found.insert(0, f"This run has failed: {failure}")
     for column, text in _ALARMS.items():
         seen = run.metrics.get(column, np.array([]))  # a convex run has none of them
         epochs = run.metrics["epoch"][np.flatnonzero(seen > 0)]

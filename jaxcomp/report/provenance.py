@@ -10,7 +10,7 @@ from jaxcomp.runs.units import MISSING
 
 __all__ = ["Provenance", "flatten", "provenance", "started"]
 
-_ELSEWHERE = ("command", "graph")  # facts that a page shows in another form
+_ELSEWHERE = ("command", "failed", "graph")  # facts that a page shows in another form
 
 
 class Provenance(NamedTuple):

@@ -52,6 +52,19 @@ def test_a_diverged_run_looks_so(make_run: MakeRun) -> None:
     assert scales_of(loss)[1].high < 10
 
 
+def test_a_failed_run_says_why(make_run: MakeRun) -> None:
+    folder = make_run(epochs=1)
+    facts = json.loads((folder / "environment.json").read_text())
+    facts["failed"] = "step 120: the loss is <nan>"
+    (folder / "environment.json").write_text(json.dumps(facts))
+    run = read_run(folder)
+    assert ending(run).text == "failed: step 120: the loss is <nan>"
+    page = write_report(folder).read_text(encoding="utf-8")
+    assert (
+        'role="alert">This run has failed: step 120: the loss is &lt;nan&gt;<' in page
+    )
+
+
 def test_an_unfinished_run_is_called_so(make_run: MakeRun) -> None:
     for words in ("7 epochs", "700 steps", "358400 examples"):
         folder = make_run(3, {"train_for": words}, words.replace(" ", "-"))
