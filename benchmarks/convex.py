@@ -18,8 +18,8 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.convex import runner
-from jaxcomp.report import style
-from jaxcomp.report.convex_plot import Block, Curve, plot_suboptimality
+from jaxcomp.report.plot import Axis, Panel, Plot, Series
+from jaxcomp.report.png import draw_plots, write
 from jaxcomp.runs.frame import closing_lines
 from jaxcomp.runs.metrics import Evaluation
 from jaxcomp.runs.units import bytes_text
@@ -32,15 +32,15 @@ class Line(NamedTuple):
 
     config: str
     label: str
-    colour: str
+    slot: int  # its colour
 
 
 LINES = (
-    Line("centralised", "centralised, exact", style.BLUE),
-    Line("d_psgd", "D-PSGD, exact", style.INK),
-    Line("choco_top_k", "CHOCO, top-k 1 %", style.ORANGE),
-    Line("choco_random_k", "CHOCO, random-k 1 %", style.PINK),
-    Line("choco_qsgd", "CHOCO, QSGD 4 bits", style.GREEN),
+    Line("centralised", "centralised, exact", 0),
+    Line("d_psgd", "D-PSGD, exact", 6),
+    Line("choco_top_k", "CHOCO, top-k 1 %", 1),
+    Line("choco_random_k", "CHOCO, random-k 1 %", 3),
+    Line("choco_qsgd", "CHOCO, QSGD 4 bits", 2),
 )
 PARTITIONS = {
     "random": "Examples dealt at random",
@@ -83,12 +83,8 @@ def main(arguments: list[str] | None = None) -> list[Summary]:
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         write_csv(args.out / "convex.csv", found)
-        blocks = [
-            Block(title, [_curve(found, name, line) for line in LINES])
-            for name, title in PARTITIONS.items()
-        ]
-        with style.look():
-            plot_suboptimality(blocks).savefig(args.out / "convex.png", dpi=130)
+        plots = [_plot(found, name, title) for name, title in PARTITIONS.items()]
+        write(draw_plots(plots), args.out / "convex.png")
         print(f"wrote convex.csv and convex.png in {args.out}")
     return found
 
@@ -165,17 +161,29 @@ def _joined(
     )
 
 
-def _curve(found: Sequence[Summary], partition: str, line: Line) -> Curve:
+def _plot(found: Sequence[Summary], partition: str, title: str) -> Plot:
+    """Suboptimality over bytes and over steps, of one way to deal the examples."""
+    y = Axis("f(x) − f*", "number", log=True)
+    bytes_axis = Axis("sent by one worker since the start", "bytes", log=True)
+    panels = []
+    for x, column in (
+        (bytes_axis, "bytes_sent"),
+        (Axis("steps", "count", True), "step"),
+    ):
+        series = [_series(found, partition, line, column) for line in LINES]
+        panels.append(Panel(x, y, [one for one in series if one.x.size]))
+    return Plot(title, "", panels)
+
+
+def _series(
+    found: Sequence[Summary], partition: str, line: Line, column: str
+) -> Series:
     rows = [r for r in found if (r.partition, r.config) == (partition, line.config)]
-    return Curve(
-        line.label,
-        line.colour,
-        steps=np.array([row.step for row in rows]),
-        sent=np.array([row.bytes_sent for row in rows]),
-        middle=np.array([row.suboptimality for row in rows]),
-        low=np.array([row.lowest for row in rows]),
-        high=np.array([row.highest for row in rows]),
+    names = (column, "suboptimality", "lowest", "highest")
+    x, y, low, high = (
+        np.array([getattr(row, name) for row in rows], float) for name in names
     )
+    return Series(line.config, line.label, line.slot, x, y, low, high)
 
 
 def _configs(rows: Sequence[Summary]) -> list[str]:

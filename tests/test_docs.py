@@ -36,7 +36,7 @@ from jaxcomp.convex import averages, rates
 from jaxcomp.data import texts
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.problems import testbeds
-from jaxcomp.report import plots
+from jaxcomp.report import figures
 from jaxcomp.specs import Call, parse
 from jaxcomp.training import optimizers as trainer_optimizers
 from jaxcomp.training import schedules, stages
@@ -249,7 +249,7 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
     )
     result = training.train_and_evaluate(config, tmp_path)
     assert result.test_accuracy == 1
-    monkeypatch.setitem(plots.REGISTRY, "learning_rate", parts.LEARNING_RATE)
+    monkeypatch.setitem(figures.REGISTRY, "learning_rate", parts.LEARNING_RATE)
     page = report.write_report(tmp_path).read_text()
     assert parts.LEARNING_RATE.caption in page
     assert "linear on stripes</h1>" in page

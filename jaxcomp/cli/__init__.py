@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from jaxcomp._version import __version__
 from jaxcomp.cli import (
+    compare,
     completion,
     data,
     explain,
@@ -30,6 +31,7 @@ COMMANDS = (
     train,
     launch,
     report,
+    compare,
     sweep,
     predict,
     inspect,

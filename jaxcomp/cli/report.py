@@ -1,18 +1,18 @@
 """`jaxcomp report`: write the report of a run folder."""
 
 import argparse
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jaxcomp.cli.ends import add_command
+from jaxcomp.errors import UserError
 
 __all__ = ["add_parser"]
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
   jaxcomp report runs/cifar10-topk --png figures/
-  jaxcomp report runs/convex-ring runs/convex-centralised
+  jaxcomp report runs/cifar10-topk --watch
 """
 
 
@@ -25,7 +25,8 @@ def add_parser(subparsers: Any) -> None:
         help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
         "numbers, plots and config of the run and needs no other file. Runs of the "
-        "convex testbed may share a page, which goes into the first folder.",
+        "convex testbed may share a page, which goes into the first folder; "
+        "`jaxcomp compare` puts runs of any kind side by side.",
         epilog=EXAMPLE,
     )
     parser.add_argument(
@@ -41,32 +42,28 @@ def add_parser(subparsers: Any) -> None:
         metavar="DIR",
         help="write each plot as a PNG file into this folder as well",
     )
+    parser.add_argument(
+        "--watch",
+        action="store_true",
+        help="write the page again whenever the run has got on, until it ends; an "
+        "open page loads itself again",
+    )
 
 
 def _run(args: argparse.Namespace) -> int:
     # Other commands of the command line start faster without the report package.
-    from jaxcomp.report import write_report
+    if args.watch:
+        from jaxcomp.report.watch import watch
 
-    print(write_report(*args.folders))
-    if args.png:
-        _write_pngs(args.folders, args.png)
-    return 0
-
-
-def _write_pngs(folders: Sequence[Path], target: Path) -> None:
-    from jaxcomp.report import all_convex, read_convex, read_run
-    from jaxcomp.report.convex_curves import draw_runs
-    from jaxcomp.report.plots import plots_of
-    from jaxcomp.report.svg import write
-
-    if all_convex(*folders):
-        runs = [read_convex(folder) for folder in folders]
-        figures = {"suboptimality": draw_runs(runs)}
+        if len(args.folders) > 1:
+            raise UserError(f"--watch follows one run, not {len(args.folders)}")
+        watch(args.folders[0])
     else:
-        run = read_run(folders[0])
-        figures = {name: plot.draw(run) for name, plot in plots_of(run).items()}
-    target.mkdir(parents=True, exist_ok=True)
-    for name, figure in figures.items():
-        path = target / f"{name}.png"
-        write(figure, path)
-        print(path)
+        from jaxcomp.report import write_report
+
+        print(write_report(*args.folders))
+    if args.png:
+        from jaxcomp.report.pictures import write_pictures
+
+        print(*write_pictures(args.folders, args.png), sep="\n")
+    return 0

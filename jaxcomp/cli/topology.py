@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from jaxcomp.gossip.topology import Topology
-    from jaxcomp.report.graph_plot import Layout
 
 __all__ = ["add_parser"]
 
@@ -188,39 +187,12 @@ def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
 
 
 def _draw(graph: "Topology", spec: str, path: Path) -> None:
-    from jaxcomp.report.graph_plot import Panel, draw_graph
-    from jaxcomp.report.svg import write
+    from jaxcomp.gossip.picture import picture
+    from jaxcomp.report.graph import graph_of
+    from jaxcomp.report.graph_plot import draw_graph
+    from jaxcomp.report.png import write
 
-    panels, weights = [], []
-    for number, step in enumerate(graph.rounds, 1):
-        pairs = [(j, i) for slot in step.slots for j, i in slot.pairs]
-        edges = [(j, i, float(step.matrix[i, j])) for j, i in pairs]
-        weights += [weight for *_, weight in edges]
-        caption = f"round {number}" if len(graph.rounds) > 1 else ""
-        panels.append(Panel(caption, edges))
-    many = "" if graph.size == 1 else "s"
-    note = f"{graph.size} worker{many}, degree {graph.degree}, "
-    note += f"gap {graph.spectral_gap:.3g}"
-    if weights:
-        low, high = f"{min(weights):.3g}", f"{max(weights):.3g}"
-        note += f", weight {low}" if low == high else f", weights {low} to {high}"
-    figure = draw_graph(graph.name, note, _layout(graph, spec), panels)
+    shown = graph_of(picture(graph, spec))
+    assert shown is not None
     path.parent.mkdir(parents=True, exist_ok=True)
-    write(figure, path)
-
-
-def _layout(graph: "Topology", spec: str) -> "Layout":
-    """The usual layout of a graph: a grid for a torus, a hub for a star."""
-    from jaxcomp.gossip.graphs import torus_sides
-    from jaxcomp.report.graph_plot import circle, grid, hub, two_columns
-    from jaxcomp.specs import Call, parse
-
-    call = parse(spec)
-    assert isinstance(call, Call)  # the graph was built from it
-    if call.name == "star":
-        return hub(graph.size)
-    if call.name == "social":
-        return two_columns(18, 14)
-    if call.name == "torus":
-        return grid(*torus_sides(graph.size, *call.args, **call.kwargs))
-    return circle(graph.size)
+    write(draw_graph(shown), path)

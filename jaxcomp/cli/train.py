@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcomp.cli.ends import Parser, add_command, quietly, told
-from jaxcomp.errors import UserError, message_of
+from jaxcomp.errors import RunFailed, UserError, message_of
 
 __all__ = ["add_parser", "main", "run"]
 
@@ -175,6 +175,9 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
         if isinstance(error, jax.errors.JaxRuntimeError):
             await_verdict()
         leave(message_of(error), getattr(error, "exit_code", 1))
+        if isinstance(error, RunFailed) and not evaluate:
+            for line in _report_so_far(workdir):
+                print(line, file=sys.stderr)
         raise
     return 0
 

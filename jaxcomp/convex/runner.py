@@ -13,6 +13,7 @@ from jaxcomp.convex.experiment import Experiment, build, partition_of
 from jaxcomp.convex.record import State, load_state, read_rows, save_state
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.errors import RunFailed
+from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import check_config
 from jaxcomp.runs.frame import Frame, framed, traffic_line
@@ -77,6 +78,7 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "wire_bytes_per_step": list(experiment.traffic.wire),
         "plain_bytes_per_step": list(experiment.traffic.plain),
         "simulated": True,
+        **graph_facts(config.topology, config.workers),
     }
     above = start - experiment.optimum.value
     total = experiment.total_steps * config.seeds

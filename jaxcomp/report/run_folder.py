@@ -7,9 +7,12 @@ from typing import Any, NamedTuple
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.metrics import EPOCHS, EVALUATIONS, STEPS
-from jaxcomp.runs.table import Schema, Table, read_header, read_table
+from jaxcomp.runs.table import Schema, Table, read_header, read_rows, read_table
 
-__all__ = ["Run", "is_convex", "read_convex", "read_run"]
+# Tables that a run writes if it is asked to; their cells are names as well as numbers.
+_OPTIONAL = ("breakdown", "layers")
+
+__all__ = ["Run", "holds_convex", "is_convex", "read_any", "read_convex", "read_run"]
 
 
 class Run(NamedTuple):
@@ -22,6 +25,8 @@ class Run(NamedTuple):
     # A column that the file lacks is NaN.
     metrics: Table
     steps: Table = {}  # steps.csv of a training run; without the file it has no rows
+    # Rows of breakdown.csv and layers.csv, as texts by column; no rows without a file.
+    others: dict[str, list[dict[str, str]]] = {}
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
@@ -46,8 +51,12 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     path = Path(folder)
     if is_convex(path):
         raise RunError(f"{path} holds a convex run, expected a training run")
-    steps = read_table(path / "steps.csv", STEPS)
-    return _read(path, EPOCHS, "epoch")._replace(steps=steps)
+    own = str(read_json(path / "environment.json").get("measure") or "accuracy")
+    parts = ("train", "test", "own", "worst")
+    run = _read(path, _with(EPOCHS, *(f"{part}_{own}" for part in parts)), "epoch")
+    others = {name: read_rows(path / f"{name}.csv") for name in _OPTIONAL}
+    steps = read_table(path / "steps.csv", _with(STEPS, own))
+    return run._replace(steps=steps, others=others)
 
 
 def read_convex(folder: str | os.PathLike[str]) -> Run:
@@ -69,6 +78,20 @@ def read_convex(folder: str | os.PathLike[str]) -> Run:
       array([0.25 , 0.125])
     """
     return _read(Path(folder), EVALUATIONS, "evaluation")
+
+
+def read_any(folder: str | os.PathLike[str]) -> Run:
+    """Read a run of either kind.
+
+    Raises:
+      RunError: there is no such folder, or nothing in it to show.
+    """
+    return read_convex(folder) if is_convex(folder) else read_run(folder)
+
+
+def holds_convex(run: Run) -> bool:
+    """Whether a run is one of the convex testbed."""
+    return "suboptimality" in run.metrics
 
 
 def is_convex(folder: str | os.PathLike[str]) -> bool:
@@ -97,6 +120,11 @@ def is_convex(folder: str | os.PathLike[str]) -> bool:
         )
     header = read_header(path / "metrics.csv")
     return "problem" in read_json(path / "config.json") or "suboptimality" in header
+
+
+def _with(schema: Schema, *columns: str) -> Schema:
+    """A schema with further columns, such as those of a task's own measure."""
+    return schema._replace(columns=tuple(dict.fromkeys((*schema.columns, *columns))))
 
 
 def _read(path: Path, schema: Schema, row: str) -> Run:

@@ -19,6 +19,7 @@ __all__ = [
     "RESULTS",
     "check_config",
     "check_workdir",
+    "note_fact",
     "open_folder",
     "read_json",
 ]
@@ -169,6 +170,23 @@ def read_json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def note_fact(folder: Path, name: str, value: Any) -> None:
+    """Write a fact that became known later into environment.json.
+
+    Args:
+      folder: of the run.
+      name: of the fact.
+      value: a plain value; None removes the fact.
+    """
+    path = folder / "environment.json"
+    facts = read_json(path)
+    changed = {**facts, name: value}
+    if value is None:
+        del changed[name]
+    if changed != facts:
+        write_atomically(path, json.dumps(changed, indent=1))
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 
 import jax
 
+from jaxcomp.errors import RunFailed
 from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.processes import on_all_processes
 from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import CHANGEABLE, check_workdir, open_folder
+from jaxcomp.runs.folder import CHANGEABLE, check_workdir, note_fact, open_folder
 from jaxcomp.runs.interrupt import catch_signals
 from jaxcomp.runs.lock import locked
 from jaxcomp.runs.progress import Display, display
@@ -64,6 +65,7 @@ def framed(
                 folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(folder))
                 open_folder(folder, config, facts, changeable)
+                note_fact(folder, "failed", None)  # it is tried again
             return folder
 
         try:
@@ -75,6 +77,9 @@ def framed(
         except Exception as error:
             problem = _why_unwritable(error)
             if not problem:
+                if first and isinstance(error, RunFailed):
+                    # The report knows only what the folder says.
+                    note_fact(Path(workdir), "failed", str(error))
                 raise
             message = (
                 f"{workdir} cannot be written: {problem}. Make room, or take another "

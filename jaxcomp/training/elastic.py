@@ -1,17 +1,14 @@
 """A run that goes on with another number of workers than its checkpoint has."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import jax
 
 from jaxcomp.base import PerWorker
 from jaxcomp.checkpoint import Resizer
-from jaxcomp.files import write_atomically
 from jaxcomp.resizing import resized, workers_of
 from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import read_json
+from jaxcomp.runs.folder import note_fact, read_json
 from jaxcomp.training.build import Setup
 from jaxcomp.training.state import TrainState
 
@@ -55,9 +52,7 @@ def note_change(folder: Path, step: int, before: int, now: int) -> None:
       before: their number before it.
       now: their number after it.
     """
-    path = folder / "environment.json"
-    environment: dict[str, Any] = read_json(path)
-    kept = [x for x in environment.get("workers_changed", []) if x["step"] < step]
+    earlier = read_json(folder / "environment.json").get("workers_changed", [])
+    kept = [x for x in earlier if x["step"] < step]
     change = {"step": step, "before": before, "now": now}
-    environment["workers_changed"] = [*kept, change]
-    write_atomically(path, json.dumps(environment, indent=1))
+    note_fact(folder, "workers_changed", [*kept, change])

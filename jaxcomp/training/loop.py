@@ -10,6 +10,7 @@ from typing import Any
 import jax
 
 from jaxcomp import loggers, parallel
+from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
@@ -91,6 +92,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "data": setup.task.data,
         "measure": setup.task.measure.name,
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
+        **graph_facts(config.topology, workers.size),
     }
     plainly = json.loads(config.to_json())
     changeable = _CHANGEABLE | (_ELASTIC if config.elastic else {})

@@ -14,7 +14,6 @@ from configs.convex import base
 from jaxcomp.convex import averages, experiment, rates, record, runner
 from jaxcomp.data.partition import PARTITIONS
 from jaxcomp.problems import testbeds
-from jaxcomp.report.convex_plot import Block, plot_suboptimality
 from jaxcomp.runs.metrics import Evaluation
 from jaxcomp.runs.units import bytes_text
 from tests.convex.small import small
@@ -58,15 +57,13 @@ def test_the_plot_and_the_levels():
         Evaluation(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5) for t in (10, 20, 30)
     ]
     found = [convex._joined("random", "d_psgd", "method", [row]) for row in rows]
-    line = next(line for line in convex.LINES if line.config == convex.BASELINE)
-    figure = plot_suboptimality(
-        [Block("At random", [convex._curve(found, "random", line)])]
-    )
-    assert [axes.get_xlabel() for axes in figure.axes] == [
+    plot = convex._plot(found, "random", "At random")
+    assert [panel.x.title for panel in plot.panels] == [
         "sent by one worker since the start",
         "steps",
     ]
-    assert len(figure.axes[0].lines) == 1
+    assert [len(panel.series) for panel in plot.panels] == [1, 1]
+    assert plot.panels[0].series[0].x.tolist() == [80, 160, 240]
     assert convex.reached(found, 1 / 20) == found[1]
     assert convex.reached(found, 1e-9) is None
 

@@ -99,14 +99,17 @@ def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Gives a function that writes a run folder.
 
-    The function takes the number of epochs, config entries to change and columns of
-    `metrics.csv` to change in all rows.
+    The function takes the number of epochs, config entries to change, the name of the
+    folder and columns of `metrics.csv` to change in all rows.
     """
 
     def make(
-        epochs: int = 12, config: dict[str, Any] | None = None, **columns: Any
+        epochs: int = 12,
+        config: dict[str, Any] | None = None,
+        name: str = "run",
+        **columns: Any,
     ) -> Path:
-        folder = tmp_path / "run"
+        folder = tmp_path / name
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(CONFIG | (config or {})))
         (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))

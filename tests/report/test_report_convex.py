@@ -1,27 +1,21 @@
 """Reports of convex runs: one, several, damaged, and mixed with others."""
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxcomp.cli import report
 from jaxcomp.report import RunError, read_convex, read_run, write_report
-from jaxcomp.report.convex_curves import COLOURS, draw_runs
-from jaxcomp.report.evaluations import evaluations
+from jaxcomp.report.convex_figures import convex_plots
+from jaxcomp.report.evaluations import joined
+from jaxcomp.report.groups import group_runs
+from jaxcomp.report.plot import drawable
 from jaxcomp.report.run_folder import is_convex
-from tests.report.test_report_page import Page, headline
+from tests.report.test_report_command import run_command
+from tests.report.test_report_page import Page, figures, headline
 
 Make = Callable[..., Path]
-
-
-def run_command(*words: str | Path) -> int:
-    parser = argparse.ArgumentParser(prog="jaxcomp")
-    report.add_parser(parser.add_subparsers(required=True))
-    args = parser.parse_args(["report", *map(str, words)])
-    return args.run(args)
 
 
 def test_page_of_one_run(make_convex: Make) -> None:
@@ -45,59 +39,68 @@ def test_page_of_one_run(make_convex: Make) -> None:
     row = "<td>0.5</td><td>100</td><td>3</td><td>19.2 kB</td><td>6</td><td>0.2</td>"
     assert row in text
     page = Page(text)
-    assert page.tags["svg"] == 1
+    assert figures(text) == ["suboptimality", "workers"]
+    assert page.plots == 8  # four panels, each in two sizes
     assert len(set(page.ids)) == len(page.ids)
     assert all(link.startswith("#") or link == "data:," for link in page.links)
 
 
 def test_page_of_several_runs_has_a_row_each(make_convex: Make) -> None:
     first = make_convex("ring")
-    second = make_convex("full", (0.1,), method="d_psgd on complete")
+    second = make_convex("full", (0.1,), config={"topology": "complete"})
     text = write_report(first, second).read_text(encoding="utf-8")
     assert not (second / "report.html").exists()
-    assert "<tr><td>ring</td><td>choco(gamma=0.05) on ring, top" in text
-    assert "<tr><td>full</td><td>d_psgd on complete</td>" in text
-    assert "<h2>Evaluations of ring</h2>" in text
-    assert "<h2>Evaluations of full</h2>" in text
+    assert "A run&#39;s figure is its suboptimality at the end." in text
+    # Medians of 0.1, 0.2, 0.4 and of 0.1, divided by 3^2 at the third evaluation.
+    assert ">0.02222<" in text
+    assert ">0.01111 to 0.04444<" in text
+    best = text[text.index('<tr class="best">') :]
+    assert ">0.01111<" in best[: best.index("</tr>")]
+    assert "complete" in best[: best.index("</tr>")]
 
 
-def test_curves_share_a_row_where_the_problem_is_the_same(make_convex: Make) -> None:
-    sorted_too = {"partition": "sorted"}
+def test_curves_share_a_plot_where_the_problem_is_the_same(make_convex: Make) -> None:
     runs = [
         read_convex(make_convex("a")),
-        read_convex(make_convex("b", method="d_psgd on ring")),
-        read_convex(make_convex("c", config=sorted_too)),
+        read_convex(make_convex("b", config={"mixer": "d_psgd"})),
+        read_convex(make_convex("c", config={"partition": "sorted"})),
     ]
-    axes = draw_runs(runs).axes
-    assert len(axes) == 4
-    titles = [a.get_title(loc="left") for a in axes if a.get_title(loc="left")]
+    plots = convex_plots(group_runs(runs))
+    titles = [plot.title for plot in plots.values()]
     problem = "synthetic(features=2000), partition"
-    assert titles == [f"{problem} random", f"{problem} sorted"]
-    # The same method has the same colour in both rows.
-    assert axes[0].lines[0].get_color() == axes[2].lines[0].get_color() == COLOURS[0]
-    np.testing.assert_allclose(
-        np.asarray(axes[0].lines[0].get_ydata()), [0.2, 0.05, 0.2 / 9]
-    )
-    labels = [
-        text.get_text().replace("\N{NO-BREAK SPACE}", " ") for text in axes[1].texts
+    assert titles == [
+        f"Suboptimality: {problem} random",
+        f"The workers' own models: {problem} random",
+        f"Suboptimality: {problem} sorted",
+        f"The workers' own models: {problem} sorted",
     ]
-    assert labels == ["choco(gamma=0.05)\non ring,\ntop_k(keep=0.01)", "d_psgd on ring"]
+    over_bytes, over_steps = plots["suboptimality"].panels
+    assert [one.slot for one in over_bytes.series] == [0, 1]
+    assert plots["suboptimality_2"].panels[0].series[0].slot == 2
+    np.testing.assert_allclose(over_bytes.series[0].y, [0.2, 0.05, 0.2 / 9])
+    np.testing.assert_allclose(over_bytes.series[0].high, [0.4, 0.1, 0.4 / 9])
+    assert over_bytes.series[0].x.tolist() == [19200, 38400, 57600]
+    assert over_steps.series[0].x.tolist() == [100, 200, 300]
 
 
-def test_equal_methods_are_labelled_by_folder(make_convex: Make) -> None:
-    runs = [read_convex(make_convex(name)) for name in ("slow", "fast")]
-    labels = [text.get_text() for text in draw_runs(runs).axes[1].texts]
-    assert labels == ["slow", "fast"]
-    twice = [text.get_text() for text in draw_runs([runs[0]] * 2).axes[1].texts]
-    assert twice == ["1 slow", "2 slow"]
+def test_folders_that_differ_in_the_seed_are_one_curve(make_convex: Make) -> None:
+    runs = [
+        read_convex(make_convex("a", (0.1, 0.2))),
+        read_convex(make_convex("b", (0.6,), config={"seed": 7})),
+    ]
+    [group] = group_runs(runs)
+    [series] = convex_plots([group])["suboptimality"].panels[0].series
+    np.testing.assert_allclose(series.y[0], 0.2)  # the median of all three
+    np.testing.assert_allclose([series.low[0], series.high[0]], [0.1, 0.6])
 
 
-def test_more_runs_than_colours_are_an_error(make_convex: Make) -> None:
-    run = read_convex(make_convex())
-    count = len(COLOURS) + 1
-    message = f"got {count} convex runs, expected {count - 1} at most"
-    with pytest.raises(RunError, match=message):
-        draw_runs([run._replace(name=str(i)) for i in range(count)])
+def test_many_runs_are_told_apart_by_dashes(make_convex: Make) -> None:
+    folders = [
+        make_convex(f"run{i}", (0.1 + i,), config={"workers": 2 + i}) for i in range(9)
+    ]
+    text = write_report(*folders).read_text(encoding="utf-8")
+    assert 'class="s7 d0"' in text
+    assert 'class="s0 d1"' in text
 
 
 def test_mixing_convex_and_other_folders_is_an_error(
@@ -106,20 +109,21 @@ def test_mixing_convex_and_other_folders_is_an_error(
     convex, other = make_convex(), make_run(epochs=1)
     for folders in ((convex, other), (other, convex)):
         assert run_command(*folders) == 2
-        message = f"{convex} holds a convex run and {other} does not: a report shows "
+        message = "got 2 folders, and a report shows one run: for several, use "
+        assert f"{message}jaxcomp compare" in capsys.readouterr().err
+        assert run_command(*folders, name="compare") == 2
+        message = f"{convex} holds a convex run and {other} does not: compare either"
         assert message in capsys.readouterr().err
     assert not (convex / "report.html").exists()
-    assert run_command(other, other) == 2
-    assert "got 2 training runs, expected one" in capsys.readouterr().err
     with pytest.raises(RunError, match="holds a convex run, expected a training"):
         read_run(convex)
 
 
 def test_command_writes_the_plot(make_convex: Make, tmp_path: Path) -> None:
     assert run_command(make_convex(), "--png", tmp_path / "figures") == 0
-    files = list((tmp_path / "figures").iterdir())
-    assert [file.name for file in files] == ["suboptimality.png"]
-    assert files[0].read_bytes().startswith(b"\x89PNG\r\n")
+    files = sorted((tmp_path / "figures").iterdir())
+    assert [file.name for file in files] == ["suboptimality.png", "workers.png"]
+    assert all(file.read_bytes().startswith(b"\x89PNG\r\n") for file in files)
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json"])
@@ -136,7 +140,7 @@ def test_a_killed_run_has_fewer_seeds_at_later_steps(make_convex: Make) -> None:
     folder = make_convex(evaluations=2)
     path = folder / "metrics.csv"
     path.write_text(path.read_text()[:-3])
-    found = evaluations(read_convex(folder))
+    found = joined([read_convex(folder).metrics])
     np.testing.assert_array_equal(found["seeds"], [3, 2])
     np.testing.assert_allclose(found["suboptimality"], [0.2, 0.0375])
     assert "median of 2 seeds" in write_report(folder).read_text(encoding="utf-8")
@@ -151,10 +155,17 @@ def test_short_and_exact_and_lost_runs(
     assert ">nan" not in text
 
 
-def test_nothing_to_draw_or_to_read_is_an_error(make_convex: Make) -> None:
+def test_what_a_logarithm_cannot_show_is_left_out(make_convex: Make) -> None:
     folder = make_convex(levels=(0.0,))
-    with pytest.raises(RunError, match="no suboptimality above 0 in ring"):
-        write_report(folder)
+    plot = convex_plots(group_runs([read_convex(folder)]))["suboptimality"]
+    assert drawable(plot.panels[0]) == []
+    text = write_report(folder).read_text(encoding="utf-8")
+    assert "nothing was recorded" in text
+    assert headline(text)["final suboptimality"][0] == "0"
+
+
+def test_nothing_to_read_is_an_error(make_convex: Make) -> None:
+    folder = make_convex()
     header = (folder / "metrics.csv").read_text().splitlines()[0]
     (folder / "metrics.csv").write_text(f"{header}\n")
     with pytest.raises(RunError, match="no complete row .* one row per evaluation"):

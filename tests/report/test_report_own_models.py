@@ -1,17 +1,23 @@
 """Reports of runs whose workers have models of their own."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from jaxcomp.report import epoch_plots, read_run
-from jaxcomp.report.html import render_page
-from jaxcomp.report.plots import plots_of
+from jaxcomp.gossip import topology
+from jaxcomp.gossip.picture import graph_facts, picture
+from jaxcomp.report import Run, read_run
+from jaxcomp.report.figure_plots import plots_of
+from jaxcomp.report.graph import draw_round, graph_of
+from jaxcomp.report.groups import group_runs
+from jaxcomp.report.plot import Plot
+from jaxcomp.report.run_page import render_run
 from jaxcomp.report.titles import run_title
 from jaxcomp.runs.metrics import EPOCHS
-from tests.report.test_report_page import Page, headline
+from tests.report.test_report_page import figures, headline
 
 MakeRun = Callable[..., Path]
 
@@ -27,12 +33,17 @@ OWN = {"consensus_distance": 0.25, "own_accuracy": 0.75, "worst_accuracy": 0.5}
 EXCHANGED = {"mixer": "", "topology": "", "partition": "dealt"}
 
 
+def plots(run: Run) -> dict[str, Plot]:
+    return plots_of(group_runs([run]))
+
+
 def table_heads(page: str) -> str:
+    page = page[page.index("<h2>Epochs</h2>") :]
     return page[page.index("<thead>") : page.index("</thead>")]
 
 
 def test_own_and_worst_accuracy_and_distance_are_shown(make_run: MakeRun) -> None:
-    page = render_page(read_run(make_run(epochs=2, config=GOSSIP, **OWN)))
+    page = render_run(read_run(make_run(epochs=2, config=GOSSIP, **OWN)))
     numbers = headline(page)
     assert numbers["own test accuracy"] == ("75.00 %", "mean of the workers, epoch 2")
     assert numbers["worst own accuracy"] == ("50.00 %", "of one worker, epoch 2")
@@ -44,7 +55,7 @@ def test_own_and_worst_accuracy_and_distance_are_shown(make_run: MakeRun) -> Non
         assert f">{head}<" in heads
     assert ">test accuracy of the mean model<" in heads
     assert "<td>75.00 %</td><td>50.00 %</td>" in page
-    assert Page(page).tags["svg"] == 7
+    assert "consensus" in figures(page)
 
 
 def test_own_accuracy_is_of_the_epoch_that_has_it(make_run: MakeRun) -> None:
@@ -54,8 +65,11 @@ def test_own_accuracy_is_of_the_epoch_that_has_it(make_run: MakeRun) -> None:
     text = path.read_text()
     assert text.endswith("0.25,0.75,0.5\n")
     path.write_text(text.removesuffix("0.75,0.5\n") + ",\n")
-    numbers = headline(render_page(read_run(folder)))
+    run = read_run(folder)
+    numbers = headline(render_run(run))
     assert numbers["own test accuracy"][1] == "mean of the workers, epoch 2"
+    own = plots(run)["accuracy"].panels[0].series[-1]
+    np.testing.assert_array_equal(own.x, [1, 2])
 
 
 @pytest.mark.parametrize(
@@ -66,11 +80,10 @@ def test_one_common_model_reads_as_before(
     make_run: MakeRun, config: dict[str, str], columns: dict[str, object]
 ) -> None:
     run = read_run(make_run(epochs=2, config=config, **columns))
-    assert "consensus" not in plots_of(run)
-    page = render_page(run)
+    page = render_run(run)
     assert len(headline(page)) == 7
-    assert Page(page).tags["svg"] == 6
-    for words in ("mean model", "own accuracy", "of its own", "onsensus"):
+    assert figures(page) == ["accuracy", "loss", "compression", "time"]
+    for words in ("mean of the models", "own models", "of its own", "onsensus"):
         assert words not in page.partition("<h2>Config</h2>")[0]
     title = "top_k(keep=0.01) · error_feedback · gather, 4 workers, resnet20 on cifar10"
     assert f"<h1>{title}</h1>" in page
@@ -79,45 +92,83 @@ def test_one_common_model_reads_as_before(
 def test_an_old_table_without_the_columns_is_read(make_run: MakeRun) -> None:
     run = read_run(make_run(epochs=1))
     assert tuple(run.metrics) == EPOCHS.columns
-    assert len(plots_of(run)) == 6
 
 
-def test_consensus_plot_has_the_distances_and_names_the_mixer(
+def test_a_band_reaches_from_the_mean_of_the_workers_to_the_worst(
     make_run: MakeRun,
 ) -> None:
-    run = read_run(make_run(epochs=3, config=GOSSIP, **OWN))
-    axes = epoch_plots.consensus(run).axes[0]
-    title = axes.get_title(loc="left")
-    assert title == "Consensus distance, choco(gamma=0.5) on ring"
-    np.testing.assert_array_equal(np.asarray(axes.lines[0].get_ydata()), [0.25] * 3)
+    plot = plots(read_run(make_run(epochs=2, config=GOSSIP, **OWN)))["accuracy"]
+    train, test, own = plot.panels[0].series
+    assert [one.label for one in (train, test, own)] == ["train", "test", "own models"]
+    np.testing.assert_array_equal(
+        [own.low, own.y, own.high], [[0.5] * 2, [0.75] * 2] + [[0.75] * 2]
+    )
+    assert "those of the mean of the models" in plot.caption
+    alone = plots(read_run(make_run(1, GOSSIP, "b", **OWN | {"worst_accuracy": ""})))
+    own = alone["accuracy"].panels[0].series[-1]
+    assert own.low.tolist() == own.high.tolist() == [0.75]
 
 
-def test_a_long_mixer_does_not_outgrow_the_title(make_run: MakeRun) -> None:
-    long = GOSSIP | {"topology": "exponential_one_peer(offset=3, seed=1)"}
-    run = read_run(make_run(epochs=1, config=long, **OWN))
-    title = epoch_plots.consensus(run).axes[0].get_title(loc="left")
-    assert title == "Consensus distance"
-
-
-def test_accuracy_plot_has_a_curve_for_each_that_was_measured(
-    make_run: MakeRun,
-) -> None:
-    run = read_run(make_run(epochs=2, config=GOSSIP, **OWN | {"worst_accuracy": ""}))
-    axes = epoch_plots.accuracy(run).axes[0]
-    names = [text.get_text().split()[0] for text in axes.texts]
-    assert names == ["train", "test", "own"]
-    assert axes.get_title(loc="left") == "Accuracy (test: of the mean model)"
+def test_consensus_plot_has_the_distances(make_run: MakeRun) -> None:
+    plot = plots(read_run(make_run(epochs=3, config=GOSSIP, **OWN)))["consensus"]
+    [series] = plot.panels[0].series
+    np.testing.assert_array_equal(series.y, [0.25] * 3)
+    # Over epochs, over seconds and over bytes.
+    assert [panel.series[0].x.tolist() for panel in plot.panels] == [
+        [1, 2, 3],
+        [12.5, 25, 37.5],
+        [2.18e6, 4.36e6, 6.54e6],
+    ]
 
 
 def test_pages_name_mixer_and_topology(make_run: MakeRun) -> None:
-    page = render_page(read_run(make_run(epochs=1, config=GOSSIP, **OWN)))
+    page = render_run(read_run(make_run(epochs=1, config=GOSSIP, **OWN)))
     title = "choco(gamma=0.5) on ring · sign, 4 workers, resnet20 on cifar10"
     assert f"<h1>{title}</h1>" in page
     assert "mixed by choco(gamma=0.5) on ring</p>" in page
-    assert "Test accuracy of the mean model over bytes sent" in page
 
 
 def test_a_local_method_names_its_exchange() -> None:
     config = LOCAL | {"compressor": "sign", "exchange": "gather"}
     assert run_title(config, {}) == "diloco(h=8) · sign · gather"
     assert run_title(config, {"method": "as recorded"}) == "as recorded"
+
+
+def test_the_graph_is_drawn_from_what_the_run_recorded(make_run: MakeRun) -> None:
+    folder = make_run(epochs=1, config=GOSSIP, **OWN)
+    facts = json.loads((folder / "environment.json").read_text())
+    facts |= graph_facts("exponential(one_peer=True)", 4)
+    (folder / "environment.json").write_text(json.dumps(facts))
+    page = render_run(read_run(folder))
+    assert page.count('<svg class="graph"') == 2
+    assert "4 workers, degree 1, gap 1, weight 0.5." in page
+    # It is drawn, and not also written out.
+    assert "spectral_gap" not in page
+    facts["graph"]["rounds"] = "torn"
+    (folder / "environment.json").write_text(json.dumps(facts))
+    assert '<svg class="graph"' not in render_run(read_run(folder))
+
+
+@pytest.mark.parametrize(
+    ("spec", "lines"),
+    [("ring", 8), ("star", 7), ("complete", 28), ("torus(rows=2)", 14)],
+)
+def test_a_drawing_has_every_worker_and_every_edge(spec: str, lines: int) -> None:
+    shown = graph_of(picture(topology(spec, 8), spec))
+    assert shown
+    svg = draw_round(shown, 0)
+    assert svg.count("<circle") == 8
+    # Of this torus 10 lines stay inside; one of each row is a stub at both ends.
+    assert svg.count("<path") == lines
+
+
+def test_an_edge_without_its_reverse_is_an_arrow() -> None:
+    spec = "edges(list=[[0, 1], [1, 2], [2, 0]], directed=True)"
+    shown = graph_of(picture(topology(spec, 3), spec))
+    assert shown
+    assert draw_round(shown, 0).count('class="head"') == 3
+
+
+def test_a_graph_of_thousands_of_edges_is_not_recorded() -> None:
+    assert graph_facts("complete", 8)["graph"]["degree"] == 7
+    assert graph_facts("complete", 64) == {}

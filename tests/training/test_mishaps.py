@@ -119,6 +119,21 @@ def test_an_interrupted_run_has_a_report(step, has_page, tmp_path, monkeypatch, 
     assert ("report so far: " in lines[-2]) == has_page
 
 
+def test_a_failed_run_has_a_report_that_says_so(tmp_path, monkeypatch, capsys):
+    poison(monkeypatch, 14)  # in the second epoch
+    config = small_config(log_every=1)
+    assert train.run(config, str(tmp_path)) == 1
+    shown = capsys.readouterr().err
+    assert shown.startswith("report so far: ")
+    page = (tmp_path / "report.html").read_text()
+    assert 'role="alert">This run has failed: step 15' in page
+    with pytest.raises(training.NonFinite):
+        training.train_and_evaluate(config, tmp_path)
+    # Going on without that step, it no longer counts as failed.
+    assert train.run(small_config(log_every=1, nonfinite="skip"), str(tmp_path)) == 0
+    assert "has failed" not in (tmp_path / "report.html").read_text()
+
+
 def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, 6)
     config = small_config(nonfinite="skip", log_every=1)

@@ -1,0 +1,96 @@
+"""The table of the best figures of each group, with what tells the groups apart."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jaxcomp.report.best import Best, best_of, seeds, winner
+from jaxcomp.report.groups import Group, different_keys
+from jaxcomp.report.measure import Judged
+from jaxcomp.report.provenance import flatten
+from jaxcomp.report.run_folder import holds_convex
+from jaxcomp.report.svg_marks import slot_class
+from jaxcomp.report.units import rounded
+from jaxcomp.runs.units import MISSING, bytes_text, seconds_text, times_text
+
+__all__ = ["Cell", "best_table"]
+
+
+class Cell(NamedTuple):
+    """A cell of a table that can be sorted."""
+
+    text: str
+    value: float | None = None  # None: sorted by the text
+
+
+class _Column(NamedTuple):
+    head: str
+    cell: Callable[[Group, Best], Cell]
+    is_shown: bool = True
+
+
+def best_table(groups: Sequence[Group], measure: Judged) -> dict[str, Any]:
+    """The heads and rows of the table, as the template of a comparison takes them."""
+    found = [best_of(group, measure) for group in groups]
+    best, keys = (
+        winner(groups, found, measure),
+        different_keys([g.runs for g in groups]),
+    )
+    columns = [c for c in _figures(groups, found, measure) if c.is_shown]
+    words = [_Column(key, _config_cell(key)) for key in keys]
+    rows = [
+        {
+            "label": group.short or group.label,
+            "slot": slot_class(slot),
+            "best": slot == best,
+            "cells": [column.cell(group, one) for column in (*columns, *words)],
+        }
+        for slot, (group, one) in enumerate(zip(groups, found, strict=True))
+    ]
+    heads = ["runs", *(column.head for column in (*columns, *words))]
+    return {"heads": heads, "figures": 1 + len(columns), "rows": rows}
+
+
+def _figures(
+    groups: Sequence[Group], found: Sequence[Best], measure: Judged
+) -> list[_Column]:
+    several = max(map(seeds, groups)) > 1
+    # Of a convex run the end is judged, and no time is measured.
+    convex = holds_convex(groups[0].runs[0])
+    timed = bool(np.isfinite([one.seconds for one in found]).any())
+    name = f"final {measure.title}" if convex else f"best {measure.title}"
+
+    def value(group: Group, one: Best) -> Cell:
+        return Cell(measure.text(one.value), one.value)
+
+    def spread(group: Group, one: Best) -> Cell:
+        if one.low == one.high:
+            return Cell(MISSING, 0.0)
+        text = f"{measure.text(one.low)} to {measure.text(one.high)}"
+        return Cell(text, one.high - one.low)
+
+    def last(group: Group, one: Best) -> Cell:
+        return Cell(measure.text(one.last), one.last)
+
+    def count(group: Group, one: Best) -> Cell:
+        return Cell(str(seeds(group)), seeds(group))
+
+    def ratio(group: Group, one: Best) -> Cell:
+        times = one.dense / one.sent if one.sent else float("nan")
+        return Cell(times_text(times), times)
+
+    return [
+        _Column(name, value),
+        _Column("range", spread, several),
+        _Column("in epoch", lambda _, x: Cell(rounded(x.epoch), x.epoch), not convex),
+        _Column("at the end", last, not convex),
+        _Column("sent per worker", lambda _, x: Cell(bytes_text(x.sent), x.sent)),
+        _Column("ratio", ratio),
+        _Column("time", lambda _, x: Cell(seconds_text(x.seconds), x.seconds), timed),
+        _Column("seeds", count, several),
+    ]
+
+
+def _config_cell(key: str) -> Callable[[Group, Best], Cell]:
+    return lambda group, _: Cell(flatten(group.runs[0].config).get(key) or MISSING)
