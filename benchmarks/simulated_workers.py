@@ -118,7 +118,7 @@ def _run(method: Method, workers: int, seed: int, train_for: str) -> Row:
         steps=done.steps,
         nbytes=int(float(last["wire_bytes_per_step"])),
         test_accuracy=done.test_accuracy,
-        best_accuracy=done.best_accuracy,
+        best_accuracy=done.best,
     )
 
 
