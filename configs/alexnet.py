@@ -1,8 +1,8 @@
 """AlexNet with BatchNorm, narrowed for digits; gradients of seven levels.
 
 Reproduces: nothing published; the model is that of layer-wise-aaai20, narrow.
-Expected:   EXPECTED_alexnet
-Cost:       a minute on 2 CPU cores.
+Expected:   not measured yet.
+Cost:       minutes on 2 CPU cores; not measured.
 Command:    python train.py --config=configs/alexnet.py --workdir=runs/alexnet
 """
 

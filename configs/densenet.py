@@ -1,8 +1,8 @@
 """DenseNet-BC of 22 layers on digits; the top 2 % of gradients.
 
 Reproduces: nothing published; the model is that of Huang et al., shallow.
-Expected:   EXPECTED_densenet
-Cost:       two minutes on 2 CPU cores.
+Expected:   not measured yet.
+Cost:       minutes on 2 CPU cores; not measured.
 Command:    python train.py --config=configs/densenet.py --workdir=runs/densenet
 """
 

@@ -1,8 +1,8 @@
 """LeNet-5 on digits; PowerSGD of rank 2.
 
 Reproduces: nothing published; the model is that of LeCun et al. in its usual form.
-Expected:   EXPECTED_lenet
-Cost:       half a minute on 2 CPU cores.
+Expected:   not measured yet.
+Cost:       minutes on 2 CPU cores; not measured.
 Command:    python train.py --config=configs/lenet.py --workdir=runs/lenet
 """
 

@@ -1,8 +1,8 @@
 """Logistic regression on the pixels of digits; signs of the gradients.
 
 Reproduces: nothing published; a linear model of ten classes.
-Expected:   EXPECTED_logistic
-Cost:       half a minute on 2 CPU cores.
+Expected:   not measured yet.
+Cost:       minutes on 2 CPU cores; not measured.
 Command:    python train.py --config=configs/logistic.py --workdir=runs/logistic
 """
 

@@ -1,8 +1,8 @@
 """VGG-11 with BatchNorm, narrowed for digits; signs of the gradients.
 
 Reproduces: nothing published; the model is that of Simonyan and Zisserman, narrow.
-Expected:   EXPECTED_vgg
-Cost:       a minute on 2 CPU cores.
+Expected:   not measured yet.
+Cost:       minutes on 2 CPU cores; not measured.
 Command:    python train.py --config=configs/vgg.py --workdir=runs/vgg
 """
 
