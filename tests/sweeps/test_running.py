@@ -15,6 +15,7 @@ from jaxcomp import report
 from jaxcomp.cli import main, sweep
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.lock import locked
+from jaxcomp.sweeps import runner
 
 TRAINER = [sys.executable, str(Path(__file__).with_name("trainer.py"))]
 FILE = """
@@ -30,6 +31,7 @@ grid:
 def write(tmp_path, monkeypatch):
     """Write a sweep of two methods, and train it in no time."""
     monkeypatch.setattr(sweep, "_TRAIN", TRAINER)
+    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(report, "write_comparison", compared, raising=False)
 
     def write(seeds="[0, 1]", **others):
@@ -231,8 +233,6 @@ def test_a_rule_without_a_column_is_refused(write, capsys):
 
 def test_runs_share_the_memory_that_is_given(write, tmp_path, monkeypatch):
     """The first run is alone and shows what one needs; two of them do not fit."""
-    from jaxcomp.sweeps import runner
-
     most = []
     begin = runner.begin
     alive = []
