@@ -50,7 +50,9 @@ def time_of_a_step(run: Run) -> Bars | None:
     """The parts of a step, from breakdown.csv or else from the medians of steps.csv."""
     rows = run.others.get("breakdown", [])
     if rows:
-        times = [(r["part"], _number(r, "ms", "breakdown") / 1000, r) for r in rows]
+        times = [
+            (r.get("part", ""), _number(r, "ms", "breakdown") / 1000, r) for r in rows
+        ]
         total = sum(seconds for _, seconds, _ in times) or 1.0
         bars = [
             Bar(
@@ -93,7 +95,7 @@ def layers(run: Run) -> Bars | None:
             names = ("elements", "gradient_norm", "error")
             elements, norm, error = (_number(row, name, "layers") for name in names)
             cells = (number_text(elements), number_text(norm))
-            found.append(Bar(row["leaf"], error, number_text(error), cells))
+            found.append(Bar(row.get("leaf", ""), error, number_text(error), cells))
     found.sort(key=lambda bar: -np.nan_to_num(bar.value, nan=-1.0))
     caption = (
         f"Which layers lose most, in epoch {number_text(last)}: the gradient error "

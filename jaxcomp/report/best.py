@@ -61,7 +61,9 @@ def seeds(group: Group) -> int:
 def are_comparable(groups: Sequence[Group]) -> bool:
     """Whether the groups had the same to learn, so that one can be the best of them."""
     configs = [run.config for group in groups for run in group.runs]
-    tasks = {(convex_problem(c), str(c.get("task")), c.get("dataset")) for c in configs}
+    tasks = {
+        (convex_problem(c), str(c.get("task")), str(c.get("dataset"))) for c in configs
+    }
     return len(tasks) == 1
 
 

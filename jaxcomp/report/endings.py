@@ -10,8 +10,8 @@ from jaxcomp.runs.units import number_text
 
 __all__ = ["Ending", "alarms", "ending", "planned_steps"]
 
-# Of the logged steps, what counts as the beginning and as the end of a run.
-_SHARE = 0.1
+_SHARE = 0.1  # of the logged steps, what counts as the end of a run
+_WORSE = 1.1  # batches differ: a loss that ends so much above its beginning diverged
 
 # Alarms of a page, by the column of metrics.csv that is above 0.
 _ALARMS = {
@@ -53,6 +53,10 @@ def ending(run: Run) -> Ending:
     why = _divergence(run)
     if why:
         return Ending("diverged", why)
+    if holds_convex(run):
+        seeds, planned = np.unique(run.metrics["seed"]).size, run.config.get("seeds", 1)
+        if seeds < planned:
+            return Ending("unfinished", f"unfinished: seed {seeds} of {planned}")
     done, planned = _last_step(run), planned_steps(run)
     if planned and done < planned:
         done_text, all_text = number_text(done), number_text(planned)
@@ -61,7 +65,7 @@ def ending(run: Run) -> Ending:
 
 
 def planned_steps(run: Run) -> float:
-    """The steps of a whole run, over all seeds of a convex one; 0 if it is not known.
+    """The steps of a whole run, or of one seed of it; 0 if they are not known.
 
     Example:
       >>> table = {"step": np.array([10.0]), "epoch": np.array([1.0])}
@@ -120,7 +124,7 @@ def _divergence(run: Run) -> str:
         return "the loss is not finite at the end"
     some = max(1, int(_SHARE * losses.size))
     first, last = float(losses[0]), float(np.median(losses[-some:]))
-    if last > first and losses.size > 2:
+    if last > _WORSE * first and losses.size > 2:
         return (
             f"the loss ended at {number_text(last)}, above the {number_text(first)} "
             "with which it began"

@@ -81,10 +81,11 @@ def _elements(
     """A panel, on both scales if there is a switch, in both sizes if it is wide."""
     data = {"data-table": table, "data-x": str(column), "data-y": str(columns + 1)}
     other = panel._replace(y=panel.y._replace(log=not panel.y.log))
+    shown = {"only": panel}
+    if plot.switch and drawable(other):
+        shown = {"first": panel, "second": other}
     found = []
-    for one, kind in ((panel, "first"), (other, "second")):
-        if kind == "second" and not (plot.switch and drawable(other)):
-            continue
+    for kind, one in shown.items():
         if plot.wide:
             wide = {"class": f"{kind} large", **data}
             size = WIDE if len(plot.panels) > 1 else WHOLE

@@ -8,7 +8,6 @@ from jaxcomp.report.curves import points_of
 from jaxcomp.report.figures import (
     ACROSS,
     REGISTRY,
-    STEP_TIMES,
     Curve,
     Figure,
     View,
@@ -65,7 +64,7 @@ def _panel(view: View, groups: Sequence[Group], *, alone: bool) -> Panel:
     is_log = view.across == "bytes" and max(ends, default=1) > 4 * min(ends, default=1)
     return Panel(
         ACROSS[view.across]._replace(log=is_log),
-        view.y._replace(most=_end_of(view, series)),
+        view.y._replace(most=view.most(series)),
         series,
         view.references,
     )
@@ -100,15 +99,3 @@ def _of_many(figure: Figure, groups: Sequence[Group]) -> str:
         lines += ", the mean over its seeds; bands reach from the lowest to the highest"
     # What is said of the curves of one run is not true of these.
     return f"{lines}." if figure.views[0].compared else f"{lines}. {figure.caption}"
-
-
-def _end_of(view: View, series: Sequence[Series]) -> float:
-    """Where the axis of a loss ends: a run that diverged would flatten all others.
-
-    Compiling the first step does the same to times.
-    """
-    if view.y.title == "loss":
-        return 2.0 * max((float(one.y[0]) for one in series), default=np.inf)
-    if view.y is STEP_TIMES:
-        return 4.0 * max((float(np.median(one.y)) for one in series), default=np.inf)
-    return float("inf")

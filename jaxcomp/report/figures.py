@@ -1,14 +1,15 @@
 """The figures of training runs, by name: what is drawn, and what it means."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from jaxcomp.report.plot import Axis, Reference
+import numpy as np
+
+from jaxcomp.report.plot import Axis, Reference, Series
 
 __all__ = [
     "ACROSS",
     "REGISTRY",
-    "STEP_TIMES",
     "Curve",
     "Figure",
     "View",
@@ -35,6 +36,20 @@ class Curve(NamedTuple):
     band: str = ""  # column to which a band reaches from the curve
 
 
+def _no_end(series: Sequence[Series]) -> float:
+    return float("inf")
+
+
+def _twice_the_start(series: Sequence[Series]) -> float:
+    """The loss of a run that diverged would flatten all others."""
+    return 2.0 * max((float(one.y[0]) for one in series), default=np.inf)
+
+
+def _four_medians(series: Sequence[Series]) -> float:
+    """The first step compiles, and may take a thousand times longer than the others."""
+    return 4.0 * max((float(np.median(one.y)) for one in series), default=np.inf)
+
+
 class View(NamedTuple):
     """Some columns over one horizontal axis."""
 
@@ -43,6 +58,8 @@ class View(NamedTuple):
     curves: Sequence[Curve]
     compared: str = ""  # the label of the curve that stands for a run among others
     references: Sequence[Reference] = ()
+    # Where the vertical axis ends, although a curve may go on.
+    most: Callable[[Sequence[Series]], float] = _no_end
 
 
 class Figure(NamedTuple):
@@ -55,9 +72,15 @@ class Figure(NamedTuple):
     switch: str = ""  # as of `Plot`
 
 
-def over_all(y: Axis, curves: Sequence[Curve], compared: str = "") -> list[View]:
+def over_all(
+    y: Axis,
+    curves: Sequence[Curve],
+    compared: str = "",
+    most: Callable[[Sequence[Series]], float] = _no_end,
+) -> list[View]:
     """The same curves over epochs, seconds and bytes."""
-    return [View(name, y, curves, compared) for name in ("epoch", "seconds", "bytes")]
+    names = ("epoch", "seconds", "bytes")
+    return [View(name, y, curves, compared, most=most) for name in names]
 
 
 _OF_MEAN = (
@@ -65,7 +88,6 @@ _OF_MEAN = (
     "models."
 )
 _ERRORS = (Reference(0.0, "sending everything"), Reference(1.0, "sending nothing"))
-STEP_TIMES = Axis("time of a step", "seconds")
 
 
 def judged_by(name: str) -> Figure:
@@ -102,6 +124,7 @@ REGISTRY: dict[str, Figure] = {
                 Curve("test", "test_loss", slot=1),
             ),
             "train",
+            _twice_the_start,
         ),
         _OF_MEAN,
         switch="logarithmic loss",
@@ -150,13 +173,14 @@ REGISTRY: dict[str, Figure] = {
         (
             View(
                 "step",
-                STEP_TIMES,
+                Axis("time of a step", "seconds"),
                 (
                     Curve("computing", "step_seconds", "steps", 0),
                     Curve("data", "data_seconds", "steps", 4),
                     Curve("wait", "wait_seconds", "steps", 5),
                 ),
                 "computing",
+                most=_four_medians,
             ),
             View(
                 "step",

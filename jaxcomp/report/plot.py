@@ -38,9 +38,8 @@ class Series(NamedTuple):
 class Reference(NamedTuple):
     """A dashed line that says what a value means."""
 
-    at: float
+    at: float  # of the vertical axis
     text: str
-    upright: bool = False  # at a place of the horizontal axis
 
 
 class Panel(NamedTuple):

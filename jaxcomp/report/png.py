@@ -104,13 +104,9 @@ def _draw(axes: Axes, panel: Panel, *, is_last: bool) -> None:
         text = cut(one.label, _CHARACTERS)
         labels.append(style.EndLabel(text, float(one.y[-1]), colour))
     for line in panel.references:
-        draw = axes.axvline if line.upright else axes.axhline
-        draw(line.at, color=style.GREY, linestyle=_DASHES[1], lw=1)
-        if not line.upright:
-            place = (axes.get_xlim()[1], line.at)
-            axes.annotate(
-                line.text, place, (-3, 3), textcoords="offset points", ha="right"
-            )
+        axes.axhline(line.at, color=style.GREY, linestyle=_DASHES[1], lw=1)
+        place, moved = (axes.get_xlim()[1], line.at), (-3, 3)
+        axes.annotate(line.text, place, moved, textcoords="offset points", ha="right")
     if len(panel.front):
         steps = np.array(panel.front)
         axes.step(*steps.T, where="post", color=style.GREY, linestyle=_DASHES[1], lw=1)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jaxcomp.report.bars import layers, time_of_a_step
+from jaxcomp.report.bars import Bars, layers, time_of_a_step
 from jaxcomp.report.cards import headline
 from jaxcomp.report.convex_figures import convex_plots
 from jaxcomp.report.convex_tables import convex_cards, evaluation_rows
@@ -17,6 +17,7 @@ from jaxcomp.report.plot import Plot
 from jaxcomp.report.provenance import provenance, started
 from jaxcomp.report.run_folder import Run, holds_convex
 from jaxcomp.report.titles import convex_title, mixer_title, run_title
+from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.metrics import METRICS, Metric
 from jaxcomp.runs.units import number_text
 
@@ -37,18 +38,17 @@ def render_run(run: Run, refresh: int = 0) -> str:
     title = convex_title if convex else run_title
     mixer = mixer_title(run.config)
     own = f"; each worker has a model of its own, mixed by {mixer}" if mixer else ""
-    end = ending(run)
-    is_over = end.kind != "unfinished"
+    end, (bars, problems) = ending(run), _bars(run)
     return render(
         "run.html",
         title=title(run.config, run.environment) or run.name,
         subtitle=started(run) + ("" if convex else own),
-        state="" if is_over else end.text,
+        states=[*([end.text] if end.kind == "unfinished" else []), *problems],
         alarms=alarms(run),
         refresh=refresh,
         cards=convex_cards(run) if convex else headline(run),
         plots=[draw_plot(name, plot) for name, plot in run_plots(run).items()],
-        bars=[bars for bars in (time_of_a_step(run), layers(run)) if bars],
+        bars=bars,
         graph=_graph(run),
         rows_of="Evaluations" if convex else "Epochs",
         rows=evaluation_rows(run) if convex else _epochs(run, mixed=bool(mixer)),
@@ -60,6 +60,20 @@ def run_plots(run: Run) -> dict[str, Plot]:
     """The plots of one run, by name."""
     groups = group_runs([run])
     return convex_plots(groups) if holds_convex(run) else plots_of(groups)
+
+
+def _bars(run: Run) -> tuple[list[Bars], list[str]]:
+    """Where the time goes and which layers lose most; and which table is damaged."""
+    found: list[Bars] = []
+    problems = []
+    for make in (time_of_a_step, layers):
+        try:
+            bars = make(run)
+        except RunError as error:
+            problems.append(f"not shown: {error}")
+            continue
+        found += [bars] if bars else []
+    return found, problems
 
 
 def _graph(run: Run) -> dict[str, object] | None:

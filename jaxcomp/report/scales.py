@@ -42,11 +42,10 @@ def scales_of(panel: Panel) -> tuple[Scale, Scale]:
     series = drawable(panel)
     across = [one.x for one in series]
     upwards = [part for one in series for part in (one.y, one.low, one.high)]
-    for line in panel.references:
-        (across if line.upright else upwards).append(np.array([line.at]))
+    level = [line.at for line in panel.references]
+    upwards.append(np.array(level))
     x, y = _limits(panel.x, across), _limits(panel.y, upwards)
     x, y = _with_room(x, 0.02), _with_room(y, 0.05)
-    level = [line.at for line in panel.references if not line.upright]
     if level and not y.log:  # its text stands above it
         y = y._replace(high=max(y.high, max(level) + 0.12 * (y.high - y.low)))
     return x, y

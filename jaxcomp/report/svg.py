@@ -71,7 +71,7 @@ def draw_svg(panel: Panel, size: Size = NARROW, **attributes: str) -> str:
     area = _area(panel, series, size)
     parts = [
         _grid(panel, area, size),
-        *(_reference(line.at, line.upright, area) for line in panel.references),
+        *(_reference(line.at, area) for line in panel.references),
         draw_series(panel, series, area),
         *_reference_texts(panel, area),
         *draw_names(series, area, size.width),
@@ -120,7 +120,7 @@ def _grid(panel: Panel, area: Area, size: Size) -> str:
     for value, text in _ticks(panel.y, area.upwards, _most_rows(size)):
         y = float(area.y(value))
         parts.append(f'<path class="grid" d="M{box.x:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(text_at(box.x - 6, y + 4, text, "end", "tick"))
+        parts.append(text_at(box.x - 6, y + 4, text, "end"))
     marks = _ticks(panel.x, area.across, int(box.width // 50))
     places = [float(area.x(value)) for value, _ in marks]
     room = [CHARACTER * len(text) + 10 for _, text in marks]
@@ -128,7 +128,7 @@ def _grid(panel: Panel, area: Area, size: Size) -> str:
         x, half = places[i], room[i] / 2
         parts.append(f'<path class="axis" d="M{x:.1f} {bottom:.1f}v4"/>')
         x = min(x, size.width - half)
-        parts.append(text_at(x, bottom + 17, marks[i][1], "middle", "tick"))
+        parts.append(text_at(x, bottom + 17, marks[i][1], "middle"))
     parts.append(f'<path class="axis" d="M{box.x:.1f} {bottom:.1f}H{right:.1f}"/>')
     parts.append(text_at(right, size.height - 8, panel.x.title, "end", "name"))
     parts.append(text_at(0, 14, _heading(panel, area), "start", "title"))
@@ -143,26 +143,14 @@ def _heading(panel: Panel, area: Area) -> str:
     return f"{panel.y.title}, cut: up to {UNITS[panel.y.unit].value(highest)}"
 
 
-def _reference(at: float, upright: bool, area: Area) -> str:
-    box = area.box
-    if upright:
-        d = f"M{float(area.x(at)):.1f} {box.y:.1f}v{box.height:.1f}"
-    else:
-        d = f"M{box.x:.1f} {float(area.y(at)):.1f}h{box.width:.1f}"
+def _reference(at: float, area: Area) -> str:
+    d = f"M{area.box.x:.1f} {float(area.y(at)):.1f}h{area.box.width:.1f}"
     return f'<path class="reference" d="{d}"/>'
 
 
 def _reference_texts(panel: Panel, area: Area) -> list[str]:
-    box, parts = area.box, []
-    for line in panel.references:
-        if line.upright:
-            x = float(area.x(line.at))
-            is_right = x > box.x + box.width / 2
-            anchor, x = ("end", x - 5) if is_right else ("start", x + 5)
-            parts.append(text_at(x, box.y + box.height - 8, line.text, anchor, "tick"))
-        else:
-            y = float(area.y(line.at))
-            y = y - 6 if y > box.y + 20 else y + 16
-            right = box.x + box.width - 4
-            parts.append(text_at(right, y, line.text, "end", "tick"))
-    return parts
+    right = area.box.x + area.box.width - 4
+    return [
+        text_at(right, float(area.y(line.at)) - 6, line.text, "end")
+        for line in panel.references
+    ]

@@ -161,5 +161,6 @@ def _end_name(one: Series, x: float, y: float, text: str, anchor: str = "start")
 
 
 def text_at(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+    """A text element; its class says what kind of text it is."""
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
     return f'<text class="{kind}" {place}>{escape(text)}</text>'

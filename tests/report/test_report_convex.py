@@ -8,6 +8,7 @@ import pytest
 
 from jaxcomp.report import RunError, read_convex, read_run, write_report
 from jaxcomp.report.convex_figures import convex_plots
+from jaxcomp.report.endings import ending
 from jaxcomp.report.evaluations import joined
 from jaxcomp.report.groups import group_runs
 from jaxcomp.report.plot import drawable
@@ -144,6 +145,15 @@ def test_a_killed_run_has_fewer_seeds_at_later_steps(make_convex: Make) -> None:
     np.testing.assert_array_equal(found["seeds"], [3, 2])
     np.testing.assert_allclose(found["suboptimality"], [0.2, 0.0375])
     assert "median of 2 seeds" in write_report(folder).read_text(encoding="utf-8")
+
+
+def test_a_run_without_all_seeds_is_unfinished(make_convex: Make) -> None:
+    plan = {"seeds": 3, "train_for": "300 steps"}
+    two = read_convex(make_convex("two", (0.1, 0.2), config=plan))
+    assert ending(two).text == "unfinished: seed 2 of 3"
+    assert ending(read_convex(make_convex("three", config=plan))).kind == "finished"
+    short = read_convex(make_convex("short", evaluations=2, config=plan))
+    assert ending(short).text == "unfinished: step 200 of 300"
 
 
 @pytest.mark.parametrize("levels", [(0.1,), (0.1, -1e-17), (0.1, np.inf, 0.3)])
