@@ -39,6 +39,7 @@ ROWS = [
     {"runs"},
     {"report"},
     {"tasks"},
+    {"study"},
     {"training"},
     {"convex"},
     {"cli"},
