@@ -1,7 +1,7 @@
 """Gossip without gradients: how fast workers agree."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def _distance(x: Array) -> float:
     return float(np.sum((wide - wide.mean(axis=0)) ** 2))
 
 
-def _bytes_of(mixer: Mixer, x: Array, state: State, mixed) -> int:
+def _bytes_of(mixer: Mixer, x: Array, state: State, mixed: Any) -> int:
     """Bytes of one worker in a round, mean of a cycle."""
     one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), (x, state))
     total = 0

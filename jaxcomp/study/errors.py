@@ -110,7 +110,10 @@ def sweep(
 
 
 def round_trip(
-    tree: Tree, compressor: str | Compressor, scope: str | Plan = "per_leaf", seed=0
+    tree: Tree,
+    compressor: str | Compressor,
+    scope: str | Plan = "per_leaf",
+    seed: int = 0,
 ) -> Tree:
     """What arrives of a tree: C(x).
 

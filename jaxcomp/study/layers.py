@@ -24,7 +24,10 @@ class Layer(NamedTuple):
 
 
 def layers(
-    tree: Tree, compressor: str | Compressor, scope: str | Plan = "per_leaf", seed=0
+    tree: Tree,
+    compressor: str | Compressor,
+    scope: str | Plan = "per_leaf",
+    seed: int = 0,
 ) -> list[Layer]:
     """Compress a tree once and look at each of its tensors.
 
