@@ -109,11 +109,12 @@ __all__ = [
     "wire",
 ]
 
-# Parts that need the extra `train`; the library alone is jax and optax.
-_NEED_TRAIN = ("data", "models", "report", "training")
+# Parts that are imported when they are asked for. All but `study` need the extra
+# `train`; the library alone is jax and optax.
+_ON_DEMAND = ("data", "models", "report", "study", "training")
 
 
 def __getattr__(name: str) -> Any:
-    if name in _NEED_TRAIN:
+    if name in _ON_DEMAND:
         return importlib.import_module(f"jaxcomp.{name}")
     raise AttributeError(f"module 'jaxcomp' has no attribute {name!r}")

@@ -22,9 +22,9 @@
 # - **loss**: the normalised error `|x - C(x)|² / |x|²`. 0 is perfect, and 1 is what you
 #   would get by sending nothing at all.
 #
-# This notebook measures both on a real gradient. It takes about a minute on a laptop CPU,
-# most of it compiling, needs no download, and defines nothing: everything comes from
-# `jaxcomp`, and the experiments from `jaxcomp.study`.
+# This notebook measures both on a real gradient. It takes about a minute on a laptop
+# CPU, most of it compiling, needs no download, and defines nothing: everything comes
+# from `jaxcomp`, and the experiments from `jaxcomp.study`.
 
 # %%
 import jax
@@ -44,8 +44,8 @@ plt.rcParams.update(style.RC | {"figure.dpi": 110})
 # A ResNet-8 on the handwritten digits that come with scikit-learn, after 20 plain SGD
 # steps: the gradient of random weights is not what a training run sends.
 #
-# What to see: the elements are far from a normal distribution of the same variance. Most
-# are tiny, and a few are very large. That is what makes gradients compressible.
+# What to see: the elements are far from a normal distribution of the same variance.
+# Most are tiny, and a few are very large. That is what makes gradients compressible.
 
 # %%
 task = study.digits("resnet8")
@@ -53,7 +53,9 @@ batches = task.batches(21, 4, 64)  # steps, workers, examples of each worker
 history = study.gradients(task.loss, task.params, batches, optax.sgd(0.1))
 gradient = jax.tree.map(lambda g: np.asarray(g[0]), history[-1])  # of worker 0
 flat = np.concatenate([g.ravel() for g in jax.tree.leaves(gradient)])
-print(f"a gradient of {flat.size:,} numbers in {len(jax.tree.leaves(gradient))} tensors")
+print(
+    f"a gradient of {flat.size:,} numbers in {len(jax.tree.leaves(gradient))} tensors"
+)
 
 # %%
 scaled = flat / flat.std()
@@ -72,7 +74,7 @@ part = np.arange(1, flat.size + 1) / flat.size
 right.plot(100 * part, 100 * energy, color=style.BLUE)
 right.plot(100 * part, 100 * np.cumsum(noise) / noise.sum(), "--", color=style.INK)
 right.text(1.3, 80, "gradient", color=style.BLUE, weight="bold", ha="right")
-right.text(22, 45, "normal noise")
+right.text(3.2, 26, "normal noise", ha="right")
 right.set(xscale="log", xlim=(0.01, 100), ylim=(0, 101))
 right.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
 right.set(xlabel="largest elements, % of all", ylabel="their part of |x|², %")
@@ -83,9 +85,9 @@ plt.show()
 # ## 2. Cost and loss, method by method
 #
 # What to see: bits alone say little. `random_k` costs less than `top_k`, since a seed
-# replaces the places, and loses almost everything. Unbiased methods pay for being right on
-# average with noise, and an error above 1 is common: `qsgd` shares one norm among 512
-# numbers, which is coarse for few levels.
+# replaces the places, and loses almost everything. Unbiased methods pay for being right
+# on average with noise, and an error above 1 is common: `qsgd` shares one norm among
+# 512 numbers, which is coarse for few levels.
 #
 # - **ideal_bits**: what a perfect coder would need for the same message;
 # - **contraction**: the `δ` in `E|x - C(x)|² ≤ (1 - δ)|x|²` that holds for *every* `x`,
@@ -110,9 +112,9 @@ print(study.table([study.measure(gradient, method) for method in methods]))
 # ## 3. What arrives
 #
 # The same elements before and after. What to see: `top_k` keeps the tails exactly and
-# drops the middle; `sign` sends two values; `qsgd` rounds to a grid, so that small elements
-# become 0 or jump to the first level; `eden` rotates first, and its error looks like noise
-# that is the same for small and large elements.
+# drops the middle; `sign` sends two values; `qsgd` rounds to a grid, so that small
+# elements become 0 or jump to the first level; `eden` rotates first, and its error
+# looks like noise that is the same for small and large elements.
 
 # %%
 shown = ["top_k(keep=0.01)", "sign", "qsgd(levels=7)", "eden(bits=2)"]
@@ -134,9 +136,9 @@ plt.show()
 # vector. Down and to the left is better. The dashed line is Shannon's bound `4^-R`: on
 # Gaussian noise no code of `R` bits for each element, however clever, loses less.
 #
-# What to see: where few bits are sent, `top_k` even beats the line, because a gradient is
-# not Gaussian noise: few elements hold most of it. `eden` follows the line, whatever the
-# gradient looks like. `qsgd` runs parallel to it, about four bits to its right.
+# What to see: where few bits are sent, `top_k` even beats the line, because a gradient
+# is not Gaussian noise: few elements hold most of it. `eden` follows the line, whatever
+# the gradient looks like. `qsgd` runs parallel to it, about four bits to its right.
 # `random_k` buys little either way.
 
 # %%
@@ -164,10 +166,10 @@ axes.text(46, 1.15, "as bad as sending nothing", ha="right", color=style.GREY)
 # Name, colour, marker, and where the name stands.
 looks = [
     ("random_k", style.BLUE, "s", (10.8, 0.68)),
-    ("top_k", style.ORANGE, "o", (17, 0.03)),
+    ("top_k", style.ORANGE, "o", (12, 0.05)),
     ("random_k, unbiased", style.SKY, "D", (0.38, 110)),
     ("qsgd", style.GREEN, "^", (10, 2e-3)),
-    ("eden", style.INK, "v", (6.6, 7e-4)),
+    ("eden", style.INK, "v", (3.1, 1.2e-3)),
     ("sign", style.PINK, "P", (1.12, 1.55)),
 ]
 for name, colour, marker, place in looks:
@@ -197,8 +199,8 @@ plt.show()
 # ## 5. Where the error is
 #
 # The error of the whole gradient hides that of its layers. What to see: one per cent of
-# *every* tensor keeps more of the energy of a small tensor than of a large one. Notebook 3
-# goes on from here.
+# *every* tensor keeps more of the energy of a small tensor than of a large one.
+# Notebook 3 goes on from here.
 
 # %%
 rows = study.layers(gradient, "top_k(keep=0.01)")
@@ -207,13 +209,15 @@ print(study.table(sorted(rows, key=lambda row: -row.energy)[:8]))
 # %% [markdown]
 # ## Exercises
 #
-# 1. Add `natural`, `block_scaled(bits=4)` and `cast(dtype='bfloat16')` to the curves. Which
-#    of them lies on the line of `qsgd`?
+# 1. Add `natural`, `block_scaled(bits=4)` and `cast(dtype='bfloat16')` to the curves.
+#    Which of them lies on the line of `qsgd`?
 # 2. Compress Gaussian noise of the same size instead of the gradient
 #    (`np.random.default_rng(0).normal(size=flat.size).astype("float32")`). Which curves
 #    move, and which do not?
-# 3. Take the gradient of the first step, `history[0]`. Is it easier or harder to compress?
-# 4. `top_k(keep=0.1) | qsgd(levels=7)` compresses the values that `top_k` sends. Where in
-#    the picture is it?
+# 3. Take the gradient of the first step, `history[0]`. Is it easier or harder to
+#    compress?
+# 4. `top_k(keep=0.1) | qsgd(levels=7)` compresses the values that `top_k` sends. Where
+#    in the picture is it?
 #
-# Go on with [error feedback](02_error_feedback.ipynb): a biased compressor is not useless.
+# Go on with [error feedback](02_error_feedback.ipynb): a biased compressor is not
+# useless.

@@ -15,11 +15,13 @@
 # %% [markdown]
 # # Gossip on graphs: consensus, spectral gap and step size
 #
-# Without a mean over all workers, each worker talks to its neighbours in a graph, and keeps
-# a model of its own. How fast do they agree? One number of the graph says so, its **spectral
-# gap**; and with compressed messages, one number of the algorithm, its **step size**.
+# Without a mean over all workers, each worker talks to its neighbours in a graph, and
+# keeps a model of its own. How fast do they agree? One number of the graph says so, its
+# **spectral gap**; and with compressed messages, one number of the algorithm, its
+# **step size**.
 #
-# No gradients here: each worker starts with a random vector, and all it wants is the mean.
+# No gradients here: each worker starts with a random vector, and all it wants is the
+# mean.
 
 # %%
 import matplotlib.pyplot as plt
@@ -36,8 +38,8 @@ models = np.random.default_rng(0).normal(size=(workers, 200)).astype(np.float32)
 # %% [markdown]
 # ## 1. Graphs
 #
-# Each line is a message in both directions. `exponential` sends to the workers 1, 2, 4 and 8
-# places further on, and its messages go one way.
+# Each line is a message in both directions. `exponential` sends to the workers 1, 2, 4
+# and 8 places further on, and its messages go one way.
 
 # %%
 names = {
@@ -64,9 +66,9 @@ plt.show()
 # ## 2. How fast they agree
 #
 # In each round a worker replaces its vector by a weighted mean of its own and its
-# neighbours'. `W` has these weights; its largest eigenvalue is 1, which is the mean, and the
-# second largest in magnitude is `1 - gap`: whatever is not the mean shrinks at least by this
-# factor in each round.
+# neighbours'. `W` has these weights; its largest eigenvalue is 1, which is the mean,
+# and the second largest in magnitude is `1 - gap`: whatever is not the mean shrinks at
+# least by this factor in each round.
 #
 # What to see: the lines are straight, and as steep as the gap says (dashed). Twice the
 # neighbours is not twice the speed: what counts is how far the graph reaches.
@@ -98,7 +100,8 @@ plt.show()
 # %% [markdown]
 # ## 3. More workers
 #
-# What to see: the gap of a ring falls with `1/n²`, so 64 workers need 16 times the rounds of
+# What to see: the gap of a ring falls with `1/n²`, so 64 workers need 16 times the
+# rounds of
 # 16. An exponential graph needs hardly more. It costs `log n` messages in place of 2.
 
 # %%
@@ -107,7 +110,9 @@ figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.6), layout="constrain
 for name, colour in names.items():
     valid = [n for n in sizes if name != "torus" or n in (16, 64)]
     made = [jaxcomp.topology(name, n) for n in valid]
-    left.plot(valid, [g.spectral_gap for g in made], color=colour, marker="o", label=name)
+    left.plot(
+        valid, [g.spectral_gap for g in made], color=colour, marker="o", label=name
+    )
     right.plot(valid, [g.degree for g in made], color=colour, marker="o")
 wide = np.array([8, 64])
 ring8 = jaxcomp.topology("ring", 8).spectral_gap
@@ -126,11 +131,11 @@ plt.show()
 # %% [markdown]
 # ## 4. Compressed messages, and the step size γ
 #
-# If a worker simply sent `C(x)`, the error would never leave the vectors. CHOCO-SGD sends
-# the compressed *difference* to what the neighbours know already, and then moves by γ
-# towards what it knows of them. What to see: too small a γ is slow, and too large a γ lets
-# the workers drift apart. The better the compressor, the larger γ may be. `theory` is what
-# the proof allows: safe, and much too careful.
+# If a worker simply sent `C(x)`, the error would never leave the vectors. CHOCO-SGD
+# sends the compressed *difference* to what the neighbours know already, and then moves
+# by γ towards what it knows of them. What to see: too small a γ is slow, and too large
+# a γ lets the workers drift apart. The better the compressor, the larger γ may be.
+# `theory` is what the proof allows: safe, and much too careful.
 
 # %%
 ring = graphs["ring"]
@@ -152,7 +157,8 @@ for name, colour in compressors.items():
 axes.axhspan(1, 1e4, color=style.ORANGE, alpha=0.08, lw=0)
 axes.text(0.0032, 10, "the workers drift apart")
 axes.set(xscale="log", yscale="log", ylim=(1e-6, 1e3), xlim=(0.003, 1.05))
-axes.set_xticks([0.003, 0.01, 0.03, 0.1, 0.3, 1], "0.003 0.01 0.03 0.1 0.3 1".split())
+sizes = [0.003, 0.01, 0.03, 0.1, 0.3, 1]
+axes.set_xticks(sizes, map(str, sizes))
 axes.minorticks_off()
 axes.set(xlabel="step size γ", ylabel="|x − mean|² after 150 rounds, of that before")
 axes.set_title("A ring of 16 workers")
@@ -165,8 +171,8 @@ for name in ("sign", "top_k(keep=0.1)"):
 # %% [markdown]
 # ## 5. Rounds or bytes
 #
-# What to see: counted in rounds, compression is slower. Counted in bytes it is not, until
-# the messages are so small that agreement takes for ever.
+# What to see: counted in rounds, compression is slower. Counted in bytes it is not,
+# until the messages are so small that agreement takes for ever.
 
 # %%
 chosen = {
@@ -189,7 +195,10 @@ for name, run in runs.items():
     left.plot(rounds, run.distances, color=compressors[name])
     label = f"{name}: {run.round_bytes} bytes a round"
     right.plot(
-        rounds * run.round_bytes / 1000, run.distances, color=compressors[name], label=label
+        rounds * run.round_bytes / 1000,
+        run.distances,
+        color=compressors[name],
+        label=label,
     )
 left.set(yscale="log", ylim=(1e-6, 1.5), xlabel="round")
 left.set(ylabel="|x − mean|², of that at the start", title="By rounds")
@@ -200,14 +209,14 @@ plt.show()
 # %% [markdown]
 # ## Exercises
 #
-# 1. `jaxcomp.topology("star", 16)` needs only 15 edges. Which gap does it have, and what is
-#    wrong with it in a real network?
-# 2. `exponential(one_peer=True)` sends one message in a round. After how many rounds do 16
-#    workers have the exact mean, and why?
-# 3. Add an edge across the ring: `edges(list=[[0, 1], [1, 2], ..., [0, 8]])`. How much does
-#    the gap change?
-# 4. Find the best γ for `top_k(keep=0.02)` on `torus` and on `ring`. Which graph forgives
-#    more?
+# 1. `jaxcomp.topology("star", 16)` needs only 15 edges. Which gap does it have, and
+#    what is wrong with it in a real network?
+# 2. `exponential(one_peer=True)` sends one message in a round. After how many rounds do
+#    16 workers have the exact mean, and why?
+# 3. Add an edge across the ring: `edges(list=[[0, 1], [1, 2], ..., [0, 8]])`. How much
+#    does the gap change?
+# 4. Find the best γ for `top_k(keep=0.02)` on `torus` and on `ring`. Which graph
+#    forgives more?
 #
 # `jaxcomp topology ring 16` shows a graph on the terminal;
 # [docs/methods.md](../docs/methods.md#gossip) has all algorithms, with gradients.

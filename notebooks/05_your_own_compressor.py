@@ -15,12 +15,12 @@
 # %% [markdown]
 # # Your own compressor in ten minutes
 #
-# A compressor is a factory that returns two pure functions: one from an array to a payload,
-# one back. This notebook writes one, checks what it promises, compares it with top-k, and
-# trains with it. At the end it is one file and one line in the library.
+# A compressor is a factory that returns two pure functions: one from an array to a
+# payload, one back. This notebook writes one, checks what it promises, compares it with
+# top-k, and trains with it. At the end it is one file and one line in the library.
 #
-# The idea to try: **send means of neighbours**. Cut the vector into blocks of `b` elements
-# and send the mean of each block. That is `b` times less, and needs no places.
+# The idea to try: **send means of neighbours**. Cut the vector into blocks of `b`
+# elements and send the mean of each block. That is `b` times less, and needs no places.
 
 # %%
 from typing import Annotated
@@ -43,10 +43,11 @@ plt.rcParams.update(style.RC | {"figure.dpi": 110})
 # %% [markdown]
 # ## 1. The first attempt
 #
-# `@method` checks arguments by their annotations, and gives the compressor its name: the
-# spec string that builds it again. `compress` takes an array, a state and a key; `decompress`
-# gets the payload and the shape to restore. What is in the payload is what is sent, and the
-# bits are read from it.
+# `@method` checks arguments by their annotations, and gives the compressor its name:
+# the spec string that builds it again. `compress` takes an array, a state and a key;
+# `decompress` gets the payload and the shape to restore. What is in the payload is what
+# is sent, and the bits are read from it.
+
 
 # %%
 @method("block")
@@ -68,9 +69,9 @@ x = jnp.arange(8.0)
 print(study.round_trip(x, "pooled(block=4)"))
 
 # %% [markdown]
-# From here on `"pooled(block=4)"` works in every spec string, with every scope, memory and
-# exchange; `pooled | qsgd` too, because the field is called `values`. Bad values are refused
-# with a message that nobody had to write:
+# From here on `"pooled(block=4)"` works in every spec string, with every scope, memory
+# and exchange; `pooled | qsgd` too, because the field is called `values`. Bad values
+# are refused with a message that nobody had to write:
 
 # %%
 try:
@@ -81,8 +82,8 @@ except jaxcomp.UserError as error:
 # %% [markdown]
 # ## 2. Does it train?
 #
-# A regression on four workers, with error feedback. What to see: it does not. The means of
-# blocks are learnt, and then the loss stands still for ever.
+# A regression on four workers, with error feedback. What to see: it does not. The means
+# of blocks are learnt, and then the loss stands still for ever.
 
 # %%
 problem = study.regression(workers=4, size=256, examples=512)
@@ -99,20 +100,22 @@ for spec in ("top_k(keep=0.125)", "pooled(block=8)"):
     print(f"{spec:18} {runs[spec].step_bytes} bytes, {above:.3g} above the optimum")
 
 # %% [markdown]
-# Why? Differences inside a block are never sent. They wait in the residual, where they are
-# orthogonal to everything that the compressor sends, and wait for ever. In the words of
-# [notebook 2](02_error_feedback.ipynb): for such vectors `|x - C(x)|² = |x|²`, so there is
-# no `δ > 0`, and the compressor is no contraction.
+# Why? Differences inside a block are never sent. They wait in the residual, where they
+# are orthogonal to everything that the compressor sends, and wait for ever. In the
+# words of [notebook 2](02_error_feedback.ipynb): for such vectors
+# `|x - C(x)|² = |x|²`, so there is no `δ > 0`, and the compressor is no contraction.
 #
 # ## 3. The second attempt
 #
-# Flip the sign of each element at random before the mean, and flip it back afterwards. Both
-# sides draw the same signs from the key, so nothing more has to be sent. Now every element
-# is in every mean, with another sign in each step.
+# Flip the sign of each element at random before the mean, and flip it back afterwards.
+# Both sides draw the same signs from the key, so nothing more has to be sent. Now every
+# element is in every mean, with another sign in each step.
 #
 # With flips `D` the expected result is `E[D P D x] = x / b`, because the signs of two
 # elements agree half of the time. And `P` is a projection, so
-# `E|x - C(x)|² = (1 - 1/b) |x|²`: a contraction with `δ = 1/b`, for every `x`. We declare it.
+# `E|x - C(x)|² = (1 - 1/b) |x|²`: a contraction with `δ = 1/b`, for every `x`. We
+# declare it.
+
 
 # %%
 @method("block")
@@ -123,7 +126,9 @@ def pooled(name: str, block: Annotated[int, Range(least=1)] = 8):
     """
 
     def signs(size, seed):
-        return jax.random.rademacher(jax.random.wrap_key_data(seed), (size,), jnp.float32)
+        return jax.random.rademacher(
+            jax.random.wrap_key_data(seed), (size,), jnp.float32
+        )
 
     def compress(x, state, key):
         seed = jax.random.key_data(key)
@@ -136,9 +141,7 @@ def pooled(name: str, block: Annotated[int, Range(least=1)] = 8):
         flat = jnp.repeat(means.values, block)[: spec.size]
         return (flat * signs(spec.size, seed)).reshape(spec.shape)
 
-    return compressor(
-        name, compress, decompress, contraction=lambda spec: 1 / block
-    )
+    return compressor(name, compress, decompress, contraction=lambda spec: 1 / block)
 
 
 compressors.REGISTRY["pooled"] = pooled
@@ -148,9 +151,9 @@ print(study.round_trip(x, "pooled(block=4)"))
 # ## 4. Is it true?
 #
 # A declared fact is a promise that memories rely on, so check it: many keys, and inputs
-# that are chosen to break it. What to see: the mean error never exceeds `1 - δ = 0.875`,
-# and reaches it on every kind of vector. The first attempt lost everything of the
-# third one.
+# that are chosen to break it. What to see: the mean error never exceeds
+# `1 - δ = 0.875`, and reaches it on every kind of vector. The first attempt lost
+# everything of the third one.
 
 # %%
 rng = np.random.default_rng(0)
@@ -168,15 +171,15 @@ for name, values in inputs.items():
 
 # %% [markdown]
 # The library's own tests do this for every method in the registry, and more: shapes and
-# dtypes, zeros and huge numbers, NaN, the same bits from the same key. `pytest
-# tests/compressors -k pooled` runs them once the file is there.
+# dtypes, zeros and huge numbers, NaN, the same bits from the same key.
+# `pytest tests/compressors -k pooled` runs them once the file is there.
 #
 # ## 5. Against the others
 #
-# On a real gradient and in training. What to see: it is a contraction, it costs no places,
-# it trains, and on each single gradient it is as bad as random-k, because it does not look
-# at the gradient. In the run it does much better than its error says: all it loses comes
-# back, and is sent with other signs.
+# On a real gradient and in training. What to see: it is a contraction, it costs no
+# places, it trains, and on each single gradient it is as bad as random-k, because it
+# does not look at the gradient. In the run it does much better than its error says: all
+# it loses comes back, and is sent with other signs.
 
 # %%
 task = study.digits("resnet8")
@@ -232,17 +235,20 @@ plt.show()
 # 2. Add `"pooled": pooled` to `REGISTRY` in `jaxcomp/compressors/__init__.py`.
 # 3. `pytest tests/compressors -k pooled`
 #
-# Then `python train.py --config=configs/default.py --workdir=runs/pooled
-# --config.compressor='pooled(block=32)'` trains with it.
+# Then a training run can have it:
+#
+#     python train.py --config=configs/default.py --workdir=runs/pooled \
+#         --config.compressor='pooled(block=32)'
+#
 # [docs/extend.md](../docs/extend.md) shows the same for exchanges, memories, mixers and
 # everything else.
 #
 # ## Exercises
 #
-# 1. Multiply by `b` in `decompress`. The method is now unbiased. What does notebook 2 say
-#    about it, and what does `error_feedback` say?
-# 2. Blocks of neighbours are arbitrary. Draw a random permutation from the key as well. Does
-#    the error change? Does the run?
+# 1. Multiply by `b` in `decompress`. The method is now unbiased. What does notebook 2
+#    say about it, and what does `error_feedback` say?
+# 2. Blocks of neighbours are arbitrary. Draw a random permutation from the key as well.
+#    Does the error change? Does the run?
 # 3. Send the median of a block instead of the mean. Which of the two facts in section 3
 #    survives?
 # 4. `jax.random` is slow for long vectors: `jaxcomp.noise` has hashes that are 30 times

@@ -15,9 +15,10 @@
 # %% [markdown]
 # # Reading the wire: which bytes leave a worker?
 #
-# A paper says "32 times fewer bits". Whether a program sends them is another question: a
-# dtype is widened, a mask is sent as bytes, places cost as much as values. This notebook does
-# not believe anybody. It compiles a step, and reads the collectives from the program.
+# A paper says "32 times fewer bits". Whether a program sends them is another question:
+# a dtype is widened, a mask is sent as bytes, places cost as much as values. This
+# notebook does not believe anybody. It compiles a step, and reads the collectives from
+# the program.
 
 # %%
 import jax
@@ -36,9 +37,9 @@ plt.rcParams.update(style.RC | {"figure.dpi": 110})
 # %% [markdown]
 # ## 1. A step and its text
 #
-# Four workers, a gradient of 100,000 numbers, signs. The compiled program is text; the line
-# with `all-gather` is the message. Its operand `u32[...]` is what this worker hands over:
-# one bit for each element, and a scale.
+# Four workers, a gradient of 100,000 numbers, signs. The compiled program is text; the
+# line with `all-gather` is the message. Its operand `u32[...]` is what this worker
+# hands over: one bit for each element, and a scale.
 
 # %%
 shapes = {"w": (300, 320), "b": (4000,)}
@@ -64,10 +65,10 @@ print(wire.collective_bytes(program), "of", 4 * size, "bytes uncompressed")
 # %% [markdown]
 # ## 2. What a dtype is worth
 #
-# All numbers below are sums over workers that *ask* for fewer bytes. What to see: on this
-# CPU a bfloat16 sum travels as float32, so it saves nothing at all; booleans take a byte
-# each. The program does not hide it, but Python does. That is why jaxcomp packs its
-# messages into integers.
+# All numbers below are sums over workers that *ask* for fewer bytes. What to see: on
+# this CPU a bfloat16 sum travels as float32, so it saves nothing at all; booleans take
+# a byte each. The program does not hide it, but Python does. That is why jaxcomp packs
+# its messages into integers.
 
 # %%
 sums = {"float32": jnp.float32, "float16": jnp.float16, "bfloat16": jnp.bfloat16}
@@ -94,8 +95,8 @@ for name in asked:
 # %% [markdown]
 # ## 3. Every exchange
 #
-# The same gradient through different exchanges. What to see: most send one message, of one
-# kind of collective. `two_phase` and `power_sgd` send two.
+# The same gradient through different exchanges. What to see: most send one message, of
+# one kind of collective. `two_phase` and `power_sgd` send two.
 
 # %%
 chosen = {
@@ -129,15 +130,15 @@ for name, (spec, compressor) in chosen.items():
     print(f"{name:27}", ", ".join(f"{kind} {n:,}" for kind, n in kinds.items()))
 
 # %% [markdown]
-# `traced_collectives` reads the same from the traced function, without compiling, for any
-# number of workers.
+# `traced_collectives` reads the same from the traced function, without compiling, for
+# any number of workers.
 #
 # ## 4. What leaves the network card
 #
-# Bytes that a worker hands over are not all that travels. A gathered message is forwarded to
-# everybody, so with N workers N - 1 of them pass each card. What to see: `gather` grows with
-# the workers, and crosses the uncompressed sum: with signs at 64 workers. `two_phase`,
-# `sparse_reduce`, `aligned_psum` and `power_sgd` stay flat.
+# Bytes that a worker hands over are not all that travels. A gathered message is
+# forwarded to everybody, so with N workers N - 1 of them pass each card. What to see:
+# `gather` grows with the workers, and crosses the uncompressed sum: with signs at 64
+# workers. `two_phase`, `sparse_reduce`, `aligned_psum` and `power_sgd` stay flat.
 
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 4.4), layout="constrained")
@@ -154,7 +155,9 @@ for name, (colour, line) in looks.items():
     counts = list(messages[name])
     sent = [wire.link_bytes(messages[name][n]) for n in counts]
     axes.plot(counts, sent, line, color=colour, marker="o", label=name)
-axes.set(xscale="log", yscale="log", xlabel="workers", ylabel="bytes that leave a worker")
+axes.set(
+    xscale="log", yscale="log", xlabel="workers", ylabel="bytes that leave a worker"
+)
 axes.set_xticks(counts, map(str, counts))
 axes.set_yticks([1e4, 1e5, 1e6], ["10 kB", "100 kB", "1 MB"])
 axes.minorticks_off()
@@ -166,8 +169,9 @@ plt.show()
 # ## 5. Seconds
 #
 # `jaxcomp.cost` turns these messages into time on a link. It does not know how long
-# compressing takes: add what you measure on your machine. What to see: on a slow link the
-# bytes decide, on a fast one the latency of the rounds does, and compression saves nothing.
+# compressing takes: add what you measure on your machine. What to see: on a slow link
+# the bytes decide, on a fast one the latency of the rounds does, and compression saves
+# nothing.
 
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 4.2), layout="constrained")
@@ -178,7 +182,9 @@ for name, (colour, line) in looks.items():
         for b in bandwidths
     ]
     axes.plot(bandwidths, 1e3 * np.array(seconds), line, color=colour, label=name)
-axes.set(xscale="log", yscale="log", xlabel="bandwidth of a link", ylabel="milliseconds")
+axes.set(
+    xscale="log", yscale="log", xlabel="bandwidth of a link", ylabel="milliseconds"
+)
 axes.set_xticks(
     [1e7, 1e8, 1e9, 1e10, 1e11],
     ["10 Mbit/s", "100 Mbit/s", "1 Gbit/s", "10 Gbit/s", "100 Gbit/s"],
@@ -192,10 +198,10 @@ plt.show()
 # %% [markdown]
 # ## 6. A GPU that is not here
 #
-# XLA compiles for GPUs on any CPU, if its compiler is installed: `pip install
-# "jax[cuda12]"`, no driver is needed. Then the same reader tells which bytes eight A100s
-# would send, and how many kernels the host would start. Where it is not installed, the
-# next cell says so and goes on.
+# XLA compiles for GPUs on any CPU, if its compiler is installed:
+# `pip install "jax[cuda12]"`, no driver is needed. Then the same reader tells which
+# bytes eight A100s would send, and how many kernels the host would start. Where it is
+# not installed, the next cell says so and goes on.
 
 # %%
 reason = targets.missing("a100")
@@ -205,7 +211,9 @@ if not reason:
     target = targets.make("a100", hosts=1, devices=8)
     for name in ("exact", "gather, top-k 1 %", "gather, signs", "two_phase, signs"):
         spec, compressor = chosen[name]
-        made = jaxcomp.make_exchange(spec, compressor, memory="none", scope="whole_tree")
+        made = jaxcomp.make_exchange(
+            spec, compressor, memory="none", scope="whole_tree"
+        )
         first = jax.eval_shape(lambda e=made: e.init(one))
         step = parallel.map_step(
             lambda tree, state, e=made: e.average(tree, state, jax.random.key(0)).mean,
@@ -221,16 +229,17 @@ for name, found in gpu.items():
     print(f"{name:20} {found.launches:4} kernel launches   {sent}")
 
 # %% [markdown]
-# The bytes are those of the CPU program wherever both send the same dtypes. The launches are
-# what compression costs a GPU: each takes the host 2 to 4 microseconds, whatever it
-# computes. [docs/accelerators.md](../docs/accelerators.md) has the table of all methods, and
-# `jaxcomp inspect --config=configs/default.py --target=a100` reads a whole training step.
+# The bytes are those of the CPU program wherever both send the same dtypes. The
+# launches are what compression costs a GPU: each takes the host 2 to 4 microseconds,
+# whatever it computes. [docs/accelerators.md](../docs/accelerators.md) has the table
+# of all methods, and `jaxcomp inspect --config=configs/default.py --target=a100` reads
+# a whole training step.
 #
 # ## Exercises
 #
-# 1. Section 1 with `top_k(keep=0.01)`: how many bytes of the message are places? (Count the
-#    values: 1 % of the elements, 4 bytes each.)
+# 1. Section 1 with `top_k(keep=0.01)`: how many bytes of the message are places? (Count
+#    the values: 1 % of the elements, 4 bytes each.)
 # 2. Give the exchange `scope="per_leaf"`. How many messages are sent? Why?
-# 3. From how many workers on does `gather` with `qsgd(levels=7)` send more than `exact`?
-#    Work it out from section 4's rule, then check.
+# 3. From how many workers on does `gather` with `qsgd(levels=7)` send more than
+#    `exact`? Work it out from section 4's rule, then check.
 # 4. Write a step with two `psum`s. How many collectives has the compiled program?

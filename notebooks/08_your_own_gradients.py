@@ -15,17 +15,20 @@
 # %% [markdown]
 # # Your own gradients: load them and find the method
 #
-# Which method suits a model depends on its gradients. Save one from your own training, load
-# it here, and look: how heavy are the tails, which methods are best at which number of bits,
-# which layers lose most, and is low rank an option?
+# Which method suits a model depends on its gradients. Save one from your own training,
+# load it here, and look: how heavy are the tails, which methods are best at which
+# number of bits, which layers lose most, and is low rank an option?
 #
 # In JAX, one line saves what this notebook loads:
 #
 #     jaxcomp.study.save("gradient.npz", grads)
 #
-# In PyTorch, `safetensors.torch.save_file({n: p.grad for n, p in
-# model.named_parameters()}, "gradient.safetensors")` does. Both formats hold arrays and
-# nothing that could run; pickled files are not read.
+# In PyTorch, these do:
+#
+#     grads = {name: p.grad for name, p in model.named_parameters()}
+#     safetensors.torch.save_file(grads, "gradient.safetensors")
+#
+# Both formats hold arrays and nothing that could run; pickled files are not read.
 
 # %%
 import tempfile
@@ -45,7 +48,8 @@ path = None  # your file: .npz, .npy or .safetensors
 # %% [markdown]
 # ## 1. Load
 #
-# Without a file of your own, a ResNet-8 on digits stands in: saved and loaded the same way.
+# Without a file of your own, a ResNet-8 on digits stands in: saved and loaded the same
+# way.
 
 # %%
 if path is None:
@@ -98,9 +102,9 @@ plt.show()
 # %% [markdown]
 # ## 3. All methods, and the best of them
 #
-# Each dot is a method with one setting. The line joins those that no other one beats in both
-# bits and error. What to see: read your budget on the horizontal axis, and go up to
-# the line.
+# Each dot is a method with one setting. The line joins those that no other one beats in
+# both bits and error. What to see: read your budget on the horizontal axis, and go up
+# to the line.
 
 # %%
 methods = [
@@ -142,7 +146,9 @@ for name, colour in [*families.items(), ("others", style.INK)]:
     axes.plot([], [], "o", color=colour, label=name)
 axes.plot([], [], "D", color=style.ORANGE, label="top_k | qsgd")
 for point in (best[0], best[len(best) // 2], best[-1]):
-    axes.annotate(point.method, (point.bits, point.error), (6, 5), textcoords="offset points")
+    axes.annotate(
+        point.method, (point.bits, point.error), (6, 5), textcoords="offset points"
+    )
 axes.axhline(1, color=style.GREY, lw=0.8)
 axes.set(xscale="log", yscale="log", xlim=(0.03, 60))
 axes.set_xticks([0.1, 1, 4, 8, 16], ["0.1", "1", "4", "8", "16"])
@@ -154,8 +160,8 @@ plt.show()
 # %% [markdown]
 # ## 4. Which layers lose most
 #
-# What to see: layers with an error near 1 are hardly sent. If a layer is important to you
-# (embeddings, the last layer), give it a method of its own with a policy.
+# What to see: layers with an error near 1 are hardly sent. If a layer is important to
+# you (embeddings, the last layer), give it a method of its own with a policy.
 
 # %%
 lost = study.layers(gradient, "top_k(keep=0.01)", "whole_tree")
@@ -165,10 +171,10 @@ print(study.table(worst))
 # %% [markdown]
 # ## 5. Is low rank an option?
 #
-# What to see: the error of the best matrix of rank 2, over the whole gradient, with tensors
-# that PowerSGD would send as they are counted as sent. Below about 0.5, `power_sgd(rank=2)`
-# with error feedback is worth a run; it is one of the few methods whose traffic does not
-# grow with the workers.
+# What to see: the error of the best matrix of rank 2, over the whole gradient, with
+# tensors that PowerSGD would send as they are counted as sent. Below about 0.5,
+# `power_sgd(rank=2)` with error feedback is worth a run; it is one of the few methods
+# whose traffic does not grow with the workers.
 
 # %%
 total = float(np.sum(flat.astype(float) ** 2))
@@ -184,18 +190,19 @@ for rank in (1, 2, 4):
 # ## 6. What to do with it
 #
 # An error is not an accuracy: a biased method needs a memory, and a memory needs a
-# contraction (a number in the column `contraction` above). Take two or three points of the
-# line, and train with each:
+# contraction (a number in the column `contraction` above). Take two or three points of
+# the line, and train with each:
 #
-#     python train.py --config=configs/default.py --workdir=runs/a --config.compressor='top_k(keep=0.01)'
+#     python train.py --config=configs/default.py --workdir=runs/a \
+#         --config.compressor='top_k(keep=0.01)'
 #
-# [Choosing a method](../docs/choosing.md) goes on from here: workers, links, and what was
-# measured.
+# [Choosing a method](../docs/choosing.md) goes on from here: workers, links, and what
+# was measured.
 #
 # ## Exercises
 #
 # 1. Save a gradient early and one late in your training. Does the line move?
-# 2. Sum the gradients of all workers before compressing. Is the mean easier or harder to
-#    compress than what one worker has?
+# 2. Sum the gradients of all workers before compressing. Is the mean easier or harder
+#    to compress than what one worker has?
 # 3. Load weights in place of a gradient, or the difference of two checkpoints, which is
 #    what local training sends. Which methods change places?

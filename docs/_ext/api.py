@@ -73,6 +73,8 @@ def _escaped(text: str) -> str:
     return re.sub(r"(?<=\w)_(?!\w)", r"\\_", text)
 
 
-def skip(app: Any, kind: str, name: str, thing: Any, skipped: bool, options: Any) -> Any:
+def skip(
+    app: Any, kind: str, name: str, thing: Any, skipped: bool, options: Any
+) -> Any:
     """Leave out the fields of NamedTuples, whose comments are in the source alone."""
     return True if type(thing).__name__ == "_tuplegetter" else None

@@ -30,6 +30,11 @@ _DTYPES: dict[str, Any] = {
     "F16": np.float16,
     "BF16": ml_dtypes.bfloat16,
 }
+# What readers raise for a file that is not what its name says.
+_DAMAGE = (
+    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
+    zipfile.BadZipFile,
+)
 
 
 def load(path: str | Path) -> Tree:
@@ -51,7 +56,7 @@ def load(path: str | Path) -> Tree:
         )
     try:
         arrays = read(path)
-    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile) as error:
+    except _DAMAGE as error:
         raise UserError(f"cannot read {path}: {error}") from error
     for name, array in arrays.items():
         if not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):

@@ -28,6 +28,7 @@ class History(NamedTuple):
     residuals: np.ndarray  # norm of what the memory keeps, largest of the workers
     step_bytes: int  # that one worker sends in a step
     params: Tree  # after the last step
+    watched: np.ndarray  # what `watch` returned, after each step; empty without it
 
 
 class _Step(NamedTuple):
@@ -45,6 +46,7 @@ def train(
     exchange: Exchange,
     optimizer: optax.GradientTransformation,
     seed: int = 0,
+    watch: Callable[[Tree], Array] | None = None,
 ) -> History:
     """Train with an exchange, on workers that vmap simulates.
 
@@ -57,6 +59,7 @@ def train(
       exchange: over the axis "workers".
       optimizer: sees the mean that the exchange returns.
       seed: of the exchange.
+      watch: params -> an array that is recorded after each step.
 
     Example:
       >>> from jaxcomp import make_exchange
@@ -96,16 +99,20 @@ def train(
         step, workers, in_axes=(own, 0), out_axes=(own, _Step(*[PerWorker(0)] * 3))
     )
     state = (params, optimizer.init(params), spread(comm, workers))
-    seen = []
+    seen, watched = [], []
+    see = jax.jit(watch) if watch else None
     for batch in batches:
         state, report = run(state, batch)
         seen.append(report)
+        if see is not None:
+            watched.append(np.asarray(see(state[0])))
     return History(
         losses=np.array([np.mean(s.loss.value) for s in seen]),
         errors=np.array([np.mean(s.error.value) for s in seen]),
         residuals=np.array([np.max(s.residual.value) for s in seen]),
         step_bytes=step_bytes,
         params=state[0],
+        watched=np.array(watched),
     )
 
 
