@@ -1,8 +1,8 @@
 """The documentation site: `make docs` builds it into build/docs.
 
 The source folder is the project, so that links between docs/, notebooks/ and the other
-files are the same here and where the repository is hosted. Notebooks are shown with their
-committed outputs. Formulas are plain text, so that no page needs MathJax.
+files are the same here and where the repository is hosted. Notebooks are shown with
+their committed outputs. Formulas are plain text, so that no page needs MathJax.
 """
 
 import sys

@@ -38,8 +38,8 @@ models = np.random.default_rng(0).normal(size=(workers, 200)).astype(np.float32)
 # %% [markdown]
 # ## 1. Graphs
 #
-# Each line is a message in both directions. `exponential` sends to the workers 1, 2, 4
-# and 8 places further on, and its messages go one way.
+# Each line is a message in both directions; those that close the torus lie on the
+# others. `exponential` sends to the workers 1, 2, 4 and 8 places further on, one way.
 
 # %%
 names = {
@@ -89,8 +89,10 @@ for name, colour in names.items():
         predicted = distances[4] * (1 - graphs[name].spectral_gap) ** (2 * (rounds - 4))
         axes.plot(rounds[4:], predicted[4:], "--", color=colour, lw=1)
 axes.text(60, 2e-2, "ring", color=names["ring"], weight="bold")
-axes.text(33, 3e-6, "torus", color=names["torus"], weight="bold")
-axes.text(17, 1e-9, "exponential", color=names["exponential"], weight="bold")
+axes.text(23, 2e-9, "torus", color=names["torus"], weight="bold")
+axes.text(
+    17, 1e-9, "exponential", color=names["exponential"], weight="bold", ha="right"
+)
 axes.text(3, 1e-12, "complete:\nat once", color=names["complete"], weight="bold")
 axes.set(yscale="log", ylim=(1e-13, 2), xlim=(0, 80), xlabel="round")
 axes.set_ylabel("|x − mean|², of that at the start")
@@ -133,9 +135,10 @@ plt.show()
 #
 # If a worker simply sent `C(x)`, the error would never leave the vectors. CHOCO-SGD
 # sends the compressed *difference* to what the neighbours know already, and then moves
-# by γ towards what it knows of them. What to see: too small a γ is slow, and too large
-# a γ lets the workers drift apart. The better the compressor, the larger γ may be.
-# `theory` is what the proof allows: safe, and much too careful.
+# by γ towards what it knows of them. What to see: too small a γ is slow, and with too
+# large a γ the workers drift apart. `top_k` of 2 % bears a γ of 0.3, of 10 % one of
+# 0.4, and 15 levels one of 0.7. Signs of Gaussian numbers bear every γ: such vectors
+# are what signs are best at.
 
 # %%
 ring = graphs["ring"]

@@ -1,7 +1,7 @@
 """Pages of the API reference, from the docstrings of the package.
 
-A page holds lines `<!-- api: jaxcomp.gossip -->`. Each becomes the documentation of that
-module, or, for a package, of the package and all its public modules.
+A page holds lines `<!-- api: jaxcomp.gossip -->`. Each becomes the documentation of
+that module, or, for a package, of the package and all its public modules.
 """
 
 import importlib
@@ -55,17 +55,37 @@ def _section(name: str) -> str:
 def to_markup(
     app: Any, kind: str, name: str, thing: Any, options: Any, lines: list[str]
 ) -> None:
-    """Docstrings are plain text: what reStructuredText would take for markup is not."""
-    is_example = False
-    for i, line in enumerate(lines):
+    """Docstrings are plain text: what reStructuredText would take for markup is not.
+
+    Blocks that are indented by four spaces are code or formulas.
+    """
+    found: list[str] = []
+    is_example = is_block = False
+    for line in lines:
+        after_blank = not found or not found[-1].strip()
         is_example = bool(_EXAMPLE.match(line)) or (is_example and bool(line.strip()))
-        if not is_example:
-            # A span that goes on in the next line is no span.
-            parts = [line] if line.count("`") % 2 else _CODE.split(line)
-            lines[i] = "".join(
-                f"`{part}`" if _CODE.fullmatch(part) else _escaped(part)
-                for part in parts
-            )
+        if line.strip() and not line.startswith("    "):
+            is_block = False
+        elif line.strip() and after_blank and not is_block and _is_text(found):
+            found += ["::", ""]
+            is_block = True
+        found.append(line if is_example or is_block else _marked(line))
+    lines[:] = found
+
+
+def _is_text(lines: list[str]) -> bool:
+    """Whether the last line that is not empty is not part of an indented section."""
+    written = [line for line in lines if line.strip()]
+    return bool(written) and not written[-1].startswith(" ")
+
+
+def _marked(line: str) -> str:
+    """Spans in backticks become literals, everything else is text."""
+    # A span that goes on in the next line is no span.
+    parts = [line] if line.count("`") % 2 else _CODE.split(line)
+    return "".join(
+        f"`{part}`" if _CODE.fullmatch(part) else _escaped(part) for part in parts
+    )
 
 
 def _escaped(text: str) -> str:

@@ -95,9 +95,9 @@ def test_training_on_workers_is_training_on_all_examples(problem):
         losses, grads = jax.vmap(jax.value_and_grad(problem.loss), (None, 0))(
             params, problem.batch
         )
-        assert run.losses[step] == pytest.approx(losses.mean(), rel=1e-5)
+        assert run.losses[step] == pytest.approx(float(losses.mean()), rel=1e-5)
         params = params - 0.1 * grads.mean(axis=0)
-        assert run.watched[step] == pytest.approx(params.sum(), rel=1e-4)
+        assert run.watched[step] == pytest.approx(float(params.sum()), rel=1e-4)
     np.testing.assert_allclose(run.params, params, rtol=1e-4)
     assert run.step_bytes == 4 * 6
     assert not run.errors.any()
@@ -117,7 +117,8 @@ def test_the_optimum_is_the_least_mean_loss(problem):
     features, targets = problem.batch
     joined = features.reshape(-1, 6), targets.ravel()
     best = np.linalg.lstsq(*joined, rcond=None)[0]
-    mean = np.mean([problem.loss(best, (f, t)) for f, t in zip(features, targets, strict=True)])
+    pairs = zip(features, targets, strict=True)
+    mean = np.mean([problem.loss(best, pair) for pair in pairs])
     assert problem.optimum == pytest.approx(mean, rel=1e-5)
 
 
