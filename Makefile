@@ -13,13 +13,14 @@ RUN ?= runs/digits
 JOBS ?= 2
 BENCH ?=
 ARGS ?=
+WRITE ?=
 PARALLEL := -n $(JOBS) --dist worksteal
 PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 # `make test` has XLA optimise little, to compile quickly: tests/programs.py.
 AS_USERS_DO := XLA_FLAGS=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-changed test-slow test-all test-newest test-targets lint format notebooks bench oracles build clean
+.PHONY: help setup train test test-changed test-slow test-all test-newest test-targets lint format notebooks docs bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -84,11 +85,19 @@ format: $(STAMP) ## write the format that lint asks for
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-notebooks: $(STAMP) ## execute the notebooks; errors fail
+notebooks: $(STAMP) ## execute the notebooks; errors fail; WRITE=yes keeps the outputs
 	@mkdir -p build/notebooks
 	@for book in notebooks/*.py; do echo $$book; \
-	  $(BIN)/jupytext --set-kernel python3 --execute --to notebook \
-	    --output build/$${book%.py}.ipynb $$book || exit 1; done
+	  $(BIN)/jupytext --quiet --set-kernel python3 --execute --to notebook \
+	    --output build/$${book%.py}.ipynb $$book || exit 1; \
+	  test -z "$(WRITE)" || cp build/$${book%.py}.ipynb notebooks/; done
+	@echo "open build/notebooks, or, to work with them:"
+	@echo "  $(BIN)/python -m pip install --editable '.[notebooks]'"
+	@echo "  $(BIN)/jupyter lab notebooks/01_compression_error.ipynb"
+
+docs: $(STAMP) ## the documentation site, in build/docs
+	$(BIN)/python -m sphinx -W --keep-going -q -b html -c docs . build/docs
+	@echo "open build/docs/index.html"
 
 bench: $(STAMP) ## list what is measured; BENCH=name runs it, with ARGS
 	@if [ -n "$(BENCH)" ]; then $(BIN)/python -m benchmarks.$(BENCH) $(ARGS); \

@@ -15,8 +15,9 @@ from jaxcomp._version import __version__ as __version__
 if TYPE_CHECKING:
     from jaxcomp.public import *  # noqa: F403
 
-# Parts that need the extra `train`; the library alone is jax and optax.
-_NEED_TRAIN = ("data", "models", "report", "training")
+# Parts that are imported when they are asked for. All but `study` need the extra
+# `train`; the library alone is jax and optax.
+_ON_DEMAND = ("data", "models", "report", "study", "training")
 
 
 def __getattr__(name: str) -> Any:
@@ -47,4 +48,4 @@ def _part(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return [*importlib.import_module("jaxcomp.public").__all__, *_NEED_TRAIN]
+    return [*importlib.import_module("jaxcomp.public").__all__, *_ON_DEMAND]

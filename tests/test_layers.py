@@ -43,6 +43,7 @@ ROWS = [
     {"loggers"},
     {"report"},
     {"tasks"},
+    {"study"},
     {"training"},
     {"convex"},
     {"sweeps", "prediction"},
