@@ -33,7 +33,7 @@ import optax
 
 import jaxcomp
 from jaxcomp import compressors, study
-from jaxcomp.coding.payloads import Dense
+from jaxcomp.coding.payloads import Dense, Seeded
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.report import style
 from jaxcomp.specs import Range, method
@@ -59,7 +59,7 @@ def pooled(name: str, block: Annotated[int, Range(least=1)] = 8):
         return Dense(flat.reshape(-1, block).mean(axis=1)), state
 
     def decompress(payload, spec):
-        return jnp.repeat(payload.values, block)[: spec.size].reshape(spec.shape)
+        return jnp.repeat(payload.values, block)[: spec.size]
 
     return compressor(name, compress, decompress)
 
@@ -134,12 +134,11 @@ def pooled(name: str, block: Annotated[int, Range(least=1)] = 8):
         seed = jax.random.key_data(key)
         flat = x.ravel() * signs(x.size, seed)
         flat = jnp.pad(flat, (0, -x.size % block))
-        return (Dense(flat.reshape(-1, block).mean(axis=1)), seed), state
+        return Seeded(flat.reshape(-1, block).mean(axis=1), seed), state
 
     def decompress(payload, spec):
-        means, seed = payload
-        flat = jnp.repeat(means.values, block)[: spec.size]
-        return (flat * signs(spec.size, seed)).reshape(spec.shape)
+        flat = jnp.repeat(payload.values, block)[: spec.size]
+        return flat * signs(spec.size, payload.seed)
 
     return compressor(name, compress, decompress, contraction=lambda spec: 1 / block)
 

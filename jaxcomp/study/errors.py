@@ -59,7 +59,7 @@ def measure(
     """
     if draws < 1:
         raise UserError(f"draws is the number of keys, at least 1, not {draws}")
-    method = make_compressor(compressor) if isinstance(compressor, str) else compressor
+    method = make_compressor(compressor)
     codec, spec = lift(scope, method), spec_of(tree)
     elements = sum(leaf.size for leaf in jax.tree.leaves(spec))
     if not elements:
