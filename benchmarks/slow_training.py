@@ -37,7 +37,7 @@ class Row(NamedTuple):
     run: str
     epoch: int
     step: int
-    seconds: float  # since its start, evaluations and compiling included
+    seconds: float  # of training steps; compiling is not in it
     nbytes: float  # that a worker has handed to collectives
     accuracy: float  # on the test set
 
@@ -116,9 +116,10 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
         seconds = figure.add_axes((0.07, 0.14, 0.36, 0.76))
         nbytes = figure.add_axes((0.5, 0.14, 0.36, 0.76))
         seconds.set_title("Test accuracy over seconds")
-        nbytes.set_title("Over bytes sent per worker")
+        nbytes.set_title("Test accuracy over bytes")
+        nbytes.set_xlabel("sent by one worker")
         nbytes.set_xscale("log")
-        seconds.xaxis.set_major_formatter(style.ticks_with(seconds_text))
+        seconds.set_xlabel("seconds of training")
         nbytes.xaxis.set_major_formatter(style.ticks_with(bytes_text))
         labels = [
             _curve(seconds, nbytes, name, theirs, *LOOKS[i])
