@@ -1,8 +1,9 @@
 """Eight ways to send gradients of handwritten digits, with three seeds each.
 
 Reproduces: nothing published; it shows how a sweep is written.
-Expected:   97 to 99 % test accuracy of each method.
-Cost:       24 runs.
+Expected:   at the best epoch of 8 and with seeds 0 to 2, `exact` reaches 98.3, 97.2 and
+            97.2 % test accuracy, and top-k 96.9, 95.8 and 94.4 %.
+Cost:       24 runs, each of which takes 30 seconds of one CPU core.
 Command:    jaxcomp sweep configs/sweeps/digits.py
 """
 

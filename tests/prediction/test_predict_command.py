@@ -62,3 +62,15 @@ def test_a_config_says_model_method_and_compute(capsys):
     assert "measured here" in found["compute_is"]
     methods = [row["method"] for row in found["rows"]]
     assert "error_feedback: gather: per_leaf: top_k(keep=0.02)" in methods
+
+
+@pytest.mark.slow
+def test_a_prediction_is_checked_by_local_processes(capsys):
+    words = [*COMMAND, *SMALL[:2], "sign", "--workers=2", "--sharing=2", "--measure"]
+    assert main(words) == 0
+    printed = capsys.readouterr().out
+    table, check = printed.split("2 processes on this machine, over the loopback:\n")
+    assert "2 workers share all" in table
+    assert [line.split()[0] for line in check.splitlines()[:2]] == ["sign", "exact"]
+    assert main([*words[:-2], "--measure"]) == 2
+    assert "add --sharing=2" in capsys.readouterr().err

@@ -119,7 +119,7 @@ def test_the_check_of_predictions_finds_order_and_error(tmp_path, capsys):
     file = tmp_path / "network.csv"
     file.write_text(
         "method,workers,elements,rate,measured,ms\n"
-        "exact,4,25557032,100,80,17333.4\n"
+        "exact,4,25557032,100,80,17334.22\n"
         "sign,4,25557032,100,80,200\n"
         "DDP,4,25557032,100,80,1\n"
     )
