@@ -29,7 +29,7 @@ import numpy as np
 
 import jaxcomp
 from jaxcomp import study
-from jaxcomp.report import graph_plot, style
+from jaxcomp.report import graph_layout, style
 
 plt.rcParams.update(style.RC | {"figure.dpi": 110})
 workers = 16
@@ -49,8 +49,8 @@ names = {
     "complete": style.INK,
 }
 graphs = {name: jaxcomp.topology(name, workers) for name in names}
-places = {name: graph_plot.circle(workers).positions for name in names}
-places["torus"] = graph_plot.grid(4, 4).positions
+places = {name: graph_layout.circle(workers).positions for name in names}
+places["torus"] = graph_layout.grid(4, 4).positions
 figure, axes = plt.subplots(1, 4, figsize=(9.4, 2.9), layout="constrained")
 for ax, (name, graph) in zip(axes, graphs.items(), strict=True):
     at = places[name]

@@ -74,7 +74,7 @@ def time_parts(config: Any, setup: Setup, state: TrainState, frame: Frame) -> No
 
 def write_breakdown(parts: list[Part], folder: Path) -> None:
     """Write breakdown.csv, one row for each part."""
-    rows = [f"{part.name},{1000 * part.seconds:.6g},{part.how}\n" for part in parts]
+    rows = [f'{part.name},{1000 * part.seconds:.6g},"{part.how}"\n' for part in parts]
     write_atomically(folder / "breakdown.csv", "part,ms,how\n" + "".join(rows))
 
 

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from jaxcomp.errors import UserError
+from jaxcomp.errors import RunFailed, UserError
 from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config, check_workdir
@@ -26,6 +26,22 @@ def opened(folder, config=CONFIG):
 
 def contents(folder):
     return {p.name: p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def test_a_failure_is_noted_until_the_run_is_tried_again(tmp_path):
+    path = tmp_path / "environment.json"
+
+    def fail():
+        with framed(tmp_path, CONFIG, {"method": "x"}, total=1):
+            assert "failed" not in json.loads(path.read_text())
+            raise RunFailed("step 3 is too large")
+
+    for _ in range(2):
+        with pytest.raises(RunFailed, match="too large"):
+            fail()
+        assert json.loads(path.read_text())["failed"] == "step 3 is too large"
+    opened(tmp_path)
+    assert "failed" not in json.loads(path.read_text())
 
 
 # --- Two processes ------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 
 from jaxcomp import report, training
 from jaxcomp.cli import train
+from jaxcomp.runs.frame import framed
 from jaxcomp.training.meters import read_totals
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 from tests.training.test_loop import poison
@@ -120,18 +121,20 @@ def test_an_interrupted_run_has_a_report(step, has_page, tmp_path, monkeypatch, 
 
 
 def test_a_failed_run_has_a_report_that_says_so(tmp_path, monkeypatch, capsys):
-    poison(monkeypatch, 14)  # in the second epoch
-    config = small_config(log_every=1)
-    assert train.run(config, str(tmp_path)) == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith("report so far: ")
+    """The run itself is left out: an epoch, and then what check_applied raises."""
+
+    def fail(config, workdir):
+        with framed(workdir, json.loads(config.to_json()), {}, 22) as frame:
+            (frame.folder / "metrics.csv").write_text("epoch,step\n1,11\n")
+            raise training.NonFinite("step 15 is not finite")
+
+    monkeypatch.setattr(training, "train_and_evaluate", fail)
+    assert train.run(small_config(), str(tmp_path)) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == f"report so far: {tmp_path / 'report.html'}"
+    assert second == "train.py: step 15 is not finite"
     page = (tmp_path / "report.html").read_text()
-    assert 'role="alert">This run has failed: step 15' in page
-    with pytest.raises(training.NonFinite):
-        training.train_and_evaluate(config, tmp_path)
-    # Going on without that step, it no longer counts as failed.
-    assert train.run(small_config(log_every=1, nonfinite="skip"), str(tmp_path)) == 0
-    assert "has failed" not in (tmp_path / "report.html").read_text()
+    assert 'role="alert">This run has failed: step 15 is not finite<' in page
 
 
 def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):
