@@ -266,9 +266,9 @@ plt.show()
 # ## 5. A neural network
 #
 # A small convolutional network on digits, four workers, momentum SGD, 80 steps. What to
-# see: with error feedback, one per cent of the elements follows the whole gradient a
-# few steps behind. Without it the network learns much more slowly. And the combination
-# that exploded in the regression explodes here too.
+# see: with error feedback, one per cent of the elements learns on where the same
+# message without it hardly moves; it is late, as section 2 says, and catches up in
+# longer runs. The combination that exploded in the regression explodes here too.
 
 # %%
 digits = task.batches(80, 4, 32)

@@ -64,9 +64,9 @@ def test_every_cell_was_run_in_order_and_without_an_error(script):
 
 
 @each_script
-def test_outputs_have_figures_and_no_warnings(script):
+def test_outputs_have_a_figure_and_no_warnings(script):
     outputs = [output for cell in code_cells(script) for output in cell.outputs]
-    assert sum("image/png" in output.get("data", {}) for output in outputs) >= 2
+    assert any("image/png" in output.get("data", {}) for output in outputs)
     written = [output.text for output in outputs if output.get("name") == "stderr"]
     assert written == []
 
