@@ -15,8 +15,10 @@ algorithm, one after the other, and each host sends and receives over one link:
 | permute | n | 1 |
 | broadcast | n | N-1 |
 
-n are the bytes that one worker hands over, and N is the number of workers. The local
-time is whatever the program does besides: it has to be measured.
+n are the bytes that one worker hands over, and N is the number of workers. Where two
+workers do not send to each other at the same time, as over Gloo, an all-to-all takes
+twice as long (`Link.duplex`). The local time is whatever the program does besides: it
+has to be measured.
 """
 
 import math
