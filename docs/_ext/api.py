@@ -83,9 +83,11 @@ def _marked(line: str) -> str:
     """Spans in backticks become literals, everything else is text."""
     # A span that goes on in the next line is no span.
     parts = [line] if line.count("`") % 2 else _CODE.split(line)
-    return "".join(
+    text = "".join(
         f"`{part}`" if _CODE.fullmatch(part) else _escaped(part) for part in parts
     )
+    # A literal ends before a space alone: `Spec`s.
+    return re.sub(r"(``[^`]+``)(?=\w)", r"\1\\ ", text)
 
 
 def _escaped(text: str) -> str:
