@@ -87,10 +87,10 @@ format: $(STAMP) ## write the format that lint asks for
 
 notebooks: $(STAMP) ## execute the notebooks; errors fail; WRITE=yes keeps the outputs
 	@mkdir -p build/notebooks
-	@for book in notebooks/*.py; do echo $$book; \
+	@printf '%s\n' notebooks/*.py | xargs -P $(JOBS) -I BOOK sh -c 'echo BOOK; \
 	  $(BIN)/jupytext --quiet --set-kernel python3 --execute --to notebook \
-	    --output build/$${book%.py}.ipynb $$book || exit 1; \
-	  test -z "$(WRITE)" || cp build/$${book%.py}.ipynb notebooks/; done
+	    --output build/notebooks/$$(basename BOOK .py).ipynb BOOK'
+	@test -z "$(WRITE)" || cp build/notebooks/*.ipynb notebooks/
 	@echo "open build/notebooks, or, to work with them:"
 	@echo "  $(BIN)/python -m pip install --editable '.[notebooks]'"
 	@echo "  $(BIN)/jupyter lab notebooks/01_compression_error.ipynb"

@@ -174,8 +174,8 @@ for name, values in inputs.items():
 #
 # ## 5. Against the others
 #
-# On a real gradient and in training. What to see: on one gradient and in the run it is
-# as good as random-k, which is not good: neither of them looks at the gradient, as
+# On a real gradient and in training. What to see: on one gradient, and in the run, it
+# is as good as random-k, which is not good: neither of them looks at the gradient, as
 # top-k does. `pooled | qsgd` adds the noise of 7 levels, and loses more than there is.
 # But the second attempt trains where the first one stood still, and that is what the
 # contraction promises.
@@ -239,8 +239,8 @@ plt.show()
 #     python train.py --config=configs/default.py --workdir=runs/pooled \
 #         --config.compressor='pooled(block=32)'
 #
-# [docs/extend.md](../docs/extend.md) shows the same for exchanges, memories, mixers and
-# everything else.
+# [docs/extend.md](../docs/extend.md) shows the same for exchanges, memories, mixers
+# and everything else.
 #
 # ## Exercises
 #

@@ -49,14 +49,13 @@ gradient = {
 }
 size = sum(int(np.prod(shape)) for shape in shapes.values())
 exchange = jaxcomp.make_exchange(compressor="sign", memory="none")
-state = exchange.init(jax.tree.map(lambda g: g[0], gradient))
 mapped = parallel.map_step(
-    lambda tree, state: exchange.average(tree, state, jax.random.key(0)).mean,
+    lambda tree: exchange.average(tree, exchange.init(tree), jax.random.key(0)).mean,
     workers,
-    in_axes=(0, None),
+    in_axes=0,
     out_axes=None,
 )
-program = mapped.lower(gradient, state).compile()
+program = mapped.lower(gradient).compile()
 for line in program.as_text().splitlines():
     if " all-gather(" in line or " all-gather-start(" in line:
         print(line.strip().split(", metadata")[0][:120])
@@ -214,15 +213,14 @@ if not reason:
         made = jaxcomp.make_exchange(
             spec, compressor, memory="none", scope="whole_tree"
         )
-        first = jax.eval_shape(lambda e=made: e.init(one))
         step = parallel.map_step(
-            lambda tree, state, e=made: e.average(tree, state, jax.random.key(0)).mean,
+            lambda x, e=made: e.average(x, e.init(x), jax.random.key(0)).mean,
             target.workers,
-            in_axes=(0, None),
+            in_axes=0,
             out_axes=None,
         )
-        given = targets.specs(one, target), targets.specs(first, target, None)
-        gpu[name] = targets.read(targets.compiled(step, target, *given))
+        given = targets.specs(one, target)
+        gpu[name] = targets.read(targets.compiled(step, target, given))
 for name, found in gpu.items():
     kinds = wire.collective_bytes(found.collectives)
     sent = ", ".join(f"{kind} {n:,}" for kind, n in kinds.items())

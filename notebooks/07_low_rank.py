@@ -37,9 +37,9 @@ plt.rcParams.update(style.RC | {"figure.dpi": 110})
 # ## 1. Are gradients of low rank?
 #
 # The gradients of a ResNet-8 over 40 steps. A convolution of 3 x 3 with 64 channels is
-# a matrix of 576 x 64. What to see: the singular values fall fast, far faster than
-# those of a random matrix of the same size (dashed). Two directions hold most of the
-# energy of the first layers; the deep ones need more.
+# a matrix of 576 x 64. What to see: the singular values fall far faster than those of a
+# random matrix of the same size (dashed). Two directions hold 80 to 90 % of the first
+# blocks, and a third of the last ones.
 
 # %%
 task = study.digits("resnet8")
@@ -85,9 +85,9 @@ plt.show()
 # `Q` of the last step is a good start for the next. It costs nothing: both sides have
 # it already.
 #
-# What to see: with the warm start the error falls within a few steps from that of a
-# random start towards that of the best matrix of the same rank. The start is free, and
-# worth about as much as another rank.
+# What to see: with the warm start the error is close to that of the best matrix of the
+# same rank, as soon as the second or third step. A random start of twice the rank is no
+# better.
 
 # %%
 ranks = {1: style.BLUE, 2: style.ORANGE, 4: style.GREEN}
@@ -119,9 +119,10 @@ plt.show()
 # %% [markdown]
 # ## 3. Bits against error
 #
-# The best matrix of a rank (`svd`) beside methods that take single elements. What to
-# see: on these gradients low rank is no worse than leaving elements out, at a tenth of
-# the program: two products of thin matrices.
+# The best matrix of a rank (`svd`) beside methods that take single elements, all of
+# them tensor by tensor. What to see: on these gradients low rank is far better than
+# leaving elements out; from two bits on, a few bits for every element are better than
+# both.
 
 # %%
 gradient = means[-1]
@@ -148,8 +149,9 @@ plt.show()
 # %% [markdown]
 # ## 4. In training
 #
-# PowerSGD is biased, so it has error feedback around it. What to see: rank 2 trains
-# like the whole gradient.
+# PowerSGD is biased, so it has error feedback around it. What to see: rank 2 sends 17
+# times fewer bytes and trains a few steps behind the whole gradient; without the memory
+# it falls far behind.
 
 # %%
 digits = task.batches(40, 4, 32)

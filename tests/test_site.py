@@ -10,6 +10,9 @@ import pytest
 
 import jaxcomp
 from jaxcomp import cost, exchanges
+from jaxcomp.compressors import REGISTRY as COMPRESSORS
+from jaxcomp.exchanges import REGISTRY as EXCHANGES
+from jaxcomp.memory import REGISTRY as MEMORIES
 from tests.test_docs import check_programs, first_cells, section
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,6 +117,15 @@ def test_the_site_has_every_page_and_notebook_once():
         "../CONTRIBUTING",
         "../CHANGELOG",
     }
+
+
+def test_the_front_page_counts_the_methods():
+    """All but `none`, which is no method."""
+    counts = [
+        len({*family} - {"none"}) for family in (COMPRESSORS, EXCHANGES, MEMORIES)
+    ]
+    says = "**{} compressors, {} exchanges, {} memories".format(*counts)
+    assert says in (DOCS / "index.md").read_text()
 
 
 def test_the_gallery_has_every_notebook():

@@ -7,9 +7,11 @@ that module, or, for a package, of the package and all its public modules.
 import importlib
 import pkgutil
 import re
+from pathlib import Path
 from typing import Any
 
 _LINE = re.compile(r"^<!-- api: ([\w.]+) -->$", re.MULTILINE)
+_LINK = re.compile(r"\[([^\]]+)\]\((?!\w+:)([^)#\s]+)\)")
 _EXAMPLE = re.compile(r"^\s*>>> ")
 _CODE = re.compile(r"(`[^`]+`)")
 
@@ -24,8 +26,15 @@ def setup(app: Any) -> dict[str, bool]:
 
 
 def expand(app: Any, page: str, source: list[str]) -> None:
-    """Put the modules in place of the lines that name them."""
+    """Put the modules in place of the lines that name them.
+
+    A link to a folder leads somewhere on a hosted repository alone: here it is text.
+    """
+    folder = (Path(app.srcdir) / page).parent
     source[0] = _LINE.sub(lambda found: _documentation(found[1]), source[0])
+    source[0] = _LINK.sub(
+        lambda found: found[1] if (folder / found[2]).is_dir() else found[0], source[0]
+    )
 
 
 def modules(name: str) -> list[str]:
@@ -83,9 +92,11 @@ def _marked(line: str) -> str:
     """Spans in backticks become literals, everything else is text."""
     # A span that goes on in the next line is no span.
     parts = [line] if line.count("`") % 2 else _CODE.split(line)
-    return "".join(
+    text = "".join(
         f"`{part}`" if _CODE.fullmatch(part) else _escaped(part) for part in parts
     )
+    # A literal ends before a space alone: `Spec`s.
+    return re.sub(r"(``[^`]+``)(?=\w)", r"\1\\ ", text)
 
 
 def _escaped(text: str) -> str:
