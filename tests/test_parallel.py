@@ -123,6 +123,21 @@ def test_axes_follow_the_marks():
 
 
 @pytest.mark.parametrize("mapper", MAPPERS)
+def test_an_argument_without_arrays_leaves_the_axes_of_others_alone(mapper):
+    """As the state of an exchange that keeps nothing."""
+    crew = parallel.setup(4, mapper)
+    tree = parallel.place({"a": np.ones((4, 3)), "b": np.ones((4, 5))}, crew, 0)
+    shapes = []
+
+    def step(tree, state):
+        shapes.append({name: x.shape for name, x in tree.items()})
+        return tree
+
+    parallel.map_step(step, crew, in_axes=(0, None), out_axes=0)(tree, ())
+    assert shapes == [{"a": (3,), "b": (5,)}]
+
+
+@pytest.mark.parametrize("mapper", MAPPERS)
 def test_no_recompilation(mapper):
     exchange = make_exchange("gather", "sign")
     traces = []

@@ -208,7 +208,30 @@ def map_step(
         return jax.jit(jax.vmap(step, **axis), donate_argnums=donate_argnums)
     assert workers.mesh is not None
     devices = tuple(workers.mesh.devices)
-    return jax.pmap(step, **axis, devices=devices, donate_argnums=donate_argnums)
+    options: Any = {"devices": devices, "donate_argnums": donate_argnums}
+    if not isinstance(in_axes, tuple):
+        return jax.pmap(step, **axis, **options)
+    axis["in_axes"] = tuple((each,) for each in in_axes)
+    return _Boxed(
+        jax.pmap(lambda *boxes: step(*(x for (x,) in boxes)), **axis, **options)
+    )
+
+
+class _Boxed(NamedTuple):
+    """What `jax.pmap` returns, of a function that takes each argument in a tuple.
+
+    jax 0.10 takes an axis for each argument as one for each array if their numbers
+    agree, also where one argument has several arrays and another one none.
+    """
+
+    run: Callable[..., Any]
+
+    def __call__(self, *args: Any) -> Any:
+        return self.run(*((x,) for x in args))
+
+    def lower(self, *args: Any) -> Any:
+        """Like `lower` of a function that `jax.jit` returned."""
+        return self.run.lower(*((x,) for x in args))  # pyright: ignore[reportFunctionMemberAccess]
 
 
 def _shard_map(
