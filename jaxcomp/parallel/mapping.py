@@ -203,35 +203,47 @@ def map_step(
         mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
         return jax.jit(mapped, donate_argnums=donate_argnums)
     axis: Any = {"axis_name": workers.axis, "axis_size": workers.size}
-    axis |= {"in_axes": in_axes, "out_axes": out_axes}
+    axis |= {"out_axes": out_axes}
     if workers.mapper == "vmap":
-        return jax.jit(jax.vmap(step, **axis), donate_argnums=donate_argnums)
+        mapped = jax.vmap(step, in_axes=in_axes, **axis)
+        return jax.jit(mapped, donate_argnums=donate_argnums)
     assert workers.mesh is not None
     devices = tuple(workers.mesh.devices)
-    options: Any = {"devices": devices, "donate_argnums": donate_argnums}
-    if not isinstance(in_axes, tuple):
-        return jax.pmap(step, **axis, **options)
-    axis["in_axes"] = tuple((each,) for each in in_axes)
-    return _Boxed(
-        jax.pmap(lambda *boxes: step(*(x for (x,) in boxes)), **axis, **options)
-    )
+    options = {**axis, "devices": devices, "donate_argnums": donate_argnums}
+    return _pmap_of_arrays(step, in_axes, options)
 
 
-class _Boxed(NamedTuple):
-    """What `jax.pmap` returns, of a function that takes each argument in a tuple.
+class _Late(NamedTuple):
+    """A mapped step that is made when its arguments are known."""
 
-    jax 0.10 takes an axis for each argument as one for each array if their numbers
-    agree, also where one argument has several arrays and another one none.
-    """
-
-    run: Callable[..., Any]
+    of: Callable[[Any], Any]  # arguments -> what `jax.pmap` returns for them
 
     def __call__(self, *args: Any) -> Any:
-        return self.run(*((x,) for x in args))
+        return self.of(args)(*args)
 
     def lower(self, *args: Any) -> Any:
         """Like `lower` of a function that `jax.jit` returned."""
-        return self.run.lower(*((x,) for x in args))  # pyright: ignore[reportFunctionMemberAccess]
+        return self.of(args).lower(*args)
+
+
+def _pmap_of_arrays(
+    step: Callable[..., Any], in_axes: Any, options: dict[str, Any]
+) -> _Late:
+    """`jax.pmap` with an axis for each array of the arguments.
+
+    jax 0.10 takes one for each argument as one for each array if there are as many of
+    both, also where one argument has two arrays and another one none.
+    """
+    made: dict[Any, Any] = {}
+
+    def of(args: Any) -> Any:
+        structure = jax.tree.structure(args)
+        if structure not in made:
+            each = by_axis(lambda axis, x: axis, in_axes, args)
+            made[structure] = jax.pmap(step, in_axes=each, **options)
+        return made[structure]
+
+    return _Late(of)
 
 
 def _shard_map(
