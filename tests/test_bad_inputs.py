@@ -40,7 +40,7 @@ COMMANDS = [
     # --- Flags ----------------------------------------------------------------------
     ("", "required: --config, --workdir"),
     ("--config=configs/default.py", "required: --workdir"),
-    ("--workdir=RUN", "required: --config. Standard configs: adam_qsgd, aligned_"),
+    ("--workdir=RUN", "required: --config. Standard configs: adam_qsgd, alexnet, al"),
     (
         f"{DEFAULT} --wrokdir=b",
         "unknown argument '--wrokdir=b'. Did you mean 'workdir'?",

@@ -24,7 +24,8 @@ def test_a_scaled_tree_has_the_same_tensors():
     small = trees.tree("resnet50", 0.1)
     assert small.keys() == trees.resnet50().keys()
     assert 200_000 < trees.elements(small) < 300_000
-    with pytest.raises(ValueError, match="unknown tree 'vgg'; valid: flat, resnet50"):
+    names = "flat, gpt2, resnet50, vgg16"
+    with pytest.raises(ValueError, match=f"unknown tree 'vgg'; valid: {names}"):
         trees.tree("vgg")
 
 

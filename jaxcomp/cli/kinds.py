@@ -25,15 +25,17 @@ KINDS = {
     "loggers": Kind("", "jaxcomp.loggers", "where figures go"),
     "memories": Kind("memory", "jaxcomp.memory", "what happens to what is not sent"),
     "mixers": Kind("mixer", "jaxcomp.make", "how workers' own models mix", "MIXERS"),
+    "language_models": Kind("model", "jaxcomp.models", "of texts", "LANGUAGE"),
     "models": Kind("model", "jaxcomp.models", "what is trained"),
     "optimizers": Kind("optimizer", "jaxcomp.training.optimizers", "how it learns"),
     "partitions": Kind(
         "partition", "jaxcomp.data", "who sees which examples", "PARTITIONS"
     ),
-    "problems": Kind("", "jaxcomp.convex.testbeds", "convex testbeds"),
+    "problems": Kind("", "jaxcomp.problems", "logistic regressions"),
     "schedules": Kind("schedule", "jaxcomp.training.schedules", "rates over a run"),
     "scopes": Kind("scope", "jaxcomp.scope", "what is compressed as one vector"),
     "tasks": Kind("task", "jaxcomp.tasks", "data, model and loss"),
+    "texts": Kind("dataset", "jaxcomp.data.texts", "texts to learn from"),
     "topologies": Kind("topology", "jaxcomp.gossip.topology", "graphs of gossip"),
 }
 
@@ -53,11 +55,6 @@ def about(factory: Callable[..., Any]) -> str:
       'Keep the k = round(keep * n) elements of largest magnitude, at least one.'
     """
     if isinstance(factory, functools.partial):  # a data set of an archive
-        source = factory.args[0]
-        (height, width, _), (train, test) = source.shape, source.counts
-        return (
-            f"{train} images of {height}x{width} in {source.num_classes} classes, "
-            f"{test} for the test."
-        )
+        return factory.args[0].about
     text = inspect.getdoc(factory) or ""
     return " ".join(text.partition("\n\n")[0].split())

@@ -18,7 +18,9 @@ def standard_configs() -> dict[str, Path]:
     """
     folder = _parent() / "configs"
     files = sorted(path for path in folder.rglob("*.py") if path.stem != "__init__")
-    return {str(path.relative_to(folder).with_suffix("")): path for path in files}
+    names = {str(path.relative_to(folder).with_suffix("")): path for path in files}
+    # What is in there are many runs: `jaxcomp sweep` takes them.
+    return {n: path for n, path in names.items() if not n.startswith("sweeps/")}
 
 
 def find_config(name: str) -> Path:

@@ -28,6 +28,15 @@ class Source(NamedTuple):
     urls: tuple[str, ...]  # what `prepare` downloads
     md5: Mapping[str, str]  # name -> published MD5, of archives and their members
 
+    @property
+    def about(self) -> str:
+        """What it holds, in one line."""
+        (height, width, _), (train, test) = self.shape, self.counts
+        return (
+            f"{train} images of {height}x{width} in {self.num_classes} classes, {test} "
+            "for the test."
+        )
+
 
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 _MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"

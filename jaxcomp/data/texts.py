@@ -33,6 +33,12 @@ class TextSource(NamedTuple):
     tokens: tuple[int, int, int]  # of them, with the ends of lines
     words: int  # of the vocabulary
 
+    @property
+    def about(self) -> str:
+        """What it holds, in one line."""
+        train, valid, test = self.tokens
+        return f"{train} words for training, {valid} and {test} to look and to test."
+
 
 SOURCES = {
     source.name: source

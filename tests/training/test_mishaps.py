@@ -2,8 +2,8 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
+import jax
 import pytest
 
 from jaxcomp import report, training
@@ -105,7 +105,7 @@ def test_evaluating_compares_configs(finished, capsys):
 def test_only_the_first_process_prints_scores(finished, capsys, monkeypatch):
     assert train.run(small_config(), str(finished.folder), "latest") == 0
     assert "latest checkpoint, step 22: test loss" in capsys.readouterr().out
-    monkeypatch.setattr(train, "jax", SimpleNamespace(process_index=lambda: 1))
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
     assert train.run(small_config(), str(finished.folder), "latest") == 0
     assert capsys.readouterr().out == ""
 
