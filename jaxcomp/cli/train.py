@@ -160,11 +160,11 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
     try:
         if evaluate:
             scores = kind.evaluate(config, workdir, evaluate)
-            if jax.process_index() == 0:
+            if _is_first():
                 print(f"{evaluate} checkpoint, {kind.line(scores)}")
             return 0
         result = kind.run(config, workdir)
-        if jax.process_index() == 0:
+        if _is_first():
             page = report.write_report(workdir)
             print(closing_lines(kind.summary(result), Path(workdir), page))
     except Interrupted as interruption:
@@ -210,14 +210,19 @@ def _kind_of(config: Any) -> _Kind:
     return _Kind(runner.run, runner.evaluate, line, runner.summary)
 
 
-def _report_so_far(workdir: str) -> list[str]:
-    """Write the report of an interrupted run, if an epoch has ended."""
+def _is_first() -> bool:
+    """Whether this process speaks for all of the run."""
     import jax
 
+    return jax.process_index() == 0
+
+
+def _report_so_far(workdir: str) -> list[str]:
+    """Write the report of an interrupted run, if an epoch has ended."""
     from jaxcomp import report
     from jaxcomp.runs.errors import RunError
 
-    if jax.process_index() != 0:
+    if not _is_first():
         return []
     try:
         return [f"report so far: {report.write_report(workdir)}"]
