@@ -90,9 +90,7 @@ class AlexNetDense(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {"width": self.width, "hidden": self.hidden}
-        check_positive(num_classes=self.num_classes, **sizes)
-        check_rates(dropout=self.dropout)
+        _check_dense(self)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
@@ -151,9 +149,7 @@ class AlexNetImageNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sizes = {"width": self.width, "hidden": self.hidden}
-        check_positive(num_classes=self.num_classes, **sizes)
-        check_rates(dropout=self.dropout)
+        _check_dense(self)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
@@ -181,3 +177,10 @@ class AlexNetImageNet(nn.Module):
             x = nn.Dropout(self.dropout)(x, deterministic=not train)
         x = x.astype(jnp.float32)
         return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+
+
+def _check_dense(model: AlexNetDense | AlexNetImageNet) -> None:
+    """Refuse bad sizes and rates of the forms with dense layers."""
+    sizes = {"width": model.width, "hidden": model.hidden}
+    check_positive(num_classes=model.num_classes, **sizes)
+    check_rates(dropout=model.dropout)
