@@ -2,11 +2,10 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxcomp.base import Array, Compressor, Info, Payload, Tree
 from jaxcomp.coding.payloads import payload_values
-from jaxcomp.trees import norm, spec_of, widen
+from jaxcomp.trees import norm, quick_norm, spec_of, widen
 
 __all__ = ["figure_names", "measure", "measure_missing", "nothing_lost", "report"]
 
@@ -45,37 +44,13 @@ def measure_missing(
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}
-    lost = _norm(missing)
+    lost = quick_norm(missing)
     if is_own and codec is not None and codec.clear is not None:
         # Each element is sent as it is, or missing: nobody has to read `given` again.
         whole = norm([lost, *payload_values(payload)])
     else:
-        whole = _norm(widen(given))
+        whole = quick_norm(widen(given))
     return report(lost, whole)._replace(extra=extra)
-
-
-@jax.jit  # outside of jit, each call would compile its branches anew
-def _norm(tree: Tree) -> Array:
-    """Euclidean norm of all leaves together, on a CPU by one pass where it is possible.
-
-    Where the sum of the squares may have overflowed or lost small ones, the norm is
-    computed again, in two passes. An accelerator takes these at once: a branch costs it
-    more than a pass.
-    """
-    # Flat, as compressors read them: one shape is computed once.
-    leaves = [x.reshape(-1).astype(jnp.float32) for x in jax.tree.leaves(tree)]
-
-    def one_pass(leaves: list[Array]) -> Array:
-        total = jnp.sum(jnp.stack([jnp.sum(jnp.square(x)) for x in leaves]))
-        fits = (total > np.float32(1e-20)) & (total < np.float32(1e30))
-        return jax.lax.cond(fits, lambda _: jnp.sqrt(total), two_passes, leaves)
-
-    def two_passes(leaves: list[Array]) -> Array:
-        return norm(jnp.concatenate(leaves))  # one vector, which is compiled faster
-
-    if not leaves:
-        return jnp.float32(0)
-    return jax.lax.platform_dependent(leaves, cpu=one_pass, default=norm)
 
 
 def report(lost: Array, whole: Array) -> Info:

@@ -20,6 +20,7 @@ __all__ = [
     "norm",
     "norms",
     "numbers_of",
+    "quick_norm",
     "scale_to",
     "spec_of",
     "varies_over",
@@ -195,6 +196,33 @@ def norm(tree: Tree) -> Array:
     """Euclidean norm of all leaves together."""
     leaves = jax.tree.leaves(tree)
     return _norms([_norms(leaves)])[0] if leaves else jnp.float32(0)
+
+
+@jax.jit  # outside of jit, each call would compile its branches anew
+def quick_norm(tree: Tree) -> Array:
+    """As `norm`, on a CPU by one pass where it is possible.
+
+    Where the sum of the squares may have overflowed or lost small ones, the norm is
+    computed again, in two passes. An accelerator takes these at once: a branch costs it
+    more than a pass.
+
+    Pass arrays in the shape in which they are read elsewhere. XLA computes what they
+    are made of once for each shape.
+    """
+    leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
+
+    def one_pass(leaves: list[Array]) -> Array:
+        total = jnp.sum(jnp.stack([jnp.sum(jnp.square(x)) for x in leaves]))
+        fits = (total > np.float32(1e-20)) & (total < np.float32(1e30))
+        return jax.lax.cond(fits, lambda _: jnp.sqrt(total), two_passes, leaves)
+
+    def two_passes(leaves: list[Array]) -> Array:
+        # One vector, which is compiled faster.
+        return norm(jnp.concatenate([x.reshape(-1) for x in leaves]))
+
+    if not leaves:
+        return jnp.float32(0)
+    return jax.lax.platform_dependent(leaves, cpu=one_pass, default=norm)
 
 
 def scale_to(length: Array, limit: Array | float) -> Array:

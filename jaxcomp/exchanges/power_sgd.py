@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Exchange, Info, Spec, State, Tree
+from jaxcomp.base import Array, Averaged, Axis, Exchange, Spec, State, Tree
 from jaxcomp.compressors import _matrices
 from jaxcomp.infos import report
 from jaxcomp.scope import Plan
 from jaxcomp.specs import Count, Range, method
-from jaxcomp.trees import cast_like, norm, numbers_of, spec_of, wide_spec
+from jaxcomp.trees import cast_like, norm, numbers_of, quick_norm, spec_of, wide_spec
 
 __all__ = ["orthonormal", "power_sgd"]
 
@@ -90,12 +90,18 @@ def power_sgd(
             products = map(_outer, left, factors)
             found = dict(zip([*large, *small], [*products, *rest], strict=True))
             result = [found[i].reshape(x.shape) for i, x in enumerate(leaves)]
-            return cast_like(jax.tree.unflatten(structure, result), spec)
+            return jax.tree.unflatten(structure, result)
 
-        mean = restored(averaged, arrived[len(large) :])
+        mean = cast_like(restored(averaged, arrived[len(large) :]), spec)
         sent = restored(right, dense)
-        info = _measure(matrices, right, dense)
-        return Averaged(mean, sent, PowerState(tuple(averaged)), info)
+        missing = jax.tree.map(
+            jnp.subtract, jax.tree.unflatten(structure, leaves), sent
+        )
+        # P P^T M is orthogonal to what is missing, so nobody has to read M again.
+        lost = quick_norm(missing)
+        info = report(lost, norm([lost, quick_norm(right), quick_norm(dense)]))
+        state = PowerState(tuple(averaged))
+        return Averaged(mean, cast_like(sent, spec), state, info, missing=missing)
 
     def contraction(spec: Spec) -> list[float | None]:
         # P P^T is a projection: its error is no larger than its input.
@@ -104,22 +110,6 @@ def power_sgd(
     return Exchange(
         name, init, average, axis, contraction=contraction, ignores_compressor=True
     )
-
-
-def _measure(matrices: list[Array], right: list[Array], small: list[Array]) -> Info:
-    """The error of all tensors, computed without the matrices P Q^T.
-
-    For orthonormal P, |M - P P^T M|^2 = |M|^2 - |P^T M|^2. Subtracting P Q^T from M
-    would write P Q^T to memory, which takes as long as the rest of the step.
-
-    Args:
-      matrices: M of each large tensor.
-      right: M^T P of each.
-      small: tensors that are sent dense.
-    """
-    whole, left = norm(matrices), norm(right)
-    lost = jnp.sqrt(jnp.maximum(whole - left, 0)) * jnp.sqrt(whole + left)
-    return report(lost, norm((matrices, small)))
 
 
 def orthonormal(columns: Array) -> Array:
