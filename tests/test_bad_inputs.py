@@ -150,9 +150,9 @@ KEYS = [
     ("learning_rate=high", "learning_rate is a number, not 'high'"),
     ("weight_decay=-1e-4", "weight_decay is a number of at least 0, not -0.0001"),
     ("clip_norm=-1", "clip_norm is a number of at least 0, not -1"),
-    ("pad=-1", "pad is a whole number of at least 0, not -1"),
-    ("pad=16", "pad is below the 16 pixels of a side of an image, not 16"),
-    ("flip=maybe", "flip is True or False, not 'maybe'"),
+    ("augment='crop(pad=-1)'", "pad is a whole number of at least 0, not -1"),
+    ("augment='crop(16)'", "pad is below the 16 pixels of a side of an image, not 16"),
+    ("augment='crop | flap'", "unknown augmentation 'flap'. Did you mean 'flip'?"),
     ("log_every=0", "log_every is a whole number of at least 1, not 0"),
     # --- Durations ------------------------------------------------------------------
     ("train_for=", "train_for is empty: write for example '15 epochs'"),

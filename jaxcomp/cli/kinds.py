@@ -19,6 +19,9 @@ class Kind(NamedTuple):
 
 
 KINDS = {
+    "augmentations": Kind(
+        "augment", "jaxcomp.data", "random changes of images", "AUGMENTATIONS"
+    ),
     "compressors": Kind("compressor", "jaxcomp.compressors", "what is lost"),
     "datasets": Kind("dataset", "jaxcomp.data", "examples to learn from"),
     "exchanges": Kind("exchange", "jaxcomp.exchanges", "how gradients become one mean"),

@@ -12,7 +12,9 @@ from typing import Any
 
 from jaxcomp.specs import Call, build, parse
 
-from .augment import augment, normalize, pad_crop_flip
+from .augment import make_augment, normalize
+from .augmentations import REGISTRY as AUGMENTATIONS
+from .augmentations import Augmentation
 from .batches import batches, epoch_order, eval_batches, worker_batches
 from .dataset import DataError, Dataset
 from .digits import digits
@@ -21,19 +23,20 @@ from .sources import SOURCES
 from .tfds_source import load as load_prepared
 
 __all__ = [
+    "AUGMENTATIONS",
     "PARTITIONS",
     "REGISTRY",
+    "Augmentation",
     "DataError",
     "Dataset",
     "Partition",
-    "augment",
     "batches",
     "epoch_order",
     "eval_batches",
     "load",
+    "make_augment",
     "make_partition",
     "normalize",
-    "pad_crop_flip",
     "worker_batches",
 ]
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -12,9 +12,7 @@ import optax
 
 from jaxcomp import data
 from jaxcomp.base import Array, Tree
-from jaxcomp.errors import UserError
 from jaxcomp.runs.checks import check_values
-from jaxcomp.specs import Range
 from jaxcomp.tasks.named import half_precision, named
 from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
@@ -25,9 +23,8 @@ _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
     "batch_norm": Literal["local", "sync"],
     "compute_dtype": Literal["bfloat16", "float32"],
+    "augment": str,
     "data_dir": str,
-    "flip": bool,
-    "pad": Annotated[int, Range(least=0)],
 }
 
 
@@ -35,24 +32,18 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, pad, flip, batch_norm and compute_dtype.
+      config: its dataset, model, partition, augment, batch_norm and compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
     dataset = _dataset(config)
-    side = min(dataset.train_images.shape[1:3])
-    if config.pad >= side:
-        message = f"pad is below the {side} pixels of a side of an image, not"
-        raise UserError(f"{message} {config.pad}")
     colours = {"mean": dataset.mean, "std": dataset.std}
     return classifier(
         _model(config, dataset.num_classes, workers.axis),
         train=(dataset.train_images, dataset.train_labels),
         test=(dataset.test_images, dataset.test_labels),
         shares=shares_of(config, dataset.train_labels, workers.size),
-        augment=functools.partial(
-            data.augment, **colours, pad=config.pad, flip=config.flip
-        ),
+        augment=data.make_augment(config.augment, **colours),
         normalize=functools.partial(data.normalize, **colours),
     )._replace(
         model=config.model,
@@ -81,8 +72,12 @@ def classifier(
       normalize: stored images -> float32 images.
     """
 
+    stored = jax.ShapeDtypeStruct((1, *train[0].shape[1:]), train[0].dtype)
+    # Here, so that an augmentation that does not fit the images is an error at once.
+    seen = jax.eval_shape(augment, stored, jax.eval_shape(lambda: jax.random.key(0)))
+
     def init(key: Array) -> Variables:
-        images = jnp.zeros((1, *train[0].shape[1:]), jnp.float32)
+        images = jnp.zeros(seen.shape, seen.dtype)
         variables = jax.jit(lambda k: model.init(k, images, train=False))(key)
         return Variables(variables["params"], variables.get("batch_stats", {}))
 
