@@ -299,7 +299,9 @@ FIELDS = (
     *("Differences", "Source"),
 )
 OPTIONAL = {"Error", "Differences"}
-GIVEN_BY_THE_RUN = {"num_classes", "bn_axis", "dtype", "parent", "name", "data_dir"}
+GIVEN_BY_THE_RUN = {
+    *("num_classes", "bn_axis", "dtype", "parent", "name", "data_dir", "seed"),
+}
 CONVEX = {
     "Problems": testbeds.REGISTRY,
     "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},

@@ -1,4 +1,4 @@
-"""Data sets in memory, augmentation on the device, and who sees which example when.
+"""Data sets, augmentation on the device, and who sees which example when.
 
 Example:
   >>> load("digits").train_images.shape
@@ -16,10 +16,15 @@ from .augment import make_augment, normalize
 from .augmentations import REGISTRY as AUGMENTATIONS
 from .augmentations import Augmentation
 from .batches import batches, epoch_order, eval_batches, worker_batches
+from .class_folders import class_folders, imagenet
 from .dataset import DataError, Dataset
 from .digits import digits
+from .downsampled import DOWNSAMPLED
+from .downsampled import load as load_downsampled
 from .partition import PARTITIONS, Partition, make_partition
+from .pictures import Pictures, take
 from .sources import SOURCES
+from .tfds_any import tfds
 from .tfds_source import load as load_prepared
 
 __all__ = [
@@ -30,6 +35,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Partition",
+    "Pictures",
     "batches",
     "epoch_order",
     "eval_batches",
@@ -37,19 +43,24 @@ __all__ = [
     "make_augment",
     "make_partition",
     "normalize",
+    "take",
     "worker_batches",
 ]
 
 REGISTRY: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
     **{name: functools.partial(load_prepared, it) for name, it in SOURCES.items()},
+    **{n: functools.partial(load_downsampled, it) for n, it in DOWNSAMPLED.items()},
+    "imagenet": imagenet,
+    "class_folders": class_folders,
+    "tfds": tfds,
 }
 
 
 def load(
     spec: str, *, data_dir: str | os.PathLike[str] | None = None, **options: Any
 ) -> Dataset:
-    """Load a data set into memory, as a spec string says.
+    """Load a data set, as a spec string says.
 
     Args:
       spec: a name in `REGISTRY`, with or without arguments.

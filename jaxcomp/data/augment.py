@@ -5,7 +5,7 @@ to the device.
 """
 
 from collections.abc import Callable, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -103,7 +103,7 @@ def _scaled(
 def _make(spec: str) -> Augmentation:
     """The augmentation that a part of a composition names."""
     name, known = importable(spec, REGISTRY, "augmentation")
-    made = build(name, known, "augmentation")
+    made: Any = build(name, known, "augmentation")
     if isinstance(made, Augmentation):
         return made
     if callable(made):

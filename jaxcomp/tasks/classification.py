@@ -54,8 +54,8 @@ def classification(config: Any, workers: Any) -> Task:
 
 def classifier(
     model: Any,
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: tuple[Any, np.ndarray],
+    test: tuple[Any, np.ndarray],
     shares: Shares,
     *,
     augment: Callable[[Array, Array], Array],
@@ -128,7 +128,7 @@ def _hits(logits: Array, labels: Array) -> Array:
 
 
 def _dataset(config: Any) -> data.Dataset:
-    usual = {"data_dir": config.data_dir or None}
+    usual = {"data_dir": config.data_dir or None, "seed": config.seed}
     return named("classification", "dataset", config.dataset, data.Dataset, usual)
 
 
