@@ -152,6 +152,8 @@ KEYS = [
     ("clip_norm=-1", "clip_norm is a number of at least 0, not -1"),
     ("augment='crop(pad=-1)'", "pad is a whole number of at least 0, not -1"),
     ("augment='crop(16)'", "pad is below the 16 pixels of a side of an image, not 16"),
+    ("eval_view='ten_crop(20)'", "size 20 is larger than an image of 16x16"),
+    ("eval_view=middle", "unknown eval_view 'middle'"),
     ("augment='crop | flap'", "unknown augmentation 'flap'. Did you mean 'flip'?"),
     ("log_every=0", "log_every is a whole number of at least 1, not 0"),
     # --- Durations ------------------------------------------------------------------

@@ -280,6 +280,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Language models": models.LANGUAGE,
     "Data sets": data.REGISTRY,
     "Augmentations": data.AUGMENTATIONS,
+    "Evaluation views": data.VIEWS,
     "Texts": texts.REGISTRY,
     "Partitions": {"dealt": None, **data.PARTITIONS},
     "Schedules": schedules.REGISTRY,

@@ -26,22 +26,26 @@ from .pictures import Pictures, take
 from .sources import SOURCES
 from .tfds_any import tfds
 from .tfds_source import load as load_prepared
+from .views import VIEWS, Views, make_views
 
 __all__ = [
     "AUGMENTATIONS",
     "PARTITIONS",
     "REGISTRY",
+    "VIEWS",
     "Augmentation",
     "DataError",
     "Dataset",
     "Partition",
     "Pictures",
+    "Views",
     "batches",
     "epoch_order",
     "eval_batches",
     "load",
     "make_augment",
     "make_partition",
+    "make_views",
     "normalize",
     "take",
     "worker_batches",

@@ -5,7 +5,7 @@ to the device.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any, cast, get_args
 
 import jax
 import jax.numpy as jnp
@@ -107,7 +107,7 @@ def _make(spec: str) -> Augmentation:
     if isinstance(made, Augmentation):
         return made
     if callable(made):
-        return Augmentation(spec, made)
+        return Augmentation(spec, cast(Any, made))
     kind = type(made).__name__
     message = "makes no Augmentation, and no function of images and a key, but a value"
     raise SpecError(f"augmentation {spec!r} {message} of type {kind}")

@@ -25,6 +25,7 @@ _KINDS = {
     "compute_dtype": Literal["bfloat16", "float32"],
     "augment": str,
     "data_dir": str,
+    "eval_view": str,
 }
 
 
@@ -32,7 +33,8 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, augment, batch_norm and compute_dtype.
+      config: its dataset, model, partition, augment, eval_view, batch_norm and
+        compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
@@ -45,6 +47,7 @@ def classification(config: Any, workers: Any) -> Task:
         shares=shares_of(config, dataset.train_labels, workers.size),
         augment=data.make_augment(config.augment, **colours),
         normalize=functools.partial(data.normalize, **colours),
+        views=data.make_views(config.eval_view),
     )._replace(
         model=config.model,
         data=config.dataset,
@@ -60,6 +63,7 @@ def classifier(
     *,
     augment: Callable[[Array, Array], Array],
     normalize: Callable[[Array], Array],
+    views: data.Views = lambda images: images[:, None],
 ) -> Task:
     """The task of a model whose variables are `params` and `batch_stats`.
 
@@ -70,11 +74,16 @@ def classifier(
       shares: which of `train` each worker sees, by epoch.
       augment: (stored images, key) -> float32 images.
       normalize: stored images -> float32 images.
+      views: of each image, over which an evaluation averages the logits.
     """
 
-    stored = jax.ShapeDtypeStruct((1, *train[0].shape[1:]), train[0].dtype)
-    # Here, so that an augmentation that does not fit the images is an error at once.
+    # Here, so that what does not fit the images is an error at once.
+    stored, tested = (
+        jax.ShapeDtypeStruct((1, *images.shape[1:]), images.dtype)
+        for images, _ in (train, test)
+    )
     seen = jax.eval_shape(augment, stored, jax.eval_shape(lambda: jax.random.key(0)))
+    jax.eval_shape(views, tested)
 
     def init(key: Array) -> Variables:
         images = jnp.zeros(seen.shape, seen.dtype)
@@ -102,7 +111,11 @@ def classifier(
     ) -> tuple[Sums, Tree]:
         images, labels = batch
         parts = {"params": variables.params, "batch_stats": variables.stats}
-        logits = model.apply(parts, normalize(images), train=False)
+        shown = views(images)
+        count, each = shown.shape[:2]
+        shown = shown.reshape(count * each, *shown.shape[2:])
+        logits = model.apply(parts, normalize(shown), train=False)
+        logits = jnp.mean(logits.reshape(count, each, -1), axis=1)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         sums = Sums(
             loss=jnp.sum(losses * weights),

@@ -184,7 +184,8 @@ def test_where_no_window_fits_it_is_the_largest_in_the_middle() -> None:
 def test_resizing_equals_pillow(size: int) -> None:
     images = some_images(3, 17, 24, 3)
     boxes = np.array([[0, 0, 17, 24], [3, 5, 9, 13], [16, 23, 1, 1]])
-    out = jax.jit(resize_windows, static_argnums=2)(images, jnp.asarray(boxes), size)
+    resize = jax.jit(resize_windows, static_argnums=2)
+    out = resize(images, jnp.asarray(boxes), (size, size))
     for image, result, (top, left, height, width) in zip(
         images, np.asarray(out), boxes, strict=True
     ):

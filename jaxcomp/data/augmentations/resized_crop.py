@@ -51,7 +51,7 @@ def random_resized_crop(
             message = f"size {size} is larger than an image of {height}x{width}"
             raise UserError(message)
         windows = draw_windows(key, count, (height, width), scale_min, ratio)
-        return resize_windows(images, windows, size)
+        return resize_windows(images, windows, (size, size))
 
     return Augmentation(name, apply)
 
@@ -96,21 +96,23 @@ def draw_windows(
     return jnp.concatenate([jnp.where(found, corner, room // 2), chosen], axis=1)
 
 
-def resize_windows(images: jax.Array, windows: jax.Array, size: int) -> jax.Array:
-    """Resize a window of each image to a square, bilinearly and averaging.
+def resize_windows(
+    images: jax.Array, windows: jax.Array, new: tuple[int, int]
+) -> jax.Array:
+    """Resize a window of each image to one size, bilinearly and averaging.
 
     Args:
       images: [N, H, W, C].
       windows: int [N, 4]: top, left, height and width, inside the image.
-      size: of a side of the results.
+      new: height and width of the results.
 
     Example:
       >>> images = jnp.arange(4.0).reshape(1, 2, 2, 1)
-      >>> resize_windows(images, jnp.array([[0, 0, 2, 2]]), 1).item()
+      >>> resize_windows(images, jnp.array([[0, 0, 2, 2]]), (1, 1)).item()
       1.5
     """
-    rows = _weights(windows[:, 0], windows[:, 2], images.shape[1], size)
-    columns = _weights(windows[:, 1], windows[:, 3], images.shape[2], size)
+    rows = _weights(windows[:, 0], windows[:, 2], images.shape[1], new[0])
+    columns = _weights(windows[:, 1], windows[:, 3], images.shape[2], new[1])
     resized = jnp.einsum(
         "nyh,nxw,nhwc->nyxc",
         rows,
