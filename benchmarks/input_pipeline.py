@@ -2,7 +2,8 @@
 
 Compares images/s of the trainer's step on augmented batches, each taken from the data
 and put on the devices, with the same step on one batch that never changes and is only
-normalised. In turns, so that a busy machine slows both. Prints the ratio (1.0: no cost).
+normalised. In turns, so that a busy machine slows both. Prints the ratio: 1.0 means
+that they cost nothing.
 
     python -m benchmarks.input_pipeline --model=resnet20 --batch=128
 """
