@@ -229,7 +229,7 @@ KEYS = [
     ("model=resnet21", "unknown model 'resnet21'. Did you mean 'resnet"),
     ("model=cifar10", "cifar10 is a dataset: --config.dataset='cifar10'"),
     ("dataset=digit", "unknown dataset 'digit'. Did you mean 'digits'?"),
-    ("dataset=imagenet", "unknown dataset 'imagenet'. Valid: cifar10"),
+    ("dataset=birds", "unknown dataset 'birds'. Valid: cifar10"),
     ("task=clasification", "Did you mean 'classification'?"),
     ("task=my.nowhere:task", "there is no module 'my'. Install it, or put the folder"),
     ("partition=sort", "unknown partition 'sort'. Did you mean 'sorted'?"),

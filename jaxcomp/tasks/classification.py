@@ -21,9 +21,9 @@ __all__ = ["classification", "classifier"]
 
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
+    "augment": str,
     "batch_norm": Literal["local", "sync"],
     "compute_dtype": Literal["bfloat16", "float32"],
-    "augment": str,
     "data_dir": str,
     "eval_view": str,
 }
@@ -76,7 +76,6 @@ def classifier(
       normalize: stored images -> float32 images.
       views: of each image, over which an evaluation averages the logits.
     """
-
     # Here, so that what does not fit the images is an error at once.
     stored, tested = (
         jax.ShapeDtypeStruct((1, *images.shape[1:]), images.dtype)

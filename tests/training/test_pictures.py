@@ -78,12 +78,18 @@ def test_an_evaluation_sees_each_picture_once(root):
     np.testing.assert_array_equal(found[:6], task.test[0][:])
 
 
-def test_a_broken_picture_stops_the_run_with_its_name(tmp_path):
+def test_a_broken_picture_is_named_where_its_batch_is_due(tmp_path):
     root = write_folders(tmp_path / "images")
     file = root / "train" / "cup" / "3.png"
     file.write_bytes(file.read_bytes()[:100])
+    task = built(config_of(root)).task
+    place = task.train[0].shape[0] - 1
+    step = int(np.argwhere(task.shares(0) == place)[0, 0])
+    feed = train_feed(task, local=slice(0, 2), start=0)
+    for _ in range(step):
+        next(feed)
     with pytest.raises(data.DataError, match=f"{file} cannot be read as a picture"):
-        training.train_and_evaluate(config_of(root), tmp_path / "run")
+        next(feed)
 
 
 def test_what_stays_on_disk_is_read_ahead_too(tmp_path):
