@@ -7,7 +7,6 @@ from typing import Annotated
 
 import numpy as np
 
-from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Range, method
 
 from . import ilsvrc, paths
@@ -62,18 +61,16 @@ def class_folders(
     classes = _classes(root / _TRAIN)
     test_size = test_size or size
     resize = resize or round(test_size * 256 / 224)
-    if resize < test_size:
-        message = f"resize is at least the {test_size} pixels that are cut out"
-        raise UserError(f"{message}, not {resize}")
     train = _pictures(root / _TRAIN, classes)
     test = _pictures(tests[0] if tests else root / _TEST[0], classes)
 
     def images(files: Sequence[Path], side: int) -> Pictures:
+        edge = round(side * resize / test_size)  # of training pictures that are tested
         return Pictures(
             read=lambda place: files[place].read_bytes(),
             where=lambda place: str(files[place]),
             shape=(len(files), side, side, 3),
-            view=cropped(side, resize, scale_min, ratio),
+            view=cropped(side, edge, scale_min, ratio),
             seed=seed,
         )
 

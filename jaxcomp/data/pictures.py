@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from jaxcomp.errors import UserError
+
 from .dataset import DataError
 
 if TYPE_CHECKING:
@@ -24,8 +26,8 @@ __all__ = ["Pictures", "View", "as_it_is", "cropped", "take"]
 # (picture, generator) -> uint8 [H, W, C]; the generator is None for an evaluation.
 View: TypeAlias = Callable[["Image.Image", np.random.Generator | None], np.ndarray]
 _MOST_THREADS = 16
-# What Pillow raises for pictures that are cut off, damaged or none.
-_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError)
+# What Pillow raises for pictures that are cut off, damaged or none, and array_record.
+_DAMAGE = (OSError, SyntaxError, ValueError, EOFError, IndexError, RuntimeError)
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,13 @@ def cropped(size: int, resize: int, scale_min: float, ratio: float) -> View:
       resize: of the shorter side of a picture, before its middle is cut out.
       scale_min: the least share of a random window, as in `random_resized_crop`.
       ratio: width / height of the narrowest one.
+
+    Raises:
+      UserError: resize is less than size.
     """
+    if resize < size:
+        message = f"resize is at least the {size} pixels that are cut out"
+        raise UserError(f"{message}, not {resize}")
 
     def view(image: "Image.Image", rng: np.random.Generator | None) -> np.ndarray:
         from PIL import Image

@@ -91,9 +91,7 @@ def tfds(
     test: Any = images(given[1], test_split)
     if not size and math.prod(train.shape) + math.prod(test.shape) <= MEMORY_LIMIT:
         train, test = train[:], test[:]
-        scaled = train / np.float32(255)
-        mean, std = scaled.mean((0, 1, 2)), scaled.std((0, 1, 2))
-        colours = tuple(mean.tolist()), tuple(std.tolist())
+        colours = _colours(train)
     labels = [_labels(source, label) for source in given]
     classes = features[label].num_classes
     return Dataset(spec, train, labels[0], test, labels[1], classes, *colours)
@@ -126,6 +124,19 @@ def _open(
             f"TFDS cannot read {name} in {where}: {error}\nPrepare it as array_record: "
             f"tfds build {name} --file_format=array_record"
         ) from error
+
+
+def _colours(images: np.ndarray) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of each channel, of pixels from 0 to 1."""
+    levels, counts = np.arange(256) / 255, np.zeros((images.shape[-1], 256))
+    for start in range(0, len(images), CHUNK):
+        chunk = images[start : start + CHUNK]
+        for channel, count in enumerate(counts):
+            count += np.bincount(chunk[..., channel].ravel(), minlength=256)
+    shares = counts / counts.sum(axis=1, keepdims=True)
+    mean = shares @ levels
+    variance = (shares * (levels[None] - mean[:, None]) ** 2).sum(axis=1)
+    return tuple(mean.tolist()), tuple(np.sqrt(variance).tolist())
 
 
 def _labels(source: Any, label: str) -> np.ndarray:

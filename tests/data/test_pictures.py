@@ -45,6 +45,13 @@ def test_a_test_image_is_the_middle_of_the_resized_picture(root: Path) -> None:
         np.testing.assert_array_equal(dataset.test_images[3], np.asarray(wanted))
 
 
+def test_a_training_picture_without_an_epoch_is_its_middle_too(root: Path) -> None:
+    large = load(root, resize=10, test_size=5)  # and 8 of 16 for training
+    small = data.load(f"class_folders(path='{root}', size=5, resize=10)")
+    assert large.train_images[:].shape == (12, 8, 8, 3)
+    np.testing.assert_array_equal(large.test_images[:], small.test_images[:])
+
+
 def test_places_have_any_shape_and_slices_are_places(root: Path) -> None:
     images = load(root).test_images
     block = images[np.array([[0, 3, 5], [2, 2, 1]])]
