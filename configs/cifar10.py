@@ -17,8 +17,7 @@ def get_config() -> ConfigDict:
     config = default.get_config()
     config.dataset = "cifar10"
     config.model = "resnet20"
-    config.pad = 4
-    config.flip = True
+    config.augment = "crop(pad=4) | flip"
     config.compressor = "top_k(keep=0.01)"
     config.scope = "only_large(min_size=1000)"
     config.batch_size = 64

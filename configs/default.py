@@ -23,8 +23,9 @@ def get_config() -> ConfigDict:
     config.partition = (
         "dealt"  # all | contiguous | dirichlet(alpha=1) | random | sorted
     )
-    config.pad = 2  # random crops after padding by so many pixels; 0 for none
-    config.flip = False  # random horizontal flips
+    # Of training images: crop(pad=4) | flip | cutout(size=8) | ...; "" for none
+    config.augment = "crop(pad=2)"
+    config.eval_view = ""  # of test images: center_crop(size=224) | ten_crop(size=224)
 
     # --- How gradients cross the workers ----------------------------------------
     config.workers = 4  # over all processes; 0: one on each device that there is

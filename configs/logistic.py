@@ -15,6 +15,6 @@ def get_config() -> ConfigDict:
     config = default.get_config()
     config.model = "logistic"
     config.compressor = "sign"
-    config.pad = 0
+    config.augment = ""
     config.learning_rate = 0.05
     return config

@@ -6,7 +6,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import compress, error, gradients, step_overhead, vectors
+from benchmarks import (
+    compress,
+    error,
+    gradients,
+    input_pipeline,
+    step_overhead,
+    vectors,
+)
 from jaxcomp import compressors, make_compressor
 from tests.training.small import built, small_config
 
@@ -163,3 +170,10 @@ def test_step_overhead_times_both_steps(capsys):
     few = ["--steps=1", "--turns=1", "--workers=2", "--batch=8"]
     step_overhead.main(["--model=resnet8", "--size=8", *few])
     assert "ratio jaxcomp / hand-written: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_input_pipeline_times_both_sides(capsys):
+    few = ["--steps=1", "--turns=1", "--batch=8", "--model=tiny(width=2)"]
+    assert input_pipeline.main(few) > 0
+    assert "ratio augmented / constant: " in capsys.readouterr().out

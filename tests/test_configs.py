@@ -34,7 +34,11 @@ MODELS = {
 }
 # Data and models of a moment, by task.
 SMALL = {
-    "classification": {"dataset": "digits(size=8)", "model": "tiny(width=8)", "pad": 1},
+    "classification": {
+        "dataset": "digits(size=8)",
+        "model": "tiny(width=8)",
+        "augment": "crop(pad=1)",
+    },
     "language": {"dataset": "grammar(tokens=2000)", "model": "lstm(width=8)"},
 }
 

@@ -245,7 +245,7 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
         batch_size=32,
         compressor="none",
         memory="none",
-        pad=0,  # a shift by one row would turn the stripes around
+        augment="",  # a shift by one row would turn the stripes around
     )
     result = training.train_and_evaluate(config, tmp_path)
     assert result.test_accuracy == 1
@@ -279,6 +279,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Models": models.REGISTRY,
     "Language models": models.LANGUAGE,
     "Data sets": data.REGISTRY,
+    "Augmentations": data.AUGMENTATIONS,
+    "Evaluation views": data.VIEWS,
     "Texts": texts.REGISTRY,
     "Partitions": {"dealt": None, **data.PARTITIONS},
     "Schedules": schedules.REGISTRY,
@@ -298,7 +300,9 @@ FIELDS = (
     *("Differences", "Source"),
 )
 OPTIONAL = {"Error", "Differences"}
-GIVEN_BY_THE_RUN = {"num_classes", "bn_axis", "dtype", "parent", "name", "data_dir"}
+GIVEN_BY_THE_RUN = {
+    *("num_classes", "bn_axis", "dtype", "parent", "name", "data_dir", "seed"),
+}
 CONVEX = {
     "Problems": testbeds.REGISTRY,
     "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},

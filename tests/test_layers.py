@@ -54,7 +54,7 @@ ROWS = [
 CLOSED: dict[str, set[str]] = {
     "launch": {"errors", "progress_file"},
     "models": {"specs", "errors"},
-    "data": {"specs", "errors", "files"},
+    "data": {"specs", "errors", "files", "imported"},
     "problems": {"specs", "errors"},
     "report": {"errors", "files", "runs"},
 }

@@ -21,6 +21,10 @@ examples:
       DIR, a tar or a zip holds the four idx .gz files
   jaxcomp data prepare cifar100 --data-dir /data --force
       prepare again, below /data
+  jaxcomp data prepare imagenet --archive DIR
+      DIR holds the two official tar files and the development kit
+  jaxcomp data prepare imagenet32 --archive DIR
+      DIR holds the pickled batches of the downsampled ImageNet
   jaxcomp data prepare ptb --archive DIR
       DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
 
@@ -30,7 +34,9 @@ JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
 
 
 _BUILT_IN = {
+    "class_folders": "images of your own: class_folders(path='...')",
     "digits": "built in (scikit-learn)",
+    "tfds": "what TFDS has prepared: tfds(name='...')",
     "grammar": "built in (made from a random grammar)",
     "folder": "a text of your own: folder(path='...')",
 }
@@ -101,68 +107,34 @@ def _list(args: argparse.Namespace) -> int:
 
 def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
     """Each data set, whether it is prepared, and where it is or would be."""
-    from jaxcomp.data import paths, sources, texts, tfds_source
+    from jaxcomp.data.preparable import preparable
 
-    root = paths.data_root(data_dir)
+    known = preparable()
     for name in _names():
-        images, text = sources.SOURCES.get(name), texts.SOURCES.get(name)
-        if images:
-            found = tfds_source.find_prepared(images, data_dir)
-            folder = root / name / images.version
-        elif text:
-            found, folder = texts.find_prepared(text, data_dir), root / name
-        else:
+        if name not in known:
             yield name, _BUILT_IN[name], ""
             continue
+        found, folder = known[name].find(data_dir), known[name].folder(data_dir)
         yield name, "prepared" if found else "not prepared", str(found or folder)
 
 
 def _prepare(args: argparse.Namespace) -> int:
-    from jaxcomp.data import sources, texts
-    from jaxcomp.data.prepare import prepare
+    from jaxcomp.data.preparable import preparable
     from jaxcomp.runs.progress import bars
     from jaxcomp.specs import suggest
 
-    if args.name not in _names():
-        hint = suggest(args.name, _names())
-        raise UserError(f"unknown data set {args.name!r}. {hint}")
-    if args.name in texts.SOURCES:
-        return _prepare_text(texts.SOURCES[args.name], args)
-    source = sources.SOURCES.get(args.name)
-    if source is None:
-        print(f"{args.name} needs no preparation: {_BUILT_IN[args.name]}")
+    name, known = args.name, preparable()
+    if name not in _names():
+        hint = suggest(name, _names())
+        raise UserError(f"unknown data set {name!r}. {hint}")
+    if name not in known:
+        print(f"{name} needs no preparation: {_BUILT_IN[name]}")
         return 0
     with bars() as progress:
-        folder, evidence = prepare(
-            source,
-            archive=args.archive,
-            data_dir=args.data_dir,
-            force=args.force,
-            progress=progress,
-        )
-    if evidence is None:
-        print(f"{source.name} is already prepared in {folder} (--force prepares anew)")
+        done = known[name].prepare(args.archive, args.data_dir, args.force, progress)
+    if done:
+        print(f"{name}: {done}")
     else:
-        train, test = source.counts
-        print(
-            f"{source.name}: {train} training and {test} test images prepared in "
-            f"{folder}\nchecked by: {evidence}"
-        )
-    return 0
-
-
-def _prepare_text(source: Any, args: argparse.Namespace) -> int:
-    from jaxcomp.data import texts
-
-    folder, is_new = texts.prepare(
-        source, archive=args.archive, data_dir=args.data_dir, force=args.force
-    )
-    if is_new:
-        counts = ", ".join(f"{count:,}" for count in source.tokens)
-        print(
-            f"{source.name}: {counts} words for train, valid and test, "
-            f"{source.words:,} different ones, prepared in {folder}"
-        )
-    else:
-        print(f"{source.name} is already prepared in {folder} (--force prepares anew)")
+        folder = known[name].find(args.data_dir)
+        print(f"{name} is already prepared in {folder} (--force prepares anew)")
     return 0

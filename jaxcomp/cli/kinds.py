@@ -19,8 +19,12 @@ class Kind(NamedTuple):
 
 
 KINDS = {
+    "augmentations": Kind(
+        "augment", "jaxcomp.data", "random changes of images", "AUGMENTATIONS"
+    ),
     "compressors": Kind("compressor", "jaxcomp.compressors", "what is lost"),
     "datasets": Kind("dataset", "jaxcomp.data", "examples to learn from"),
+    "eval_views": Kind("eval_view", "jaxcomp.data", "what a test sees", "VIEWS"),
     "exchanges": Kind("exchange", "jaxcomp.exchanges", "how gradients become one mean"),
     "loggers": Kind("", "jaxcomp.loggers", "where figures go"),
     "memories": Kind("memory", "jaxcomp.memory", "what happens to what is not sent"),

@@ -1,4 +1,4 @@
-"""Data sets in memory, augmentation on the device, and who sees which example when.
+"""Data sets, augmentation on the device, and who sees which example when.
 
 Example:
   >>> load("digits").train_images.shape
@@ -12,41 +12,59 @@ from typing import Any
 
 from jaxcomp.specs import Call, build, parse
 
-from .augment import augment, normalize, pad_crop_flip
+from .augment import make_augment, normalize
+from .augmentations import REGISTRY as AUGMENTATIONS
+from .augmentations import Augmentation
 from .batches import batches, epoch_order, eval_batches, worker_batches
+from .class_folders import class_folders, imagenet
 from .dataset import DataError, Dataset
 from .digits import digits
+from .downsampled import DOWNSAMPLED
+from .downsampled import load as load_downsampled
 from .partition import PARTITIONS, Partition, make_partition
+from .pictures import Pictures, take
 from .sources import SOURCES
+from .tfds_any import tfds
 from .tfds_source import load as load_prepared
+from .views import VIEWS, Views, make_views
 
 __all__ = [
+    "AUGMENTATIONS",
     "PARTITIONS",
     "REGISTRY",
+    "VIEWS",
+    "Augmentation",
     "DataError",
     "Dataset",
     "Partition",
-    "augment",
+    "Pictures",
+    "Views",
     "batches",
     "epoch_order",
     "eval_batches",
     "load",
+    "make_augment",
     "make_partition",
+    "make_views",
     "normalize",
-    "pad_crop_flip",
+    "take",
     "worker_batches",
 ]
 
 REGISTRY: dict[str, Callable[..., Dataset]] = {
     "digits": digits,
     **{name: functools.partial(load_prepared, it) for name, it in SOURCES.items()},
+    **{n: functools.partial(load_downsampled, it) for n, it in DOWNSAMPLED.items()},
+    "imagenet": imagenet,
+    "class_folders": class_folders,
+    "tfds": tfds,
 }
 
 
 def load(
     spec: str, *, data_dir: str | os.PathLike[str] | None = None, **options: Any
 ) -> Dataset:
-    """Load a data set into memory, as a spec string says.
+    """Load a data set, as a spec string says.
 
     Args:
       spec: a name in `REGISTRY`, with or without arguments.

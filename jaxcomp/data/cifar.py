@@ -1,6 +1,6 @@
-"""CIFAR-10 and CIFAR-100 archives, binary or pickled, as arrays.
+"""CIFAR-10 and CIFAR-100 archives, binary, pickled or parquet, as arrays.
 
-Both formats are converted to binary records first: label bytes, then 3072 bytes of
+All formats are converted to binary records first: label bytes, then 3072 bytes of
 pixels as a red, a green and a blue plane. So one set of published checksums covers
 both, and an archive that somebody re-packed is checked by its content.
 """
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from . import archives, pickles
+from . import archives, parquet, pickles
 from .dataset import DataError, Splits
 
 __all__ = ["CIFAR10", "CIFAR100", "Layout", "read"]
@@ -26,15 +26,20 @@ class Layout(NamedTuple):
     test: tuple[str, ...]
     # Keys of labels in a pickle; in a record each is a byte. The last one is used.
     labels: tuple[str, ...]
+    columns: tuple[str, ...]  # the same in a parquet file
 
 
 CIFAR10 = Layout(
     train=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test=("test_batch",),
     labels=("labels",),
+    columns=("label",),
 )
 CIFAR100 = Layout(
-    train=("train",), test=("test",), labels=("coarse_labels", "fine_labels")
+    train=("train",),
+    test=("test",),
+    labels=("coarse_labels", "fine_labels"),
+    columns=("coarse_label", "fine_label"),
 )
 
 
@@ -42,7 +47,8 @@ def read(path: Path, md5: Mapping[str, str], *, layout: Layout) -> tuple[Splits,
     """Read an archive or an unpacked folder and check it against known MD5s.
 
     Args:
-      path: tar, zip or folder, with the binary or the pickled files.
+      path: tar, zip or folder, with the binary or the pickled files, or the parquet
+        files of Hugging Face.
       md5: published checksums by file name, of archives and of .bin members.
       layout: names of the files.
 
@@ -58,12 +64,15 @@ def read(path: Path, md5: Mapping[str, str], *, layout: Layout) -> tuple[Splits,
     """
     stems = layout.train + layout.test
     binary = [f"{stem}.bin" for stem in stems]
-    members = archives.read_members(path, [binary, stems], md5)
-    decode = _from_binary if binary[0] in members else _from_pickle
-    records = {
-        stem: decode(content, layout, f"{path}: {name}")
-        for stem, (name, content) in zip(stems, members.items(), strict=True)
-    }
+    members = archives.read_members(path, [binary, stems, parquet.FILES], md5)
+    if parquet.FILES[0] in members:
+        records = _from_parquet(members, layout, path)
+    else:
+        decode = _from_binary if binary[0] in members else _from_pickle
+        records = {
+            stem: decode(content, layout, f"{path}: {name}")
+            for stem, (name, content) in zip(stems, members.items(), strict=True)
+        }
     evidence = _verify(path, records, md5)
     train = _arrays([records[stem] for stem in layout.train], layout)
     test = _arrays([records[stem] for stem in layout.test], layout)
@@ -101,6 +110,27 @@ def _from_pickle(content: bytes, layout: Layout, where: str) -> np.ndarray:
             raise DataError(f"{where}: {key} has values {values}, expected bytes")
         columns.append(labels.astype(np.uint8)[:, None])
     return np.concatenate([*columns, images], axis=1)
+
+
+def _from_parquet(
+    members: Mapping[str, bytes], layout: Layout, path: Path
+) -> dict[str, np.ndarray]:
+    """Records by batch: a parquet file has those of all its batches, one by one."""
+    records = {}
+    halves = (layout.train, layout.test)
+    for stems, (name, content) in zip(halves, members.items(), strict=True):
+        where = f"{path}: {name}"
+        images, labels = parquet.read(content, layout.columns, where)
+        if images.shape[1:] != (32, 32, 3):
+            message = f"{where}: images of {images.shape[1:]}, expected (32, 32, 3)"
+            raise DataError(message)
+        planes = images.transpose(0, 3, 1, 2).reshape(len(images), PIXELS)
+        whole = np.concatenate([labels, planes], axis=1)
+        if len(whole) % len(stems):
+            message = f"{len(whole):,} rows, expected a multiple of {len(stems)}"
+            raise DataError(f"{where}: {message}")
+        records.update(zip(stems, np.split(whole, len(stems)), strict=True))
+    return records
 
 
 def _verify(

@@ -1,6 +1,6 @@
 """The types of a loaded data set, and the error for data that cannot be used."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,16 @@ class DataError(UserError):
 
 
 class Dataset(NamedTuple):
-    """A data set in memory: images, labels and statistics."""
+    """A data set: images, labels and statistics.
+
+    Images are arrays in memory, arrays that stay on disk (`np.memmap`), or `Pictures`,
+    which are decoded when they are indexed.
+    """
 
     name: str
-    train_images: np.ndarray  # uint8 [N, H, W, C]
+    train_images: Any  # uint8 [N, H, W, C]
     train_labels: np.ndarray  # int32 [N]
-    test_images: np.ndarray  # uint8 [M, H, W, C]
+    test_images: Any  # uint8 [M, H, W, C]
     test_labels: np.ndarray  # int32 [M]
     num_classes: int
     mean: tuple[float, ...]  # per channel, images scaled to 0..1

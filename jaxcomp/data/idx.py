@@ -40,13 +40,7 @@ def read(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       the format is described at https://yann.lecun.com/exdb/mnist/.
     """
     members = archives.read_members(path, [FILES], md5)
-    for name, content in members.items():
-        actual = archives.md5_of(content)
-        if actual != md5[name]:
-            raise DataError(
-                f"{path}: {name} has {len(content):,} bytes and MD5 {actual}, "
-                f"expected MD5 {md5[name]}"
-            )
+    archives.check_md5(path, members, md5)
     arrays = [_decode(content, f"{path}: {name}") for name, content in members.items()]
     train_images, train_labels, test_images, test_labels = arrays
     splits = Splits(

@@ -1,9 +1,6 @@
 """Prepare a data set from an archive or a download, completely or not at all."""
 
-import contextlib
 import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
@@ -11,6 +8,7 @@ from . import builders, cache, download, paths, tfds_source
 from .builders import Progress
 from .checks import check
 from .dataset import DataError
+from .installing import install, scratch_folder
 from .sources import Source
 
 __all__ = ["Prepared", "prepare"]
@@ -50,7 +48,7 @@ def prepare(
     if present is not None and not force:
         return Prepared(present, None)
     root = paths.data_root(data_dir)
-    with _scratch(root) as scratch:
+    with scratch_folder(root) as scratch:
         if archive is not None:
             path = Path(archive).expanduser()
         else:
@@ -60,36 +58,8 @@ def prepare(
         written = builders.write(source, splits, scratch / "tfds", progress)
         cache.write(written, splits)  # `load` need not decode what was just encoded
         folder = root / source.name / source.version
-        _install(written, folder, scratch / "old")
+        install(written, folder, scratch / "old")
     return Prepared(folder, evidence)
-
-
-@contextlib.contextmanager
-def _scratch(root: Path) -> Iterator[Path]:
-    """A temporary folder on the same disk as the target, so that renaming is atomic.
-
-    Its name begins with a dot, so that nobody takes it for prepared data.
-    """
-    existed = root.exists()
-    root.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(prefix=".incomplete-", dir=root) as folder:
-            yield Path(folder)
-    finally:
-        if not existed and not any(root.iterdir()):
-            root.rmdir()
-
-
-def _install(written: Path, folder: Path, old: Path) -> None:
-    """Rename into place. An older folder goes to `old`, and back if this fails."""
-    folder.parent.mkdir(exist_ok=True)
-    if folder.exists():
-        folder.rename(old)
-    try:
-        written.rename(folder)
-    finally:
-        if old.exists() and not folder.exists():
-            old.rename(folder)
 
 
 def _download(

@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from . import cifar, idx
+from . import cifar, idx, stl10, svhn
 from .dataset import Splits
 
-__all__ = ["SOURCES", "Source"]
+__all__ = ["IMAGENET_COLOURS", "SOURCES", "Source"]
 
 Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
 
@@ -38,8 +38,11 @@ class Source(NamedTuple):
         )
 
 
+# Mean and standard deviation of each channel, of pixels from 0 to 1.
+IMAGENET_COLOURS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 _MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
+_SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
 _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
 CIFAR10 = Source(
@@ -113,4 +116,42 @@ FASHION_MNIST = MNIST._replace(
     },
 )
 
-SOURCES = {it.name: it for it in (CIFAR10, CIFAR100, MNIST, FASHION_MNIST)}
+SVHN = Source(
+    name="svhn_cropped",
+    version="3.1.0",
+    shape=(32, 32, 3),
+    num_classes=10,
+    counts=(73_257, 26_032),
+    balanced=False,
+    mean=(0.4377, 0.4438, 0.4728),
+    std=(0.1980, 0.2010, 0.1970),
+    read=svhn.read,
+    urls=tuple(_SVHN_URL + name for name in svhn.FILES),
+    md5={
+        "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+        "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+    },
+)
+
+STL10 = Source(
+    name="stl10",
+    version="1.0.0",
+    shape=(96, 96, 3),
+    num_classes=10,
+    counts=(5_000, 8_000),
+    balanced=True,
+    mean=(0.4467, 0.4398, 0.4066),
+    std=(0.2603, 0.2566, 0.2713),
+    read=stl10.read,
+    urls=("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
+    md5={
+        "stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb",
+        "train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
+        "train_y.bin": "5a34089d4802c674881badbb80307741",
+        "test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+        "test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
+    },
+)
+
+_ALL = (CIFAR10, CIFAR100, MNIST, FASHION_MNIST, SVHN, STL10)
+SOURCES = {it.name: it for it in _ALL}

@@ -130,7 +130,7 @@ def check_config(
     if not old:
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
-    old, config = {**ADDED, **old}, {**ADDED, **config}
+    old, config = {**ADDED, **_of_today(old)}, {**ADDED, **config}
     different = [
         key
         for key in sorted((old.keys() | config.keys()) - set(changeable))
@@ -187,6 +187,20 @@ def note_fact(folder: Path, name: str, value: Any) -> None:
         del changed[name]
     if changed != facts:
         write_atomically(path, json.dumps(changed, indent=1))
+
+
+def _of_today(config: dict[str, Any]) -> dict[str, Any]:
+    """An older config with the keys of today, which mean the same to the bit.
+
+    Example:
+      >>> _of_today({"pad": 4, "flip": True})
+      {'augment': 'crop(pad=4) | flip'}
+    """
+    if not {"pad", "flip"} <= config.keys():
+        return config
+    today = {key: config[key] for key in config if key not in ("pad", "flip")}
+    links = [f"crop(pad={config['pad']})"] if config["pad"] or config["flip"] else []
+    return {**today, "augment": " | ".join([*links, *["flip"] * config["flip"]])}
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

@@ -15,6 +15,7 @@ from jaxcomp.specs.grammar import (
     error_at,
     nearest,
     parse,
+    pieces,
     suggest,
 )
 from jaxcomp.specs.kinds import publish, unknown
@@ -36,6 +37,7 @@ __all__ = [
     "method",
     "nearest",
     "parse",
+    "pieces",
     "publish",
     "suggest",
     "unknown",

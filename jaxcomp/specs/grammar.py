@@ -26,6 +26,7 @@ __all__ = [
     "meant",
     "nearest",
     "parse",
+    "pieces",
     "show",
     "suggest",
 ]
@@ -94,6 +95,28 @@ def calls(spec: "str | Call | Pipe") -> list[Call]:
     """
     spec = parse(spec) if isinstance(spec, str) else spec
     return [spec] if isinstance(spec, Call) else [spec.left, *calls(spec.right)]
+
+
+def pieces(text: str) -> list[str]:
+    """The parts of a composition as text, of which each may be an import path.
+
+    Example:
+      >>> pieces("crop(pad=2) | my.images:blur(of='a|b')")
+      ['crop(pad=2)', "my.images:blur(of='a|b')"]
+    """
+    found, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"":
+            quote = letter
+        else:
+            depth += (letter in "([") - (letter in ")]")
+        if letter == "|" and not depth and not quote:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [part.strip() for part in found]
 
 
 def error_at(call: Call, message: str) -> SpecError:

@@ -67,7 +67,7 @@ def differing(runs: Iterable[Run]) -> list[str]:
     """The keys in which the configs of runs differ.
 
     Example:
-      >>> runs = [Run("", Setting({}), (), {"seed": n, "pad": 2}) for n in (0, 1)]
+      >>> runs = [Run("", Setting({}), (), {"seed": n, "overlap": 2}) for n in (0, 1)]
       >>> differing(runs)
       ['seed']
     """

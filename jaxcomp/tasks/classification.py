@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import flax.linen as nn
 import jax
@@ -12,9 +12,7 @@ import optax
 
 from jaxcomp import data
 from jaxcomp.base import Array, Tree
-from jaxcomp.errors import UserError
 from jaxcomp.runs.checks import check_values
-from jaxcomp.specs import Range
 from jaxcomp.tasks.named import half_precision, named
 from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
@@ -23,11 +21,11 @@ __all__ = ["classification", "classifier"]
 
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
+    "augment": str,
     "batch_norm": Literal["local", "sync"],
     "compute_dtype": Literal["bfloat16", "float32"],
     "data_dir": str,
-    "flip": bool,
-    "pad": Annotated[int, Range(least=0)],
+    "eval_view": str,
 }
 
 
@@ -35,25 +33,21 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, pad, flip, batch_norm and compute_dtype.
+      config: its dataset, model, partition, augment, eval_view, batch_norm and
+        compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
     dataset = _dataset(config)
-    side = min(dataset.train_images.shape[1:3])
-    if config.pad >= side:
-        message = f"pad is below the {side} pixels of a side of an image, not"
-        raise UserError(f"{message} {config.pad}")
     colours = {"mean": dataset.mean, "std": dataset.std}
     return classifier(
         _model(config, dataset.num_classes, workers.axis),
         train=(dataset.train_images, dataset.train_labels),
         test=(dataset.test_images, dataset.test_labels),
         shares=shares_of(config, dataset.train_labels, workers.size),
-        augment=functools.partial(
-            data.augment, **colours, pad=config.pad, flip=config.flip
-        ),
+        augment=data.make_augment(config.augment, **colours),
         normalize=functools.partial(data.normalize, **colours),
+        views=data.make_views(config.eval_view),
     )._replace(
         model=config.model,
         data=config.dataset,
@@ -63,12 +57,13 @@ def classification(config: Any, workers: Any) -> Task:
 
 def classifier(
     model: Any,
-    train: tuple[np.ndarray, np.ndarray],
-    test: tuple[np.ndarray, np.ndarray],
+    train: tuple[Any, np.ndarray],
+    test: tuple[Any, np.ndarray],
     shares: Shares,
     *,
     augment: Callable[[Array, Array], Array],
     normalize: Callable[[Array], Array],
+    views: data.Views = lambda images: images[:, None],
 ) -> Task:
     """The task of a model whose variables are `params` and `batch_stats`.
 
@@ -79,10 +74,18 @@ def classifier(
       shares: which of `train` each worker sees, by epoch.
       augment: (stored images, key) -> float32 images.
       normalize: stored images -> float32 images.
+      views: of each image, over which an evaluation averages the logits.
     """
+    # Here, so that what does not fit the images is an error at once.
+    stored, tested = (
+        jax.ShapeDtypeStruct((1, *images.shape[1:]), images.dtype)
+        for images, _ in (train, test)
+    )
+    seen = jax.eval_shape(augment, stored, jax.eval_shape(lambda: jax.random.key(0)))
+    jax.eval_shape(views, tested)
 
     def init(key: Array) -> Variables:
-        images = jnp.zeros((1, *train[0].shape[1:]), jnp.float32)
+        images = jnp.zeros(seen.shape, seen.dtype)
         variables = jax.jit(lambda k: model.init(k, images, train=False))(key)
         return Variables(variables["params"], variables.get("batch_stats", {}))
 
@@ -107,7 +110,11 @@ def classifier(
     ) -> tuple[Sums, Tree]:
         images, labels = batch
         parts = {"params": variables.params, "batch_stats": variables.stats}
-        logits = model.apply(parts, normalize(images), train=False)
+        shown = views(images)
+        count, each = shown.shape[:2]
+        shown = shown.reshape(count * each, *shown.shape[2:])
+        logits = model.apply(parts, normalize(shown), train=False)
+        logits = jnp.mean(logits.reshape(count, each, -1), axis=1)
         losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
         sums = Sums(
             loss=jnp.sum(losses * weights),
@@ -133,7 +140,7 @@ def _hits(logits: Array, labels: Array) -> Array:
 
 
 def _dataset(config: Any) -> data.Dataset:
-    usual = {"data_dir": config.data_dir or None}
+    usual = {"data_dir": config.data_dir or None, "seed": config.seed}
     return named("classification", "dataset", config.dataset, data.Dataset, usual)
 
 

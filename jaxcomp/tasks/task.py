@@ -56,10 +56,11 @@ class Task(NamedTuple):
 
     model: str  # what the console calls it
     data: str  # likewise
-    train: tuple[np.ndarray, ...]  # the first axis of each counts the examples
+    # NumPy arrays, of which the first axis counts the examples; or `data.Pictures`.
+    train: tuple[Any, ...]
     # In order, `config.eval_batch_size or config.batch_size` at a time: the carry of an
     # example goes to the one that comes so many later.
-    test: tuple[np.ndarray, ...]
+    test: tuple[Any, ...]
     shares: Shares  # which examples of `train` each worker sees, by epoch
     init: Callable[[Array], Variables]  # (key), the same on every worker
     # (params, stats, carry, batch, key) -> (mean loss, what else); augments too

@@ -11,6 +11,7 @@ The parts do not overlap each other here. In the step itself they may, and the c
 joins them, so their sum is near the time of a step and not equal to it.
 """
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -28,6 +29,7 @@ from jaxcomp.runs.metrics import PARTS
 from jaxcomp.runs.units import seconds_text
 from jaxcomp.training.build import Setup
 from jaxcomp.training.feed import train_feed
+from jaxcomp.training.loading import loaded
 from jaxcomp.training.probing import gradient_of, place_of_talk, through_link
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState, own
@@ -87,10 +89,11 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[Part]:
       state: spread over the workers.
     """
     workers, axes = setup.workers, parallel.axes(state)
-    feed = train_feed(setup.task, local=workers.local, start=0)
+    batches = functools.partial(train_feed, local=workers.local, start=0)
+    feed = loaded(batches, setup.task, workers)
 
     def load() -> Any:
-        return parallel.place(next(feed), workers, 0)
+        return next(feed)
 
     def mapped(function: Callable[..., Tree], *given: Any) -> Callable[[], Tree]:
         """The function of one worker, of the state and stacks, for all workers."""

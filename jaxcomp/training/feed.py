@@ -1,6 +1,9 @@
 """Batches for this process's workers, in an order that follows from seed and step."""
 
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 
@@ -9,30 +12,73 @@ from jaxcomp.tasks import Batch, Task
 
 __all__ = ["eval_feed", "train_feed"]
 
+# Batches that are taken ahead, where taking one means decoding or reading from disk.
+AHEAD = 2
 
-def train_feed(task: Task, *, local: slice, start: int) -> Iterator[Batch]:
+
+def train_feed(task: Task, *, local: slice, start: int) -> Generator[Batch, None, None]:
     """The batches of step `start`, `start + 1`, ... without end.
 
     A resumed run sees exactly what the first would have seen.
 
     Args:
-      task: its data, in memory; as many steps in every epoch.
+      task: its data; as many steps in every epoch.
       local: the workers of this process.
       start: number of the first step.
     """
-    epoch, first = divmod(start, len(task.shares(0)))
-    while True:
-        for chosen in task.shares(epoch)[first:, local]:
-            yield tuple(array[chosen] for array in task.train)
-        epoch, first = epoch + 1, 0
+
+    def places() -> Iterator[tuple[int, np.ndarray]]:
+        epoch, first = divmod(start, len(task.shares(0)))
+        while True:
+            for chosen in task.shares(epoch)[first:, local]:
+                yield epoch, chosen
+            epoch, first = epoch + 1, 0
+
+    def load(place: tuple[int, np.ndarray]) -> Batch:
+        epoch, chosen = place
+        return data.take(task.train, chosen, epoch)
+
+    return _loaded(load, places(), _ahead(task.train))
 
 
 def eval_feed(
     task: Task, *, batch_size: int, workers: int, local: slice
-) -> Iterator[tuple[Batch, np.ndarray]]:
+) -> Generator[tuple[Batch, np.ndarray], None, None]:
     """The test set once, with weights; the padding of the last batch weighs 0."""
     indices, weights = data.eval_batches(
         len(task.test[0]), batch=batch_size, workers=workers
     )
-    for chosen, weight in zip(indices[:, local], weights[:, local], strict=True):
-        yield tuple(array[chosen] for array in task.test), weight
+
+    def load(place: tuple[np.ndarray, np.ndarray]) -> tuple[Batch, np.ndarray]:
+        chosen, weight = place
+        return tuple(array[chosen] for array in task.test), weight
+
+    places = zip(indices[:, local], weights[:, local], strict=True)
+    return _loaded(load, places, _ahead(task.test))
+
+
+def _ahead(arrays: tuple[Any, ...]) -> int:
+    """How many batches are worth taking before they are asked for."""
+    slow = any(isinstance(array, data.Pictures | np.memmap) for array in arrays)
+    return AHEAD if slow else 0
+
+
+def _loaded(
+    load: Callable[[Any], Any], places: Iterator[Any], ahead: int
+) -> Generator[Any, None, None]:
+    """What `load` makes of each place in their order, `ahead` of them in advance."""
+    if not ahead:
+        yield from map(load, places)
+        return
+    with ThreadPoolExecutor(1, "feed") as thread:
+        waiting: deque[Any] = deque()
+        try:
+            for place in places:
+                waiting.append(thread.submit(load, place))
+                if len(waiting) > ahead:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import parallel
+from jaxcomp import data, parallel
 from jaxcomp.base import Array, Averaged, Exchange, State, Tree
 from jaxcomp.training.build import Setup
 from jaxcomp.training.probing import gradient_of, place_of_talk, through_link
@@ -82,7 +82,7 @@ def make_layer_view(
         stage = setup.stages.at(min(done, setup.total_steps - 1))
         epochs, rest = divmod(done, setup.horizon.steps_per_epoch)
         chosen = setup.task.shares(epochs)[rest, workers.local]
-        batch = tuple(array[chosen] for array in setup.task.train)
+        batch = data.take(setup.task.train, chosen, epochs)
         found = parallel.to_host(
             program(stage)(state, *parallel.place(batch, workers, 0))
         )

@@ -33,6 +33,7 @@ from jaxcomp.training.end_of_epoch import make_end_of_epoch
 from jaxcomp.training.epoch_row import score_columns
 from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import train_feed
+from jaxcomp.training.loading import loaded
 from jaxcomp.training.meters import check_some_applied
 from jaxcomp.training.position import plain, resume
 from jaxcomp.training.profiling import profiler
@@ -173,7 +174,8 @@ def _run(
     traffic, metrics = compiled_by_all(compiled, min(start, total - 1), state)[1:]
     most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
     recorder = make_recorder(setup.workers, metrics, most)
-    feed = train_feed(setup.task, local=setup.workers.local, start=start)
+    batches = functools.partial(train_feed, local=setup.workers.local, start=start)
+    feed = loaded(batches, setup.task, setup.workers)
 
     check_replicas = make_replica_check(setup.workers, state)
     traces = frame.folder / loggers.FOLDER
@@ -184,7 +186,7 @@ def _run(
         done, due, is_best = number + 1, setup.due_at(number + 1), False
         program, stretch = compiled_for(compiled, number, state, stretch)
         traced(done, state)
-        state, stretch = take_step(program, state, stretch, feed, setup, recorder)
+        state, stretch = take_step(program, state, stretch, feed, recorder)
         traffic = program.traffic
         position = position.with_bytes(traffic)
         # Several processes must agree on a signal, which costs a message, so they ask

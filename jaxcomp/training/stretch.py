@@ -13,7 +13,6 @@ import jax
 from jaxcomp import parallel
 from jaxcomp.base import Array
 from jaxcomp.processes import on_all_processes
-from jaxcomp.training.build import Setup
 from jaxcomp.training.meters import Timing, mean_timing
 from jaxcomp.training.recorder import Recorder
 from jaxcomp.training.state import TrainState
@@ -72,7 +71,6 @@ def take_step(
     state: TrainState,
     stretch: Stretch,
     feed: Iterator[Any],
-    setup: Setup,
     recorder: Recorder,
 ) -> tuple[TrainState, Stretch]:
     """Give the devices one step; only a CPU is waited for.
@@ -81,12 +79,11 @@ def take_step(
       program: of the step.
       state: before it.
       stretch: before it.
-      feed: gives its batch.
-      setup: of the run.
+      feed: gives its batch, on the devices.
       recorder: keeps its figures.
     """
     began = time.perf_counter()
-    batch = parallel.place(next(feed), setup.workers, 0)
+    batch = next(feed)
     loaded = time.perf_counter()
     state, metrics = program.step(state, *batch)
     issued = time.perf_counter()

@@ -12,8 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet as pq
+from PIL import Image
+from scipy.io import savemat
 
+from jaxcomp.data import parquet as parquet_format
 from jaxcomp.data import sources
+from jaxcomp.data import svhn as svhn_format
 from jaxcomp.data.cifar import CIFAR10, CIFAR100, PIXELS, Layout
 from jaxcomp.data.dataset import Splits
 from jaxcomp.data.idx import FILES
@@ -62,11 +68,61 @@ def _cifar(source: Source, layout: Layout, prefix: str) -> Toy:
     every = np.concatenate([records[stem] for stem in stems])
     planes = every[:, -PIXELS:].reshape(-1, 3, 32, 32)
     images, labels = planes.transpose(0, 2, 3, 1), every[:, len(layout.labels) - 1]
+    tables = {}
+    for name, rows in zip(
+        parquet_format.FILES, (slice(train), slice(train, None)), strict=True
+    ):
+        keyed = zip(layout.columns, every[rows, : len(layout.labels)].T, strict=True)
+        tables[name] = parquet(images[rows], dict(keyed))
     return Toy(
         source._replace(counts=(train, test), md5=known),
-        {"binary": binary, "python": pickles},
+        {"binary": binary, "python": pickles, "parquet": tables},
         Splits(images[:train], labels[:train], images[train:], labels[train:]),
     )
+
+
+def svhn() -> Toy:
+    rng = np.random.default_rng(9)
+    files, splits = {}, []
+    for name, count in zip(svhn_format.FILES, (30, 12), strict=True):
+        images = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
+        labels = np.arange(count) % 10
+        stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
+        stream = io.BytesIO()
+        content = {"X": images.transpose(1, 2, 3, 0), "y": stored}
+        savemat(stream, content, do_compression=True)
+        files[name], splits = stream.getvalue(), [*splits, images, labels]
+    known = {name: md5(content) for name, content in files.items()}
+    source = sources.SVHN._replace(counts=(30, 12), md5=known)
+    return Toy(source, {"mat": files}, Splits(*splits))
+
+
+def stl10() -> Toy:
+    rng = np.random.default_rng(10)
+    files, splits = {"stl10_binary/unlabeled_X.bin": b"not read"}, []
+    for half, count in (("train", 20), ("test", 10)):
+        images = rng.integers(0, 256, (count, 96, 96, 3), np.uint8)
+        labels = rng.permutation(np.arange(count) % 10)
+        columns = images.transpose(0, 3, 2, 1)  # planes, of which each is by columns
+        files[f"stl10_binary/{half}_X.bin"] = columns.tobytes()
+        files[f"stl10_binary/{half}_y.bin"] = (labels + 1).astype(np.uint8).tobytes()
+        splits += [images, labels]
+    known = {name.rpartition("/")[2]: md5(data) for name, data in files.items()}
+    source = sources.STL10._replace(counts=(20, 10), md5=known)
+    return Toy(source, {"binary": files}, Splits(*splits))
+
+
+def parquet(images: np.ndarray, labels: Mapping[str, np.ndarray]) -> bytes:
+    """A file as Hugging Face writes it: PNGs in a struct, and columns of labels."""
+    cells = []
+    for number, image in enumerate(images):
+        png = io.BytesIO()
+        Image.fromarray(image).save(png, "png")
+        cells.append({"bytes": png.getvalue(), "path": f"{number}.png"})
+    columns = {name: pyarrow.array(column) for name, column in labels.items()}
+    stream = io.BytesIO()
+    pq.write_table(pyarrow.table({"img": pyarrow.array(cells), **columns}), stream)
+    return stream.getvalue()
 
 
 def mnist() -> Toy:

@@ -1,12 +1,15 @@
 """Every form of every archive gives the same arrays; damaged ones are refused."""
 
+import io
 import os
 import pickle
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from scipy.io import savemat
 
 from jaxcomp.data import DataError, sources
 from jaxcomp.data.checks import check
@@ -15,7 +18,13 @@ from tests.data import archive_makers
 from tests.data.archive_makers import Toy, md5, pack
 
 TARGETS = ["a.tar.gz", "a.tar", "a.zip", "a"]
-TOYS = [archive_makers.cifar10, archive_makers.cifar100, archive_makers.mnist]
+TOYS = [
+    archive_makers.cifar10,
+    archive_makers.cifar100,
+    archive_makers.mnist,
+    archive_makers.svhn,
+    archive_makers.stl10,
+]
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -147,3 +156,95 @@ def test_pickle_of_python_2_is_read() -> None:
     )
     expected = np.frombuffer(pixels, np.uint8).reshape(2, 3)
     np.testing.assert_array_equal(read_batch(pickled, "here")["data"], expected)
+
+
+def changed(toy: Toy, name: str, content: bytes, folder: Path) -> Path:
+    """The archive of a toy with another file, whose checksum is the published one."""
+    [files] = toy.files.values()
+    member = next(key for key in files if key.endswith(name))
+    toy.source.md5[name] = md5(content)  # type: ignore[index]
+    return pack({**files, member: content}, folder / "a")
+
+
+def saved(**variables: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    savemat(stream, variables)
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"MATLAB 5.0 MAT-file" * 20, "damaged MATLAB file"),
+        (saved(X=np.zeros(3)), "no y in the MATLAB file"),
+        (
+            saved(X=np.zeros((32, 32, 4, 2), np.uint8), y=np.ones((2, 1), np.uint8)),
+            r"X uint8 \(32, 32, 4, 2\).*expected uint8 \(32, 32, 3, N\)",
+        ),
+        (
+            saved(X=np.zeros((32, 32, 3, 2), np.uint8), y=np.ones((1, 2), np.uint8)),
+            r"y uint8 \(1, 2\).*and \(N, 1\)",
+        ),
+    ],
+)
+def test_other_matlab_files_are_refused(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    toy = archive_makers.svhn()
+    path = changed(toy, "train_32x32.mat", content, tmp_path)
+    with pytest.raises(DataError, match=message):
+        toy.source.read(path, toy.source.md5)
+
+
+def test_cut_off_binary_images_are_refused(tmp_path: Path) -> None:
+    toy = archive_makers.stl10()
+    path = changed(toy, "test_X.bin", bytes(27_647), tmp_path)
+    with pytest.raises(DataError, match="27,647 bytes, expected a multiple of 27648"):
+        toy.source.read(path, toy.source.md5)
+
+
+PIXELS = np.zeros((5, 32, 32, 3), np.uint8)
+LABELS = np.arange(5)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"PAR1 nothing", "damaged parquet file"),
+        (
+            archive_makers.parquet(PIXELS, {"digit": LABELS}),
+            "no column label; it has img, digit",
+        ),
+        (
+            archive_makers.parquet(PIXELS[:, :30], {"label": LABELS}),
+            r"images of \(30, 32, 3\), expected \(32, 32, 3\)",
+        ),
+        (
+            archive_makers.parquet(PIXELS[:4], {"label": LABELS[:4]}),
+            "4 rows, expected a multiple of 5",
+        ),
+        (
+            archive_makers.parquet(PIXELS, {"label": LABELS - 1}),
+            "not a number from 0 to 255",
+        ),
+    ],
+)
+def test_other_parquet_files_are_refused(
+    content: bytes, message: str, tmp_path: Path
+) -> None:
+    toy = archive_makers.cifar10()
+    train = "train-00000-of-00001.parquet"
+    path = pack({**toy.files["parquet"], train: content}, tmp_path / "a")
+    with pytest.raises(DataError, match=message):
+        toy.source.read(path, toy.source.md5)
+
+
+@pytest.mark.parametrize("missing", ["pyarrow", "PIL"])
+def test_a_missing_package_of_parquet_is_named(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    toy = archive_makers.cifar10()
+    path = pack(toy.files["parquet"], tmp_path / "a")
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(DataError, match=f"{missing}.*: pip install pyarrow pillow"):
+        toy.source.read(path, toy.source.md5)

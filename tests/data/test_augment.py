@@ -1,4 +1,4 @@
-"""Augmentation against a slow NumPy reference, and its laws."""
+"""Composition: the keys, the order, normalisation and what people write themselves."""
 
 from collections.abc import Iterator
 
@@ -7,7 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.data import augment, normalize, pad_crop_flip
+from jaxcomp.data import AUGMENTATIONS, Augmentation, make_augment, normalize
+from jaxcomp.specs import SpecError
+from tests.data.images import some_images
+
+COLOURS = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+HERE = "tests.data.test_augment"
 
 
 @pytest.fixture(autouse=True)
@@ -16,101 +21,84 @@ def _strict() -> Iterator[None]:
         yield
 
 
-def some_images(*shape: int) -> np.ndarray:
-    return np.random.default_rng(0).integers(0, 256, shape, np.uint8)
+def darker(by: int = 2):
+    """Somebody's own, as a plain function."""
+    return lambda images, key: images // by
 
 
-def windows(image: np.ndarray, pad: int, mode: str, flip: bool) -> list[np.ndarray]:
-    """Every crop that one image may become, plain ones first."""
-    height, width, _ = image.shape
-    padded = np.pad(image, ((pad, pad), (pad, pad), (0, 0)), mode=mode)  # type: ignore[call-overload]
-    corners = range(2 * pad + 1)
-    plain = [padded[r : r + height, c : c + width] for r in corners for c in corners]
-    return plain + [crop[:, ::-1] for crop in plain] if flip else plain
+def doubled() -> Augmentation:
+    """Somebody's own, of pixels from 0 to 1."""
+    return Augmentation("doubled", lambda images, key: 2 * images, needs="unit")
 
 
-# One program each instead of one for every operation inside.
-crop = jax.jit(pad_crop_flip, static_argnames=("pad", "flip", "mode"))
+def nothing() -> int:
+    return 3
 
 
-@pytest.mark.parametrize("mode", ["reflect", "constant"])
-@pytest.mark.parametrize("flip", [True, False])
-@pytest.mark.parametrize(
-    "shape",
-    [pytest.param((40, 6, 6, 3), marks=pytest.mark.slow), (40, 7, 5, 1), (3, 9, 4, 2)],
-)
-def test_every_output_is_a_window_of_its_own_image(
-    shape: tuple[int, ...], flip: bool, mode: str
-) -> None:
-    images = some_images(*shape)
-    out = np.asarray(crop(images, jax.random.key(1), pad=2, flip=flip, mode=mode))
-    assert out.shape == shape
-    assert out.dtype == np.uint8
-    for image, result in zip(images, out, strict=True):
-        assert any((result == w).all() for w in windows(image, 2, mode, flip))
+def formula(images: np.ndarray) -> np.ndarray:
+    mean, std = np.array(COLOURS["mean"]), np.array(COLOURS["std"])
+    return (images / 255 - mean) / std
 
 
-def test_all_windows_occur_equally_often_and_half_are_mirrored() -> None:
-    # One image with distinct pixels, many times: each window tells its draw.
-    count, pad = 9000, 1
-    image = np.arange(9, dtype=np.uint8).reshape(3, 3, 1) + 1
-    out = crop(
-        jnp.asarray(np.tile(image, (count, 1, 1, 1))),
-        jax.random.key(2),
-        pad=pad,
-        mode="constant",
-    )
-    found = [np.asarray(out) == w for w in windows(image, pad, "constant", True)]
-    times = np.array([match.all(axis=(1, 2, 3)).sum() for match in found])
-    assert times.sum() == count
-    # 18 outcomes: five standard errors of a binomial count.
-    share = 1 / 18
-    assert np.abs(times - count * share).max() < 5 * np.sqrt(count * share)
-
-
-def test_same_key_same_output_other_key_other_output() -> None:
-    images = jnp.asarray(some_images(16, 8, 8, 3))
-    first = crop(images, jax.random.key(3))
-    assert (first == crop(images, jax.random.key(3))).all()
-    assert (first != crop(images, jax.random.key(4))).any()
-
-
-def test_no_padding_and_no_flip_is_identity() -> None:
-    images = jnp.asarray(some_images(8, 5, 7, 3))
-    out = crop(images, jax.random.key(0), pad=0, flip=False)
-    assert (out == images).all()
-    either = np.asarray(crop(images, jax.random.key(0), pad=0))
-    for before, after in zip(np.asarray(images), either, strict=True):
-        assert (after == before).all() or (after == before[:, ::-1]).all()
-
-
-def test_normalize_and_augment_are_the_formula() -> None:
+def test_normalize_is_the_formula() -> None:
     images = some_images(4, 6, 6, 3)
-    mean, std = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
-    expected = (images / 255 - np.array(mean)) / np.array(std)
-    found = normalize(jnp.asarray(images), mean, std)
+    found = normalize(jnp.asarray(images), **COLOURS)
     assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
-    key = jax.random.key(5)
-    both = augment(jnp.asarray(images), key, mean=mean, std=std, pad=2, flip=False)
-    cropped = crop(jnp.asarray(images), key, pad=2, flip=False)
-    np.testing.assert_array_equal(both, normalize(cropped, mean, std))
+    np.testing.assert_allclose(found, formula(images), rtol=1e-5, atol=1e-6)
+    plain = make_augment("", **COLOURS)(jnp.asarray(images), jax.random.key(0))
+    np.testing.assert_array_equal(plain, found)
+
+
+def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others() -> None:
+    """So `crop` draws the same windows, whether a flip follows or not."""
+    images, key = jnp.asarray(some_images(8, 6, 6, 3)), jax.random.key(5)
+    keys = jax.random.split(key)
+    crop, flip = AUGMENTATIONS["crop"](pad=2), AUGMENTATIONS["flip"]()
+    cropped = crop.apply(images, keys[0])
+    alone = make_augment("crop(pad=2)", **COLOURS)(images, key)
+    np.testing.assert_array_equal(alone, normalize(cropped, **COLOURS))
+    both = jax.jit(make_augment("crop(pad=2) | flip", **COLOURS))(images, key)
+    expected = normalize(flip.apply(cropped, keys[1]), **COLOURS)
+    np.testing.assert_allclose(both, expected, rtol=1e-6)
+
+
+def test_pixels_are_scaled_as_soon_as_a_link_needs_it_and_once() -> None:
+    images, key = some_images(4, 8, 8, 3), jax.random.key(0)
+    own = make_augment(f"{HERE}:darker(by=3) | {HERE}:doubled", **COLOURS)
+    found = own(jnp.asarray(images), key)
+    expected = formula(2.0 * (images // 3))
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    cut = make_augment("cutout(size=3)", **COLOURS)(jnp.asarray(images), key)
+    zeros = np.asarray(cut == 0).all(axis=-1).sum(axis=(1, 2))
+    assert (zeros >= 9).all()  # the mean, and not black
+    late = make_augment("cutout(size=3) | flip", **COLOURS)(jnp.asarray(images), key)
+    assert late.dtype == jnp.float32
 
 
 def test_workers_under_vmap_equal_one_after_the_other() -> None:
+    spec = "crop(pad=2) | flip | color_jitter | pca_lighting | cutout(size=2)"
+    augment = jax.jit(make_augment(spec, **COLOURS))
     images = jnp.asarray(some_images(4, 8, 6, 6, 3))
     keys = jax.random.split(jax.random.key(6), 4)
-    together = jax.vmap(crop)(images, keys)
+    together = jax.jit(jax.vmap(augment))(images, keys)
     for worker in range(4):
-        alone = crop(images[worker], keys[worker])
-        np.testing.assert_array_equal(together[worker], alone)
+        alone = augment(images[worker], keys[worker])
+        np.testing.assert_allclose(together[worker], alone, rtol=1e-5, atol=1e-5)
 
 
-def test_wrong_arguments_are_named() -> None:
-    images, key = jnp.asarray(some_images(1, 4, 4, 1)), jax.random.key(0)
-    with pytest.raises(ValueError, match="pad is .* at least 0, not -1"):
-        pad_crop_flip(images, key, pad=-1)
-    with pytest.raises(
-        ValueError, match="mode is one of reflect, constant, not 'wrap'"
-    ):
-        pad_crop_flip(images, key, mode="wrap")  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("crop | flap", "unknown augmentation 'flap'. Did you mean 'flip'"),
+        ("crop(pad=-1)", "pad is a whole number of at least 0, not -1"),
+        ("crop(mode=wrap)", "mode is one of grey, reflect, zero, not 'wrap'"),
+        ("flip |", "not a spec"),
+        ("cutout | color_jitter", r"let it come first: color_jitter\(.*\) \| cutout"),
+        (f"flip | {HERE}:nothing", "makes no Augmentation.* of type int"),
+        (f"flip | {HERE}:lacking", "has no 'lacking'"),
+        ("random_resized_crop", "needs size"),
+    ],
+)
+def test_wrong_compositions_are_refused(spec: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make_augment(spec, **COLOURS)

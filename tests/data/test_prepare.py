@@ -174,6 +174,8 @@ toy, root = archive_makers.cifar10(), Path(sys.argv[2])
 archive = archive_makers.pack(toy.files["python"], root / "a.tar.gz")
 prepare(toy.source, archive=archive, data_dir=root)
 assert len(tfds_source.load(toy.source, data_dir=root).train_images) == 100
+found = jaxcomp.data.load("tfds(name='cifar10:3.0.2')", data_dir=root)
+assert found.train_images.shape == (100, 32, 32, 3)
 assert "tensorflow" not in sys.modules
 """
 

@@ -494,4 +494,28 @@ FAULTS = [
         "tests/report/test_report_compare.py"
         "::test_runs_that_differ_in_the_seed_are_one_line",
     ),
+    # --- Data -------------------------------------------------------------------------
+    Fault(
+        "pictures have the same windows in every epoch",
+        "jaxcomp/data/pictures.py",
+        "SeedSequence([self.seed, self.epoch, place])",
+        "SeedSequence([self.seed, 0, place])",
+        "tests/data/test_pictures.py",
+    ),
+    Fault(
+        "all augmentations of a row share one key",
+        "jaxcomp/data/augment.py",
+        "jax.random.split(key, len(links))[number]",
+        "jax.random.split(key, len(links))[0]",
+        "tests/data/test_augment.py",
+    ),
+    Fault(
+        "batches that are taken ahead come in another order",
+        "jaxcomp/training/feed.py",
+        """                if len(waiting) > ahead:
+                    yield waiting.popleft().result()""",
+        """                if len(waiting) > ahead:
+                    yield waiting.pop().result()""",
+        "tests/training/test_pictures.py",
+    ),
 ]

@@ -195,3 +195,21 @@ def test_a_full_disk_is_one_message(tmp_path):
 def test_other_errors_keep_their_traceback(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_into(tmp_path, tmp_path / "nowhere" / "file")
+
+
+@pytest.mark.parametrize(
+    ("pad", "flip", "augment"),
+    [
+        (2, False, "crop(pad=2)"),
+        (4, True, "crop(pad=4) | flip"),
+        (0, True, "crop(pad=0) | flip"),  # a flip alone would have another key
+        (0, False, ""),
+    ],
+)
+def test_a_run_from_before_augmentations_had_names_goes_on(
+    pad, flip, augment, tmp_path
+):
+    opened(tmp_path, CONFIG | {"pad": pad, "flip": flip})
+    with pytest.raises(RunError, match="augment: the folder has"):
+        opened(tmp_path, CONFIG | {"augment": "flip"})
+    opened(tmp_path, CONFIG | {"augment": augment})

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
@@ -11,6 +12,7 @@ from ml_collections import ConfigDict
 from configs import default
 from jaxcomp import parallel
 from jaxcomp.base import is_report
+from jaxcomp.data import Augmentation
 from jaxcomp.runs import frame
 from jaxcomp.training.build import Setup, build, gather_workers
 
@@ -26,7 +28,7 @@ def small_config(**changes: Any) -> ConfigDict:
     config.update(
         dataset="digits(size=8)",
         model="tiny(width=2)",
-        pad=1,
+        augment="crop(pad=1)",
         workers=2,
         compressor="top_k(keep=0.1)",
         scope="whole_tree",
@@ -38,6 +40,19 @@ def small_config(**changes: Any) -> ConfigDict:
     config.lock()
     config.update(changes)
     return config
+
+
+NAN_WHERE_BLACK = "crop(pad=1) | tests.training.small:nan_where_black"
+
+
+def nan_where_black() -> Augmentation:
+    """Bad numbers on a worker, all of whose images are black."""
+
+    def apply(images: jax.Array, key: jax.Array) -> jax.Array:
+        del key
+        return jnp.where(jnp.max(images) == 0, jnp.nan, images)
+
+    return Augmentation("nan_where_black", apply, needs="unit")
 
 
 def built(config: Any) -> Setup:

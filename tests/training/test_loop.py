@@ -19,7 +19,14 @@ from jaxcomp.training.epoch_row import epoch_line
 from jaxcomp.training.meters import Totals, step_figures
 from jaxcomp.training.step import StepMetrics
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import (
+    NAN_WHERE_BLACK,
+    assert_same_state,
+    built,
+    rows,
+    small_config,
+    stop_at,
+)
 
 
 @pytest.fixture(scope="module")
@@ -232,8 +239,8 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
 
 
 def poison(monkeypatch, *steps):
-    """One worker's inputs of some steps are NaN: black images, NaN on the device."""
-    original_feed, original_augment = loop.train_feed, data.augment
+    """One worker's inputs of some steps are black; see `NAN_WHERE_BLACK`."""
+    original_feed = loop.train_feed
 
     def feed(*args, **kwargs):
         number = kwargs["start"]
@@ -243,18 +250,13 @@ def poison(monkeypatch, *steps):
             yield images, labels
             number += 1
 
-    def augment(images, key, **kwargs):
-        black = jnp.max(images) == 0
-        return jnp.where(black, jnp.nan, original_augment(images, key, **kwargs))
-
     monkeypatch.setattr(loop, "train_feed", feed)
-    monkeypatch.setattr(data, "augment", augment)
 
 
 def test_a_nan_step_stops_with_step_leaf_and_norms(tmp_path, monkeypatch):
     poison(monkeypatch, 6)
     with pytest.raises(training.NonFinite) as error:
-        training.train_and_evaluate(small_config(), tmp_path)
+        training.train_and_evaluate(small_config(augment=NAN_WHERE_BLACK), tmp_path)
     message = str(error.value)
     assert "step 7 is not finite" in message
     assert "worker 1: " in message
@@ -271,7 +273,9 @@ def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
     """Nothing but the clocks moves, on any worker; residuals stay finite."""
     poison(monkeypatch, 0)
     stop_at(monkeypatch, 1)
-    config = small_config(compressor=compressor, nonfinite="skip")
+    config = small_config(
+        compressor=compressor, nonfinite="skip", augment=NAN_WHERE_BLACK
+    )
     with pytest.raises(training.Interrupted):
         training.train_and_evaluate(config, tmp_path)
     setup = built(config)

@@ -9,7 +9,13 @@ from jaxcomp import report, training
 from jaxcomp.cli import train
 from jaxcomp.runs.frame import framed
 from jaxcomp.training.meters import read_totals
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import (
+    NAN_WHERE_BLACK,
+    assert_same_state,
+    rows,
+    small_config,
+    stop_at,
+)
 from tests.training.test_loop import poison
 
 
@@ -138,7 +144,7 @@ def test_a_failed_run_has_a_report_that_says_so(tmp_path, monkeypatch, capsys):
 
 def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, 6)
-    config = small_config(nonfinite="skip", log_every=1)
+    config = small_config(nonfinite="skip", log_every=1, augment=NAN_WHERE_BLACK)
     assert train.run(config, str(tmp_path)) == 0
     shown = capsys.readouterr().out
     [epoch] = [line for line in shown.splitlines() if line.endswith("1 steps skipped")]
@@ -158,7 +164,7 @@ def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):
 def test_the_time_of_a_skipped_step_does_not_count(tmp_path, monkeypatch):
     poison(monkeypatch, 0)
     stop_at(monkeypatch, 2)
-    config = small_config(nonfinite="skip", log_every=1)
+    config = small_config(nonfinite="skip", log_every=1, augment=NAN_WHERE_BLACK)
     with pytest.raises(training.Interrupted):
         training.train_and_evaluate(config, tmp_path)
     saved = tmp_path / "checkpoints" / "step_00000002" / "position.json"
@@ -173,7 +179,8 @@ def test_the_time_of_a_skipped_step_does_not_count(tmp_path, monkeypatch):
 def test_a_run_that_skips_every_step_has_failed(tmp_path, monkeypatch, capsys):
     poison(monkeypatch, *range(22))
     for _ in range(2):  # it has not learned anything by asking again
-        assert train.run(small_config(nonfinite="skip"), str(tmp_path)) == 1
+        config = small_config(nonfinite="skip", augment=NAN_WHERE_BLACK)
+        assert train.run(config, str(tmp_path)) == 1
         assert "not one of 22 steps was finite" in capsys.readouterr().err
 
 

@@ -10,7 +10,14 @@ import pytest
 from jaxcomp import data, models, parallel, training
 from jaxcomp.training import loop
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import (
+    NAN_WHERE_BLACK,
+    assert_same_state,
+    built,
+    rows,
+    small_config,
+    stop_at,
+)
 
 GOSSIP = {"exchange": "", "memory": "", "topology": "ring"}
 
@@ -161,14 +168,9 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
             images[1] = 0  # all black on worker 1
             yield images, labels
 
-    def augment(images, key, augment=data.augment, **kwargs):
-        black = (images == 0).all()
-        return jax.numpy.where(black, np.nan, augment(images, key, **kwargs))
-
     monkeypatch.setattr(loop, "train_feed", feed)
-    monkeypatch.setattr(data, "augment", augment)
     choco = "choco(gamma=0.5)"
-    config = gossip_config(choco, nonfinite="skip")
+    config = gossip_config(choco, nonfinite="skip", augment=NAN_WHERE_BLACK)
     result = training.train_and_evaluate(config, tmp_path / "skip")
     params = parallel.to_host(result.state.params).value
     for x in jax.tree.leaves(params):
@@ -179,7 +181,9 @@ def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
         np.any(x[1] != s) for x, s in zip(jax.tree.leaves(params), start, strict=True)
     )
     with pytest.raises(training.NonFinite, match="worker 1: "):
-        training.train_and_evaluate(gossip_config(choco), tmp_path / "stop")
+        training.train_and_evaluate(
+            gossip_config(choco, augment=NAN_WHERE_BLACK), tmp_path / "stop"
+        )
 
 
 def test_each_worker_sees_its_own_share():

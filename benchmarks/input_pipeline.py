@@ -1,0 +1,115 @@
+"""What do taking and augmenting batches cost a training step?
+
+Compares images/s of the trainer's step on augmented batches, each taken from the data
+and put on the devices, with the same step on one batch that never changes and is only
+normalised. In turns, so that a busy machine slows both. Prints the ratio: 1.0 means
+that they cost nothing.
+
+    python -m benchmarks.input_pipeline --model=resnet20 --batch=128
+"""
+
+import argparse
+import functools
+import itertools
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from ml_collections import ConfigDict
+
+from benchmarks.common import PAGES, in_turns, ratio, with_pages
+from configs import default
+from jaxcomp import parallel
+from jaxcomp.data import Dataset
+from jaxcomp.training.build import Setup, build, gather_workers
+from jaxcomp.training.feed import train_feed
+from jaxcomp.training.loading import loaded
+from jaxcomp.training.traffic import programs
+
+__all__ = ["main", "pixels"]
+
+
+def main(arguments: list[str] | None = None) -> float:
+    about = str(__doc__).split("\n")[0]
+    parser = argparse.ArgumentParser(description=about, parents=[PAGES])
+    parser.add_argument("--model", default="resnet20")
+    parser.add_argument("--augment", default="crop(pad=4) | flip")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--mapper", default="vmap")
+    parser.add_argument("--batch", type=int, default=128, help="of all workers")
+    parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
+    parser.add_argument("--turns", type=int, default=15)
+    args = parser.parse_args(arguments)
+
+    sides = {
+        "augmented": _side(args, args.augment, lambda feed: feed),
+        "constant": _side(args, "", lambda feed: itertools.repeat(next(feed))),
+    }
+    seconds = in_turns(sides, args.turns)
+    for name, times in seconds.items():
+        median = statistics.median(total for total, _ in times)
+        print(f"{name:10} {args.steps * args.batch / median:8.1f} images/s")
+    waited = statistics.median(data / total for total, data in seconds["augmented"])
+    print(f"of an augmented step, {100 * waited:.1f} % is waiting for its batch")
+    found = ratio([total for total, _ in seconds["constant"]], seconds["augmented"])
+    print(f"ratio augmented / constant: {found:.3f} (median of {args.turns} pairs)")
+    return found
+
+
+def pixels(examples: int = 10_000) -> Dataset:
+    """Random images of the size of CIFAR-10's."""
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (examples, 32, 32, 3), np.uint8)
+    labels = rng.integers(0, 10, examples).astype(np.int32)
+    colours = (0.5, 0.5, 0.5)
+    return Dataset("pixels", images, labels, images, labels, 10, colours, colours)
+
+
+def _side(
+    args: argparse.Namespace,
+    augment: str,
+    fed: Callable[[Iterator[Any]], Iterator[Any]],
+) -> Callable[[], tuple[float, float]]:
+    """A runner of some steps: seconds in all, and those in which it waited for data."""
+    config = _config(args, augment)
+    setup = build(config, gather_workers(config))
+    state = parallel.spread(setup.fresh(), setup.workers)
+    compiled = programs(setup, say=print).at(0, state).step
+    feed, holder = fed(_feed(setup)), [state]
+
+    def run() -> tuple[float, float]:
+        waited, began = 0.0, time.perf_counter()
+        for _ in range(args.steps):
+            asked = time.perf_counter()
+            batch = next(feed)
+            waited += time.perf_counter() - asked
+            holder[0], metrics = compiled(holder[0], *batch)
+            jax.block_until_ready((holder[0], metrics))
+        return time.perf_counter() - began, waited
+
+    return run
+
+
+def _feed(setup: Setup) -> Iterator[Any]:
+    make = functools.partial(train_feed, local=setup.workers.local, start=0)
+    return iter(loaded(make, setup.task, setup.workers))
+
+
+def _config(args: argparse.Namespace, augment: str) -> ConfigDict:
+    config = default.get_config()
+    config.dataset = "benchmarks.input_pipeline:pixels"
+    config.augment = augment
+    config.model = args.model
+    config.workers = args.workers
+    config.mapper = args.mapper
+    config.batch_size = args.batch
+    config.exchange = "exact"
+    config.memory = "none"
+    return config
+
+
+if __name__ == "__main__":
+    with_pages("benchmarks.input_pipeline", main)

@@ -1,0 +1,201 @@
+"""The archives of ImageNet in their published form, in small."""
+
+import io
+import pickle
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.io import savemat
+
+from jaxcomp.data import DataError, downsampled, ilsvrc
+from jaxcomp.data.devkit import DEVKIT, LIST
+from tests.data.archive_makers import pack
+
+SYNSETS = ("n01440764", "n01443537")
+TRUTH = (2, 1, 2)  # of the validation images, by the numbers of the kit
+COUNTS = (4, 3)
+
+
+def tar(files: Mapping[str, bytes]) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return stream.getvalue()
+
+
+def devkit() -> dict[str, bytes]:
+    """Numbers of classes, of which the third has the others below it."""
+    kinds = [("ILSVRC2012_ID", "u2"), ("WNID", "O"), ("num_children", "u1")]
+    rows = [(2, SYNSETS[0], 0), (1, SYNSETS[1], 0), (1001, "n00000000", 2)]
+    stream = io.BytesIO()
+    savemat(stream, {"synsets": np.array(rows, kinds)[:, None]})
+    truth = "".join(f"{number}\n" for number in TRUTH).encode()
+    folder = "ILSVRC2012_devkit_t12/data"
+    return {
+        f"{folder}/meta.mat": stream.getvalue(),
+        f"{folder}/ILSVRC2012_validation_ground_truth.txt": truth,
+    }
+
+
+@pytest.fixture
+def official(tmp_path: Path) -> Path:
+    """A folder with the three files."""
+    inner = {
+        f"{synset}.tar": tar({f"{synset}_{i}.JPEG": b"%d" % i for i in (7, 9)})
+        for synset in SYNSETS
+    }
+    names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in (1, 2, 3)]
+    folder = tmp_path / "official"
+    files = {
+        ilsvrc.TRAIN: tar(inner),
+        ilsvrc.VALIDATION: tar({name: name.encode() for name in names}),
+    }
+    pack(files, folder)
+    pack(devkit(), folder / DEVKIT)
+    return folder
+
+
+def prepared(official: Path, root: Path, **arguments: object) -> Path:
+    folder = ilsvrc.prepare(official, root, counts=COUNTS, **arguments)  # type: ignore[arg-type]
+    assert folder is not None
+    return folder
+
+
+def test_the_official_files_become_class_folders(
+    official: Path, tmp_path: Path
+) -> None:
+    folder = prepared(official, tmp_path / "data")
+    assert folder == tmp_path / "data" / "imagenet"
+    assert ilsvrc.find_prepared(tmp_path / "data") == folder
+    found = {str(p.relative_to(folder)) for p in folder.rglob("*.JPEG")}
+    train = {f"train/{s}/{s}_{i}.JPEG" for s in SYNSETS for i in (7, 9)}
+    # Number 2 of the kit is the first synset.
+    truth = (SYNSETS[0], SYNSETS[1], SYNSETS[0])
+    val = {f"val/{s}/ILSVRC2012_val_{i:08d}.JPEG" for i, s in enumerate(truth, 1)}
+    assert found == train | val
+    assert (folder / f"train/{SYNSETS[0]}/{SYNSETS[0]}_9.JPEG").read_bytes() == b"9"
+    assert ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS) is None
+
+
+def test_a_list_of_synsets_does_as_well_as_the_kit(
+    official: Path, tmp_path: Path
+) -> None:
+    (official / DEVKIT).unlink()
+    with pytest.raises(DataError, match="holds neither ILSVRC2012_devkit.* nor"):
+        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+    (official / LIST).write_text("\n".join([SYNSETS[1], *SYNSETS]))
+    folder = prepared(official, tmp_path / "data")
+    assert len(list((folder / "val" / SYNSETS[1]).iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        (ilsvrc.TRAIN, tar({"holiday.jpg": b""}), "it holds holiday.jpg, expected"),
+        (ilsvrc.TRAIN, tar({"n01440764.tar": b"x" * 600}), "img_train.tar is cut"),
+        (
+            ilsvrc.TRAIN,
+            tar({"n01440764.tar": tar({"a b.JPEG": b""})}),
+            "'a b.JPEG', which is no name of a picture",
+        ),
+        (
+            ilsvrc.TRAIN,
+            tar({"n01440764.tar": tar({"a.JPEG": b""})}),
+            "img_train.tar: 1 images, expected 4",
+        ),
+        (ilsvrc.VALIDATION, tar({"ILSVRC2012_val_00000004.JPEG": b""}), "00000004"),
+        (ilsvrc.VALIDATION, tar({"a": b"x" * 9000})[:3000], "it holds a, expected"),
+        (ilsvrc.VALIDATION, b"", "img_val.tar is cut off or damaged"),
+    ],
+)
+def test_other_files_are_refused_and_leave_nothing(
+    name: str, content: bytes, message: str, official: Path, tmp_path: Path
+) -> None:
+    (official / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+    assert not (tmp_path / "data").exists()
+
+
+def test_without_files_it_says_which_to_fetch(official: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="ILSVRC2012_devkit_t12.tar.gz into one folder"):
+        ilsvrc.prepare(None, tmp_path)
+    (official / ilsvrc.TRAIN).unlink()
+    with pytest.raises(DataError, match="there is no .*ILSVRC2012_img_train.tar"):
+        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+
+
+# --- Downsampled ----------------------------------------------------------------------
+
+SMALL = downsampled.Downsampled(
+    "imagenet4", 4, (6, 2), 3, ("train_data_batch_1", "train_data_batch_2")
+)
+
+
+def batches() -> tuple[dict[str, bytes], list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(0)
+    files, images, labels = {}, [], []
+    for name, count in (*((n, 3) for n in SMALL.batches), ("val_data", 2)):
+        images.append(rng.integers(0, 256, (count, 4, 4, 3), np.uint8))
+        labels.append(rng.integers(0, 3, count))
+        planes = images[-1].transpose(0, 3, 1, 2).reshape(count, -1)
+        mean = planes.mean(axis=0)
+        content = {"data": planes, "labels": (labels[-1] + 1).tolist(), "mean": mean}
+        files[name] = pickle.dumps(content)
+    return files, images, labels
+
+
+def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
+    files, images, labels = batches()
+    archive = pack(files, tmp_path / "batches")
+    reports: list[tuple[str, int, int]] = []
+    report = lambda *row: reports.append(row)  # noqa: E731
+    folder = downsampled.prepare(
+        SMALL, archive=archive, data_dir=tmp_path, progress=report
+    )
+    assert folder == tmp_path / "imagenet4"
+    assert reports[-1] == ("writing test", 2, 2)
+    dataset = downsampled.load(SMALL, tmp_path)
+    assert isinstance(dataset.train_images, np.memmap)
+    np.testing.assert_array_equal(dataset.train_images, np.concatenate(images[:2]))
+    np.testing.assert_array_equal(dataset.train_labels, np.concatenate(labels[:2]))
+    np.testing.assert_array_equal(dataset.test_images, images[2])
+    np.testing.assert_array_equal(dataset.test_labels, labels[2])
+    again = downsampled.prepare(SMALL, archive=archive, data_dir=tmp_path)
+    assert again is None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"data": np.zeros((3, 12), np.uint8)}, r"data is uint8 \(3, 12\), expected"),
+        ({"data": np.zeros((3, 48))}, "data is float64"),
+        ({"labels": [0, 1, 2]}, r"labels 0\.\.2, expected 1\.\.3"),
+        ({"labels": [1, 2, 4]}, r"labels 1\.\.4, expected 1\.\.3"),
+        ({"labels": [0.5, 1, 2]}, "labels are float64"),
+        ({"data": np.zeros((2, 48), np.uint8), "labels": [1, 1]}, "5 images, expected"),
+    ],
+)
+def test_other_batches_are_refused_and_leave_nothing(
+    change: dict[str, object], message: str, tmp_path: Path
+) -> None:
+    files, _, _ = batches()
+    content = {**pickle.loads(files["train_data_batch_2"]), **change}
+    files["train_data_batch_2"] = pickle.dumps(content)
+    archive = pack(files, tmp_path / "batches")
+    with pytest.raises(DataError, match=message):
+        downsampled.prepare(SMALL, archive=archive, data_dir=tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_an_absent_one_says_how_to_prepare_it(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="prepare imagenet32 --archive FOLDER"):
+        downsampled.load(downsampled.DOWNSAMPLED["imagenet32"], tmp_path)
+    with pytest.raises(DataError, match="asks for a login"):
+        downsampled.prepare(SMALL, archive=None, data_dir=tmp_path)

@@ -1,0 +1,105 @@
+"""Runs on pictures that are decoded batch by batch."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jaxcomp import data, training
+from jaxcomp.training.feed import eval_feed, train_feed
+from tests.data.class_folders import write_folders
+from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+
+
+def config_of(root: Path, **changes: Any) -> Any:
+    """Three steps in an epoch, of two workers."""
+    settings = {"batch_size": 4, "log_every": 1, "augment": "flip", "mapper": "vmap"}
+    spec = f"class_folders(path='{root}', size=8)"
+    return small_config(dataset=spec, **settings, **changes)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_folders(tmp_path_factory.mktemp("pictures") / "images")
+
+
+@pytest.mark.slow
+def test_a_run_resumes_to_the_bit_in_the_middle_of_an_epoch(root, tmp_path):
+    whole = training.train_and_evaluate(config_of(root), tmp_path / "whole")
+    assert whole.steps == 6
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 2)
+        with pytest.raises(training.Interrupted):
+            training.train_and_evaluate(config_of(root), tmp_path / "parts")
+    parts = training.train_and_evaluate(config_of(root), tmp_path / "parts")
+    assert_same_state(whole.state, parts.state)
+    for name in ("metrics.csv", "steps.csv"):
+        assert rows(tmp_path / "whole" / name) == rows(tmp_path / "parts" / name)
+    header = (tmp_path / "whole" / "steps.csv").read_text().splitlines()[0]
+    assert "data_seconds" in header.split(",")
+
+
+def test_batches_are_those_of_the_shares_in_their_order(root):
+    task = built(config_of(root, seed=5)).task
+    images = data.load(f"class_folders(path='{root}', size=8, seed=5)").train_images
+    feed = train_feed(task, local=slice(1, 2), start=2)
+    for epoch, step in ((0, 2), (1, 0), (1, 1)):
+        found, labels = next(feed)
+        places = task.shares(epoch)[step, 1:2]
+        np.testing.assert_array_equal(labels, task.train[1][places])
+        np.testing.assert_array_equal(found, images.in_epoch(epoch)[places])
+    feed.close()
+
+
+def test_a_worker_decodes_its_share_alone(root, monkeypatch):
+    """Of a process with one of two workers: the others' pictures are never read."""
+    task = built(config_of(root)).task
+    seen: list[int] = []
+    decode = data.Pictures._decode
+    monkeypatch.setattr(
+        data.Pictures,
+        "_decode",
+        lambda self, place: seen.append(place) or decode(self, place),
+    )
+    feed = train_feed(task, local=slice(0, 1), start=0)
+    next(feed)
+    feed.close()
+    mine = task.shares(0)[:, 0].ravel().tolist()
+    assert len(seen) >= 2
+    assert set(seen) <= set(mine)
+
+
+def test_an_evaluation_sees_each_picture_once(root):
+    task = built(config_of(root)).task
+    batches = list(eval_feed(task, batch_size=4, workers=2, local=slice(0, 2)))
+    assert sum(weights.sum() for _, weights in batches) == 6
+    found = np.concatenate([images.reshape(-1, 8, 8, 3) for (images, _), _ in batches])
+    np.testing.assert_array_equal(found[:6], task.test[0][:])
+
+
+def test_a_broken_picture_is_named_where_its_batch_is_due(tmp_path):
+    root = write_folders(tmp_path / "images")
+    file = root / "train" / "cup" / "3.png"
+    file.write_bytes(file.read_bytes()[:100])
+    task = built(config_of(root)).task
+    place = task.train[0].shape[0] - 1
+    step = int(np.argwhere(task.shares(0) == place)[0, 0])
+    feed = train_feed(task, local=slice(0, 2), start=0)
+    for _ in range(step):
+        next(feed)
+    with pytest.raises(data.DataError, match=f"{file} cannot be read as a picture"):
+        next(feed)
+
+
+def test_what_stays_on_disk_is_read_ahead_too(tmp_path):
+    """A map of a file gives the batches of the same array in memory."""
+    task = built(small_config()).task
+    file = tmp_path / "images.npy"
+    np.save(file, task.train[0])
+    mapped = task._replace(train=(np.load(file, mmap_mode="r"), task.train[1]))
+    feeds = [train_feed(t, local=slice(0, 2), start=9) for t in (task, mapped)]
+    for _ in range(4):
+        (images, _), (same, _) = map(next, feeds)
+        np.testing.assert_array_equal(images, same)
+    feeds[1].close()
