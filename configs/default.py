@@ -47,13 +47,18 @@ def get_config() -> ConfigDict:
     config.batch_size = 64  # of all workers together
     config.accumulate = 1  # parts of it, each computed before one exchange of all
     config.train_for = "15 epochs"  # durations: "N steps", "N epochs", "N examples"
-    # adam | dgc_sgd | one_bit_adam | sgd; memories with a momentum take momentum=0
+    # adam | adamw | dgc_sgd | lamb | lars | one_bit_adam | sgd; where a memory has a
+    # momentum, sgd takes momentum=0
     config.optimizer = "sgd(momentum=0.9, nesterov=True)"
     config.learning_rate = 0.1  # peak
     config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear
     config.warmup = "1 epoch"  # linear ramp; "" for none
     config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt; degree
-    config.weight_decay = 5e-4  # added after the exchange
+    config.weight_decay = 5e-4
+    config.decay = (
+        "all"  # what decays: all | kernels | a pattern such as "Conv*/kernel"
+    )
+    config.decay_at = "update"  # after the exchange; "gradient": before, so it is sent
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed
     config.compute_dtype = "float32"  # bfloat16 | float32: of convolutions

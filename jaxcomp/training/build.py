@@ -15,6 +15,7 @@ from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
@@ -22,7 +23,7 @@ from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
 from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
-from jaxcomp.training.state import TrainState, init_state
+from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step
 from jaxcomp.trees import name_of
 
@@ -140,7 +141,13 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         raise UserError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
     stages = make_stages(config, sent, horizon, cycle)
-    setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
+    setting = optimizers.Setting(
+        rate,
+        config.weight_decay,
+        stages.dense_steps,
+        decay=config.decay,
+        decay_at=config.decay_at,
+    )
 
     def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
         return optimizers.make_links(config, stage, setting, method_at(stage, *wrap))
@@ -160,6 +167,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         own_models=isinstance(usual, Mixer),
     )
     params = jax.eval_shape(fresh).params
+    check_decay(config, own(params))
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Setup(
         task=task,

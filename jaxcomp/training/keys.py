@@ -11,6 +11,7 @@ __all__ = ["FILLED", "KINDS"]
 # Strings that may not be empty, with examples.
 FILLED = {
     "compressor": "top_k(keep=0.01)",
+    "decay": "kernels",
     "eval_every": "1 epoch",
     "optimizer": "sgd(momentum=0.9)",
     "schedule": "cosine",
@@ -29,6 +30,7 @@ KINDS = {
     "breakdown": bool,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
+    "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
     "elastic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],

@@ -138,7 +138,10 @@ def rate_of(schedule: str) -> schedules.Schedule:
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
+    "adamw": {},
     "dgc_sgd": {"memory": "dgc(momentum=0.9)"},
+    "lamb": {},
+    "lars": {},
     "one_bit_adam": {
         "memory": "shared_momentum(beta=0.9) | error_feedback",
         "dense_for": f"{DENSE} steps",
