@@ -51,9 +51,14 @@ def get_config() -> ConfigDict:
     # momentum, sgd takes momentum=0
     config.optimizer = "sgd(momentum=0.9, nesterov=True)"
     config.learning_rate = 0.1  # peak
-    config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear
+    # constant | convex_decay | cosine | multistep | one_cycle | piecewise_linear |
+    # polynomial
+    config.schedule = "cosine"
     config.warmup = "1 epoch"  # linear ramp; "" for none
-    config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt; degree
+    config.warmup_from = 0.0  # the share of the peak from which the ramp rises
+    # In the number of workers: none | linear | sqrt | degree; or in the batch, from a
+    # base for which the rate is known: linear(base_batch_size=256)
+    config.lr_scaling = "none"
     config.weight_decay = 5e-4
     config.decay = (
         "all"  # what decays: all | kernels | a pattern such as "Conv*/kernel"

@@ -17,11 +17,11 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
+from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
-from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step
@@ -122,6 +122,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         horizon=horizon,
         total=total,
         warmup=warmup,
+        warmup_from=config.warmup_from,
         scaling=config.lr_scaling,
         workers=workers.size,
         degree=graph.degree if graph else None,

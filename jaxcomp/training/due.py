@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp.training.schedules import Horizon, epochs_of, steps_at
+from jaxcomp.training.durations import Horizon, epochs_of, steps_at
 
 __all__ = ["Due", "is_due", "timetable"]
 

@@ -13,6 +13,7 @@ FILLED = {
     "compressor": "top_k(keep=0.01)",
     "decay": "kernels",
     "eval_every": "1 epoch",
+    "lr_scaling": "none",
     "optimizer": "sgd(momentum=0.9)",
     "schedule": "cosine",
     "train_for": "15 epochs",
@@ -20,7 +21,7 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every lr_scaling mapper matmul_precision memory mixer platform "
+    "keep_warmup layers_every mapper matmul_precision memory mixer platform "
     "profile scope topology warmup"
 )
 KINDS = {
@@ -40,6 +41,7 @@ KINDS = {
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,
     "policy": tuple | list,
+    "warmup_from": Annotated[float, Range(least=0, most=1)],
     "weight_decay": FromZero,
     "workers": Annotated[int, Range(least=0)],  # 0: one on each device
 }

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NamedTuple
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
-from jaxcomp.training.schedules import Horizon, steps_at
+from jaxcomp.training.durations import Horizon, steps_at
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
 
