@@ -64,6 +64,7 @@ def get_config() -> ConfigDict:
         "all"  # what decays: all | kernels | a pattern such as "Conv*/kernel"
     )
     config.decay_at = "update"  # after the exchange; "gradient": before, so it is sent
+    config.ema = 0.0  # decay of a moving average of the weights; 0 for none
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed
     config.compute_dtype = "float32"  # bfloat16 | float32: of convolutions

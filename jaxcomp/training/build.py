@@ -166,6 +166,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         seed=config.seed,
         examples=share,
         own_models=isinstance(usual, Mixer),
+        ema=config.ema,
     )
     params = jax.eval_shape(fresh).params
     check_decay(config, own(params))
@@ -188,6 +189,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             axis=workers.axis,
             accumulate=config.accumulate,
             cut=cut,
+            ema=config.ema,
         ),
         links=links,
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],

@@ -22,6 +22,7 @@ __all__ = [
     "make_evaluator",
     "make_own_evaluator",
     "make_viewer",
+    "of_average",
 ]
 
 
@@ -66,13 +67,13 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
         make_average(setup.workers.axis),
         setup.workers,
         in_axes=(axes,),
-        out_axes=(axes.params, axes.stats, None),
+        out_axes=(axes.params, axes.stats, axes.ema, None),
     )
     compiled = mapped.lower(state).compile()
 
     def view(state: TrainState) -> View:
         mean = Average(*compiled(state))
-        shown = state._replace(params=mean.params, stats=mean.stats)
+        shown = state._replace(params=mean.params, stats=mean.stats, ema=mean.ema)
         if own_models:
             return View(state, shown, float(parallel.to_host(mean.distance)))
         return View(shown, shown, None)
@@ -95,6 +96,22 @@ def make_evaluator(setup: Setup, state: TrainState) -> Callable[[TrainState], Sc
         return Scores(loss / examples, correct / examples)
 
     return evaluate
+
+
+def of_average(
+    score: Callable[[TrainState], Scores], shown: TrainState
+) -> Scores | None:
+    """The scores of the averaged weights of a state; None where it has none.
+
+    Running statistics are means over steps as they are, and belong to both.
+
+    Args:
+      score: from `make_evaluator`.
+      shown: the state that is evaluated.
+    """
+    if not jax.tree.leaves(shown.ema):
+        return None
+    return score(shown._replace(params=shown.ema))
 
 
 def make_own_evaluator(

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from jaxcomp.runs.checks import SHARED
 from jaxcomp.specs import Count, Range
+from jaxcomp.training.ema import Decay
 from jaxcomp.training.schedules import FromZero
 
 __all__ = ["FILLED", "KINDS"]
@@ -34,6 +35,7 @@ KINDS = {
     "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
     "elastic": bool,
+    "ema": Annotated[float, Decay],
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,

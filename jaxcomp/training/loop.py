@@ -30,8 +30,8 @@ from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
 from jaxcomp.training.elastic import make_resize, note_change
 from jaxcomp.training.end_of_epoch import make_end_of_epoch
-from jaxcomp.training.epoch_row import score_columns
-from jaxcomp.training.evaluation import make_evaluator, make_viewer
+from jaxcomp.training.epoch_row import ema_columns, score_columns
+from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.meters import check_some_applied
 from jaxcomp.training.position import plain, resume
@@ -127,9 +127,10 @@ def evaluate(
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
     shown = make_viewer(setup, like)(restored.state).shown
-    scores, measure = make_evaluator(setup, like)(shown), setup.task.measure
-    columns = score_columns(scores, None, measure).items()
-    known = {name: value for name, value in columns if value is not None}
+    score, measure = make_evaluator(setup, like), setup.task.measure
+    columns = score_columns(score(shown), None, measure)
+    columns |= ema_columns(of_average(score, shown), measure)
+    known = {name: value for name, value in columns.items() if value is not None}
     return {"step": restored.step, **known}
 
 
@@ -233,6 +234,7 @@ def _run(
         test=last,
         best=measure.better(last, position.best),
         own=position.own,
+        ema=position.ema and measure.of(*position.ema),
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
         folder=frame.folder,
