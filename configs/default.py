@@ -64,6 +64,9 @@ def get_config() -> ConfigDict:
         "all"  # what decays: all | kernels | a pattern such as "Conv*/kernel"
     )
     config.decay_at = "update"  # after the exchange; "gradient": before, so it is sent
+    # Settings that change: (("30 epochs", {"learning_rate": 0.01}), ...); or those that
+    # the model brings: ("model",)
+    config.regime = ()
     config.ema = 0.0  # decay of a moving average of the weights; 0 for none
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed

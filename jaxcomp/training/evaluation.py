@@ -62,17 +62,17 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
     own_models = is_per_worker(state.params)
     if not own_models and not is_per_worker(state.stats):
         return lambda state: View(state, state, None)
-    axes = parallel.axes(state)
+    axes = parallel.axes(_evaluated(state))
     mapped = parallel.map_step(
         make_average(setup.workers.axis),
         setup.workers,
         in_axes=(axes,),
         out_axes=(axes.params, axes.stats, axes.ema, None),
     )
-    compiled = mapped.lower(state).compile()
+    compiled = mapped.lower(_evaluated(state)).compile()
 
     def view(state: TrainState) -> View:
-        mean = Average(*compiled(state))
+        mean = Average(*compiled(_evaluated(state)))
         shown = state._replace(params=mean.params, stats=mean.stats, ema=mean.ema)
         if own_models:
             return View(state, shown, float(parallel.to_host(mean.distance)))
@@ -159,12 +159,13 @@ def _counter(
     mapped = parallel.map_step(
         _make_eval_step(task),
         workers,
-        in_axes=(parallel.axes(state), 0, carried, batch_axis, batch_axis),
+        in_axes=(parallel.axes(_evaluated(state)), 0, carried, batch_axis, batch_axis),
         out_axes=(0, carried),
     )
     compiled: list[Any] = []
 
     def count(state: TrainState) -> np.ndarray:
+        state = _evaluated(state)
         totals, carry = zeros, fresh
         feed = eval_feed(task, batch_size=batch_size, workers=parts, local=local)
         for batch in feed:
@@ -179,6 +180,11 @@ def _counter(
         return parallel.to_host(totals).astype(np.float64).sum(axis=-1)
 
     return count
+
+
+def _evaluated(state: TrainState) -> TrainState:
+    """The state without what an optimiser keeps, of which another regime has other."""
+    return state._replace(opt_state=(), carry=())
 
 
 def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:

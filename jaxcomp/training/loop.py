@@ -45,6 +45,7 @@ from jaxcomp.training.stretch import (
     end,
     take_step,
 )
+from jaxcomp.training.switching import make_switch, saved_like
 from jaxcomp.training.tables import open_tables
 from jaxcomp.training.traffic import programs
 
@@ -120,14 +121,13 @@ def evaluate(
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
     setup = build(config, workers)
     keep_programs()
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
     resize = make_resize(setup, allowed=True)  # the best may be of other workers
-    restored = checkpoints.restore(like, which, resize)
+    restored = checkpoints.restore(saved_like(setup), which, resize)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(setup, like)(restored.state).shown
-    score, measure = make_evaluator(setup, like), setup.task.measure
+    shown = make_viewer(setup, restored.state)(restored.state).shown
+    score, measure = make_evaluator(setup, shown), setup.task.measure
     columns = score_columns(score(shown), None, measure)
     columns |= ema_columns(of_average(score, shown), measure)
     known = {name: value for name, value in columns.items() if value is not None}
@@ -151,7 +151,7 @@ def _run(
     state, position, start = resume(
         checkpoints,
         lambda: parallel.spread(setup.fresh(), workers),
-        parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
+        saved_like(setup),
         total,
         make_resize(setup, allowed=config.elastic),
     )
@@ -164,6 +164,8 @@ def _run(
         if frame.writes:
             note_change(frame.folder, start, before, now)
     position = position._replace(workers=now)
+    switch = make_switch(setup, show.say)
+    state = switch(state, start)
     plainly = json.loads(config.to_json())
     tables = stack.enter_context(open_tables(frame, start, setup, plainly))
 
@@ -215,6 +217,7 @@ def _run(
             checkpoints.finish()
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
+        state = switch(state, done)
         if looks:
             stretch = begin(stretch.rows)
 

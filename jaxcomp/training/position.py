@@ -42,7 +42,7 @@ class Position(NamedTuple):
 def resume(
     checkpoints: Checkpoints,
     fresh: Callable[[], TrainState],
-    like: Tree,
+    like: Callable[[int], Tree],
     total: int,
     resize: Resizer | None = None,
 ) -> tuple[TrainState, Position, int]:
@@ -54,7 +54,7 @@ def resume(
     Args:
       checkpoints: of the run.
       fresh: makes a state, spread over the workers.
-      like: shapes, dtypes and shardings of that state.
+      like: shapes, dtypes and shardings of the state after so many steps.
       total: steps of the whole run.
       resize: takes a state of another number of workers to the present one. The
         position stays: a step is one batch of all workers, whatever their number.
