@@ -16,10 +16,15 @@ class Horizon(NamedTuple):
     batch_size: int  # examples of all workers in one step
 
 
-def steps_of(duration: str, horizon: Horizon) -> int:
+def steps_of(duration: str, horizon: Horizon, *, may_be_zero: bool = False) -> int:
     """Steps in a duration such as "500 steps", "1.5 epochs" or "50_000 examples".
 
     An empty string is no steps: for things that never happen.
+
+    Args:
+      duration: a number and a unit.
+      horizon: what an epoch is, and how many examples a step takes.
+      may_be_zero: whether "0 epochs" is valid: for what begins with the run.
 
     Example:
       >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
@@ -45,6 +50,8 @@ def steps_of(duration: str, horizon: Horizon) -> int:
         amount = float(parts[0])
     except ValueError:
         raise UserError(f"not a number in {duration!r}. {hint}") from None
+    if amount == 0 and may_be_zero:
+        return 0
     if not amount > 0 or math.isinf(amount):
         raise UserError(f"a duration is positive, not {duration!r}. {hint}")
     if unit == "step" and amount % 1:

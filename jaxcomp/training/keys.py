@@ -43,7 +43,7 @@ KINDS = {
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,
     "policy": tuple | list,
-    "regime": tuple | list,
+    "regime": tuple | list | str,
     "warmup_from": Annotated[float, Range(least=0, most=1)],
     "weight_decay": FromZero,
     "workers": Annotated[int, Range(least=0)],  # 0: one on each device

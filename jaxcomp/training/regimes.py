@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from jaxcomp.errors import UserError, message_of
 from jaxcomp.runs.checks import check_values
-from jaxcomp.specs import Call, parse, suggest
+from jaxcomp.specs import Call, check, parse, suggest
 from jaxcomp.training.durations import Horizon, steps_of
 from jaxcomp.training.keys import FILLED, KINDS
 
@@ -52,7 +52,7 @@ def make_regimes(config: Any, horizon: Horizon, of_model: Sequence[Any]) -> Regi
 
     Args:
       config: its regime: pairs of a duration and the settings that change then. The
-        word "model" stands for those of the model.
+        word "model" stands for those of the model, and may be the whole regime.
       horizon: what an epoch is.
       of_model: the regime that the model brings, () for none.
     """
@@ -60,7 +60,8 @@ def make_regimes(config: Any, horizon: Horizon, of_model: Sequence[Any]) -> Regi
     for pair in _pairs(config.regime, of_model):
         when, settings = pair
         try:
-            regime = _next(each[-1], _moment(when, horizon), settings)
+            first = steps_of(when, horizon, may_be_zero=True)
+            regime = _next(each[-1], first, settings)
         except UserError as error:
             raise type(error)(f"regime {when!r}: {message_of(error)}") from None
         replaced = regime.first == 0 and len(each) == 1
@@ -71,7 +72,7 @@ def make_regimes(config: Any, horizon: Horizon, of_model: Sequence[Any]) -> Regi
 def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
     """All pairs of a regime, those of the model among them."""
     pairs: list[Any] = []
-    for entry in regime:
+    for entry in [regime] * bool(regime) if isinstance(regime, str) else regime:
         if entry == MODEL and not of_model:
             raise UserError(
                 f"regime {MODEL!r}: the model brings none. Write {_EXAMPLE}"
@@ -79,7 +80,7 @@ def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, An
         pairs += of_model if entry == MODEL else [entry]
     for pair in pairs:
         is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not isinstance(pair[0], str) or not _is_settings(pair[1]):
+        if not is_pair or not _is_moment(pair[0]) or not _is_settings(pair[1]):
             raise UserError(
                 f"a regime is made of pairs such as {_EXAMPLE}, and of the word "
                 f"{MODEL!r} for those of the model, not of {pair!r}"
@@ -87,16 +88,12 @@ def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, An
     return pairs
 
 
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
 def _is_settings(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value)
-
-
-def _moment(when: str, horizon: Horizon) -> int:
-    """The steps that are done then; 0 for "0 epochs"."""
-    amount, _, unit = when.strip().partition(" ")
-    return (
-        steps_of(f"1 {unit}", horizon) * 0 if amount == "0" else steps_of(when, horizon)
-    )
 
 
 def _next(before: Regime, first: int, settings: Mapping[str, Any]) -> Regime:
@@ -104,15 +101,12 @@ def _next(before: Regime, first: int, settings: Mapping[str, Any]) -> Regime:
     if before.settings and first <= before.first:
         message = f"begins at step {first + 1}, and the one before it at step"
         raise UserError(f"{message} {before.first + 1}: a later one is later")
-    for key in settings:
+    for key, value in settings.items():
         if key not in KEYS:
             raise UserError(f"{key} does not change during a run. {suggest(key, KEYS)}")
+        check(KINDS.get(key, str), key, value)
     config = before.config.copy_and_resolve_references()
-    try:
-        with config.unlocked():
-            config.update(settings)
-    except TypeError as error:
-        raise UserError(str(error)) from None
+    config.update(settings)
     check_values(config, KINDS, FILLED)
     _check_optimizer(before.config, config, first)
     return Regime(first, dict(settings), config)

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from ml_collections import ConfigDict
 
 from jaxcomp import training
 from jaxcomp.base import Clock, is_clock
@@ -89,16 +90,26 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
         built(small_config(regime=("model",)))
 
 
+@pytest.mark.parametrize(("word", "count"), [("model", 3), ("", 1)])
+def test_a_command_may_give_a_single_word(word, count):
+    config: Any = {**small_config().to_dict(), "regime": word}
+    brought = (("1 epoch", LOWER), ("2 epochs", {"clip_norm": 1.0}))
+    assert len(make_regimes(ConfigDict(config), HORIZON, brought).each) == count
+    with pytest.raises(UserError, match="made of pairs"):
+        make_regimes(ConfigDict({**config, "regime": "models"}), HORIZON, brought)
+
+
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
         (["30 epochs"], "made of pairs"),
         ([("30 epochs", {})], "made of pairs"),
+        ([("", LOWER)], "made of pairs"),
         ([("30 epoks", LOWER)], "unknown unit"),
         ([("0 epoks", LOWER)], "unknown unit"),
         ([("1 epoch", {"batch_size": 9})], "regime '1 epoch': batch_size does not"),
         ([("1 epoch", {"optimiser": "adam"})], "Did you mean 'optimizer'"),
-        ([("1 epoch", {"learning_rate": "high"})], "learning_rate|high"),
+        ([("1 epoch", {"learning_rate": "high"})], "learning_rate is a number"),
         ([("1 epoch", {"learning_rate": -1.0})], "regime '1 epoch': learning_rate is"),
         ([("2 epochs", LOWER), ("1 epoch", LOWER)], "a later one is later"),
         ([("1 epoch", LOWER), ("1 epoch", LOWER)], "a later one is later"),

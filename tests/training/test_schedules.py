@@ -30,6 +30,8 @@ def rate(schedule, **arguments):
 )
 def test_durations(duration, steps):
     assert steps_of(duration, HORIZON) == steps
+    assert steps_of(duration, HORIZON, may_be_zero=True) == steps
+    assert steps_of("0 epochs", HORIZON, may_be_zero=True) == 0
 
 
 @pytest.mark.parametrize(
