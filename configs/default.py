@@ -60,9 +60,7 @@ def get_config() -> ConfigDict:
     # base for which the rate is known: linear(base_batch_size=256)
     config.lr_scaling = "none"
     config.weight_decay = 5e-4
-    config.decay = (
-        "all"  # what decays: all | kernels | a pattern such as "Conv*/kernel"
-    )
+    config.decay = "all"  # all | kernels | a pattern as in policy: "Conv*/kernel"
     config.decay_at = "update"  # after the exchange; "gradient": before, so it is sent
     # Settings that change: (("30 epochs", {"learning_rate": 0.01}), ...); or those that
     # the model brings: ("model",)

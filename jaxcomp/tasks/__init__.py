@@ -45,10 +45,8 @@ def regime_of(config: Any) -> Sequence[Any]:
       >>> regime_of({"task": "classification", "model": "resnet20"})[1]
       ('81 epochs', {'learning_rate': 0.01})
     """
-    task = parse(config.get("task", "classification"))
-    registry = (
-        PARTS.get(task.name, {}).get("model", {}) if isinstance(task, Call) else {}
-    )
+    task = config.get("task", "classification").partition("(")[0].strip()
+    registry = PARTS.get(task, {}).get("model", {})
     spec, known = importable(config["model"], registry, "model")
     call = parse(spec)
     factory = known.get(call.name) if isinstance(call, Call) else None

@@ -22,7 +22,7 @@ from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
-from jaxcomp.training.regimes import Regimes, make_regimes
+from jaxcomp.training.regimes import MODEL, Regimes, make_regimes
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step
@@ -120,7 +120,8 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
         )
     graph = make_graph(config)
-    regimes = make_regimes(config, horizon, tasks.regime_of(config))
+    brought = tasks.regime_of(config) if MODEL in config.regime else ()
+    regimes = make_regimes(config, horizon, brought)
     rates = [
         schedules.learning_rate(
             regime.config.learning_rate,

@@ -19,6 +19,7 @@ from jaxcomp.transform import distributed, mixing
 __all__ = ["REGISTRY", "Setting", "chained", "make_links"]
 
 
+_AFTER_DIVISION = "adds its decay after the division by the variance's root"
 BelowOne = Annotated[float, Range(least=0, below=1)]
 
 
@@ -79,9 +80,7 @@ def adamw(
       Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101,
       2019.
     """
-    setting.check_decay_apart(
-        "adds its decay after the division by the variance's root"
-    )
+    setting.check_decay_apart(_AFTER_DIVISION)
     return optax.chain(
         optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
         setting.decay_in_update(),
@@ -102,9 +101,7 @@ def lamb(
       You et al., Large Batch Optimization for Deep Learning: Training BERT in 76
       minutes, arXiv:1904.00962, 2020.
     """
-    setting.check_decay_apart(
-        "adds its decay after the division by the variance's root"
-    )
+    setting.check_decay_apart(_AFTER_DIVISION)
     return optax.chain(
         optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
         setting.decay_in_update(),
@@ -165,9 +162,7 @@ def one_bit_adam(
 ) -> optax.GradientTransformation:
     """Adam after memory `shared_momentum`, which learns its variance while dense."""
     assert setting.given is not None  # `check_one_momentum` saw to it
-    setting.check_decay_apart(
-        "adds its decay after the division by the variance's root"
-    )
+    setting.check_decay_apart(_AFTER_DIVISION)
     beta = argument(setting.given, memory.shared_momentum, "beta", given=1)
     if beta == 1:
         raise UserError("divides by 1 - beta, and the memory has beta=1")

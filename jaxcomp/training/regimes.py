@@ -9,7 +9,7 @@ from jaxcomp.specs import Call, check, parse, suggest
 from jaxcomp.training.durations import Horizon, steps_of
 from jaxcomp.training.keys import FILLED, KINDS
 
-__all__ = ["KEYS", "Regime", "Regimes", "make_regimes"]
+__all__ = ["KEYS", "MODEL", "Regime", "Regimes", "make_regimes"]
 
 # What may change. All stages of a run exchange with the same state, so what is sent is
 # none of them; and a step has one shape, so neither is the batch.

@@ -63,7 +63,8 @@ def make_switch(
       say: where a regime that begins is announced.
 
     Returns:
-      A function from a state and the number of the next step, from 0, to the state.
+      A function from a state and the number of the next step, from 0, to the state with
+      which that step is taken.
     """
 
     def switch(state: TrainState, number: int) -> TrainState:
