@@ -129,6 +129,18 @@ def test_without_loss_both_places_are_the_same(memory):
     assert_follows(path, sgd(KERNELS))
 
 
+@pytest.mark.parametrize("place", ["update", "gradient"])
+def test_with_the_memory_of_dgc_it_has_the_same_momentum(place):
+    """One beside the memory's, after the exchange; or the memory's own, before it."""
+    path = follow(
+        optimizer="dgc_sgd(momentum=0.9)",
+        memory="dgc(momentum=0.9)",
+        decay="kernels",
+        decay_at=place,
+    )
+    assert_follows(path, sgd(KERNELS))
+
+
 def test_decay_in_the_gradient_is_compressed_with_it():
     """Signs of g + decay w and its mean magnitude, of each worker, with decay 9."""
     signs: dict[str, Any] = {"exchange": "gather", "compressor": "sign"}
