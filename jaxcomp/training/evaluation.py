@@ -60,7 +60,8 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
-    if not own_models and not is_per_worker(state.stats):
+    own_stats = is_per_worker(state.stats) and jax.tree.leaves(state.stats)
+    if not own_models and not own_stats:
         return lambda state: View(state, state, None)
     axes = parallel.axes(_evaluated(state))
     mapped = parallel.map_step(

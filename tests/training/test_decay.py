@@ -12,12 +12,13 @@ from jaxcomp import SpecError
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.training import train_and_evaluate
+from jaxcomp.training.build import gather_workers
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.optimizers import REGISTRY, Setting, chained, make_links
 from jaxcomp.training.stages import Stage
 from tests.references import optimizers as references
-from tests.training.small import built, small_config
+from tests.training.small import small_config
 
 WORKERS, STEPS, RATE, DECAY = 2, 4, 0.1, 0.05
 SHAPES = {"Conv_0": {"bias": (3,), "kernel": (4, 3)}, "Norm_0": {"scale": (3,)}}
@@ -243,6 +244,6 @@ def test_a_pattern_that_fits_nothing_is_refused():
         check_decay(small_config(decay="Dens_0"), WEIGHTS)
     check_decay(small_config(decay="Dens_0", weight_decay=0.0), WEIGHTS)
     with pytest.raises(UserError, match="not a pattern"):
-        built(small_config(decay="ndim=2"))
+        check_decay(small_config(decay="ndim=2"), WEIGHTS)
     with pytest.raises(UserError, match="decay_at"):
-        built(small_config(decay_at="gradients"))
+        gather_workers(small_config(decay_at="gradients"))
