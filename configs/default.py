@@ -48,13 +48,25 @@ def get_config() -> ConfigDict:
     config.batch_size = 64  # of all workers together
     config.accumulate = 1  # parts of it, each computed before one exchange of all
     config.train_for = "15 epochs"  # durations: "N steps", "N epochs", "N examples"
-    # adam | dgc_sgd | one_bit_adam | sgd; memories with a momentum take momentum=0
+    # adam | adamw | dgc_sgd | lamb | lars | one_bit_adam | sgd; where a memory has a
+    # momentum, sgd takes momentum=0
     config.optimizer = "sgd(momentum=0.9, nesterov=True)"
     config.learning_rate = 0.1  # peak
-    config.schedule = "cosine"  # constant | cosine | multistep | piecewise_linear
+    # constant | convex_decay | cosine | multistep | one_cycle | piecewise_linear |
+    # polynomial
+    config.schedule = "cosine"
     config.warmup = "1 epoch"  # linear ramp; "" for none
-    config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt; degree
-    config.weight_decay = 5e-4  # added after the exchange
+    config.warmup_from = 0.0  # the share of the peak from which the ramp rises
+    # In the number of workers: none | linear | sqrt | degree; or in the batch, from a
+    # base for which the rate is known: linear(base_batch_size=256)
+    config.lr_scaling = "none"
+    config.weight_decay = 5e-4
+    config.decay = "all"  # all | kernels | a pattern as in policy: "Conv*/kernel"
+    config.decay_at = "update"  # after the exchange; "gradient": before, so it is sent
+    # Settings that change: (("30 epochs", {"learning_rate": 0.01}), ...); or those that
+    # the model brings: ("model",)
+    config.regime = ()
+    config.ema = 0.0  # decay of a moving average of the weights; 0 for none
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed
     config.compute_dtype = "float32"  # bfloat16 | float32: of convolutions

@@ -25,8 +25,8 @@ from jaxcomp.parallel import AXIS
 from jaxcomp.problems import testbeds
 from jaxcomp.runs.checks import SHARED, check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, Count, SpecError, error_at, parse
+from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.method import make_graph
-from jaxcomp.training.schedules import Horizon, steps_at
 from jaxcomp.transform import distributed, mixing
 from jaxcomp.wire import collective_bytes, traced_collectives
 

@@ -102,6 +102,17 @@ class ResNetCifar(nn.Module):
       He et al., Deep Residual Learning for Image Recognition, arXiv:1512.03385, 2015.
     """
 
+    # That of convNet.pytorch. The optimiser is the config's: a momentum may be there.
+    regime = (
+        (
+            "0 epochs",
+            {"learning_rate": 0.1, "schedule": "constant", "weight_decay": 1e-4},
+        ),
+        ("81 epochs", {"learning_rate": 0.01}),
+        ("122 epochs", {"learning_rate": 0.001, "weight_decay": 0.0}),
+        ("164 epochs", {"learning_rate": 0.0001}),
+    )
+
     num_classes: int = 10
     depth: int = 20
     shortcut: str = "A"

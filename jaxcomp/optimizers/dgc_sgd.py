@@ -1,5 +1,6 @@
 """Deep Gradient Compression: SGD with momentum that sends few elements."""
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -67,7 +68,10 @@ def dgc_sgd(
 
 
 def add_decayed_momentum(
-    weight_decay: float, momentum: float = 0.9, nesterov: bool = False
+    weight_decay: float,
+    momentum: float = 0.9,
+    nesterov: bool = False,
+    mask: Callable[[Tree], Tree] | None = None,
 ) -> optax.GradientTransformation:
     """Add weight decay that has a momentum of its own.
 
@@ -79,6 +83,7 @@ def add_decayed_momentum(
       weight_decay: factor on the weights.
       momentum: m, the momentum of the memory.
       nesterov: use Nesterov momentum: step = update + m b + weight_decay w.
+      mask: function from the weights to whether each of them decays; default: all.
 
     Example:
       >>> link = add_decayed_momentum(0.5)
@@ -96,7 +101,10 @@ def add_decayed_momentum(
         return jax.tree.map(jnp.zeros_like, params)
 
     def update(updates: Tree, state: Tree, params: Any = None) -> tuple[Tree, Tree]:
-        decay = jax.tree.map(lambda w: weight_decay * w, params)
+        decays = mask(params) if mask else jax.tree.map(lambda w: True, params)
+        decay = jax.tree.map(
+            lambda w, decays: weight_decay * decays * w, params, decays
+        )
         buffer = pushed(state, decay)
         step = pushed(buffer, decay) if nesterov else buffer
         return jax.tree.map(jnp.add, updates, step), buffer

@@ -37,12 +37,13 @@ def compute_seconds(config: Any) -> float:
     share of the batch. The median of several steps.
     """
     setup = _alone(config)
-    state = parallel.spread(setup.fresh(), setup.workers)
+    stage = setup.stages.at(setup.total_steps - 1)
+    state = parallel.spread(setup.fresh(stage.regime), setup.workers)
     axes = parallel.axes(state)
     share = setup.horizon.batch_size
     batch = tuple(array[:share] for array in setup.task.train)
     step = parallel.map_step(
-        setup.step(setup.stages.at(setup.total_steps - 1)),
+        setup.step(stage),
         setup.workers,
         in_axes=(axes, *(0 for _ in batch)),
         out_axes=(axes, 0),

@@ -7,10 +7,10 @@ trees, with the same facts and laws.
 """
 
 from jaxcomp.scope.lift import lift
+from jaxcomp.scope.patterns import Leaf, leaf_test, leaves_of, which_fit
 from jaxcomp.scope.plans import (
     REGISTRY,
     Group,
-    Leaf,
     Plan,
     bucketed,
     make_plan,
@@ -34,6 +34,8 @@ __all__ = [
     "Plan",
     "bucketed",
     "groups_of",
+    "leaf_test",
+    "leaves_of",
     "lift",
     "make_plan",
     "only_large",
@@ -43,5 +45,6 @@ __all__ = [
     "to_tree",
     "to_vectors",
     "vectors_plan",
+    "which_fit",
     "whole_tree",
 ]

@@ -4,9 +4,6 @@ A plan works with every compressor. The only one that it names itself is `none`,
 which small tensors are sent as they are.
 """
 
-import fnmatch
-import operator
-import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, NamedTuple
 
@@ -14,13 +11,13 @@ import jax
 
 from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
-from jaxcomp.specs import Call, Count, Range, Shown, SpecError, build, method, suggest
+from jaxcomp.scope.patterns import Leaf, leaf_test
+from jaxcomp.specs import Call, Count, Range, Shown, SpecError, build, method
 from jaxcomp.trees import joint_dtype
 
 __all__ = [
     "REGISTRY",
     "Group",
-    "Leaf",
     "Plan",
     "bucketed",
     "joined_spec",
@@ -30,17 +27,6 @@ __all__ = [
     "policy",
     "whole_tree",
 ]
-
-
-class Leaf(NamedTuple):
-    """What a plan knows of a tensor of the tree."""
-
-    path: str  # such as "Conv_0/kernel"
-    spec: jax.ShapeDtypeStruct
-    place: int  # its number among the leaves of the tree
-    # The same, but places where a part of a tree has None are counted. So a leaf has
-    # the same number in the tree and in its parts, and the same random choices.
-    number: int
 
 
 class Group(NamedTuple):
@@ -142,7 +128,7 @@ def _methods_of(
         if not is_pair or not all(isinstance(part, str) for part in rule):
             message = f"a rule is a pair such as ('*/bias', 'none'), not {rule!r}"
             raise SpecError(message)
-    return [(pattern, _predicate(pattern), make(spec)) for pattern, spec in rules]
+    return [(pattern, leaf_test(pattern), make(spec)) for pattern, spec in rules]
 
 
 def _shown_rules(rules: Sequence[tuple[str, str]], _: object) -> str:
@@ -211,39 +197,6 @@ def make_plan(scope: str | Call | Plan, compressor: str | Compressor = "none") -
     if isinstance(scope, Plan):
         return scope
     return build(scope, REGISTRY, "scope", make(compressor))
-
-
-_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "==": operator.eq,
-    "<": operator.lt,
-    ">": operator.gt,
-}
-
-
-def _predicate(pattern: str) -> Callable[[Leaf], bool]:
-    """The test whether a leaf fits a pattern of `policy`."""
-    tests = [_test(part.strip()) for part in pattern.split("&")]
-    return lambda leaf: all(test(leaf) for test in tests)
-
-
-def _test(part: str) -> Callable[[Leaf], bool]:
-    """The test for one part of a pattern, a path or a comparison."""
-    comparison = re.fullmatch(r"(\w+)\s*(<=|>=|==|<|>)\s*([\d_]+)", part)
-    if comparison is None:
-        if not part or re.search(r"[<>=]", part):
-            hint = "Write '*/bias', 'size<1000' or 'ndim>=2'"
-            raise SpecError(f"not a pattern: {part!r}. {hint}")
-        return lambda leaf: fnmatch.fnmatchcase(leaf.path, part)
-    name, sign, number = comparison.groups()
-    properties = ("ndim", "size")  # of a spec
-    if name not in properties:
-        raise SpecError(
-            f"unknown figure {name!r} in {part!r}. {suggest(name, properties)}"
-        )
-    compare, limit = _COMPARISONS[sign], int(number)
-    return lambda leaf: compare(getattr(leaf.spec, name), limit)
 
 
 def joined_spec(group: Group) -> jax.ShapeDtypeStruct:

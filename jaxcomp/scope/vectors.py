@@ -7,21 +7,16 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Spec, Tree
-from jaxcomp.scope.plans import Group, Leaf, Plan, joined_spec
-from jaxcomp.trees import cast, name_of, numbers_of, spec_of
+from jaxcomp.scope.patterns import leaves_of
+from jaxcomp.scope.plans import Group, Plan, joined_spec
+from jaxcomp.trees import cast
 
 __all__ = ["groups_of", "to_arrays", "to_tree", "to_vectors", "vectors_plan"]
 
 
 def groups_of(plan: Plan, tree: Tree) -> list[Group]:
     """The groups of a tree by a plan; tensors without elements are in no group."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
-    named = zip(paths, numbers_of(tree), strict=True)
-    leaves = [
-        Leaf(name_of(path), spec, place, number)
-        for place, ((path, spec), number) in enumerate(named)
-    ]
-    return plan.groups([leaf for leaf in leaves if leaf.spec.size])
+    return plan.groups([leaf for leaf in leaves_of(tree) if leaf.spec.size])
 
 
 def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:

@@ -143,7 +143,8 @@ def _split(
 def _stage_that_sends(setup: Setup) -> Stage:
     """Of the last steps, one that sends, and compressed if there is such a one."""
     last = range(max(0, setup.total_steps - _LOOKED_AT), setup.total_steps)
-    stages = [setup.stages.at(step) for step in last]
+    regime = setup.regimes.at(setup.total_steps - 1)
+    stages = [setup.stages.at(step)._replace(regime=regime) for step in last]
     return max(stages, key=lambda stage: (not stage.dense, stage.phase))
 
 

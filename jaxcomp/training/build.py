@@ -15,14 +15,16 @@ from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
+from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
-from jaxcomp.training.schedules import Horizon, steps_at
+from jaxcomp.training.regimes import MODEL, Regimes, make_regimes
 from jaxcomp.training.stages import Stage, Stages, make_stages
-from jaxcomp.training.state import TrainState, init_state
+from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step
 from jaxcomp.trees import name_of
 
@@ -36,12 +38,15 @@ class Setup(NamedTuple):
     workers: parallel.Workers
     stages: Stages
     method: Exchange | Mixer  # of the last stage
-    rate: schedules.Schedule
+    regimes: Regimes
+    rate: Callable[[int], Any]  # of a step
     horizon: Horizon
     eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int
     due_at: Callable[[int], Due]  # after so many steps
-    fresh: Callable[[], TrainState]  # of one worker
+    # Of one worker, for the number of a regime; by default that of the first step.
+    fresh: Callable[..., TrainState]
+    chain: Callable[[int], optax.GradientTransformationExtraArgs]  # of a regime
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
     # Of the optax chain of a stage; a second argument is the `wrap` of `make_method`.
     links: Callable[..., list[optax.GradientTransformation]]
@@ -115,16 +120,22 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
         )
     graph = make_graph(config)
-    rate = schedules.learning_rate(
-        config.learning_rate,
-        config.schedule,
-        horizon=horizon,
-        total=total,
-        warmup=warmup,
-        scaling=config.lr_scaling,
-        workers=workers.size,
-        degree=graph.degree if graph else None,
-    )
+    brought = tasks.regime_of(config) if MODEL in config.regime else ()
+    regimes = make_regimes(config, horizon, brought)
+    rates = [
+        schedules.learning_rate(
+            regime.config.learning_rate,
+            regime.config.schedule,
+            horizon=horizon,
+            total=total,
+            warmup=warmup,
+            warmup_from=config.warmup_from,
+            scaling=regime.config.lr_scaling,
+            workers=workers.size,
+            degree=graph.degree if graph else None,
+        )
+        for regime in regimes.each
+    ]
 
     cut = cut_for(config, task, workers.axis)
 
@@ -139,39 +150,57 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         message = f"the task and {usual.name!r} both report {twice}: rename the task's"
         raise UserError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
-    stages = make_stages(config, sent, horizon, cycle)
-    setting = optimizers.Setting(rate, config.weight_decay, stages.dense_steps)
+    stages = make_stages(config, sent, horizon, cycle, regimes.at)
 
     def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
-        return optimizers.make_links(config, stage, setting, method_at(stage, *wrap))
+        of_regime = regimes.each[stage.regime].config
+        setting = optimizers.Setting(
+            rates[stage.regime],
+            of_regime.weight_decay,
+            stages.dense_steps,
+            decay=of_regime.decay,
+            decay_at=of_regime.decay_at,
+        )
+        return optimizers.make_links(of_regime, stage, setting, method_at(stage, *wrap))
 
     @functools.cache
     def chain(stage: Stage) -> optax.GradientTransformationExtraArgs:
         return optimizers.chained(links(stage))
 
     last = stages.at(total - 1)
-    tx = chain(last)
-    fresh = functools.partial(
-        init_state,
-        task,
-        tx,
-        seed=config.seed,
-        examples=share,
-        own_models=isinstance(usual, Mixer),
-    )
+
+    def chain_of(regime: int) -> optax.GradientTransformationExtraArgs:
+        """All stages of a regime have the same state."""
+        return chain(last._replace(regime=regime))
+
+    def fresh(regime: int = 0) -> TrainState:
+        return init_state(
+            task,
+            chain_of(regime),
+            seed=config.seed,
+            examples=share,
+            own_models=isinstance(usual, Mixer),
+            ema=config.ema,
+        )
+
     params = jax.eval_shape(fresh).params
+    for number, regime in enumerate(regimes.each):
+        check_decay(regime.config, own(params))
+        chain_of(number)
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Setup(
         task=task,
         workers=workers,
         stages=stages,
         method=method_at(last),
-        rate=rate,
+        regimes=regimes,
+        rate=lambda step: rates[regimes.at(step)](step),
         horizon=horizon,
         eval_batch=config.eval_batch_size or batch,
         total_steps=total,
-        due_at=timetable(config, horizon, total),
+        due_at=timetable(config, horizon, total, regimes.begins),
         fresh=fresh,
+        chain=chain_of,
         step=lambda stage: make_train_step(
             task,
             chain(stage),
@@ -179,6 +208,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             axis=workers.axis,
             accumulate=config.accumulate,
             cut=cut,
+            ema=config.ema,
         ),
         links=links,
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],

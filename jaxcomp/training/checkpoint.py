@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import jax
 
@@ -22,6 +22,9 @@ from jaxcomp.errors import UserError
 from jaxcomp.processes import on_all_processes
 
 __all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
+
+
+Like: TypeAlias = Callable[[int], Tree]
 
 
 class Restored(NamedTuple):
@@ -44,7 +47,8 @@ class Checkpoints(NamedTuple):
     # Waits for what was begun here, after an error too.
     close: Callable[[], None]
     # (like, "latest" | "best") -> newest whole checkpoint, or None if there is none.
-    # `like` is a tree of ShapeDtypeStructs with shardings.
+    # `like` is a tree of ShapeDtypeStructs with shardings; or, where the state is not
+    # the same throughout a run, a function from the step of the checkpoint to it.
     # With a third argument it also takes one of another number of workers.
     restore: Callable[..., Restored | None]
 
@@ -92,7 +96,7 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         finish()
 
     def restore(
-        like: Tree, which: str = "latest", resize: Resizer | None = None
+        like: Tree | Like, which: str = "latest", resize: Resizer | None = None
     ) -> Restored | None:
         for candidate in _candidates(folder, which):
             problem = checkpoint.damage(candidate)
@@ -101,8 +105,10 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
                 warnings.warn(message, RuntimeWarning, stacklevel=2)
                 continue
             position = json.loads((candidate / "position.json").read_text())
-            state = checkpoint.read(candidate, like, _renamed, resize)
-            return Restored(state, position, int(candidate.name.removeprefix("step_")))
+            step = int(candidate.name.removeprefix("step_"))
+            wanted = like(step) if callable(like) else like
+            state = checkpoint.read(candidate, wanted, _renamed, resize)
+            return Restored(state, position, step)
         _check_none_was_whole(folder, which)
         return None
 

@@ -27,6 +27,7 @@ class Result(NamedTuple):
     test: float
     best: float
     own: OwnScores | None  # of the workers' own models
+    ema: float | None  # of the averaged weights, where there are some
     traffic: Traffic
     seconds: float  # of training steps; compiling is not in it
     folder: Path
@@ -45,6 +46,8 @@ def summary(result: Result) -> dict[str, str]:
     if own:
         mean, worst = measure.text(own.mean), measure.text(own.worst)
         lines["own models"] = f"{mean} on average, {worst} the worst"
+    if result.ema is not None:
+        lines["averaged weights"] = measure.text(result.ema)
     lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
     if result.skipped:
         count = f"{result.skipped:,.4g} of {steps} steps"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp.training.schedules import Horizon, epochs_of, steps_at
+from jaxcomp.training.durations import Horizon, epochs_of, steps_at
 
 __all__ = ["Due", "is_due", "timetable"]
 
@@ -21,13 +21,19 @@ class Due(NamedTuple):
     views_layers: bool  # what each layer loses
 
 
-def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]:
+def timetable(
+    config: Any,
+    horizon: Horizon,
+    total: int,
+    changes: Callable[[int], bool] = lambda step: False,
+) -> Callable[[int], Due]:
     """Make a function from the number of finished steps to what is due then.
 
     Args:
       config: of the run.
       horizon: of the run.
       total: steps of the run.
+      changes: whether something changes after so many steps: then the run looks.
     """
     epochs = horizon.steps_per_epoch
     evaluate = epochs_of(config, "eval_every", horizon)
@@ -44,7 +50,10 @@ def timetable(config: Any, horizon: Horizon, total: int) -> Callable[[int], Due]
         return Due(
             epoch=epoch,
             ends_epoch=ends_epoch,
-            looks=ends_epoch or saves or is_due(done, config.log_every),
+            looks=ends_epoch
+            or saves
+            or changes(done)
+            or is_due(done, config.log_every),
             saves=saves,
             keeps=keeps,
             evaluates=ends_epoch and (last or is_due(epoch, evaluate)),

@@ -7,8 +7,18 @@ from jaxcomp.processes import on_all_processes
 from jaxcomp.runs.frame import Frame
 from jaxcomp.training.build import Setup
 from jaxcomp.training.due import Due
-from jaxcomp.training.epoch_row import epoch_line, epoch_row, score_columns
-from jaxcomp.training.evaluation import Scores, make_own_evaluator, make_viewer
+from jaxcomp.training.epoch_row import (
+    ema_columns,
+    epoch_line,
+    epoch_row,
+    score_columns,
+)
+from jaxcomp.training.evaluation import (
+    Scores,
+    make_own_evaluator,
+    make_viewer,
+    of_average,
+)
 from jaxcomp.training.layers import make_layer_view
 from jaxcomp.training.meters import Totals
 from jaxcomp.training.position import Position
@@ -48,19 +58,20 @@ def make_end_of_epoch(
         done: int, due: Due, state: TrainState, position: Position, traffic: Traffic
     ) -> tuple[TrainState, Position, bool]:
         seen = view(state)
-        scores = own = None
+        scores = own = ema = None
         is_best = False
         if due.evaluates:
             scores = score(seen.shown)
             value = measure.of(*scores)
             is_best = measure.beats(value, position.best)
             best = measure.better(value, position.best)
-            position = position._replace(scores=scores, best=best)
+            ema = of_average(score, seen.shown)
+            position = position._replace(scores=scores, best=best, ema=ema)
         if due.evaluates_own and is_per_worker(state.params):
             own = score_own(seen.kept)
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
-        row |= score_columns(scores, own, measure)
+        row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:

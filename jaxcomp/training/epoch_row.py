@@ -8,7 +8,7 @@ from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.position import Position
 from jaxcomp.training.traffic import Traffic
 
-__all__ = ["epoch_line", "epoch_row", "measured", "score_columns"]
+__all__ = ["ema_columns", "epoch_line", "epoch_row", "measured", "score_columns"]
 
 
 def epoch_row(
@@ -72,6 +72,19 @@ def score_columns(
     }
 
 
+def ema_columns(scores: Scores | None, measure: Measure) -> dict[str, float]:
+    """The columns of the averaged weights; none where there are none.
+
+    Example:
+      >>> from jaxcomp.tasks import PERPLEXITY
+      >>> ema_columns(Scores(0.0, 0.9), PERPLEXITY)
+      {'ema_loss': 0.0, 'ema_perplexity': 1.0}
+    """
+    if scores is None:
+        return {}
+    return {"ema_loss": scores.loss, f"ema_{measure.name}": measure.of(*scores)}
+
+
 def measured(measure: Measure) -> tuple[str, ...]:
     """The columns of metrics.csv that hold the task's measure.
 
@@ -85,11 +98,12 @@ def measured(measure: Measure) -> tuple[str, ...]:
 
 def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
     """One line of the console for an epoch."""
-    trained, tested = (
+    trained, tested, averaged = (
         _scored(row.get(f"{part}_loss"), row.get(f"{part}_{measure.name}"), measure)
-        for part in ("train", "test")
+        for part in ("train", "test", "ema")
     )
     test = f"  test {tested}" if tested else ""
+    test += f"  ema {averaged}" if averaged else ""
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""
     bad = f"  {skipped:,.4g} steps skipped" if skipped else ""

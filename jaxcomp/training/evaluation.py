@@ -22,6 +22,7 @@ __all__ = [
     "make_evaluator",
     "make_own_evaluator",
     "make_viewer",
+    "of_average",
 ]
 
 
@@ -59,20 +60,21 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
-    if not own_models and not is_per_worker(state.stats):
+    own_stats = is_per_worker(state.stats) and jax.tree.leaves(state.stats)
+    if not own_models and not own_stats:
         return lambda state: View(state, state, None)
-    axes = parallel.axes(state)
+    axes = parallel.axes(_evaluated(state))
     mapped = parallel.map_step(
         make_average(setup.workers.axis),
         setup.workers,
         in_axes=(axes,),
-        out_axes=(axes.params, axes.stats, None),
+        out_axes=(axes.params, axes.stats, axes.ema, None),
     )
-    compiled = mapped.lower(state).compile()
+    compiled = mapped.lower(_evaluated(state)).compile()
 
     def view(state: TrainState) -> View:
-        mean = Average(*compiled(state))
-        shown = state._replace(params=mean.params, stats=mean.stats)
+        mean = Average(*compiled(_evaluated(state)))
+        shown = state._replace(params=mean.params, stats=mean.stats, ema=mean.ema)
         if own_models:
             return View(state, shown, float(parallel.to_host(mean.distance)))
         return View(shown, shown, None)
@@ -95,6 +97,22 @@ def make_evaluator(setup: Setup, state: TrainState) -> Callable[[TrainState], Sc
         return Scores(loss / examples, correct / examples)
 
     return evaluate
+
+
+def of_average(
+    score: Callable[[TrainState], Scores], shown: TrainState
+) -> Scores | None:
+    """The scores of the averaged weights of a state; None where it has none.
+
+    Running statistics are means over steps as they are, and belong to both.
+
+    Args:
+      score: from `make_evaluator`.
+      shown: the state that is evaluated.
+    """
+    if not jax.tree.leaves(shown.ema):
+        return None
+    return score(shown._replace(params=shown.ema))
 
 
 def make_own_evaluator(
@@ -142,12 +160,13 @@ def _counter(
     mapped = parallel.map_step(
         _make_eval_step(task),
         workers,
-        in_axes=(parallel.axes(state), 0, carried, batch_axis, batch_axis),
+        in_axes=(parallel.axes(_evaluated(state)), 0, carried, batch_axis, batch_axis),
         out_axes=(0, carried),
     )
     compiled: list[Any] = []
 
     def count(state: TrainState) -> np.ndarray:
+        state = _evaluated(state)
         totals, carry = zeros, fresh
         feed = eval_feed(task, batch_size=batch_size, workers=parts, local=local)
         for batch in feed:
@@ -162,6 +181,11 @@ def _counter(
         return parallel.to_host(totals).astype(np.float64).sum(axis=-1)
 
     return count
+
+
+def _evaluated(state: TrainState) -> TrainState:
+    """The state without what an optimiser keeps, of which another regime has other."""
+    return state._replace(opt_state=(), carry=())
 
 
 def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:

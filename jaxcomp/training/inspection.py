@@ -80,7 +80,7 @@ def compile_step(setup: Setup, stage: Stage, target: targets.Target) -> Any:
       stage: of the run.
       target: from `targets.make`.
     """
-    state = jax.eval_shape(setup.fresh)
+    state = jax.eval_shape(lambda: setup.fresh(stage.regime))
     axes = parallel.axes(state)
     share = setup.horizon.batch_size // target.workers.size
     batch = tuple(array[:share] for array in setup.task.train)

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from jaxcomp.runs.checks import SHARED
 from jaxcomp.specs import Count, Range
+from jaxcomp.training.ema import Decay
 from jaxcomp.training.schedules import FromZero
 
 __all__ = ["FILLED", "KINDS"]
@@ -11,7 +12,9 @@ __all__ = ["FILLED", "KINDS"]
 # Strings that may not be empty, with examples.
 FILLED = {
     "compressor": "top_k(keep=0.01)",
+    "decay": "kernels",
     "eval_every": "1 epoch",
+    "lr_scaling": "none",
     "optimizer": "sgd(momentum=0.9)",
     "schedule": "cosine",
     "train_for": "15 epochs",
@@ -19,7 +22,7 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every lr_scaling mapper matmul_precision memory mixer platform "
+    "keep_warmup layers_every mapper matmul_precision memory mixer platform "
     "profile scope topology warmup"
 )
 KINDS = {
@@ -29,8 +32,10 @@ KINDS = {
     "breakdown": bool,
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
+    "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
     "elastic": bool,
+    "ema": Annotated[float, Decay],
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
@@ -38,6 +43,8 @@ KINDS = {
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,
     "policy": tuple | list,
+    "regime": tuple | list | str,
+    "warmup_from": Annotated[float, Range(least=0, most=1)],
     "weight_decay": FromZero,
     "workers": Annotated[int, Range(least=0)],  # 0: one on each device
 }

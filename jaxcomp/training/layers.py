@@ -60,13 +60,15 @@ def make_layer_view(
       setup: of the run.
       state: spread over the workers; only its shapes are used.
     """
-    workers, axes = setup.workers, parallel.axes(state)
+    workers = setup.workers
     sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.fresh).params)]
-    gradient, talk = gradient_of(setup.task), place_of_talk(state)
+    gradient = gradient_of(setup.task)
 
     @functools.cache
     def program(stage: Stage) -> Any:
         links = setup.links(stage, watched)
+        of_regime = jax.eval_shape(lambda: setup.fresh(stage.regime))
+        talk = place_of_talk(of_regime)
 
         def look(state: TrainState, *batch: Any) -> tuple[Array, Array]:
             given = grads = gradient(state, *batch)
@@ -75,11 +77,12 @@ def make_layer_view(
             _, after = through_link(links, talk, given, state)
             return jnp.stack(norms(grads)), after.info.value.extra[_ERRORS]
 
-        in_axes = (axes, *(0 for _ in setup.task.train))
+        in_axes = (parallel.axes(of_regime), *(0 for _ in setup.task.train))
         return parallel.map_step(look, workers, in_axes=in_axes, out_axes=0)
 
     def view(state: TrainState, done: int, epoch: int) -> list[dict[str, Any]]:
         stage = setup.stages.at(min(done, setup.total_steps - 1))
+        stage = stage._replace(regime=setup.regimes.at(done - 1))  # as the state is
         epochs, rest = divmod(done, setup.horizon.steps_per_epoch)
         chosen = setup.task.shares(epochs)[rest, workers.local]
         batch = data.take(setup.task.train, chosen, epochs)

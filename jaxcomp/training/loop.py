@@ -30,8 +30,8 @@ from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
 from jaxcomp.training.elastic import make_resize, note_change
 from jaxcomp.training.end_of_epoch import make_end_of_epoch
-from jaxcomp.training.epoch_row import score_columns
-from jaxcomp.training.evaluation import make_evaluator, make_viewer
+from jaxcomp.training.epoch_row import ema_columns, score_columns
+from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
 from jaxcomp.training.meters import check_some_applied
@@ -46,6 +46,7 @@ from jaxcomp.training.stretch import (
     end,
     take_step,
 )
+from jaxcomp.training.switching import make_switch, saved_like
 from jaxcomp.training.tables import open_tables
 from jaxcomp.training.traffic import programs
 
@@ -121,16 +122,16 @@ def evaluate(
     check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
     setup = build(config, workers)
     keep_programs()
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     checkpoints = open_checkpoints(folder / "checkpoints")
     resize = make_resize(setup, allowed=True)  # the best may be of other workers
-    restored = checkpoints.restore(like, which, resize)
+    restored = checkpoints.restore(saved_like(setup), which, resize)
     if restored is None:
         raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(setup, like)(restored.state).shown
-    scores, measure = make_evaluator(setup, like)(shown), setup.task.measure
-    columns = score_columns(scores, None, measure).items()
-    known = {name: value for name, value in columns if value is not None}
+    shown = make_viewer(setup, restored.state)(restored.state).shown
+    score, measure = make_evaluator(setup, shown), setup.task.measure
+    columns = score_columns(score(shown), None, measure)
+    columns |= ema_columns(of_average(score, shown), measure)
+    known = {name: value for name, value in columns.items() if value is not None}
     return {"step": restored.step, **known}
 
 
@@ -151,7 +152,7 @@ def _run(
     state, position, start = resume(
         checkpoints,
         lambda: parallel.spread(setup.fresh(), workers),
-        parallel.spread_spec(jax.eval_shape(setup.fresh), workers),
+        saved_like(setup),
         total,
         make_resize(setup, allowed=config.elastic),
     )
@@ -164,6 +165,8 @@ def _run(
         if frame.writes:
             note_change(frame.folder, start, before, now)
     position = position._replace(workers=now)
+    switch = make_switch(setup, show.say)
+    state = switch(state, start)
     plainly = json.loads(config.to_json())
     tables = stack.enter_context(open_tables(frame, start, setup, plainly))
 
@@ -216,6 +219,7 @@ def _run(
             checkpoints.finish()
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
+        state = switch(state, done)
         if looks:
             stretch = begin(stretch.rows)
 
@@ -235,6 +239,7 @@ def _run(
         test=last,
         best=measure.better(last, position.best),
         own=position.own,
+        ema=position.ema and measure.of(*position.ema),
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
         folder=frame.folder,

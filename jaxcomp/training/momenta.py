@@ -8,7 +8,10 @@ from jaxcomp.specs import Call, argument, error_at, parse
 __all__ = ["check_one_momentum", "of_memory"]
 
 # The arguments by which memories and optimisers give a momentum to the gradient.
-OF_OPTIMIZERS = {"adam": "b1", "sgd": "momentum"}
+OF_OPTIMIZERS = {
+    **dict.fromkeys(("adam", "adamw", "lamb"), "b1"),
+    **dict.fromkeys(("lars", "sgd"), "momentum"),
+}
 # Optimisers that go on with the momentum of a memory, and what has to be the same.
 CONTINUED = {
     "dgc_sgd": ("dgc", ("momentum", "nesterov")),

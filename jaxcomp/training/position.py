@@ -28,6 +28,7 @@ class Position(NamedTuple):
     growth: Growth = Growth()  # of the residual
     skipped: float = 0.0  # steps of the epochs that have ended
     workers: int = 0  # of the run at this step; 0: not recorded
+    ema: Scores | None = None  # of the averaged weights, at the last evaluation
 
     def with_bytes(self, traffic: Traffic) -> "Position":
         """Return this with the bytes of one more step."""
@@ -41,7 +42,7 @@ class Position(NamedTuple):
 def resume(
     checkpoints: Checkpoints,
     fresh: Callable[[], TrainState],
-    like: Tree,
+    like: Callable[[int], Tree],
     total: int,
     resize: Resizer | None = None,
 ) -> tuple[TrainState, Position, int]:
@@ -53,7 +54,7 @@ def resume(
     Args:
       checkpoints: of the run.
       fresh: makes a state, spread over the workers.
-      like: shapes, dtypes and shardings of that state.
+      like: shapes, dtypes and shardings of the state after so many steps.
       total: steps of the whole run.
       resize: takes a state of another number of workers to the present one. The
         position stays: a step is one batch of all workers, whatever their number.
@@ -78,6 +79,7 @@ def resume(
         growth=Growth(**saved["growth"]),
         skipped=saved.get("skipped", 0.0),
         workers=saved.get("workers", 0),
+        ema=Scores(*saved["ema"]) if saved.get("ema") else None,
     )
     return restored.state, position, restored.step
 

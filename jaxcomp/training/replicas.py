@@ -6,7 +6,7 @@ broken, lets them drift apart without an error, and a checkpoint keeps one of th
 """
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -42,8 +42,7 @@ def make_replica_check(
     Returns:
       A function (state, steps done) that raises `ReplicasDiffer`.
     """
-    names = [name for name, _ in _shared(state)]
-    if workers.mesh is None or workers.size == 1 or not names:
+    if workers.mesh is None or workers.size == 1 or not _shared(state):
         return lambda state, done: None
     mapped = parallel.map_step(
         lambda leaves, one: jnp.stack([one * _hash(leaf) for leaf in leaves]),
@@ -53,12 +52,19 @@ def make_replica_check(
     )
     here = workers.local.stop - workers.local.start
     ones = parallel.place(np.ones(here, np.uint32), workers, 0)
-    compiled = mapped.lower([leaf for _, leaf in _shared(state)], ones).compile()
+    compiled: dict[tuple[str, ...], Any] = {}  # another optimiser shares other arrays
     devices = [str(device) for device in workers.mesh.devices.flat]
 
+    def program(names: tuple[str, ...], shared: list[Any]) -> Any:
+        if names not in compiled:
+            compiled[names] = mapped.lower(shared, ones).compile()
+        return compiled[names]
+
+    program(*_names_and_leaves(state))
+
     def check(state: TrainState, done: int) -> None:
-        shared = [leaf for _, leaf in _shared(state)]
-        local = parallel.to_host(compiled(shared, ones))
+        names, shared = _names_and_leaves(state)
+        local = parallel.to_host(program(names, shared)(shared, ones))
         found = parallel.of_processes(local).reshape(workers.size, len(names))
         usual = [collections.Counter(x).most_common(1)[0][0] for x in found.T.tolist()]
         different = np.argwhere(found != np.array(usual, found.dtype))
@@ -75,6 +81,11 @@ def _shared(state: Tree) -> list[tuple[str, Any]]:
     return [(name, leaf) for name, leaf in shared if leaf.size]
 
 
+def _names_and_leaves(state: Tree) -> tuple[tuple[str, ...], list[Any]]:
+    shared = _shared(state)
+    return tuple(name for name, _ in shared), [leaf for _, leaf in shared]
+
+
 def _hash(x: Array) -> Array:
     """The sum of all words of an array, each times an odd number of its own."""
     x = numbers_of(x)
@@ -88,7 +99,7 @@ def _hash(x: Array) -> Array:
 
 
 def _message(
-    different: np.ndarray, names: list[str], devices: list[str], done: int
+    different: np.ndarray, names: Sequence[str], devices: list[str], done: int
 ) -> str:
     who = sorted({int(worker) for worker, _ in different})
     listed = [

@@ -1,9 +1,5 @@
-"""Durations and learning rates in epochs, steps or examples.
+"""Learning rates: schedules give a factor of the base rate at each step."""
 
-The loop counts steps; people say "5 epochs". Schedules give a factor of the base rate.
-"""
-
-import math
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -14,83 +10,23 @@ from jax.typing import ArrayLike
 
 from jaxcomp.errors import UserError
 from jaxcomp.imported import importable
-from jaxcomp.specs import Positive, Range, SpecError, build, publish, suggest
+from jaxcomp.specs import Positive, Range, SpecError, build, publish
+from jaxcomp.training.durations import Horizon
+from jaxcomp.training.rate_scaling import Size, scaled_by
 
 __all__ = [
     "REGISTRY",
     "FromZero",
-    "Horizon",
-    "epochs_of",
+    "RateRow",
+    "Schedule",
     "learning_rate",
-    "steps_at",
-    "steps_of",
+    "rate_table",
 ]
 
 Schedule = Callable[[ArrayLike], Array]
 FromZero = Annotated[float, Range(least=0)]
 Share = Annotated[float, Range(least=0, most=1)]
-
-
-class Horizon(NamedTuple):
-    """The length of an epoch and of a step, to convert durations to steps."""
-
-    steps_per_epoch: int
-    batch_size: int  # examples of all workers in one step
-
-
-def steps_of(duration: str, horizon: Horizon) -> int:
-    """Steps in a duration such as "500 steps", "1.5 epochs" or "50_000 examples".
-
-    An empty string is no steps: for things that never happen.
-
-    Example:
-      >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
-      20
-      >>> steps_of("100 examples", Horizon(steps_per_epoch=10, batch_size=32))
-      4
-    """
-    if not duration.strip():
-        return 0
-    units = {
-        "step": 1.0,
-        "epoch": float(horizon.steps_per_epoch),
-        "example": 1 / horizon.batch_size,
-    }
-    parts = duration.split()
-    hint = "Write for example '500 steps', '1.5 epochs' or '50_000 examples'"
-    if len(parts) != 2:
-        raise UserError(f"not a duration: {duration!r}. {hint}")
-    unit = parts[1].rstrip("s")
-    if unit not in units:
-        raise UserError(f"unknown unit in {duration!r}. {suggest(unit, units)}. {hint}")
-    try:
-        amount = float(parts[0])
-    except ValueError:
-        raise UserError(f"not a number in {duration!r}. {hint}") from None
-    if not amount > 0 or math.isinf(amount):
-        raise UserError(f"a duration is positive, not {duration!r}. {hint}")
-    if unit == "step" and amount % 1:
-        raise UserError(f"a number of steps is whole, not {duration!r}")
-    return max(1, math.ceil(amount * units[unit] - 1e-9))
-
-
-def steps_at(config: Any, key: str, horizon: Horizon) -> int:
-    """The steps of the duration at a key of a config."""
-    try:
-        return steps_of(config[key], horizon)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None
-
-
-def epochs_of(config: Any, key: str, horizon: Horizon) -> int:
-    """The epochs of the duration at a key of a config; refuses parts of an epoch."""
-    steps, each = steps_at(config, key, horizon), horizon.steps_per_epoch
-    if steps % each:
-        raise UserError(
-            f"{key} counts in whole epochs, and {config[key]!r} is {steps / each:.3g} "
-            f"epochs of {each} steps: write for example '{-(-steps // each)} epochs'"
-        )
-    return steps // each
+Rise = Annotated[float, Range(above=0, most=0.5)]
 
 
 def constant(horizon: Horizon, total: int) -> Schedule:
@@ -107,6 +43,48 @@ def cosine(horizon: Horizon, total: int, final: Share = 0.0) -> Schedule:
 
     of_share = optax.cosine_decay_schedule(1.0, decay_steps=1, alpha=final)
     return lambda step: jnp.asarray(of_share(_real(step) / total))
+
+
+def polynomial(
+    horizon: Horizon, total: int, power: Positive = 1.0, final: Share = 0.0
+) -> Schedule:
+    """final + (1 - final) (1 - t / T)^power over the whole run of T steps."""
+
+    def factor(step: ArrayLike) -> Array:
+        left = jnp.clip(1 - _real(step) / total, 0.0, 1.0)
+        return final + (1 - final) * left**power
+
+    return factor
+
+
+def convex_decay(horizon: Horizon, total: int, epochs: Positive = 1.0) -> Schedule:
+    """b / (b + t), with t in epochs and b=`epochs`: half of the rate is left at t = b.
+
+    With a base rate of a / b this is the rate a / (b + t) of strongly convex problems.
+
+    References:
+      Stich et al., Sparsified SGD with Memory, arXiv:1809.07599, 2018.
+    """
+    steps = epochs * horizon.steps_per_epoch
+    return lambda step: steps / (steps + _real(step))
+
+
+def one_cycle(
+    horizon: Horizon,
+    total: int,
+    rise: Rise = 0.45,
+    low: Share = 0.05,
+    final: Share = 0.0005,
+) -> Schedule:
+    """From `low` to 1 and back, each in a share `rise` of the run, then to `final`.
+
+    References:
+      Smith and Topin, Super-Convergence: Very Fast Training of Neural Networks Using
+      Large Learning Rates, arXiv:1708.07120, 2018.
+    """
+    shares = jnp.asarray([0.0, rise, 2 * rise, 1.0], jnp.float32)
+    heights = jnp.asarray([low, 1.0, low, final], jnp.float32)
+    return lambda step: jnp.interp(_real(step) / total, shares, heights)
 
 
 def multistep(
@@ -128,37 +106,38 @@ def piecewise_linear(
 ) -> Schedule:
     """Straight lines through (epoch, value); constant outside.
 
+    An epoch that is named twice is a jump from the first of its values to the second:
+    so each phase of a run may have a line of its own.
+
     Example:
       >>> horizon = Horizon(steps_per_epoch=10, batch_size=1)
       >>> rate = piecewise_linear(horizon, 240, epochs=(0, 5, 24), values=(0, 1, 0))
       >>> float(rate(25)), float(rate(240))
       (0.5, 0.0)
     """
-    if len(epochs) != len(values) or list(epochs) != sorted(set(epochs)):
-        message = f"epochs {epochs} must rise and be as many as values {values}"
-        raise UserError(message)
-    steps = jnp.asarray([e * horizon.steps_per_epoch for e in epochs], jnp.float32)
-    heights = jnp.asarray(values, jnp.float32)
-
+    fits = 0 < len(epochs) == len(values) and list(epochs) == sorted(epochs)
+    if not fits or any(list(epochs).count(e) > 2 for e in epochs):
+        raise UserError(
+            f"epochs {epochs} must rise and be as many as values {values}; an epoch "
+            "may come twice, where the rate jumps"
+        )
+    points = [e * horizon.steps_per_epoch for e in epochs]
+    # One more point makes the last one an inner one, where a jump is taken at once.
+    steps = jnp.asarray([*points, points[-1] + 1], jnp.float32)
+    heights = jnp.asarray([*values, values[-1]], jnp.float32)
     return lambda step: jnp.interp(_real(step), steps, heights)
 
 
 REGISTRY: dict[str, Callable[..., Schedule]] = {
     "constant": constant,
+    "convex_decay": convex_decay,
     "cosine": cosine,
     "multistep": multistep,
+    "one_cycle": one_cycle,
     "piecewise_linear": piecewise_linear,
+    "polynomial": polynomial,
 }
 publish(schedule=REGISTRY)
-
-# What multiplies the rate: of the number of workers, and of those a worker hears,
-# itself included.
-_SCALINGS: dict[str, Callable[[int, int], float]] = {
-    "none": lambda workers, heard: 1.0,
-    "linear": lambda workers, heard: float(workers),
-    "sqrt": lambda workers, heard: math.sqrt(workers),
-    "degree": lambda workers, heard: float(heard),
-}
 
 
 def learning_rate(
@@ -168,11 +147,12 @@ def learning_rate(
     horizon: Horizon,
     total: int,
     warmup: int = 0,
+    warmup_from: float = 0.0,
     scaling: str = "none",
     workers: int = 1,
     degree: int | None = None,
 ) -> Schedule:
-    """The learning rate at a step: base * scaling(workers) * schedule * warm-up.
+    """The learning rate at a step: base * scaling * schedule * warm-up.
 
     Args:
       base: peak rate before scaling.
@@ -180,28 +160,57 @@ def learning_rate(
       horizon: from the data set and the batch size.
       total: steps of the whole run.
       warmup: steps over which a linear ramp multiplies the schedule.
-      scaling: "none", "linear" or "sqrt" in the number of workers, or "degree": linear
-        in how many a worker hears, itself included.
+      warmup_from: the share of the rate from which the ramp rises.
+      scaling: spec string of a scaling, of `rate_scaling`.
       workers: their number.
       degree: neighbours of a worker; None where there is no graph.
     """
-    if scaling not in _SCALINGS:
-        raise UserError(f"unknown scaling {scaling!r}. {suggest(scaling, _SCALINGS)}")
-    if scaling == "degree" and degree is None:
-        raise UserError("lr_scaling 'degree' is that of a graph: set topology")
     spec, known = importable(schedule, REGISTRY, "schedule")
     factor = build(spec, known, "schedule", horizon, total)
     if not callable(factor):
         made = type(factor).__name__
         message = f"schedule {schedule!r} makes a value of type {made}, no function"
         raise SpecError(message)
-    peak = base * _SCALINGS[scaling](workers, (degree or 0) + 1)
+    heard = None if degree is None else degree + 1
+    peak = base * scaled_by(scaling, Size(workers, heard, horizon.batch_size))
 
     def rate(step: ArrayLike) -> Array:
-        ramp = (_real(step) + 1) / max(warmup, 1)
-        return peak * jnp.asarray(factor(step)) * jnp.minimum(ramp, 1.0)
+        risen = jnp.minimum((_real(step) + 1) / max(warmup, 1), 1.0)
+        ramp = warmup_from + (1 - warmup_from) * risen
+        return peak * jnp.asarray(factor(step)) * ramp
 
     return rate
+
+
+class RateRow(NamedTuple):
+    """The learning rate of a step."""
+
+    step: int  # from 1
+    epoch: float  # epochs before the step
+    rate: float
+
+
+def rate_table(
+    rate: Callable[[int], float], horizon: Horizon, total: int, most: int = 24
+) -> list[RateRow]:
+    """The learning rates of a run at equal distances, the first and the last included.
+
+    Args:
+      rate: of a step, from 0, as `Setup.rate_on_host`.
+      horizon: of the run.
+      total: steps of the run.
+      most: number of rows.
+
+    Example:
+      >>> for row in rate_table(lambda step: step / 2, Horizon(10, 32), 21, most=3):
+      ...     print(*row)
+      1 0.0 0.0
+      11 1.0 5.0
+      21 2.0 10.0
+    """
+    rows = max(2, min(most, total))
+    steps = sorted({round(i * (total - 1) / (rows - 1)) for i in range(rows)})
+    return [RateRow(s + 1, s / horizon.steps_per_epoch, rate(s)) for s in steps]
 
 
 def _real(step: ArrayLike) -> Array:

@@ -1,8 +1,9 @@
-"""Stages of a run, which differ in what is sent; each is one compiled program.
+"""Stages of a run, which differ in what a step does; each is one compiled program.
 
 The shapes of a message are static, so a run that keeps more in its first epochs, sends
 everything in the first ones or at every k-th step, passes from one compiled program to
-another. The state passes with it: memories hold trees, whatever is sent.
+another. The state passes with it: memories hold trees, whatever is sent. A regime with
+another optimiser or rate is a stage in the same way.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
-from jaxcomp.training.schedules import Horizon, steps_at
+from jaxcomp.training.durations import Horizon, steps_at
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
 
@@ -20,14 +21,16 @@ Kept = Annotated[float, Range(above=0, most=1, says="a fraction kept, in (0, 1]"
 
 
 class Stage(NamedTuple):
-    """What is sent at a step."""
+    """What is sent at a step, and by which regime it is used."""
 
     compressor: str | None  # None: the exchange has a way of its own
     dense: bool  # everything goes as it is, whatever the method
     phase: int = 0  # of a mixer
+    regime: int = 0  # number of it, from 0
 
     def __str__(self) -> str:
         part = f" (phase {self.phase})" if self.phase else ""
+        part += f" (regime {self.regime + 1})" if self.regime else ""
         sent = self.compressor or "what the exchange sends"
         return f"{'everything as it is' if self.dense else sent}{part}"
 
@@ -92,7 +95,11 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 
 
 def make_stages(
-    config: Any, usual: Stage, horizon: Horizon, schedule: Sequence[int] = (0,)
+    config: Any,
+    usual: Stage,
+    horizon: Horizon,
+    schedule: Sequence[int] = (0,),
+    regime_at: Callable[[int], int] = lambda step: 0,
 ) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.
 
@@ -101,6 +108,7 @@ def make_stages(
       usual: what is sent at most steps. Without a compressor nothing warms up.
       horizon: what an epoch is.
       schedule: the phase of each step of a mixer's cycle.
+      regime_at: the number of the regime of a step.
     """
     warmup: list[Stage] = []
     if config.keep_warmup and usual.compressor:
@@ -117,7 +125,8 @@ def make_stages(
         return warmup[epoch] if epoch < len(warmup) else usual
 
     def at(step: int) -> Stage:
-        return sent_at(step)._replace(phase=schedule[step % len(schedule)])
+        phase = schedule[step % len(schedule)]
+        return sent_at(step)._replace(phase=phase, regime=regime_at(step))
 
     return Stages(at, first)
 

@@ -8,6 +8,7 @@ import optax
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.link_state import find_state
 from jaxcomp.tasks import Task
+from jaxcomp.training.ema import first_average
 
 __all__ = ["TrainState", "init_state", "like", "own"]
 
@@ -19,6 +20,7 @@ class TrainState(NamedTuple):
     stats: Tree  # running statistics; `PerWorker` where they are local
     carry: Tree  # what the next batch is given; each worker's own
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
+    ema: Tree = ()  # moving average of the params, marked like them; () without
 
     @property
     def step(self) -> Array:
@@ -36,6 +38,7 @@ def init_state(
     seed: int,
     examples: int,
     own_models: bool = False,
+    ema: float = 0.0,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -45,14 +48,16 @@ def init_state(
       seed: of the parameters.
       examples: of a worker's batch.
       own_models: whether each worker keeps its own model and optimiser.
+      ema: decay of the moving average of the parameters; 0 for none.
     """
     params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
-    opt_state = tx.init(params)
+    opt_state, average = tx.init(params), first_average(params, ema)
     return TrainState(
         params=PerWorker(params) if own_models else params,
         stats=stats if task.shared_stats else PerWorker(stats),
         carry=PerWorker(task.carry(examples)),
         opt_state=PerWorker(opt_state) if own_models else opt_state,
+        ema=PerWorker(average) if own_models and ema else average,
     )
 
 

@@ -13,6 +13,7 @@ from jaxcomp.link_state import find_state
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.overlap import WHOLE, Cut
 from jaxcomp.tasks import Task
+from jaxcomp.training.ema import moved
 from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.trees import norms, zeros_like_spec
 
@@ -45,6 +46,7 @@ def make_train_step(
     axis: str,
     accumulate: int = 1,
     cut: Cut = WHOLE,
+    ema: float = 0.0,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """One step of a worker: local gradient, the chain with its exchange, update.
 
@@ -63,6 +65,7 @@ def make_train_step(
       axis: name of the mapped axis.
       accumulate: micro-batches whose gradients are averaged before the one exchange.
       cut: the parts in which the gradient is sent. No part waits for another one.
+      ema: decay of the moving average of the parameters; 0 for none.
 
     Returns:
       A function from a state and the arrays of a batch to the next state.
@@ -116,11 +119,14 @@ def make_train_step(
         stats, carry = jax.tree.map(
             lambda new, old: jnp.where(healthy, new, old), tuple(new), old
         )
+        moved_to: Any = optax.apply_updates(params, updates)
+        average = moved(own(state.ema), moved_to, ema, state.step)
         new_state = TrainState(
-            params=like(state.params, optax.apply_updates(params, updates)),
+            params=like(state.params, moved_to),
             stats=like(state.stats, stats),
             carry=like(state.carry, carry),
             opt_state=like(state.opt_state, opt_state),
+            ema=like(state.ema, average),
         )
         info = find_state(opt_state).info.value
         metrics = StepMetrics(
@@ -145,6 +151,7 @@ class Average(NamedTuple):
 
     params: Tree
     stats: Tree
+    ema: Tree
     distance: Array  # [] root of the mean over workers of |x_i - mean|^2
 
 
@@ -156,8 +163,8 @@ def make_average(axis: str) -> Callable[[TrainState], tuple[Any, ...]]:
     """
 
     def average(state: TrainState) -> tuple[Any, ...]:
-        parts = (state.params, state.stats)
-        params, stats = (
+        parts = (state.params, state.stats, state.ema)
+        params, stats, ema = (
             like(x, jax.lax.pmean(x.value, axis)) if is_per_worker(x) else x
             for x in parts
         )
@@ -167,7 +174,7 @@ def make_average(axis: str) -> Callable[[TrainState], tuple[Any, ...]]:
             own(params),
         )
         distance = jnp.sqrt(jax.lax.pmean(sum(jax.tree.leaves(apart)), axis))
-        return tuple(Average(params, stats, distance))
+        return tuple(Average(params, stats, ema, distance))
 
     return average
 

@@ -10,7 +10,8 @@ from jaxcomp.runs.frame import Frame
 from jaxcomp.runs.metrics import EPOCHS, LAYERS, STEPS
 from jaxcomp.runs.table import Append, open_table, read_rows
 from jaxcomp.training.build import Setup
-from jaxcomp.training.epoch_row import measured
+from jaxcomp.training.epoch_row import ema_columns, measured
+from jaxcomp.training.evaluation import Scores
 
 __all__ = ["Tables", "open_tables"]
 
@@ -53,7 +54,9 @@ def open_tables(
 
     # What the exchange and the task report are further columns.
     measure = setup.task.measure
-    epochs = open_table(path("metrics.csv"), EPOCHS, is_done, measured(measure))
+    averaged = ema_columns(Scores(0.0, 0.0), measure) if config["ema"] else ()
+    of_epoch = (*measured(measure), *averaged)
+    epochs = open_table(path("metrics.csv"), EPOCHS, is_done, of_epoch)
     of_step = (*setup.figures, measure.name)
     steps = open_table(path("steps.csv"), STEPS, is_done, of_step)
     layers_path = frame.folder / "layers.csv"

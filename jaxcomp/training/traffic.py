@@ -102,7 +102,7 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     lowered = mapped.lower(state, *parallel.place(stacked, workers, 0))
     compiled = lowered.compile(setup.options)
-    fresh = jax.eval_shape(setup.fresh)
+    fresh = jax.eval_shape(lambda: setup.fresh(stage.regime))
     trace = functools.partial(
         wire.traced_collectives,
         own_step,

@@ -518,4 +518,34 @@ FAULTS = [
                     yield waiting.pop().result()""",
         "tests/training/test_pictures.py",
     ),
+    # --- Optimisation -----------------------------------------------------------------
+    Fault(
+        "decay in the gradient comes before clipping",
+        "jaxcomp/training/optimizers.py",
+        """    if setting.decay_at == "gradient":
+        links.insert(0, add_decay(setting.weight_decay, setting.decay))
+    if config.clip_norm:
+        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
+""",
+        """    if config.clip_norm:
+        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    if setting.decay_at == "gradient":
+        links.insert(0, add_decay(setting.weight_decay, setting.decay))
+""",
+        "tests/training/test_decay.py",
+    ),
+    Fault(
+        "the average of the weights is a step late",
+        "jaxcomp/training/step.py",
+        "moved(own(state.ema), moved_to, ema, state.step)",
+        "moved(own(state.ema), params, ema, state.step)",
+        "tests/training/test_ema.py",
+    ),
+    Fault(
+        "clocks begin again with another optimiser",
+        "jaxcomp/training/switching.py",
+        "return Clock(jnp.copy(talk.step))",
+        "return leaf",
+        "tests/training/test_regimes.py::test_arrays_of_the_same_name_and_shape_go_on",
+    ),
 ]

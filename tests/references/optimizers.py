@@ -8,7 +8,16 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = ["dgc_sgd", "ef_signsgd", "lion", "one_bit_adam", "signum"]
+__all__ = [
+    "adamw",
+    "dgc_sgd",
+    "ef_signsgd",
+    "lamb",
+    "lars",
+    "lion",
+    "one_bit_adam",
+    "signum",
+]
 
 Path = list[np.ndarray]
 
@@ -115,3 +124,68 @@ def dgc_sgd(
         w = w - rate * (sent.mean(axis=0) + own)
         path.append(w)
     return path
+
+
+Model = dict[str, np.ndarray]
+
+
+def adamw(
+    grads: list[Model], w: Model, rate: float, decay: dict[str, float]
+) -> list[Model]:
+    """Loshchilov and Hutter, arXiv:1711.05101, algorithm 2 with a constant rate."""
+    path = []
+    for directions in _adam(grads, w, 1e-8):
+        w = {k: w[k] - rate * (directions[k] + decay[k] * w[k]) for k in w}
+        path.append(w)
+    return path
+
+
+def lamb(
+    grads: list[Model], w: Model, rate: float, decay: dict[str, float]
+) -> list[Model]:
+    """You et al., arXiv:1904.00962, algorithm 2; vectors are not adapted."""
+    path = []
+    for directions in _adam(grads, w, 1e-6):
+        steps = {k: directions[k] + decay[k] * w[k] for k in w}
+        ratios = {k: _length(w[k]) / _length(steps[k]) for k in w if w[k].ndim > 1}
+        w = {k: w[k] - rate * ratios.get(k, 1.0) * steps[k] for k in w}
+        path.append(w)
+    return path
+
+
+def lars(
+    grads: list[Model],
+    w: Model,
+    rate: float,
+    decay: dict[str, float],
+    trust: float,
+    momentum: float = 0.9,
+) -> list[Model]:
+    """You et al., arXiv:1708.03888, algorithm 1; vectors are not adapted."""
+    path, v = [], {k: np.zeros_like(x) for k, x in w.items()}
+    for grad in grads:
+        for k, g in grad.items():
+            below = _length(g) + decay[k] * _length(w[k])
+            ratio = trust * _length(w[k]) / below if w[k].ndim > 1 else 1.0
+            v[k] = momentum * v[k] + rate * ratio * (g + decay[k] * w[k])
+        w = {k: w[k] - v[k] for k in w}
+        path.append(w)
+    return path
+
+
+def _adam(grads: list[Model], w: Model, eps: float) -> list[Model]:
+    """The direction of Adam at each step, which does not depend on the weights."""
+    b1, b2, path = 0.9, 0.999, []
+    m = {k: np.zeros_like(x) for k, x in w.items()}
+    v = {k: np.zeros_like(x) for k, x in w.items()}
+    for t, grad in enumerate(grads, start=1):
+        m = {k: b1 * m[k] + (1 - b1) * g for k, g in grad.items()}
+        v = {k: b2 * v[k] + (1 - b2) * g**2 for k, g in grad.items()}
+        path.append(
+            {k: m[k] / (1 - b1**t) / (np.sqrt(v[k] / (1 - b2**t)) + eps) for k in w}
+        )
+    return path
+
+
+def _length(x: np.ndarray) -> float:
+    return float(np.sqrt(np.sum(np.square(x))))

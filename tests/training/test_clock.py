@@ -21,10 +21,11 @@ from jaxcomp.exchanges.budget import BudgetState
 from jaxcomp.optimizers.one_bit_adam import OneBitAdamState
 from jaxcomp.tasks.classification import classifier
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.durations import Horizon
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.momenta import of_memory
 from jaxcomp.training.optimizers import Setting, chained, make_links
-from jaxcomp.training.schedules import Horizon, learning_rate
+from jaxcomp.training.schedules import learning_rate
 from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
@@ -138,7 +139,10 @@ def rate_of(schedule: str) -> schedules.Schedule:
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adam": {},
+    "adamw": {},
     "dgc_sgd": {"memory": "dgc(momentum=0.9)"},
+    "lamb": {},
+    "lars": {},
     "one_bit_adam": {
         "memory": "shared_momentum(beta=0.9) | error_feedback",
         "dense_for": f"{DENSE} steps",
@@ -208,9 +212,12 @@ def test_every_clock_is_the_step(case):
 
 SCHEDULES = {
     "constant": "constant",
+    "convex_decay": "convex_decay(epochs=2)",
     "cosine": "cosine(final=0.1)",
     "multistep": "multistep(epochs=[1, 2])",
+    "one_cycle": "one_cycle",
     "piecewise_linear": "piecewise_linear(epochs=[0, 1, 3], values=[0.5, 1, 0])",
+    "polynomial": "polynomial(final=0.1)",
 }
 
 

@@ -63,8 +63,8 @@ def test_a_resumed_run_makes_no_fresh_state_and_compiles_nothing(
     def no_fresh(*args):
         setup = build(*args)
 
-        def fresh():
-            made = setup.fresh()
+        def fresh(*regime):
+            made = setup.fresh(*regime)
             leaves = jax.tree.leaves(made)
             assert all(isinstance(leaf, Tracer) for leaf in leaves)
             return made

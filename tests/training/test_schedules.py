@@ -3,7 +3,8 @@
 import pytest
 
 from jaxcomp.specs import SpecError
-from jaxcomp.training.schedules import REGISTRY, Horizon, learning_rate, steps_of
+from jaxcomp.training.durations import Horizon, steps_of
+from jaxcomp.training.schedules import REGISTRY, learning_rate, rate_table
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
 
@@ -29,6 +30,8 @@ def rate(schedule, **arguments):
 )
 def test_durations(duration, steps):
     assert steps_of(duration, HORIZON) == steps
+    assert steps_of(duration, HORIZON, may_be_zero=True) == steps
+    assert steps_of("0 epochs", HORIZON, may_be_zero=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -55,6 +58,18 @@ def test_a_bad_duration_is_shown_with_good_ones(duration):
             "piecewise_linear(epochs=[0, 5, 10], values=[0, 1, 0])",
             {0: 0.0, 25: 0.25, 50: 0.5, 75: 0.25, 100: 0.0, 130: 0.0},
         ),
+        (  # phases, each with a line of its own
+            "piecewise_linear(epochs=[0, 2, 2, 5, 5], values=[1, 2, 0.2, 0.1, 0.01])",
+            {0: 0.5, 10: 0.75, 20: 0.1, 35: 0.075, 49: 0.0516667, 50: 0.005, 90: 0.005},
+        ),
+        ("polynomial", {0: 0.5, 50: 0.25, 100: 0.0, 130: 0.0}),
+        ("polynomial(power=2, final=0.2)", {0: 0.5, 50: 0.2, 100: 0.1}),
+        ("convex_decay(epochs=2)", {0: 0.5, 20: 0.25, 60: 0.125}),
+        (  # 46 epochs of system 4: .15 -> 3 -> .15 -> .0015
+            "one_cycle",
+            {0: 0.025, 45: 0.5, 67.5: 0.2625, 90: 0.025, 95: 0.012625, 100: 0.00025},
+        ),
+        ("one_cycle(rise=0.5, low=0)", {0: 0.0, 25: 0.25, 50: 0.5, 75: 0.25}),
     ],
 )
 def test_schedules_by_hand(schedule, values):
@@ -63,7 +78,10 @@ def test_schedules_by_hand(schedule, values):
 
 
 def test_every_schedule_was_tested():
-    assert set(REGISTRY) == {"constant", "cosine", "multistep", "piecewise_linear"}
+    assert set(REGISTRY) == {
+        *("constant", "convex_decay", "cosine", "multistep", "one_cycle"),
+        *("piecewise_linear", "polynomial"),
+    }
 
 
 def test_warmup_is_a_ramp_that_multiplies():
@@ -73,12 +91,41 @@ def test_warmup_is_a_ramp_that_multiplies():
     )
 
 
+def test_warmup_rises_from_a_share_of_the_peak():
+    ramp = rate("constant", warmup=4, warmup_from=0.2)
+    assert [float(ramp(s)) for s in range(5)] == pytest.approx(
+        [0.2, 0.3, 0.4, 0.5, 0.5]
+    )
+    assert float(rate("constant", warmup_from=0.2)(0)) == 0.5
+
+
 @pytest.mark.parametrize(
-    ("scaling", "factor"), [("none", 1), ("linear", 4), ("sqrt", 2)]
+    ("scaling", "factor"),
+    [
+        ("none", 1),
+        ("linear", 4),
+        ("sqrt", 2),
+        ("degree", 3),
+        ("linear(base_batch_size=8)", 4),  # of a batch of 32
+        ("linear(base_batch_size=64)", 0.5),
+        ("sqrt(base_batch_size=8)", 2),
+        ("degree(base_batch_size=4)", 6),  # three workers of 8 examples each
+    ],
 )
-def test_scaling_with_workers(scaling, factor):
-    scaled = rate("constant", scaling=scaling, workers=4)
+def test_scaling_with_workers_and_batch(scaling, factor):
+    scaled = rate("constant", scaling=scaling, workers=4, degree=2)
     assert float(scaled(0)) == pytest.approx(0.5 * factor)
+
+
+def test_the_table_of_a_schedule_has_both_ends():
+    of_step = rate("polynomial")
+    table = rate_table(lambda step: float(of_step(step)), HORIZON, 100, most=5)
+    assert [row.step for row in table] == [1, 26, 51, 75, 100]
+    assert table[0].rate == 0.5
+    assert table[-1].rate == pytest.approx(0.005)
+    assert table[2].epoch == 5.0
+    assert [row.step for row in rate_table(float, HORIZON, 1)] == [1]
+    assert len(rate_table(float, HORIZON, 7)) == 7
 
 
 def test_unknown_names():
@@ -86,7 +133,15 @@ def test_unknown_names():
         rate("cosin")
     with pytest.raises(ValueError, match="Did you mean 'linear'"):
         rate("constant", scaling="liner")
+    with pytest.raises(SpecError, match="a graph: set topology"):
+        rate("constant", scaling="degree")
+    with pytest.raises(SpecError, match="base_batch_size is a whole number"):
+        rate("constant", scaling="linear(base_batch_size=0)")
     with pytest.raises(SpecError, match="must rise"):
-        rate("piecewise_linear(epochs=[0, 5, 5], values=[0, 1, 0])")
+        rate("piecewise_linear(epochs=[0, 5, 4], values=[0, 1, 0])")
+    with pytest.raises(SpecError, match="must rise"):
+        rate("piecewise_linear(epochs=[], values=[])")
+    with pytest.raises(SpecError, match="may come twice"):
+        rate("piecewise_linear(epochs=[5, 5, 5], values=[0, 1, 0])")
     with pytest.raises(SpecError, match="name one twice"):
         rate("multistep(epochs=[2, 2])")

@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, training
 from jaxcomp.training.console import headline
-from jaxcomp.training.schedules import Horizon
+from jaxcomp.training.durations import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at

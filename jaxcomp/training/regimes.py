@@ -1,0 +1,127 @@
+"""Regimes: settings that change at steps of a run, and stay until the next change."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from jaxcomp.errors import UserError, message_of
+from jaxcomp.runs.checks import check_values
+from jaxcomp.specs import Call, check, parse, suggest
+from jaxcomp.training.durations import Horizon, steps_of
+from jaxcomp.training.keys import FILLED, KINDS
+
+__all__ = ["KEYS", "MODEL", "Regime", "Regimes", "make_regimes"]
+
+# What may change. All stages of a run exchange with the same state, so what is sent is
+# none of them; and a step has one shape, so neither is the batch.
+KEYS = (
+    *("clip_norm", "decay", "decay_at", "learning_rate", "lr_scaling", "optimizer"),
+    *("schedule", "weight_decay"),
+)
+MODEL = "model"  # stands for the regime that the model brings
+_EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
+
+
+class Regime(NamedTuple):
+    """What holds from a step on."""
+
+    first: int  # step, from 0
+    settings: Mapping[str, Any]  # that change there
+    config: Any  # of the run, with all that changed so far
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
+        return f"from step {self.first + 1} on: {shown}"
+
+
+class Regimes(NamedTuple):
+    """The regimes of a run, of which the first begins with it."""
+
+    each: tuple[Regime, ...]
+
+    def at(self, step: int) -> int:
+        """The number of the regime of a step, which counts from 0 as it does."""
+        return sum(regime.first <= step for regime in self.each) - 1
+
+    def begins(self, step: int) -> bool:
+        """Whether a regime but the first begins with a step."""
+        return any(regime.first == step for regime in self.each[1:])
+
+
+def make_regimes(config: Any, horizon: Horizon, of_model: Sequence[Any]) -> Regimes:
+    """The regimes of a config; one, if it has no `regime`.
+
+    Args:
+      config: its regime: pairs of a duration and the settings that change then. The
+        word "model" stands for those of the model, and may be the whole regime.
+      horizon: what an epoch is.
+      of_model: the regime that the model brings, () for none.
+    """
+    each = [Regime(0, {}, config)]
+    for pair in _pairs(config.regime, of_model):
+        when, settings = pair
+        try:
+            first = steps_of(when, horizon, may_be_zero=True)
+            regime = _next(each[-1], first, settings)
+        except UserError as error:
+            raise type(error)(f"regime {when!r}: {message_of(error)}") from None
+        replaced = regime.first == 0 and len(each) == 1
+        each = [regime] if replaced else [*each, regime]
+    return Regimes(tuple(each))
+
+
+def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
+    """All pairs of a regime, those of the model among them."""
+    pairs: list[Any] = []
+    for entry in [regime] * bool(regime) if isinstance(regime, str) else regime:
+        if entry == MODEL and not of_model:
+            raise UserError(
+                f"regime {MODEL!r}: the model brings none. Write {_EXAMPLE}"
+            )
+        pairs += of_model if entry == MODEL else [entry]
+    for pair in pairs:
+        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
+        if not is_pair or not _is_moment(pair[0]) or not _is_settings(pair[1]):
+            raise UserError(
+                f"a regime is made of pairs such as {_EXAMPLE}, and of the word "
+                f"{MODEL!r} for those of the model, not of {pair!r}"
+            )
+    return pairs
+
+
+def _is_moment(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_settings(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def _next(before: Regime, first: int, settings: Mapping[str, Any]) -> Regime:
+    """The regime that begins at a step, after the one before it."""
+    if before.settings and first <= before.first:
+        message = f"begins at step {first + 1}, and the one before it at step"
+        raise UserError(f"{message} {before.first + 1}: a later one is later")
+    for key, value in settings.items():
+        if key not in KEYS:
+            raise UserError(f"{key} does not change during a run. {suggest(key, KEYS)}")
+        check(KINDS.get(key, str), key, value)
+    config = before.config.copy_and_resolve_references()
+    config.update(settings)
+    check_values(config, KINDS, FILLED)
+    _check_optimizer(before.config, config, first)
+    return Regime(first, dict(settings), config)
+
+
+def _check_optimizer(before: Any, config: Any, first: int) -> None:
+    """Refuse an optimiser that has to be there from the first step."""
+    old, new = (_name(c.optimizer) for c in (before, config))
+    if first and new == "one_bit_adam" and old != new:
+        raise UserError(
+            f"optimizer {config.optimizer!r} learns its variance in the first steps of "
+            "a run: begin with it, or take 'adam'"
+        )
+
+
+def _name(optimizer: str) -> str:
+    call = parse(optimizer)
+    return call.name if isinstance(call, Call) else ""
