@@ -56,7 +56,9 @@ def get_config() -> ConfigDict:
     config.weight_decay = 5e-4  # added after the exchange
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
     config.batch_norm = "local"  # local | sync: where statistics are computed
-    config.compute_dtype = "float32"  # bfloat16 | float32: of convolutions
+    config.compute_dtype = "float32"  # bfloat16 | float16 | float32: of convolutions
+    # Of the backward pass, for float16: static(scale=1024) | dynamic(start=65536)
+    config.loss_scale = ""
     # Of float32 products: bfloat16 | tensorfloat32 | float32; "": the device's own.
     config.matmul_precision = ""
     config.nonfinite = "stop"  # stop | skip: what a NaN step does to the run

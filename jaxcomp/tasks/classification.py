@@ -15,7 +15,7 @@ from jaxcomp.base import Array, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.runs.checks import check_values
 from jaxcomp.specs import Range
-from jaxcomp.tasks.named import half_precision, named
+from jaxcomp.tasks.named import COMPUTE_DTYPES, half_precision, named
 from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
@@ -24,7 +24,7 @@ __all__ = ["classification", "classifier"]
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
     "batch_norm": Literal["local", "sync"],
-    "compute_dtype": Literal["bfloat16", "float32"],
+    "compute_dtype": COMPUTE_DTYPES,
     "data_dir": str,
     "flip": bool,
     "pad": Annotated[int, Range(least=0)],

@@ -14,7 +14,7 @@ from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
-from jaxcomp.training import optimizers, schedules
+from jaxcomp.training import loss_scale, optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
@@ -36,6 +36,7 @@ class Setup(NamedTuple):
     workers: parallel.Workers
     stages: Stages
     method: Exchange | Mixer  # of the last stage
+    loss_scale: loss_scale.LossScale
     rate: schedules.Schedule
     horizon: Horizon
     eval_batch: int  # examples of an evaluation's step, of all workers together
@@ -126,6 +127,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         degree=graph.degree if graph else None,
     )
 
+    scale = loss_scale.make(config.loss_scale, config.compute_dtype)
     cut = cut_for(config, task, workers.axis)
 
     def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
@@ -158,6 +160,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         seed=config.seed,
         examples=share,
         own_models=isinstance(usual, Mixer),
+        scale=scale,
     )
     params = jax.eval_shape(fresh).params
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
@@ -166,6 +169,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         workers=workers,
         stages=stages,
         method=method_at(last),
+        loss_scale=scale,
         rate=rate,
         horizon=horizon,
         eval_batch=config.eval_batch_size or batch,
@@ -179,10 +183,11 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             axis=workers.axis,
             accumulate=config.accumulate,
             cut=cut,
+            scale=scale,
         ),
         links=links,
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
-        figures=tuple(sorted((*usual.figures, *task.figures))),
+        figures=tuple(sorted((*usual.figures, *task.figures, *scale.figures))),
         options=compiler_options(_platform(workers), cut.parts),
         loggers=loggers.make(config.loggers),
         profiled=window_of(config.profile, total),

@@ -19,8 +19,8 @@ FILLED = {
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
     "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every lr_scaling mapper matmul_precision memory mixer platform "
-    "profile scope topology warmup"
+    "keep_warmup layers_every loss_scale lr_scaling mapper matmul_precision memory "
+    "mixer platform profile scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),

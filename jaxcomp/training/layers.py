@@ -62,7 +62,8 @@ def make_layer_view(
     """
     workers, axes = setup.workers, parallel.axes(state)
     sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.fresh).params)]
-    gradient, talk = gradient_of(setup.task), place_of_talk(state)
+    gradient = gradient_of(setup.task, setup.loss_scale)
+    talk = place_of_talk(state)
 
     @functools.cache
     def program(stage: Stage) -> Any:

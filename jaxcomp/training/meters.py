@@ -135,8 +135,8 @@ def step_figures(metrics: StepMetrics) -> dict[str, float]:
         "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
         "residual_norm": _mean(metrics.residual_norm),
         "gradient_error": math.nan if silent else _mean(metrics.gradient_error),
-        "skipped": 1.0 - _mean(metrics.applied),
         **{name: _mean(value) for name, value in metrics.figures.items()},
+        **_left_out(metrics),
     }
 
 
@@ -148,7 +148,7 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
       metrics: of this process's workers.
       names: of the parameters, in the order of `metrics.gradient_norms`.
     """
-    if np.all(metrics.applied):
+    if not _left_out(metrics)["skipped"]:
         return
     norms = np.asarray(metrics.gradient_norms)
     bad = [
@@ -166,6 +166,21 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
         "with --config.nonfinite=skip.",
     ]
     raise NonFinite("\n".join(message))
+
+
+def _left_out(metrics: StepMetrics) -> dict[str, float]:
+    """The shares of workers that left a step out: as not finite, and as an overflow.
+
+    Where all leave it out together, a worker cannot know that the loss of another one
+    was not finite, and takes its own gradient for an overflow.
+    """
+    lost = ~np.asarray(metrics.applied, bool)
+    if "overflowed" not in metrics.figures:
+        return {"skipped": _mean(lost)}
+    overflowed = np.asarray(metrics.figures["overflowed"], bool)
+    if lost.all() and not overflowed.all():
+        overflowed = np.zeros_like(overflowed)
+    return {"skipped": _mean(lost & ~overflowed), "overflowed": _mean(overflowed)}
 
 
 def check_some_applied(skipped: float, steps: int) -> None:

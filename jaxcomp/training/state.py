@@ -8,6 +8,7 @@ import optax
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.link_state import find_state
 from jaxcomp.tasks import Task
+from jaxcomp.training.loss_scale import UNSCALED, LossScale
 
 __all__ = ["TrainState", "init_state", "like", "own"]
 
@@ -19,6 +20,7 @@ class TrainState(NamedTuple):
     stats: Tree  # running statistics; `PerWorker` where they are local
     carry: Tree  # what the next batch is given; each worker's own
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
+    loss_scale: Tree = ()  # `PerWorker` like params
 
     @property
     def step(self) -> Array:
@@ -36,6 +38,7 @@ def init_state(
     seed: int,
     examples: int,
     own_models: bool = False,
+    scale: LossScale = UNSCALED,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -44,7 +47,8 @@ def init_state(
       tx: the optax chain.
       seed: of the parameters.
       examples: of a worker's batch.
-      own_models: whether each worker keeps its own model and optimiser.
+      own_models: whether each worker keeps its own model, optimiser and loss scale.
+      scale: of the loss.
     """
     params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
     opt_state = tx.init(params)
@@ -53,6 +57,7 @@ def init_state(
         stats=stats if task.shared_stats else PerWorker(stats),
         carry=PerWorker(task.carry(examples)),
         opt_state=PerWorker(opt_state) if own_models else opt_state,
+        loss_scale=PerWorker(scale.init()) if own_models else scale.init(),
     )
 
 
