@@ -55,7 +55,7 @@ def get_config() -> ConfigDict:
     config.lr_scaling = "none"  # in the number of workers: none | linear | sqrt; degree
     config.weight_decay = 5e-4  # added after the exchange
     config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
-    config.batch_norm = "local"  # local | sync: where statistics are computed
+    config.batch_norm = "local"  # local | sync | local(ghost=32): whose statistics
     config.compute_dtype = "float32"  # bfloat16 | float16 | float32: of convolutions
     # Of the backward pass, for float16: static(scale=1024) | dynamic(start=65536)
     config.loss_scale = ""

@@ -177,7 +177,7 @@ KEYS = [
     ("profile='step 331'", "the run has the steps 1 to 330, and no window"),
     # --- Choices --------------------------------------------------------------------
     ("mapper=pamp", "unknown mapper 'pamp'. Valid: pmap, shard_map, vmap"),
-    ("batch_norm=global", "batch_norm is one of local, sync, not 'global'"),
+    ("batch_norm=global", "unknown batch_norm 'global'. Valid: local, sync"),
     ("nonfinite=ignore", "nonfinite is one of skip, stop, not 'ignore'"),
     ("platform=gup", "unknown platform 'gup'. Valid: ('', 'cpu', 'gpu', 'tpu')"),
     ("platform=gpu", "platform 'gpu' is asked for, and jax found cpu devices. Install"),

@@ -298,7 +298,7 @@ FIELDS = (
     *("Differences", "Source"),
 )
 OPTIONAL = {"Error", "Differences"}
-GIVEN_BY_THE_RUN = {"num_classes", "bn_axis", "dtype", "parent", "name", "data_dir"}
+GIVEN_BY_THE_RUN = {"num_classes", "statistics", "dtype", "parent", "name", "data_dir"}
 CONVEX = {
     "Problems": testbeds.REGISTRY,
     "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},

@@ -54,10 +54,11 @@ of 'classification': set task to 'language', or name another model
     call = named_call(name, kind)
     _check_task(task, kind, call.name, known)
     taken = inspect.signature(known[call.name]).parameters if call.name in known else ()
-    if usual.get("bn_axis") and "bn_axis" not in taken:
+    asked = usual.get("statistics", models.LOCAL)
+    if asked != models.LOCAL and "statistics" not in taken:
         message = (
-            "batch_norm 'sync' needs a model with an argument bn_axis, which "
-            f"{name!r} has not: set batch_norm to 'local'"
+            "batch_norm 'sync', or a 'ghost', needs a model with an argument "
+            f"statistics, which {name!r} has not: set batch_norm to 'local'"
         )
         raise SpecError(message)
     if "dtype" in usual and "dtype" not in taken:

@@ -10,6 +10,7 @@ __all__ = ["FILLED", "KINDS"]
 
 # Strings that may not be empty, with examples.
 FILLED = {
+    "batch_norm": "local",
     "compressor": "top_k(keep=0.01)",
     "eval_every": "1 epoch",
     "optimizer": "sgd(momentum=0.9)",
@@ -27,7 +28,6 @@ KINDS = {
     **SHARED,
     "accumulate": Count,
     "breakdown": bool,
-    "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
     "deterministic": bool,
     "elastic": bool,

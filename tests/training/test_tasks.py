@@ -283,7 +283,7 @@ def test_what_is_not_found_is_told(kind, spec):
         ({"task": f"{HERE}:text(lenght=3)"}, "lenght"),
         ({"model": f"{HERE}:twice(widht=3)"}, "widht"),
         ({"dataset": f"{HERE}:digits(sice=3)"}, "sice"),
-        ({"model": f"{HERE}:twice", "batch_norm": "sync"}, "argument bn_axis"),
+        ({"model": f"{HERE}:twice", "batch_norm": "sync"}, "argument statistics"),
     ],
 )
 def test_wrong_arguments_are_told(changes, message):
