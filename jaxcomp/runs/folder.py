@@ -35,6 +35,7 @@ CHANGEABLE = {
         ("layers_every", "log_every", "loggers", "profile"),
         "decides what is written down, not what is computed",
     ),
+    "loss_limit": "ends a run, and does not change what is computed before",
     "platform": "refuses devices, and does not change what is computed on them",
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
@@ -130,7 +131,7 @@ def check_config(
     if not old:
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
-    old, config = {**ADDED, **old}, {**ADDED, **config}
+    old, config = {**ADDED, **_renamed(old)}, {**ADDED, **config}
     different = [
         key
         for key in sorted((old.keys() | config.keys()) - set(changeable))
@@ -156,6 +157,19 @@ def check_config(
                 ]
             )
         )
+
+
+def _renamed(old: dict[str, Any]) -> dict[str, Any]:
+    """The config of an older run with the keys of today.
+
+    Example:
+      >>> _renamed({"clip_norm": 0.5, "seed": 1})
+      {'seed': 1, 'clip': 'local(limit=0.5)'}
+    """
+    kept = {key: value for key, value in old.items() if key != "clip_norm"}
+    if limit := old.get("clip_norm"):
+        kept["clip"] = f"local(limit={limit})"
+    return kept
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -19,21 +19,21 @@ FILLED = {
 }
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
-    "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every loss_scale lr_scaling mapper matmul_precision memory "
-    "mixer platform profile scope topology warmup"
+    "checkpoint_every clip dense_for eval_workers_every exchange flush_every "
+    "keep_every keep_warmup layers_every loss_scale lr_scaling mapper "
+    "matmul_precision memory mixer platform profile scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
     **SHARED,
     "accumulate": Count,
     "breakdown": bool,
-    "clip_norm": FromZero,
     "deterministic": bool,
     "elastic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
+    "loss_limit": FromZero,
     "loggers": tuple | list,
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,

@@ -9,6 +9,7 @@ from jaxcomp import memory, optimizers
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
+from jaxcomp.training import clips
 from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
@@ -95,7 +96,7 @@ def make_links(
 ) -> list[optax.GradientTransformation]:
     """The links of the whole method as one optax chain; `chained` joins them.
 
-    clip (local) -> exchange -> weight decay -> optimiser, for an exchange of gradients.
+    clip -> exchange -> weight decay -> optimiser, for an exchange of gradients.
     Weight decay comes after it: it is the same on every worker, so sending it, or
     keeping it in a residual, would only spend bytes on what all know.
 
@@ -117,9 +118,8 @@ def make_links(
         links = [optimizer, mixing(method, phase=stage.phase)]
     else:
         links = [distributed(method), optimizer]
-    if config.clip_norm:
-        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    return links
+    clip = clips.make(config.clip, method.axis, config.memory, config.mixer)
+    return [*clip, *links]
 
 
 def chained(

@@ -97,7 +97,7 @@ def score(variables: Variables, carry: Any, batch: Any, weights: Any) -> Any:
 
 def text_config(**changes: Any) -> Any:
     settings = {"task": f"{HERE}:text(length=4)", "batch_size": 8, "log_every": 10}
-    rates = {"learning_rate": 0.3, "schedule": "constant", "clip_norm": 1.0}
+    rates = {"learning_rate": 0.3, "schedule": "constant", "clip": "local(limit=1)"}
     return small_config(**{**settings, **rates, "compressor": "sign", **changes})
 
 
