@@ -67,12 +67,16 @@ def get_config() -> ConfigDict:
     # the model brings: ("model",)
     config.regime = ()
     config.ema = 0.0  # decay of a moving average of the weights; 0 for none
-    config.clip_norm = 0.0  # of the local gradient, before the exchange; 0 for none
-    config.batch_norm = "local"  # local | sync: where statistics are computed
-    config.compute_dtype = "float32"  # bfloat16 | float32: of convolutions
+    # Before the exchange: local(limit=1) | scaled | tensor | value | workers; "": none
+    config.clip = ""
+    config.batch_norm = "local"  # local | sync | local(ghost=32): whose statistics
+    config.compute_dtype = "float32"  # bfloat16 | float16 | float32: of convolutions
+    # Of the backward pass, for float16: static(scale=1024) | dynamic(start=65536)
+    config.loss_scale = ""
     # Of float32 products: bfloat16 | tensorfloat32 | float32; "": the device's own.
     config.matmul_precision = ""
     config.nonfinite = "stop"  # stop | skip: what a NaN step does to the run
+    config.loss_limit = 0.0  # a loss above it ends the run as diverged; 0 for none
 
     # --- The run ----------------------------------------------------------------
     config.platform = ""  # cpu | gpu | tpu: refuse other devices; "": what there is

@@ -22,5 +22,5 @@ def get_config() -> ConfigDict:
     config.train_for = "15 epochs"
     config.learning_rate = 1.0
     config.weight_decay = 0.0
-    config.clip_norm = 0.25
+    config.clip = "local(limit=0.25)"
     return config

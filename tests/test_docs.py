@@ -301,7 +301,7 @@ FIELDS = (
 )
 OPTIONAL = {"Error", "Differences"}
 GIVEN_BY_THE_RUN = {
-    *("num_classes", "bn_axis", "dtype", "parent", "name", "data_dir", "seed"),
+    *("num_classes", "statistics", "dtype", "parent", "name", "data_dir", "seed"),
 }
 CONVEX = {
     "Problems": testbeds.REGISTRY,

@@ -8,6 +8,7 @@ import sys
 import textwrap
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -212,3 +213,18 @@ def test_setup_gives_a_fresh_process_its_devices_and_threads():
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == pytest.approx(2.5)
+
+
+def test_a_state_that_uses_an_array_twice_can_be_donated():
+    workers = parallel.setup(2, "vmap")
+    zeros = jnp.zeros(3)
+    state = parallel.spread({"a": zeros, "b": zeros}, workers)
+    step = parallel.map_step(
+        lambda s: jax.tree.map(lambda x: x + 1, s),
+        workers,
+        in_axes=(None,),
+        out_axes=None,
+        donate_argnums=(0,),
+    )
+    for x in jax.tree.leaves(parallel.to_host(step(state))):
+        np.testing.assert_array_equal(x, np.ones(3))

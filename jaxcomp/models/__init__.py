@@ -13,6 +13,7 @@ from typing import Any
 from flax import linen as nn
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, check_group
 from jaxcomp.models.alexnet import AlexNet, AlexNetDense, AlexNetImageNet
 from jaxcomp.models.densenet import IMAGENET as DENSE_BLOCKS
 from jaxcomp.models.densenet import DenseNet
@@ -32,6 +33,7 @@ from jaxcomp.specs import suggest
 
 __all__ = [
     "LANGUAGE",
+    "LOCAL",
     "REGISTRY",
     "AlexNet",
     "AlexNetDense",
@@ -45,9 +47,11 @@ __all__ = [
     "ResNet9",
     "ResNetCifar",
     "ResNetImageNet",
+    "Statistics",
     "Tiny",
     "Vgg",
     "WideResNet",
+    "check_group",
     "make",
 ]
 
@@ -103,7 +107,7 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
     Args:
       name: a key of `REGISTRY`.
       num_classes: number of logits.
-      **kw: further fields of the model, such as `width` or `bn_axis`.
+      **kw: further fields of the model, such as `width` or `statistics`.
 
     Raises:
       UserError: a name, a field or the value of a field is not valid.

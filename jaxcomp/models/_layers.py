@@ -64,43 +64,6 @@ def conv(
     )
 
 
-def batch_norm(
-    x: jax.Array,
-    train: bool,
-    bn_axis: str | None,
-    *,
-    zero_scale: bool = False,
-    name: str | None = None,
-) -> jax.Array:
-    """Batch normalisation of each channel, with momentum 0.9 and epsilon 1e-5.
-
-    y = scale * (x - mean) / sqrt(var + 1e-5) + bias, computed in float32 and returned
-    in the dtype of x.
-
-    Args:
-      x: input [..., channels].
-      train: use the statistics of the batch, not the running averages.
-      bn_axis: mapped axis over which the statistics are averaged, or None for the
-        statistics of each worker. The axis has to exist in training steps only.
-      zero_scale: begin with scale 0, so that a residual branch begins as nothing.
-      name: name of the submodule; flax picks one if it is None.
-
-    References:
-      Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167, 2015.
-    """
-    norm = nn.BatchNorm(
-        use_running_average=not train,
-        momentum=0.9,
-        epsilon=1e-5,
-        axis_name=bn_axis,
-        scale_init=nn.initializers.zeros if zero_scale else nn.initializers.ones,
-        name=name,
-    )
-    # flax would mix an input in half precision with its float32 statistics, which
-    # strict dtype promotion forbids.
-    return norm(x.astype(jnp.float32)).astype(x.dtype)
-
-
 def max_pool2(x: jax.Array) -> jax.Array:
     """The maximum of each 2x2 square; an odd last row or column is dropped.
 

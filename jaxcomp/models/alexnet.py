@@ -5,11 +5,11 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive, check_rates
 from jaxcomp.models._layers import (
     HE_OUT,
     UNIFORM,
-    batch_norm,
     conv,
     flat,
     max_pool,
@@ -34,7 +34,7 @@ class AlexNet(nn.Module):
     Args:
       num_classes: number of logits.
       width: w; the original has 64.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     References:
@@ -44,7 +44,7 @@ class AlexNet(nn.Module):
 
     num_classes: int = 10
     width: int = 64
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -59,7 +59,7 @@ class AlexNet(nn.Module):
         for i, factor in enumerate(FEATURES):
             stride = 1 if i else 2
             x = conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
-            x = nn.relu(batch_norm(x, train, self.bn_axis))
+            x = nn.relu(batch_norm(x, train, self.statistics))
             x = max_pool2(x) if POOLED[i] else x
         features = jnp.max(x, axis=(1, 2)).astype(jnp.float32)
         return HEAD_SCALE * nn.Dense(self.num_classes, use_bias=False)(features)
@@ -131,7 +131,7 @@ class AlexNetImageNet(nn.Module):
       hidden: elements of each of the two dense layers before the last.
       dropout: probability that one of their elements becomes zero. If it is above 0,
         training needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of all products but the last; the logits are float32.
 
     References:
@@ -144,7 +144,7 @@ class AlexNetImageNet(nn.Module):
     width: int = 64
     hidden: int = 4096
     dropout: float = 0.5
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -156,7 +156,7 @@ class AlexNetImageNet(nn.Module):
         check_images(images, min_size=63)
 
         def norm(x: jax.Array) -> jax.Array:
-            return batch_norm(x, train, self.bn_axis)
+            return batch_norm(x, train, self.statistics)
 
         x = images
         kernels = ((11, 4, 2), (5, 1, 2), (3, 1, 1), (3, 1, 1), (3, 1, 1))

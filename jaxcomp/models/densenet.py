@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import batch_norm, conv, max_pool, mean_pool2
+from jaxcomp.models._layers import conv, max_pool, mean_pool2
 
 # Layers of the blocks on ImageNet, by the number of all weighted layers.
 IMAGENET = {
@@ -30,22 +31,22 @@ class DenseLayer(nn.Module):
       growth: number of channels that are added.
       bottleneck: whether a 1x1 convolution to 4 growths comes first.
       dropout: probability that a value of f(x) becomes zero.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions.
     """
 
     growth: int
     bottleneck: bool = True
     dropout: float = 0.0
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        y = nn.relu(batch_norm(x, train, self.bn_axis))
+        y = nn.relu(batch_norm(x, train, self.statistics))
         if self.bottleneck:
             y = conv(BOTTLENECK * self.growth, 1, dtype=self.dtype)(y)
-            y = nn.relu(batch_norm(y, train, self.bn_axis))
+            y = nn.relu(batch_norm(y, train, self.statistics))
         y = conv(self.growth, dtype=self.dtype)(y)
         y = nn.Dropout(self.dropout)(y, deterministic=not train)
         return jnp.concatenate([x.astype(y.dtype), y], axis=-1)
@@ -70,7 +71,7 @@ class DenseNet(nn.Module):
       stem: of ImageNet; its first convolution has twice the growth of channels too.
       dropout: probability that a new value becomes zero. If it is above 0, training
         needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -88,7 +89,7 @@ class DenseNet(nn.Module):
     bc: bool = True
     stem: bool = False
     dropout: float = 0.0
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -117,7 +118,7 @@ class DenseNet(nn.Module):
         check_images(images, min_size=32 if self.stem else 4)
 
         def norm(x: jax.Array) -> jax.Array:
-            return nn.relu(batch_norm(x, train, self.bn_axis))
+            return nn.relu(batch_norm(x, train, self.statistics))
 
         features = 2 * self.growth if self.bc else 16
         if self.stem:
@@ -135,7 +136,7 @@ class DenseNet(nn.Module):
                     self.growth,
                     self.bc,
                     self.dropout,
-                    self.bn_axis,
+                    self.statistics,
                     self.dtype,
                     name=f"block{block}_layer{number}",
                 )(x, train)

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import UNIFORM, batch_norm, flat
+from jaxcomp.models._layers import UNIFORM, flat
 
 
 class Mlp(nn.Module):
@@ -23,7 +24,7 @@ class Mlp(nn.Module):
       batch_norm: whether each of these has batch normalisation.
       dropout: probability that one of these elements becomes zero. If it is above 0,
         training needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of all products but the last; the logits are float32.
     """
 
@@ -31,7 +32,7 @@ class Mlp(nn.Module):
     hidden: Sequence[int] = (512,) * 5
     batch_norm: bool = True
     dropout: float = 0.0
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -48,7 +49,7 @@ class Mlp(nn.Module):
         for features in self.hidden:
             x = nn.Dense(features, dtype=self.dtype, kernel_init=UNIFORM)(x)
             if self.batch_norm:
-                x = batch_norm(x, train, self.bn_axis)
+                x = batch_norm(x, train, self.statistics)
             x = nn.Dropout(self.dropout)(nn.relu(x), deterministic=not train)
         x = x.astype(jnp.float32)
         return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import HE_OUT, NARROW, batch_norm, conv
+from jaxcomp.models._layers import HE_OUT, NARROW, conv
 
 # Of each stage: factor of the expansion, channels, blocks, stride on ImageNet.
 STAGES = (
@@ -46,14 +47,14 @@ class InvertedResidual(nn.Module):
       features: number of output channels.
       factor: of the channels in between to those of the input.
       stride: step of the depthwise convolution.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions.
     """
 
     features: int
     factor: int
     stride: int = 1
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -63,11 +64,11 @@ class InvertedResidual(nn.Module):
         y = x
         if self.factor > 1:
             y = conv(wide, 1, **how)(y)
-            y = nn.relu6(batch_norm(y, train, self.bn_axis))
+            y = nn.relu6(batch_norm(y, train, self.statistics))
         y = conv(wide, 3, self.stride, groups=wide, **how)(y)
-        y = nn.relu6(batch_norm(y, train, self.bn_axis))
+        y = nn.relu6(batch_norm(y, train, self.statistics))
         y = conv(self.features, 1, **how)(y)
-        y = batch_norm(y, train, self.bn_axis)
+        y = batch_norm(y, train, self.statistics)
         return x + y if x.shape == y.shape else y
 
 
@@ -87,7 +88,7 @@ class MobileNetV2(nn.Module):
       stages: of each the factor, channels, number of blocks and stride.
       dropout: probability that a value before the dense layer becomes zero. If it is
         above 0, training needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     References:
@@ -100,7 +101,7 @@ class MobileNetV2(nn.Module):
     width: float = 1.0
     stages: Sequence[Sequence[int]] = STAGES
     dropout: float = 0.2
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -120,7 +121,7 @@ class MobileNetV2(nn.Module):
         check_images(images)
         how = {"init": HE_OUT, "dtype": self.dtype}
         stem = conv(rounded(self.width * STEM), 3, 2 if self.imagenet else 1, **how)
-        x = nn.relu6(batch_norm(stem(images), train, self.bn_axis))
+        x = nn.relu6(batch_norm(stem(images), train, self.statistics))
         for stage, (factor, channels, count, stride) in enumerate(self.stages):
             first = stride if self.imagenet or stage > 1 else 1
             for block in range(count):
@@ -128,12 +129,12 @@ class MobileNetV2(nn.Module):
                     rounded(self.width * channels),
                     factor,
                     1 if block else first,
-                    self.bn_axis,
+                    self.statistics,
                     self.dtype,
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)
         x = conv(rounded(max(1.0, self.width) * LAST), 1, **how)(x)
-        x = nn.relu6(batch_norm(x, train, self.bn_axis))
+        x = nn.relu6(batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         features = nn.Dropout(self.dropout)(features, deterministic=not train)
         return nn.Dense(self.num_classes, kernel_init=NARROW)(features)

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import batch_norm, conv, max_pool2
+from jaxcomp.models._layers import conv, max_pool2
 
 # The last layer has no normalisation before it. This factor keeps its logits small at
 # the learning rates that suit the convolutions.
@@ -21,18 +22,18 @@ class ConvBNReLU(nn.Module):
 
     Args:
       features: number of output channels.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolution.
     """
 
     features: int
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         x = conv(self.features, dtype=self.dtype)(x)
-        return nn.relu(batch_norm(x, train, self.bn_axis))
+        return nn.relu(batch_norm(x, train, self.statistics))
 
 
 class ResNet9(nn.Module):
@@ -54,7 +55,7 @@ class ResNet9(nn.Module):
       residuals: the layers of 1 to 3 that end in a residual.
       extras: the layers of 1 to 3 that end in one more conv3x3-bn-relu.
       scale: factor on the logits.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -75,7 +76,7 @@ class ResNet9(nn.Module):
     residuals: Sequence[int] = (1, 3)
     extras: Sequence[int] = ()
     scale: float = HEAD_SCALE
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -97,7 +98,8 @@ class ResNet9(nn.Module):
         check_images(images, min_size=8)
 
         def layer(x: jax.Array, features: int, name: str) -> jax.Array:
-            return ConvBNReLU(features, self.bn_axis, self.dtype, name=name)(x, train)
+            how = self.statistics, self.dtype
+            return ConvBNReLU(features, *how, name=name)(x, train)
 
         widths = self.channels or [factor * self.width for factor in (1, 2, 4, 8)]
         x = layer(images, widths[0], "prep")

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import blocks, check_images, check_positive
-from jaxcomp.models._layers import HE, Initializer, batch_norm, conv
+from jaxcomp.models._layers import HE, Initializer, conv
 
 SHORTCUTS = ("A", "B")
 
@@ -45,7 +46,7 @@ class BasicBlock(nn.Module):
       shortcut: "A" or "B"; it is used if the shape changes.
       zero_scale: begin with scale 0 in the last bn: the branch begins as nothing.
       kernel_init: draws the weights.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions.
     """
 
@@ -54,16 +55,16 @@ class BasicBlock(nn.Module):
     shortcut: str = "A"
     zero_scale: bool = False
     kernel_init: Initializer = HE
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         how = {"init": self.kernel_init, "dtype": self.dtype}
         y = conv(self.features, stride=self.stride, **how)(x)
-        y = nn.relu(batch_norm(y, train, self.bn_axis))
+        y = nn.relu(batch_norm(y, train, self.statistics))
         y = conv(self.features, **how)(y)
-        y = batch_norm(y, train, self.bn_axis, zero_scale=self.zero_scale)
+        y = batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
         if self.stride != 1 or x.shape[-1] != self.features:
             x = self._shortcut(x, train, how)
         return nn.relu(x + y)
@@ -72,7 +73,7 @@ class BasicBlock(nn.Module):
         if self.shortcut == "A":
             return shortcut_a(x, self.features, self.stride)
         x = conv(self.features, 1, self.stride, name="projection", **how)(x)
-        return batch_norm(x, train, self.bn_axis, name="projection_bn")
+        return batch_norm(x, train, self.statistics, name="projection_bn")
 
 
 class ResNetCifar(nn.Module):
@@ -87,7 +88,7 @@ class ResNetCifar(nn.Module):
       depth: number of weighted layers, 6n+2.
       shortcut: "A" adds channels of zeros and has no parameters; "B" is a 1x1
         convolution with batch normalisation.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -116,7 +117,7 @@ class ResNetCifar(nn.Module):
     num_classes: int = 10
     depth: int = 20
     shortcut: str = "A"
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -132,10 +133,13 @@ class ResNetCifar(nn.Module):
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         check_images(images)
         x = conv(16, dtype=self.dtype)(images)
-        x = nn.relu(batch_norm(x, train, self.bn_axis))
+        x = nn.relu(batch_norm(x, train, self.statistics))
         for block in blocks(self.depth, offset=2):
             x = BasicBlock(
-                **block, shortcut=self.shortcut, bn_axis=self.bn_axis, dtype=self.dtype
+                **block,
+                shortcut=self.shortcut,
+                statistics=self.statistics,
+                dtype=self.dtype,
             )(x, train)
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         return nn.Dense(self.num_classes)(features)

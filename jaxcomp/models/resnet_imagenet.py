@@ -9,15 +9,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import (
-    HE_OUT,
-    NARROW,
-    Initializer,
-    batch_norm,
-    conv,
-    max_pool,
-)
+from jaxcomp.models._layers import HE_OUT, NARROW, Initializer, conv, max_pool
 from jaxcomp.models.resnet_cifar import BasicBlock
 
 # Blocks of the four stages. 10 is a small one for tests, with one block in each.
@@ -44,7 +38,7 @@ class Bottleneck(nn.Module):
       stride: step of the 3x3 convolution and of the shortcut.
       zero_scale: begin with scale 0 in the last bn: the branch begins as nothing.
       kernel_init: draws the weights.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions.
     """
 
@@ -52,7 +46,7 @@ class Bottleneck(nn.Module):
     stride: int = 1
     zero_scale: bool = False
     kernel_init: Initializer = HE_OUT
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
@@ -60,14 +54,14 @@ class Bottleneck(nn.Module):
         wide = EXPANSION * self.features
         how = {"init": self.kernel_init, "dtype": self.dtype}
         y = conv(self.features, 1, **how)(x)
-        y = nn.relu(batch_norm(y, train, self.bn_axis))
+        y = nn.relu(batch_norm(y, train, self.statistics))
         y = conv(self.features, 3, self.stride, **how)(y)
-        y = nn.relu(batch_norm(y, train, self.bn_axis))
+        y = nn.relu(batch_norm(y, train, self.statistics))
         y = conv(wide, 1, **how)(y)
-        y = batch_norm(y, train, self.bn_axis, zero_scale=self.zero_scale)
+        y = batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
         if self.stride != 1 or x.shape[-1] != wide:
             x = conv(wide, 1, self.stride, name="projection", **how)(x)
-            x = batch_norm(x, train, self.bn_axis, name="projection_bn")
+            x = batch_norm(x, train, self.statistics, name="projection_bn")
         return nn.relu(x + y)
 
 
@@ -85,7 +79,7 @@ class ResNetImageNet(nn.Module):
       width: w; the original has 64.
       zero_scale: begin with scale 0 in the last bn of each block, so that each block
         begins as its shortcut.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -104,7 +98,7 @@ class ResNetImageNet(nn.Module):
     depth: int = 50
     width: int = 64
     zero_scale: bool = True
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -121,14 +115,14 @@ class ResNetImageNet(nn.Module):
         if self.depth < 50:
             make = functools.partial(BasicBlock, shortcut="B", kernel_init=HE_OUT)
         x = conv(self.width, 7, 2, init=HE_OUT, dtype=self.dtype)(images)
-        x = max_pool(nn.relu(batch_norm(x, train, self.bn_axis)), 3, 2, pad=1)
+        x = max_pool(nn.relu(batch_norm(x, train, self.statistics)), 3, 2, pad=1)
         for stage, count in enumerate(STAGES[self.depth]):
             for block in range(count):
                 x = make(
                     self.width * 2**stage,
                     stride=2 if stage and not block else 1,
                     zero_scale=self.zero_scale,
-                    bn_axis=self.bn_axis,
+                    statistics=self.statistics,
                     dtype=self.dtype,
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)

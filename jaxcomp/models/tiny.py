@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import batch_norm, conv
+from jaxcomp.models._layers import conv
 
 
 class Tiny(nn.Module):
@@ -18,7 +19,7 @@ class Tiny(nn.Module):
     Args:
       num_classes: number of logits.
       width: w, number of channels of the first layer.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -31,7 +32,7 @@ class Tiny(nn.Module):
 
     num_classes: int = 10
     width: int = 8
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -44,6 +45,6 @@ class Tiny(nn.Module):
         x = images
         for factor, stride in ((1, 1), (2, 2), (2, 2)):
             x = conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
-            x = nn.relu(batch_norm(x, train, self.bn_axis))
+            x = nn.relu(batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         return nn.Dense(self.num_classes)(features)

@@ -6,16 +6,9 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.errors import UserError
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import (
-    HE_OUT,
-    NARROW,
-    batch_norm,
-    conv,
-    flat,
-    max_pool2,
-    mean_pool,
-)
+from jaxcomp.models._layers import HE_OUT, NARROW, conv, flat, max_pool2, mean_pool
 
 # Convolutions of the five stages, of w, 2w, 4w, 8w and 8w channels.
 STAGES = {
@@ -45,7 +38,7 @@ class Vgg(nn.Module):
       hidden: elements of the two dense layers of the head; 0 for the head for CIFAR.
       dropout: probability that one of these becomes zero. If it is above 0 and there
         are any, training needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of all products but the last; the logits are float32.
 
     References:
@@ -59,7 +52,7 @@ class Vgg(nn.Module):
     batch_norm: bool = True
     hidden: int = 0
     dropout: float = 0.5
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -85,7 +78,7 @@ class Vgg(nn.Module):
                     dtype=self.dtype,
                 )
                 x = layer(x)
-                x = batch_norm(x, train, self.bn_axis) if self.batch_norm else x
+                x = batch_norm(x, train, self.statistics) if self.batch_norm else x
                 x = nn.relu(x)
             # Images of less than 32 pixels are down to one before the last stage.
             x = max_pool2(x) if min(x.shape[1:3]) > 1 else x

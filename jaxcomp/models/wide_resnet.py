@@ -5,8 +5,9 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
 from jaxcomp.models._checks import blocks, check_images, check_positive, check_rates
-from jaxcomp.models._layers import batch_norm, conv
+from jaxcomp.models._layers import conv
 
 
 class PreActivationBlock(nn.Module):
@@ -19,26 +20,26 @@ class PreActivationBlock(nn.Module):
       features: number of output channels.
       stride: step of the first convolution and of the shortcut.
       dropout: probability that a value between the convolutions becomes zero.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions.
     """
 
     features: int
     stride: int = 1
     dropout: float = 0.0
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        a = nn.relu(batch_norm(x, train, self.bn_axis))
+        a = nn.relu(batch_norm(x, train, self.statistics))
         if self.stride != 1 or x.shape[-1] != self.features:
             # The projection has the input a, because x is not normalised.
             x = conv(
                 self.features, 1, self.stride, dtype=self.dtype, name="projection"
             )(a)
         y = conv(self.features, stride=self.stride, dtype=self.dtype)(a)
-        y = nn.relu(batch_norm(y, train, self.bn_axis))
+        y = nn.relu(batch_norm(y, train, self.statistics))
         y = nn.Dropout(self.dropout)(y, deterministic=not train)
         return x + conv(self.features, dtype=self.dtype)(y)
 
@@ -56,7 +57,7 @@ class WideResNet(nn.Module):
       width: k, factor on the number of channels of the blocks.
       dropout: probability that a value between the convolutions of a block becomes
         zero. If it is above 0, training needs the random key `rngs={"dropout": key}`.
-      bn_axis: mapped axis over which batch statistics are averaged, or None.
+      statistics: over which examples batch normalisation computes them.
       dtype: dtype of the convolutions; the logits are float32.
 
     Example:
@@ -75,7 +76,7 @@ class WideResNet(nn.Module):
     depth: int = 28
     width: int = 10
     dropout: float = 0.0
-    bn_axis: str | None = None
+    statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     def __post_init__(self) -> None:
@@ -90,8 +91,11 @@ class WideResNet(nn.Module):
         x = conv(16, dtype=self.dtype)(images)
         for block in blocks(self.depth, offset=4, width=self.width):
             x = PreActivationBlock(
-                **block, dropout=self.dropout, bn_axis=self.bn_axis, dtype=self.dtype
+                **block,
+                dropout=self.dropout,
+                statistics=self.statistics,
+                dtype=self.dtype,
             )(x, train)
-        x = nn.relu(batch_norm(x, train, self.bn_axis))
+        x = nn.relu(batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         return nn.Dense(self.num_classes)(features)

@@ -118,7 +118,24 @@ def spread(state: Tree, workers: Workers | Mesh | None = None) -> Tree:
     def copied(x: Any) -> Any:
         return as_keys(np.stack([np.asarray(numbers_of(x))] * count), x)
 
-    return place(of_marked(copied, state), workers, axes(state))
+    return place(_unshared(of_marked(copied, state)), workers, axes(state))
+
+
+def _unshared(state: Tree) -> Tree:
+    """The state, where an array that stands in several places is copied for each.
+
+    An `init` that uses the same zeros twice would make a state that no mapped step can
+    be given to keep: one buffer cannot be donated twice.
+    """
+    seen: set[int] = set()
+
+    def own(x: Any) -> Any:
+        if isinstance(x, jax.Array) and id(x) in seen:
+            return x.copy()
+        seen.add(id(x))
+        return x
+
+    return jax.tree.map(own, state)
 
 
 def spread_spec(state: Tree, workers: Workers) -> Tree:

@@ -35,6 +35,7 @@ CHANGEABLE = {
         ("layers_every", "log_every", "loggers", "profile"),
         "decides what is written down, not what is computed",
     ),
+    "loss_limit": "ends a run, and does not change what is computed before",
     "platform": "refuses devices, and does not change what is computed on them",
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
@@ -199,14 +200,18 @@ def _of_today(config: dict[str, Any]) -> dict[str, Any]:
     """An older config with the keys of today, which mean the same to the bit.
 
     Example:
-      >>> _of_today({"pad": 4, "flip": True})
-      {'augment': 'crop(pad=4) | flip'}
+      >>> _of_today({"pad": 4, "flip": True, "clip_norm": 0.5})
+      {'augment': 'crop(pad=4) | flip', 'clip': 'local(limit=0.5)'}
     """
-    if not {"pad", "flip"} <= config.keys():
-        return config
-    today = {key: config[key] for key in config if key not in ("pad", "flip")}
-    links = [f"crop(pad={config['pad']})"] if config["pad"] or config["flip"] else []
-    return {**today, "augment": " | ".join([*links, *["flip"] * config["flip"]])}
+    older = ("pad", "flip", "clip_norm")
+    today = {key: value for key, value in config.items() if key not in older}
+    pad, flip, limit = (config.get(key) for key in older)
+    if "pad" in config:
+        links = [f"crop(pad={pad})"] if pad or flip else []
+        today["augment"] = " | ".join([*links, *["flip"] * bool(flip)])
+    if limit:
+        today["clip"] = f"local(limit={limit})"
+    return today
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

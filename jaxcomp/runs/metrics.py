@@ -59,6 +59,8 @@ METRICS = (
     Metric("gradient_error", "gradient error", number_text, "gradient_error"),
     Metric("consensus_distance", "consensus distance"),
     Metric("overflow", "overflow", number_text, "overflow"),
+    Metric("overflowed_steps", "overflowed steps", number_text, "overflowed", "sum"),
+    Metric("loss_scale", "loss scale", number_text, "loss_scale", "last"),
     Metric("skipped_steps", "skipped steps", number_text, "skipped", "sum"),
 )
 EPOCHS = Schema(tuple(metric.name for metric in METRICS), ("epoch", "step"))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -12,9 +12,11 @@ import optax
 
 from jaxcomp import data
 from jaxcomp.base import Array, Tree
+from jaxcomp.models import Statistics, check_group
 from jaxcomp.runs.checks import check_values
-from jaxcomp.tasks.named import half_precision, named
+from jaxcomp.tasks.named import COMPUTE_DTYPES, half_precision, named
 from jaxcomp.tasks.shares import shares_of
+from jaxcomp.tasks.statistics import make as make_statistics
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = ["classification", "classifier"]
@@ -22,8 +24,8 @@ __all__ = ["classification", "classifier"]
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
     "augment": str,
-    "batch_norm": Literal["local", "sync"],
-    "compute_dtype": Literal["bfloat16", "float32"],
+    "batch_norm": str,
+    "compute_dtype": COMPUTE_DTYPES,
     "data_dir": str,
     "eval_view": str,
 }
@@ -39,9 +41,13 @@ def classification(config: Any, workers: Any) -> Task:
     """
     check_values(config, _KINDS, _FILLED)
     dataset = _dataset(config)
+    statistics = make_statistics(config.batch_norm, workers.axis)
+    if statistics.group:
+        parts = workers.size * config.get("accumulate", 1)
+        check_group(statistics.group, config.batch_size // parts)
     colours = {"mean": dataset.mean, "std": dataset.std}
     return classifier(
-        _model(config, dataset.num_classes, workers.axis),
+        _model(config, dataset.num_classes, statistics),
         train=(dataset.train_images, dataset.train_labels),
         test=(dataset.test_images, dataset.test_labels),
         shares=shares_of(config, dataset.train_labels, workers.size),
@@ -51,7 +57,7 @@ def classification(config: Any, workers: Any) -> Task:
     )._replace(
         model=config.model,
         data=config.dataset,
-        shared_stats=config.batch_norm == "sync",
+        shared_stats=statistics.axis is not None,
     )
 
 
@@ -144,7 +150,6 @@ def _dataset(config: Any) -> data.Dataset:
     return named("classification", "dataset", config.dataset, data.Dataset, usual)
 
 
-def _model(config: Any, classes: int, axis: str) -> nn.Module:
-    sync = axis if config.batch_norm == "sync" else None
-    usual = {"num_classes": classes, "bn_axis": sync, **half_precision(config)}
+def _model(config: Any, classes: int, statistics: Statistics) -> nn.Module:
+    usual = {"num_classes": classes, "statistics": statistics, **half_precision(config)}
     return named("classification", "model", config.model, nn.Module, usual)

@@ -15,13 +15,13 @@ from jaxcomp.errors import UserError
 from jaxcomp.runs.checks import check_values
 from jaxcomp.specs import Count
 from jaxcomp.tasks.measure import PERPLEXITY
-from jaxcomp.tasks.named import half_precision, named
+from jaxcomp.tasks.named import COMPUTE_DTYPES, half_precision, named
 from jaxcomp.tasks.task import Batch, Learnt, Sums, Task, Variables
 
 __all__ = ["Chunks", "cut", "cut_whole", "language", "language_task"]
 
 _FILLED = {"dataset": "grammar", "model": "lstm", "partition": "dealt"}
-_KINDS = {"compute_dtype": Literal["bfloat16", "float32"], "data_dir": str}
+_KINDS = {"compute_dtype": COMPUTE_DTYPES, "data_dir": str}
 
 
 class Chunks(NamedTuple):

@@ -3,7 +3,7 @@
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 
@@ -12,8 +12,9 @@ from jaxcomp.data import texts
 from jaxcomp.imported import check_kind, importable
 from jaxcomp.specs import Call, SpecError, build, parse, publish
 
-__all__ = ["PARTS", "half_precision", "named", "named_call"]
+__all__ = ["COMPUTE_DTYPES", "PARTS", "half_precision", "named", "named_call"]
 
+COMPUTE_DTYPES = Literal["bfloat16", "float16", "float32"]
 Registry = MutableMapping[str, Callable[..., Any]]
 
 # task -> key of the config -> what may be named there
@@ -53,15 +54,17 @@ of 'classification': set task to 'language', or name another model
     call = named_call(name, kind)
     _check_task(task, kind, call.name, known)
     taken = inspect.signature(known[call.name]).parameters if call.name in known else ()
-    if usual.get("bn_axis") and "bn_axis" not in taken:
+    asked = usual.get("statistics", models.LOCAL)
+    if asked != models.LOCAL and "statistics" not in taken:
         message = (
-            "batch_norm 'sync' needs a model with an argument bn_axis, which "
-            f"{name!r} has not: set batch_norm to 'local'"
+            "batch_norm 'sync', or a 'ghost', needs a model with an argument "
+            f"statistics, which {name!r} has not: set batch_norm to 'local'"
         )
         raise SpecError(message)
     if "dtype" in usual and "dtype" not in taken:
+        asked = jnp.dtype(usual["dtype"]).name
         message = (
-            "compute_dtype 'bfloat16' needs a model with an argument dtype, which "
+            f"compute_dtype {asked!r} needs a model with an argument dtype, which "
             f"{name!r} has not: set compute_dtype to 'float32'"
         )
         raise SpecError(message)
@@ -77,8 +80,8 @@ def half_precision(config: Any) -> dict[str, Any]:
       >>> half_precision({"compute_dtype": "float32"})
       {}
     """
-    names = {"bfloat16": {"dtype": jnp.bfloat16}, "float32": {}}
-    return names[config["compute_dtype"]]
+    dtype = config["compute_dtype"]
+    return {} if dtype == "float32" else {"dtype": getattr(jnp, dtype)}
 
 
 def named_call(spec: str, kind: str) -> Call:

@@ -4,10 +4,11 @@ from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
 from jaxcomp.training.console import Result, score_line, summary
 from jaxcomp.training.loop import evaluate, train_and_evaluate
-from jaxcomp.training.meters import NonFinite
+from jaxcomp.training.meters import Diverged, NonFinite
 
 __all__ = [
     "CheckpointError",
+    "Diverged",
     "Interrupted",
     "NonFinite",
     "Result",

@@ -9,7 +9,7 @@ from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup
 from jaxcomp.training.due import is_due
 from jaxcomp.training.growth import growth_line
-from jaxcomp.training.meters import Timing, check_applied, step_figures
+from jaxcomp.training.meters import Timing, check_applied, check_loss, step_figures
 from jaxcomp.training.position import Position
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.tables import Tables
@@ -68,6 +68,7 @@ def account(
                     **figures,
                 }
             )
+        check_loss(number, metrics, config.loss_limit)
     return position._replace(totals=totals, seconds=seconds, growth=growth)
 
 

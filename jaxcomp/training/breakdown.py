@@ -102,7 +102,7 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[Part]:
         return lambda: run(state, *given)
 
     micro = [array[:, : array.shape[1] // config.accumulate] for array in load()]
-    gradient = mapped(gradient_of(setup.task), *micro)
+    gradient = mapped(gradient_of(setup.task, setup.loss_scale), *micro)
     grads = gradient()
     talk, others = _split(setup.links(_stage_that_sends(setup)), state)
     axis = workers.axis

@@ -14,7 +14,7 @@ from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.runs.errors import RunError
-from jaxcomp.training import optimizers, schedules
+from jaxcomp.training import loss_scale, optimizers, schedules
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.durations import Horizon, steps_at
@@ -38,6 +38,7 @@ class Setup(NamedTuple):
     workers: parallel.Workers
     stages: Stages
     method: Exchange | Mixer  # of the last stage
+    loss_scale: loss_scale.LossScale
     regimes: Regimes
     rate: Callable[[int], Any]  # of a step
     horizon: Horizon
@@ -137,6 +138,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         for regime in regimes.each
     ]
 
+    scale = loss_scale.make(config.loss_scale, config.compute_dtype)
     cut = cut_for(config, task, workers.axis)
 
     def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
@@ -181,6 +183,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             examples=share,
             own_models=isinstance(usual, Mixer),
             ema=config.ema,
+            scale=scale,
         )
 
     params = jax.eval_shape(fresh).params
@@ -193,6 +196,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         workers=workers,
         stages=stages,
         method=method_at(last),
+        loss_scale=scale,
         regimes=regimes,
         rate=lambda step: rates[regimes.at(step)](step),
         horizon=horizon,
@@ -209,10 +213,11 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             accumulate=config.accumulate,
             cut=cut,
             ema=config.ema,
+            scale=scale,
         ),
         links=links,
         leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
-        figures=tuple(sorted((*usual.figures, *task.figures))),
+        figures=tuple(sorted((*usual.figures, *task.figures, *scale.figures))),
         options=compiler_options(_platform(workers), cut.parts),
         loggers=loggers.make(config.loggers),
         profiled=window_of(config.profile, total),

@@ -20,7 +20,8 @@ class Result(NamedTuple):
 
     state: TrainState
     steps: int
-    skipped: float  # of them
+    skipped: float  # of them, as not finite
+    overflowed: float  # of them, as too large for float16 with the loss scale
     test_loss: float
     test_accuracy: float  # of the mean model, where workers have their own
     measure: Measure  # of the task, of which these two are values
@@ -49,9 +50,13 @@ def summary(result: Result) -> dict[str, str]:
     if result.ema is not None:
         lines["averaged weights"] = measure.text(result.ema)
     lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
-    if result.skipped:
-        count = f"{result.skipped:,.4g} of {steps} steps"
-        lines["skipped"] = f"{count}, which were not finite"
+    left_out = {
+        "skipped": (result.skipped, "which were not finite"),
+        "overflowed": (result.overflowed, "after which the loss scale was halved"),
+    }
+    for name, (count, why) in left_out.items():
+        if count:
+            lines[name] = f"{count:,.4g} of {steps} steps, {why}"
     return lines
 
 

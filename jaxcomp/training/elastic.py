@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import jax
+import numpy as np
 
-from jaxcomp.base import PerWorker
+from jaxcomp.base import PerWorker, Tree, is_per_worker
 from jaxcomp.checkpoint import Resizer
 from jaxcomp.resizing import resized, workers_of
 from jaxcomp.runs.errors import RunError
@@ -34,11 +35,19 @@ def make_resize(setup: Setup, *, allowed: bool) -> Resizer:
         carry = jax.tree.map(
             lambda x: x.reshape(workers, -1, *x.shape[2:]), state.carry.value
         )
-        rest = state._replace(carry=())
+        rest = state._replace(carry=(), loss_scale=())
         new = resized(rest, workers, setup.method, lambda state: state.params)
-        return new._replace(carry=PerWorker(carry))
+        scale = _least_of_all(state.loss_scale, workers)
+        return new._replace(carry=PerWorker(carry), loss_scale=scale)
 
     return resize
+
+
+def _least_of_all(scale: Tree, workers: int) -> Tree:
+    """The smallest loss scale of any worker, which overflows on none, for all."""
+    if not is_per_worker(scale):
+        return scale
+    return jax.tree.map(lambda x: np.full(workers, np.min(x), x.dtype), scale)
 
 
 def note_change(folder: Path, step: int, before: int, now: int) -> None:

@@ -82,7 +82,10 @@ def make_end_of_epoch(
         on_all_processes(write)
         frame.show.say(epoch_line(row, epochs, measure))
         skipped = position.skipped + row["skipped_steps"]
-        position = position._replace(totals=Totals(), skipped=skipped)
+        overflowed = position.overflowed + (row.get("overflowed_steps") or 0.0)
+        position = position._replace(
+            totals=Totals(), skipped=skipped, overflowed=overflowed
+        )
         return seen.kept, position, is_best
 
     return end_of_epoch

@@ -107,6 +107,8 @@ def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""
     bad = f"  {skipped:,.4g} steps skipped" if skipped else ""
+    scaled = row.get("overflowed_steps")
+    bad += f"  {scaled:,.4g} steps overflowed" if scaled else ""
     return (
         f"epoch {row['epoch']:>3}/{epochs}  train {trained or '– –'}{test}  "
         f"lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"

@@ -11,6 +11,7 @@ __all__ = ["FILLED", "KINDS"]
 
 # Strings that may not be empty, with examples.
 FILLED = {
+    "batch_norm": "local",
     "compressor": "top_k(keep=0.01)",
     "decay": "kernels",
     "eval_every": "1 epoch",
@@ -21,17 +22,15 @@ FILLED = {
 }
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
-    "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every mapper matmul_precision memory mixer platform "
-    "profile scope topology warmup"
+    "checkpoint_every clip dense_for eval_workers_every exchange flush_every "
+    "keep_every keep_warmup layers_every loss_scale mapper matmul_precision memory "
+    "mixer platform profile scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
     **SHARED,
     "accumulate": Count,
     "breakdown": bool,
-    "batch_norm": Literal["local", "sync"],
-    "clip_norm": FromZero,
     "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
     "elastic": bool,
@@ -39,6 +38,7 @@ KINDS = {
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,
     "log_every": Count,
+    "loss_limit": FromZero,
     "loggers": tuple | list,
     "nonfinite": Literal["skip", "stop"],
     "overlap": Count,

@@ -226,13 +226,14 @@ def _run(
     checkpoints.finish()
     if config.breakdown:
         time_parts(config, setup, state, frame)
-    check_some_applied(position.skipped, total)
+    check_some_applied(position.skipped + position.overflowed, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
     last = measure.of(*scores)
     return Result(
         state=state,
         steps=total,
         skipped=position.skipped,
+        overflowed=position.overflowed,
         test_loss=scores.loss,
         test_accuracy=scores.accuracy,
         measure=measure,

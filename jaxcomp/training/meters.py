@@ -12,10 +12,12 @@ from jaxcomp.runs.metrics import METRICS
 from jaxcomp.training.step import StepMetrics
 
 __all__ = [
+    "Diverged",
     "NonFinite",
     "Timing",
     "Totals",
     "check_applied",
+    "check_loss",
     "check_some_applied",
     "mean_timing",
     "read_totals",
@@ -25,6 +27,10 @@ __all__ = [
 
 class NonFinite(RunFailed, FloatingPointError):
     """A step produced a non-finite number; it was not applied."""
+
+
+class Diverged(RunFailed):
+    """A loss was above the limit that the config sets."""
 
 
 class Timing(NamedTuple):
@@ -135,8 +141,8 @@ def step_figures(metrics: StepMetrics) -> dict[str, float]:
         "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
         "residual_norm": _mean(metrics.residual_norm),
         "gradient_error": math.nan if silent else _mean(metrics.gradient_error),
-        "skipped": 1.0 - _mean(metrics.applied),
         **{name: _mean(value) for name, value in metrics.figures.items()},
+        **_left_out(metrics),
     }
 
 
@@ -148,7 +154,7 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
       metrics: of this process's workers.
       names: of the parameters, in the order of `metrics.gradient_norms`.
     """
-    if np.all(metrics.applied):
+    if not _left_out(metrics)["skipped"]:
         return
     norms = np.asarray(metrics.gradient_norms)
     bad = [
@@ -162,10 +168,44 @@ def check_applied(number: int, metrics: StepMetrics, names: list[str]) -> None:
         *(bad[:5] or ["  every local gradient is finite; the exchanged one is not"]),
         *([f"  and {len(bad) - 5} more"] if len(bad) > 5 else []),
         f"  largest finite norm of a gradient: {np.max(finite):.6g}",
-        "Lower the learning rate, clip (--config.clip_norm=1), or leave out such steps "
-        "with --config.nonfinite=skip.",
+        "Lower the learning rate, clip (--config.clip='local(limit=1)'), or leave out "
+        "such steps with --config.nonfinite=skip.",
     ]
     raise NonFinite("\n".join(message))
+
+
+def check_loss(number: int, metrics: StepMetrics, limit: float) -> None:
+    """Raise `Diverged` if the loss of a worker in a step is above a limit.
+
+    A step that was left out does not count: its loss may be infinite.
+
+    Args:
+      number: of the step, from 0.
+      metrics: of this process's workers.
+      limit: of the loss; 0 for none.
+    """
+    counted = np.where(metrics.applied, np.asarray(metrics.loss, np.float64), -np.inf)
+    largest = float(np.max(counted))
+    if limit and largest > limit:
+        raise Diverged(
+            f"step {number + 1} has diverged: a worker's loss is {largest:.6g}, above "
+            f"loss_limit={limit:g}"
+        )
+
+
+def _left_out(metrics: StepMetrics) -> dict[str, float]:
+    """The shares of workers that left a step out: as not finite, and as an overflow.
+
+    Where all leave it out together, a worker cannot know that the loss of another one
+    was not finite, and takes its own gradient for an overflow.
+    """
+    lost = ~np.asarray(metrics.applied, bool)
+    if "overflowed" not in metrics.figures:
+        return {"skipped": _mean(lost)}
+    overflowed = np.asarray(metrics.figures["overflowed"], bool)
+    if lost.all() and not overflowed.all():
+        overflowed = np.zeros_like(overflowed)
+    return {"skipped": _mean(lost & ~overflowed), "overflowed": _mean(overflowed)}
 
 
 def check_some_applied(skipped: float, steps: int) -> None:
@@ -173,8 +213,8 @@ def check_some_applied(skipped: float, steps: int) -> None:
     if steps and skipped >= steps:
         raise NonFinite(
             f"not one of {steps} steps was finite, so that nothing was learned. Lower "
-            "the learning rate, clip (--config.clip_norm=1), or see which step fails "
-            "with --config.nonfinite=stop."
+            "the learning rate, clip (--config.clip='local(limit=1)'), or see which "
+            "step fails with --config.nonfinite=stop."
         )
 
 

@@ -13,6 +13,7 @@ from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
+from jaxcomp.tasks.statistics import make as make_statistics
 from jaxcomp.training.stages import Stage
 
 __all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
@@ -76,15 +77,16 @@ def make_method(
     # An exchange with a way of its own switches compressors off, however chosen.
     policy = config.policy if stage.compressor else ()
     usual = {"scope": config.scope, "policy": policy, "axis": axis}
+    statistics = make_statistics(config.batch_norm, axis)
     if not config.mixer:
         given = config.exchange, stage.compressor, "none"
         inner = make_exchange(*given, dense=stage.dense, **usual)
         exchange = make_memory(config.memory, wrap(inner))
         return overlapped(exchange, cut.parts, cut.order)
-    if config.batch_norm == "sync":
+    if statistics.axis is not None:
         message = (
-            "batch_norm 'sync' sends statistics at every step, to everybody, which "
-            f"{config.mixer!r} is meant to avoid: set it to 'local'"
+            f"batch_norm {config.batch_norm!r} sends statistics at every step, to "
+            f"everybody, which {config.mixer!r} is meant to avoid: set it to 'local'"
         )
         raise UserError(message)
     call = parse(config.mixer)

@@ -10,6 +10,7 @@ from jaxcomp import memory, optimizers
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
+from jaxcomp.training import clips
 from jaxcomp.training.decay import add_decay, decaying
 from jaxcomp.training.momenta import check_one_momentum, of_memory
 from jaxcomp.training.stages import Stage
@@ -196,7 +197,7 @@ def make_links(
 ) -> list[optax.GradientTransformation]:
     """The links of the whole method as one optax chain; `chained` joins them.
 
-    clip (local) -> exchange -> optimiser with weight decay, for an exchange of
+    clip -> exchange -> optimiser with weight decay, for an exchange of
     gradients. Decay is the same on every worker, so sending it, or keeping it in a
     residual, would only spend bytes on what all know. With `decay_at="gradient"` it is
     sent all the same, as published systems do: clip -> decay -> exchange -> optimiser.
@@ -221,9 +222,8 @@ def make_links(
         links = [distributed(method), optimizer]
     if setting.decay_at == "gradient":
         links.insert(0, add_decay(setting.weight_decay, setting.decay))
-    if config.clip_norm:
-        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    return links
+    clip = clips.make(config.clip, method.axis, config.memory, config.mixer)
+    return [*clip, *links]
 
 
 def chained(

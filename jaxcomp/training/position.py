@@ -27,6 +27,7 @@ class Position(NamedTuple):
     sent: float = 0.0  # bytes of the whole run
     growth: Growth = Growth()  # of the residual
     skipped: float = 0.0  # steps of the epochs that have ended
+    overflowed: float = 0.0  # likewise; the loss scale was too large for them
     workers: int = 0  # of the run at this step; 0: not recorded
     ema: Scores | None = None  # of the averaged weights, at the last evaluation
 
@@ -78,6 +79,7 @@ def resume(
         sent=saved["sent"],
         growth=Growth(**saved["growth"]),
         skipped=saved.get("skipped", 0.0),
+        overflowed=saved.get("overflowed", 0.0),
         workers=saved.get("workers", 0),
         ema=Scores(*saved["ema"]) if saved.get("ema") else None,
     )

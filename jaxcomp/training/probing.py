@@ -9,6 +9,7 @@ import optax
 from jaxcomp.base import Tree
 from jaxcomp.link_state import DistributedState
 from jaxcomp.tasks import Task
+from jaxcomp.training.loss_scale import LossScale, value_and_grad
 from jaxcomp.training.state import TrainState, own
 
 __all__ = ["gradient_of", "place_of_talk", "through_link"]
@@ -16,11 +17,12 @@ __all__ = ["gradient_of", "place_of_talk", "through_link"]
 Links = list[optax.GradientTransformation]
 
 
-def gradient_of(task: Task) -> Callable[..., Tree]:
+def gradient_of(task: Task, scale: LossScale) -> Callable[..., Tree]:
     """The gradient of the loss; of fewer examples than the carry has, their part of it.
 
     Args:
       task: gives the loss.
+      scale: of the loss, by which the gradient is divided again.
 
     Returns:
       A function from a state and the arrays of a batch to the gradient.
@@ -29,7 +31,8 @@ def gradient_of(task: Task) -> Callable[..., Tree]:
     def gradient(state: TrainState, *batch: Any) -> Tree:
         carry = jax.tree.map(lambda x: x[: len(batch[0])], own(state.carry))
         given = own(state.params), own(state.stats), carry, batch
-        return jax.grad(task.loss, has_aux=True)(*given, jax.random.key(0))[0]
+        differentiated = value_and_grad(task.loss, scale.factor(own(state.loss_scale)))
+        return differentiated(*given, jax.random.key(0))[1]
 
     return gradient
 

@@ -14,7 +14,7 @@ __all__ = ["KEYS", "MODEL", "Regime", "Regimes", "make_regimes"]
 # What may change. All stages of a run exchange with the same state, so what is sent is
 # none of them; and a step has one shape, so neither is the batch.
 KEYS = (
-    *("clip_norm", "decay", "decay_at", "learning_rate", "lr_scaling", "optimizer"),
+    *("clip", "decay", "decay_at", "learning_rate", "lr_scaling", "optimizer"),
     *("schedule", "weight_decay"),
 )
 MODEL = "model"  # stands for the regime that the model brings

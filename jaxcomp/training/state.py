@@ -9,6 +9,7 @@ from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.link_state import find_state
 from jaxcomp.tasks import Task
 from jaxcomp.training.ema import first_average
+from jaxcomp.training.loss_scale import UNSCALED, LossScale
 
 __all__ = ["TrainState", "init_state", "like", "own"]
 
@@ -21,6 +22,7 @@ class TrainState(NamedTuple):
     carry: Tree  # what the next batch is given; each worker's own
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
     ema: Tree = ()  # moving average of the params, marked like them; () without
+    loss_scale: Tree = ()  # `PerWorker` like params
 
     @property
     def step(self) -> Array:
@@ -39,6 +41,7 @@ def init_state(
     examples: int,
     own_models: bool = False,
     ema: float = 0.0,
+    scale: LossScale = UNSCALED,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -47,8 +50,9 @@ def init_state(
       tx: the optax chain.
       seed: of the parameters.
       examples: of a worker's batch.
-      own_models: whether each worker keeps its own model and optimiser.
+      own_models: whether each worker keeps its own model, optimiser and loss scale.
       ema: decay of the moving average of the parameters; 0 for none.
+      scale: of the loss.
     """
     params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
     opt_state, average = tx.init(params), first_average(params, ema)
@@ -58,6 +62,7 @@ def init_state(
         carry=PerWorker(task.carry(examples)),
         opt_state=PerWorker(opt_state) if own_models else opt_state,
         ema=PerWorker(average) if own_models and ema else average,
+        loss_scale=PerWorker(scale.init()) if own_models else scale.init(),
     )
 
 

@@ -14,6 +14,7 @@ from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.overlap import WHOLE, Cut
 from jaxcomp.tasks import Task
 from jaxcomp.training.ema import moved
+from jaxcomp.training.loss_scale import UNSCALED, LossScale, value_and_grad
 from jaxcomp.training.state import TrainState, like, own
 from jaxcomp.trees import norms, zeros_like_spec
 
@@ -35,7 +36,7 @@ class StepMetrics(NamedTuple):
     gradient_error: Array  # [] |given - sent|^2 / |given|^2
     sends: Array  # [] bool: whether the step sent anything, and so has such an error
     residual_norm: Array  # []
-    figures: dict[str, Array]  # each []; what exchange and task name in their `figures`
+    figures: dict[str, Array]  # each []; what exchange, task and loss scale name
 
 
 def make_train_step(
@@ -47,6 +48,7 @@ def make_train_step(
     accumulate: int = 1,
     cut: Cut = WHOLE,
     ema: float = 0.0,
+    scale: LossScale = UNSCALED,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """One step of a worker: local gradient, the chain with its exchange, update.
 
@@ -56,7 +58,8 @@ def make_train_step(
     never hide a part that is all NaN, so every worker sees it in the mean.
 
     Where workers have models of their own, a worker with a bad gradient learns nothing
-    from it and talks as usual: its neighbours count on its messages.
+    from it and talks as usual: its neighbours count on its messages. Its loss scale is
+    its own, too.
 
     Args:
       task: what is learned.
@@ -66,6 +69,7 @@ def make_train_step(
       accumulate: micro-batches whose gradients are averaged before the one exchange.
       cut: the parts in which the gradient is sent. No part waits for another one.
       ema: decay of the moving average of the parameters; 0 for none.
+      scale: of the loss; the gradient is divided by it before anything else is done.
 
     Returns:
       A function from a state and the arrays of a batch to the next state.
@@ -77,10 +81,12 @@ def make_train_step(
         exchange_key, own_key = jax.random.split(step_key)
         own_key = jax.random.fold_in(own_key, jax.lax.axis_index(axis))
         params, old = own(state.params), (own(state.stats), own(state.carry))
+        loss_scale = own(state.loss_scale)
+        factor = scale.factor(loss_scale)
 
         def gradient_of(stats: Tree, carry: Tree, batch: Any, key: Array) -> Any:
             """Statistics, carry, and figures and gradient of one micro-batch."""
-            differentiated = jax.value_and_grad(task.loss, has_aux=True)
+            differentiated = value_and_grad(task.loss, factor)
             (loss, new), gradient = differentiated(params, stats, carry, batch, key)
             if new.figures.keys() != set(task.figures):
                 names = sorted(new.figures)
@@ -116,9 +122,11 @@ def make_train_step(
             grads, own(state.opt_state), params, key=exchange_key
         )
         applied = all_finite(updates)
-        stats, carry = jax.tree.map(
-            lambda new, old: jnp.where(healthy, new, old), tuple(new), old
-        )
+        stats, carry = new
+        if has_own_model:  # else `applied`, which all workers share, decides of all
+            stats, carry = jax.tree.map(
+                lambda new, old: jnp.where(healthy, new, old), tuple(new), old
+            )
         moved_to: Any = optax.apply_updates(params, updates)
         average = moved(own(state.ema), moved_to, ema, state.step)
         new_state = TrainState(
@@ -127,21 +135,25 @@ def make_train_step(
             carry=like(state.carry, carry),
             opt_state=like(state.opt_state, opt_state),
             ema=like(state.ema, average),
+            loss_scale=state.loss_scale,
         )
-        info = find_state(opt_state).info.value
+        if not has_own_model:
+            new_state = applied_if(applied, new_state, state)
+        scaled = scale.after(loss_scale, healthy if has_own_model else applied)
+        new_state = new_state._replace(loss_scale=like(state.loss_scale, scaled))
+        info, took = find_state(opt_state).info.value, applied & healthy
+        lost = ~took & jnp.isfinite(loss)
         metrics = StepMetrics(
             loss=loss,
             accuracy=accuracy,
-            applied=applied & healthy,
+            applied=took,
             gradient_norms=jnp.stack(lengths),
             gradient_error=info.gradient_error,
             sends=info.sends,
             residual_norm=info.residual_norm,
-            figures={**info.extra, **figures},
+            figures={**info.extra, **figures, **scale.report(loss_scale, lost)},
         )
-        if has_own_model:
-            return new_state, metrics
-        return applied_if(applied, new_state, state), metrics
+        return new_state, metrics
 
     return step
 

@@ -15,8 +15,9 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jaxcomp.models
 from jaxcomp.errors import UserError
-from jaxcomp.models import REGISTRY, WideResNet, make
-from jaxcomp.models._layers import batch_norm, conv, max_pool2
+from jaxcomp.models import LOCAL, REGISTRY, Statistics, WideResNet, make
+from jaxcomp.models._batch_norm import BatchNorm, batch_norm
+from jaxcomp.models._layers import conv, max_pool2
 from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
 from tests.models.families import FAMILIES
 from tests.tiers import tiers
@@ -42,6 +43,7 @@ def images_of(shape: tuple[int, ...], seed: int = 0) -> jax.Array:
 
 # One shape for most forward passes, so that they share their compilation.
 WORKERS = 3
+JOINT = Statistics("workers")
 IMAGES = (WORKERS * 2, 8, 8, 3)
 
 
@@ -150,7 +152,7 @@ def test_training_forward_is_finite_and_moves_every_statistic(name, kw):
 class OneNorm(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        return batch_norm(x, train, None, name="norm")
+        return batch_norm(x, train, LOCAL, name="norm")
 
 
 def test_batch_norm_constants():
@@ -279,28 +281,28 @@ def test_resnet9_residual_adds_after_the_relu():
 
 
 @pytest.mark.parametrize("family", [f for f in FAMILIES if f.normalised], ids=str)
-def test_bn_axis_reaches_every_normalisation(family):
+def test_statistics_reach_every_normalisation(family):
     seen = []
 
     def record(call, args, kwargs, context):
-        if isinstance(context.module, nn.BatchNorm):
-            seen.append(context.module.axis_name)
+        if isinstance(context.module, BatchNorm):
+            seen.append(context.module.statistics)
         return call(*args, **kwargs)
 
     # No axis of this name exists here, so this also shows that neither
     # initialisation nor evaluation asks for it.
-    model = make(family.name, bn_axis="workers", **family.fields)
+    model = make(family.name, statistics=JOINT, **family.fields)
     images = jnp.zeros((2, family.least, family.least, 3))
     with nn.intercept_methods(record):
         shapes = init_shapes(model, images)
         jax.eval_shape(lambda v: model.apply(v, images, False), shapes)
     norms = {path[:-1] for path in flatten_dict(shapes["batch_stats"])}
-    assert seen == ["workers"] * (2 * len(norms))
+    assert seen == [JOINT] * (2 * len(norms))
 
 
 @pytest.mark.parametrize("name", tiers(["tiny", "resnet8"], "tiny".__eq__))
-def test_bn_axis_gives_every_worker_the_statistics_of_the_joint_batch(name):
-    local, synced = make(name), make(name, bn_axis="workers")
+def test_an_axis_gives_every_worker_the_statistics_of_the_joint_batch(name):
+    local, synced = make(name), make(name, statistics=JOINT)
     images, variables = images_of(IMAGES), initial(local)
     joint_logits, joint_stats, _ = forward(local, variables, images, True)
     logits, stats, _ = jax.vmap(
@@ -317,7 +319,7 @@ def test_bn_axis_gives_every_worker_the_statistics_of_the_joint_batch(name):
         np.testing.assert_allclose(each[0], joint, rtol=1e-4, atol=1e-5)
 
 
-def test_without_bn_axis_the_statistics_are_local():
+def test_without_an_axis_the_statistics_are_local():
     model = make("tiny")
     _, stats, _ = jax.vmap(
         lambda x: forward(model, initial(model), x, True), axis_name="workers"
@@ -337,9 +339,13 @@ def test_unknown_name_suggests_the_close_one():
 @pytest.mark.parametrize(
     ("name", "key", "valid"),
     [
-        ("resnet20", "depth", "bn_axis, dtype, num_classes, shortcut"),
+        ("resnet20", "depth", "dtype, num_classes, shortcut, statistics"),
         ("lenet", "parent", "dtype, num_classes"),
-        ("wide_resnet", "drop", "bn_axis, depth, dropout, dtype, num_classes, width"),
+        (
+            "wide_resnet",
+            "drop",
+            "depth, dropout, dtype, num_classes, statistics, width",
+        ),
     ],
 )
 def test_unknown_keyword_lists_the_valid_ones(name, key, valid):

@@ -522,15 +522,11 @@ FAULTS = [
     Fault(
         "decay in the gradient comes before clipping",
         "jaxcomp/training/optimizers.py",
-        """    if setting.decay_at == "gradient":
-        links.insert(0, add_decay(setting.weight_decay, setting.decay))
-    if config.clip_norm:
-        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
+        """    return [*clip, *links]
 """,
-        """    if config.clip_norm:
-        links.insert(0, optax.clip_by_global_norm(config.clip_norm))
-    if setting.decay_at == "gradient":
-        links.insert(0, add_decay(setting.weight_decay, setting.decay))
+        """    if setting.decay_at == "gradient":
+        return [links[0], *clip, *links[1:]]
+    return [*clip, *links]
 """,
         "tests/training/test_decay.py",
     ),

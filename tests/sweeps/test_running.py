@@ -114,10 +114,10 @@ def test_a_failure_is_tried_once_more_and_reported(write, tmp_path, capsys):
 
 def test_a_search_tries_until_the_best_lies_inside(write, tmp_path):
     file, out = write(
-        "[0]", runs="[{learning_rate: search(start=0.1), clip_norm: 0.5}]"
+        "[0]", runs="[{learning_rate: search(start=0.1), weight_decay: 0.5}]"
     )
     assert main(["sweep", file, out]) == 0
-    found = [row for row in rows(tmp_path / "out") if row["clip_norm"] == "0.5"]
+    found = [row for row in rows(tmp_path / "out") if row["weight_decay"] == "0.5"]
     assert [row["learning_rate"] for row in found] == [
         "0.1",
         "0.2",

@@ -71,9 +71,9 @@ def test_a_run_is_known_by_its_config():
 
 def test_values_of_all_types_reach_the_config():
     policy = (("*/bias", "none"), ("size<99", "cast"))
-    run = planned({"policy": policy, "breakdown": True, "clip_norm": 0.5})({})[0]
+    run = planned({"policy": policy, "breakdown": True, "weight_decay": 0.5})({})[0]
     assert run.config["policy"] == [list(pair) for pair in policy]
-    assert (run.config["breakdown"], run.config["clip_norm"]) == (True, 0.5)
+    assert (run.config["breakdown"], run.config["weight_decay"]) == (True, 0.5)
 
 
 @pytest.mark.parametrize(

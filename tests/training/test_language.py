@@ -22,7 +22,7 @@ SETTINGS = {
     "model": "lstm(width=8, layers=1, dropout=0.1)",
     "batch_size": COLUMNS,
     "learning_rate": 2.0,
-    "clip_norm": 0.5,
+    "clip": "local(limit=0.5)",
     "schedule": "constant",
     "weight_decay": 0.0,
     "log_every": 2,

@@ -164,6 +164,9 @@ def test_more_workers_than_devices_are_simulated(tmp_path):
     assert any(r.shape[:1] == (16,) for r in residuals)
 
 
+CLIP = "workers(limit=1)"
+
+
 @pytest.mark.slow  # a fast one is in test_growth.py
 @pytest.mark.parametrize(
     "changes",
@@ -171,7 +174,11 @@ def test_more_workers_than_devices_are_simulated(tmp_path):
         {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
         {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
         {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
-        {"compressor": "sign", "scope": "only_large(min_size=20)", "clip_norm": 1.0},
+        {
+            "compressor": "sign",
+            "scope": "only_large(min_size=20)",
+            "clip": CLIP,
+        },
     ],
     ids=lambda c: c.get("compressor", "exact"),
 )

@@ -29,7 +29,7 @@ LOWER = {"learning_rate": 0.01}
 WHOLE = (
     ("0 epochs", {"optimizer": "sgd(momentum=0.9)", "learning_rate": 0.2}),
     ("3 steps", {"learning_rate": 0.05, "weight_decay": 0.0}),
-    ("7 steps", {"optimizer": "adam", "learning_rate": 0.01, "clip_norm": 1.0}),
+    ("7 steps", {"optimizer": "adam", "learning_rate": 0.01, "clip": "local(limit=1)"}),
     ("15 steps", {"optimizer": "adamw", "schedule": "constant"}),
 )
 
@@ -93,7 +93,7 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
 @pytest.mark.parametrize(("word", "count"), [("model", 3), ("", 1)])
 def test_a_command_may_give_a_single_word(word, count):
     config: Any = {**small_config().to_dict(), "regime": word}
-    brought = (("1 epoch", LOWER), ("2 epochs", {"clip_norm": 1.0}))
+    brought = (("1 epoch", LOWER), ("2 epochs", {"clip": "local(limit=1)"}))
     assert len(make_regimes(ConfigDict(config), HORIZON, brought).each) == count
     with pytest.raises(UserError, match="made of pairs"):
         make_regimes(ConfigDict({**config, "regime": "models"}), HORIZON, brought)
@@ -223,11 +223,11 @@ def test_a_run_goes_on_to_the_bit_in_any_regime(
 ):
     """Stopped where a regime ends, and within one."""
     changes = {"train_for": "5 steps", "mapper": "vmap", **changes}
-    short = (WHOLE[0], ("2 steps", {"optimizer": "adam", "clip_norm": 1.0, **LOWER}))
+    short = (WHOLE[0], ("2 steps", {"optimizer": "adam", "clip": "local(limit=1)", **LOWER}))
     config = small_config(regime=short, log_every=1, **changes)
     whole = training.train_and_evaluate(config, tmp_path / "whole")
     said = capsys.readouterr().out
-    assert "from step 3 on: optimizer='adam', clip_norm=1.0, learning_rate=0.01" in said
+    assert "from step 3 on: optimizer='adam', clip='local(limit=1)', learning_rate=0.01" in said
     assert "compiling for top_k(keep=0.1) (regime 2)" in said
     for steps in stops:
         with monkeypatch.context() as patched:

@@ -97,7 +97,7 @@ def score(variables: Variables, carry: Any, batch: Any, weights: Any) -> Any:
 
 def text_config(**changes: Any) -> Any:
     settings = {"task": f"{HERE}:text(length=4)", "batch_size": 8, "log_every": 10}
-    rates = {"learning_rate": 0.3, "schedule": "constant", "clip_norm": 1.0}
+    rates = {"learning_rate": 0.3, "schedule": "constant", "clip": "local(limit=1)"}
     return small_config(**{**settings, **rates, "compressor": "sign", **changes})
 
 
@@ -283,7 +283,7 @@ def test_what_is_not_found_is_told(kind, spec):
         ({"task": f"{HERE}:text(lenght=3)"}, "lenght"),
         ({"model": f"{HERE}:twice(widht=3)"}, "widht"),
         ({"dataset": f"{HERE}:digits(sice=3)"}, "sice"),
-        ({"model": f"{HERE}:twice", "batch_norm": "sync"}, "argument bn_axis"),
+        ({"model": f"{HERE}:twice", "batch_norm": "sync"}, "argument statistics"),
     ],
 )
 def test_wrong_arguments_are_told(changes, message):
