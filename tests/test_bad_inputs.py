@@ -25,6 +25,7 @@ FILES = {
     "def get_config():\n    return ConfigDict({'workers': 4})\n",
     "word.py": "from configs import default\n"
     "def get_config():\n    return default.get_config().update(workers='four')\n",
+    "typo.py": "def update(config):\n    config.leraning_rate = 0.2\n",
     "taken.md": "mine",
 }
 
@@ -81,6 +82,37 @@ COMMANDS = [
     ),
     ("--config=FILES/few.py --workdir=RUN", "the config lacks accumulate, batch_norm"),
     ("--config=configs/default.py:x --workdir=RUN", "get_config takes other arguments"),
+    # --- Parts of a config ----------------------------------------------------------
+    (
+        "--config=parts/dgc --workdir=RUN",
+        "parts/dgc is a part, which changes a whole config: name one before it, such "
+        "as --config=default,parts/dgc",
+    ),
+    (
+        "--config=default,cifar10_dgc --workdir=RUN",
+        "cifar10_dgc is a whole config, and only the first file of --config is one",
+    ),
+    ("--config=default,parts/dcg --workdir=RUN", "Did you mean 'parts/dgc'?"),
+    ("--config=default,dgc --workdir=RUN", "Did you mean 'parts/dgc'?"),
+    ("--config=default, --workdir=RUN", "'default,' names nothing beside a comma"),
+    ("--config=,default --workdir=RUN", "',default' names nothing beside a comma"),
+    ("--config=default,FILES/empty.py --workdir=RUN", "has no function update; conf"),
+    ("--config=default,parts/sign:7 --workdir=RUN", "update takes other arguments"),
+    (
+        "--config=default,FILES/typo.py --workdir=RUN",
+        "typo.py sets 'leraning_rate', which the config before it does not have. Did "
+        "you mean 'learning_rate'?",
+    ),
+    ("--config=default,parts/choc --workdir=RUN", "Did you mean 'parts/choco'?"),
+    (
+        "--config=convex/base,parts/small --workdir=RUN",
+        "parts/small sets 'log_every', which the config before it does not have",
+    ),
+    (
+        "--config=convex/base,parts/dgc --workdir=RUN",
+        "parts/dgc does not fit the config before it: ",
+    ),
+    ("--config=default,parts/top_k:2 --workdir=RUN", "keep is the fraction kept"),
     # --- Keys -----------------------------------------------------------------------
     ("--config configs/default.py --workdir=RUN --config.nope=1", "no key 'nope'"),
     (f"{DEFAULT} --config.nope=1", "no key 'nope'. Did you mean 'scope'? Valid: "),

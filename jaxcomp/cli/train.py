@@ -18,11 +18,13 @@ examples:
   jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
   jaxcomp train --config=default --workdir=runs/eight \\
       --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
+  jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --workdir=runs/try
   jaxcomp train --config=default --workdir=runs/first --evaluate=best
 
 A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
-of a file. Every key of it can be set with --config.KEY=VALUE. A folder that holds a run
-of the same config goes on where it stands.
+of a file. After commas follow parts, each of which changes what stands before it; then
+every key can be set with --config.KEY=VALUE. A folder that holds a run of the same
+config goes on where it stands.
 """
 
 
@@ -68,8 +70,8 @@ def main(argv: Sequence[str], about: str = "") -> int:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    about = "needed: config file, or the name of a standard one, such as default"
-    add("--config", metavar="CONFIG", help=about)
+    about = "needed: file, or name of a standard config such as default; then parts"
+    add("--config", metavar="CONFIG[,PART...]", help=about)
     add("--workdir", metavar="FOLDER", help="needed: run folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
@@ -129,9 +131,10 @@ def _check_given(args: argparse.Namespace) -> None:
         return
     message = f"the following arguments are required: {', '.join(missing)}"
     if args.config is None:
-        from jaxcomp.cli.standard import standard_configs
+        from jaxcomp.cli.standard import is_part, standard_configs
 
-        message += f". Standard configs: {', '.join(standard_configs())}"
+        whole = [name for name in standard_configs() if not is_part(name)]
+        message += f". Standard configs: {', '.join(whole)}"
     raise UserError(message)
 
 
