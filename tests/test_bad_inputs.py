@@ -39,8 +39,9 @@ def overriding(config: str, keys: str) -> str:
 DEFAULT = "--config=configs/default.py --workdir=RUN"
 COMMANDS = [
     # --- Flags ----------------------------------------------------------------------
-    ("", "required: --config, --workdir"),
-    ("--config=configs/default.py", "required: --workdir"),
+    ("", "required: --config. Standard configs: adam_qsgd, alexnet, al"),
+    (f"{DEFAULT} --suffix=b", "--workdir names another one: give one of the two"),
+    ("--config=default --suffix=a/b", "such as 'a-b', not 'a/b'"),
     ("--workdir=RUN", "required: --config. Standard configs: adam_qsgd, alexnet, al"),
     (
         f"{DEFAULT} --wrokdir=b",

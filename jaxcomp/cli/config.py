@@ -19,11 +19,11 @@ from jaxcomp.cli.standard import (
 from jaxcomp.errors import UserError
 from jaxcomp.specs import check, nearest, suggest
 
-__all__ = ["load_config", "override", "split_names"]
+__all__ = ["load_config", "changed_keys", "override", "split_names"]
 
 FLAGS = (
     *("config", "coordinator", "debug", "evaluate", "join-timeout"),
-    *("peer-timeout", "process", "processes", "workdir"),
+    *("peer-timeout", "process", "processes", "suffix", "workdir"),
 )
 _ALL = "`jaxcomp list configs` shows the standard ones"
 _EXAMPLES = {"get_config": "configs/default.py", "update": "configs/parts/dgc.py"}
@@ -140,13 +140,7 @@ def override(
       flags: of the command, to suggest one for an unknown word.
     """
     valid = dict(_places(config))
-    left = iter(words)
-    for word in left:
-        found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
-        if not found:
-            hint = suggest(word.lstrip("-").partition("=")[0], flags)
-            raise UserError(f"unknown argument {word!r}. {hint}")
-        path, text = found[1], found[3] if found[2] else next(left, None)
+    for path, text in _assignments(words, flags):
         if path not in valid:
             message = f"the config has no key {path!r}. {suggest(path, valid)}"
             raise UserError(message)
@@ -155,6 +149,26 @@ def override(
         part, key = valid[path], path.rpartition(".")[2]
         part[key] = _value(part.get_type(key), path, text)
     return config.lock()
+
+
+def changed_keys(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
+    """The keys that `override` sets by these words, with the values that they got."""
+    places = dict(_places(config))
+    paths = [path for path, _ in _assignments(words)]
+    return {path: places[path][path.rpartition(".")[2]] for path in paths}
+
+
+def _assignments(
+    words: Sequence[str], flags: Iterable[str] = FLAGS
+) -> Iterator[tuple[str, str | None]]:
+    """Each key of a command line and the text of its value, None where it has none."""
+    left = iter(words)
+    for word in left:
+        found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
+        if not found:
+            hint = suggest(word.lstrip("-").partition("=")[0], flags)
+            raise UserError(f"unknown argument {word!r}. {hint}")
+        yield found[1], found[3] if found[2] else next(left, None)
 
 
 def _value(kind: type, name: str, text: str) -> Any:

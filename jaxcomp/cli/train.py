@@ -18,13 +18,14 @@ examples:
   jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
   jaxcomp train --config=default --workdir=runs/eight \\
       --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
-  jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --workdir=runs/try
+  jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
   jaxcomp train --config=default --workdir=runs/first --evaluate=best
 
 A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
 of a file. After commas follow parts, each of which changes what stands before it; then
 every key can be set with --config.KEY=VALUE. A folder that holds a run of the same
-config goes on where it stands.
+config goes on where it stands. Without --workdir its name follows from configs and
+keys, so the same command finds it again.
 """
 
 
@@ -72,7 +73,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     about = "needed: file, or name of a standard config such as default; then parts"
     add("--config", metavar="CONFIG[,PART...]", help=about)
-    add("--workdir", metavar="FOLDER", help="needed: run folder")
+    folder = "run folder; by default runs/CONFIG+PART,KEY=VALUE"
+    add("--workdir", metavar="FOLDER", help=folder)
+    add("--suffix", metavar="NAME", help="ends the name of that default folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
     several = parser.add_argument_group("several processes", "see docs/cluster.md")
@@ -107,7 +110,8 @@ def _main(args: argparse.Namespace) -> int:
     _check_given(args)
     from absl import logging
 
-    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.config import changed_keys, load_config, override
+    from jaxcomp.cli.run_name import default_workdir
     from jaxcomp.parallel.cluster import find_cluster
     from jaxcomp.parallel.joining import join_seconds, peer_seconds
     from jaxcomp.runs.folder import check_workdir
@@ -118,27 +122,33 @@ def _main(args: argparse.Namespace) -> int:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
     for limit in (join_seconds, peer_seconds):
         limit(os.environ)  # refuses a bad one before all else
-    if not find_cluster(os.environ):
-        check_workdir(args.workdir)  # several processes do so together
     config = override(load_config(args.config), args.config_keys)
-    return _run(config, args.workdir, args.evaluate)
+    if args.workdir is None:
+        keys = changed_keys(config, args.config_keys)
+        workdir = default_workdir(args.config, keys, args.suffix or "")
+    else:
+        workdir = args.workdir
+    if not find_cluster(os.environ):
+        check_workdir(workdir)  # several processes do so together
+    return _run(config, workdir, args.evaluate)
 
 
 def _check_given(args: argparse.Namespace) -> None:
-    """Refuse a command without config or folder; the message names the configs."""
-    missing = [f"--{n}" for n in ("config", "workdir") if getattr(args, n) is None]
-    if not missing:
-        return
-    message = f"the following arguments are required: {', '.join(missing)}"
+    """Refuse a command without config, and two ways to name the folder."""
     if args.config is None:
         from jaxcomp.cli.standard import is_part, standard_configs
 
-        whole = [name for name in standard_configs() if not is_part(name)]
-        message += f". Standard configs: {', '.join(whole)}"
-    raise UserError(message)
+        whole = ", ".join(name for name in standard_configs() if not is_part(name))
+        message = "the following arguments are required: --config"
+        raise UserError(f"{message}. Standard configs: {whole}")
+    if args.workdir is not None and args.suffix is not None:
+        message = "ends the name of the default folder, and --workdir names another one"
+        raise UserError(f"--suffix {message}: give one of the two")
 
 
-def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
+def run(
+    config: Any, workdir: str | os.PathLike[str], evaluate: str | None = None
+) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
     A config with the key `problem` is one of the convex testbed.
@@ -151,7 +161,7 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     return told("train.py", lambda: _run(config, workdir, evaluate))
 
 
-def _run(config: Any, workdir: str, evaluate: str | None) -> int:
+def _run(config: Any, workdir: str | os.PathLike[str], evaluate: str | None) -> int:
     import jax
 
     from jaxcomp import report
@@ -188,8 +198,8 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
 class _Kind(NamedTuple):
     """The functions of one kind of run: training, or the convex testbed."""
 
-    run: Callable[[Any, str], Any]
-    evaluate: Callable[[Any, str, str], Any]
+    run: Callable[[Any, str | os.PathLike[str]], Any]
+    evaluate: Callable[[Any, str | os.PathLike[str], str], Any]
     line: Callable[[Any], str]  # what is told of that
     summary: Callable[[Any], dict[str, str]]
 
@@ -220,7 +230,7 @@ def _is_first() -> bool:
     return jax.process_index() == 0
 
 
-def _report_so_far(workdir: str) -> list[str]:
+def _report_so_far(workdir: str | os.PathLike[str]) -> list[str]:
     """Write the report of an interrupted run, if an epoch has ended."""
     from jaxcomp import report
     from jaxcomp.runs.errors import RunError

@@ -84,7 +84,7 @@ def test_help_and_completion_start_without_jax():
         ("data prepare", "jaxcomp data prepare: "),
         ("nonsense", "jaxcomp: "),
         ("list --what", "jaxcomp: "),
-        ("train --config=default", "jaxcomp train: "),
+        ("train", "jaxcomp train: "),
     ],
 )
 def test_an_error_is_one_line_and_debug_shows_where_it_came_from(
