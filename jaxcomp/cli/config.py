@@ -22,7 +22,7 @@ from jaxcomp.specs import check, nearest, suggest
 __all__ = ["load_config", "changed_keys", "override", "split_names"]
 
 FLAGS = (
-    *("config", "coordinator", "debug", "evaluate", "join-timeout"),
+    *("config", "coordinator", "debug", "dry-run", "evaluate", "join-timeout"),
     *("peer-timeout", "process", "processes", "suffix", "workdir"),
 )
 _ALL = "`jaxcomp list configs` shows the standard ones"

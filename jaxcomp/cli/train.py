@@ -20,6 +20,7 @@ examples:
       --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
   jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
   jaxcomp train --config=default --workdir=runs/first --evaluate=best
+  jaxcomp train --config=cifar10_dgc --dry-run
 
 A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
 of a file. After commas follow parts, each of which changes what stands before it; then
@@ -78,6 +79,8 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     add("--suffix", metavar="NAME", help="ends the name of that default folder")
     choices = ("best", "latest")
     add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
+    about = "show method, bytes, memory and schedule; train and write nothing"
+    add("--dry-run", action="store_true", help=about)
     several = parser.add_argument_group("several processes", "see docs/cluster.md")
     add = several.add_argument
     add("--coordinator", metavar="HOST:PORT", help="of process 0; auto: jax finds it")
@@ -130,6 +133,11 @@ def _main(args: argparse.Namespace) -> int:
         workdir = args.workdir
     if not find_cluster(os.environ):
         check_workdir(workdir)  # several processes do so together
+    if args.dry_run:
+        text = _kind_of(config).dry_run(config, workdir)
+        if _is_first():
+            print(text)
+        return 0
     return _run(config, workdir, args.evaluate)
 
 
@@ -144,6 +152,8 @@ def _check_given(args: argparse.Namespace) -> None:
     if args.workdir is not None and args.suffix is not None:
         message = "ends the name of the default folder, and --workdir names another one"
         raise UserError(f"--suffix {message}: give one of the two")
+    if args.dry_run and args.evaluate is not None:
+        raise UserError("--dry-run trains nothing and --evaluate neither: give one")
 
 
 def run(
@@ -202,6 +212,7 @@ class _Kind(NamedTuple):
     evaluate: Callable[[Any, str | os.PathLike[str], str], Any]
     line: Callable[[Any], str]  # what is told of that
     summary: Callable[[Any], dict[str, str]]
+    dry_run: Callable[[Any, str | os.PathLike[str]], str]
 
 
 def _kind_of(config: Any) -> _Kind:
@@ -209,8 +220,13 @@ def _kind_of(config: Any) -> _Kind:
     from jaxcomp.parallel.cluster import find_cluster
 
     if "problem" not in config:
-        run, evaluate = training.train_and_evaluate, training.evaluate
-        return _Kind(run, evaluate, training.score_line, training.summary)
+        return _Kind(
+            training.train_and_evaluate,
+            training.evaluate,
+            training.score_line,
+            training.summary,
+            training.dry_run,
+        )
     if find_cluster(os.environ):
         message = "simulates all workers in one process; start it once, without"
         raise UserError(f"the convex testbed {message} --coordinator")
@@ -220,7 +236,7 @@ def _kind_of(config: Any) -> _Kind:
         "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
         "{0.worst_suboptimality:.3g}"
     ).format
-    return _Kind(runner.run, runner.evaluate, line, runner.summary)
+    return _Kind(runner.run, runner.evaluate, line, runner.summary, runner.dry_run)
 
 
 def _is_first() -> bool:

@@ -19,6 +19,7 @@ __all__ = [
     "RESULTS",
     "check_config",
     "check_workdir",
+    "is_begun",
     "note_fact",
     "open_folder",
     "read_json",
@@ -156,6 +157,16 @@ def check_config(
                 ]
             )
         )
+
+
+def is_begun(
+    folder: Path, config: dict[str, Any], changeable: Mapping[str, str] = CHANGEABLE
+) -> bool:
+    """Whether a folder holds a run of a config; refuses one of another config."""
+    if not (folder / "config.json").exists():
+        return False
+    check_config(folder, config, changeable)
+    return True
 
 
 def read_json(path: Path) -> dict[str, Any]:

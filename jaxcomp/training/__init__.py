@@ -3,6 +3,7 @@
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
 from jaxcomp.training.console import Result, score_line, summary
+from jaxcomp.training.dry_run import dry_run
 from jaxcomp.training.loop import evaluate, train_and_evaluate
 from jaxcomp.training.meters import NonFinite
 
@@ -11,6 +12,7 @@ __all__ = [
     "Interrupted",
     "NonFinite",
     "Result",
+    "dry_run",
     "evaluate",
     "score_line",
     "summary",

@@ -21,7 +21,7 @@ from jaxcomp.checkpoint import CheckpointError, Resizer
 from jaxcomp.errors import UserError
 from jaxcomp.processes import on_all_processes
 
-__all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
+__all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints", "steps_in"]
 
 
 class Restored(NamedTuple):
@@ -107,6 +107,17 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         return None
 
     return Checkpoints(save, begin, finish, writer.shutdown, restore)
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the finished checkpoints of a folder, in their order.
+
+    Example:
+      >>> steps_in(Path("nowhere"))
+      []
+    """
+    finished = filter(_is_finished, _candidates(folder, "latest"))
+    return sorted(int(path.name[5:]) for path in finished)
 
 
 def _renamed(name: str) -> str | None:

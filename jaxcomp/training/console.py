@@ -88,5 +88,6 @@ def headline(config: Any, setup: Setup) -> str:
         f"{setup.task.model} ({parameters:,} parameters) on "
         f"{setup.task.data}: {workers.size} workers ({devices})\n"
         f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{setup.total_steps} steps of {config.batch_size} examples"
+        f"{setup.total_steps} steps of {config.batch_size} examples, "
+        f"{config.batch_size // workers.size} from each worker"
     )

@@ -14,7 +14,7 @@ from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
 from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import CHANGEABLE, check_config
+from jaxcomp.runs.folder import check_config
 from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
@@ -26,6 +26,7 @@ from jaxcomp.training.build import (
     gather_workers,
     settled,
 )
+from jaxcomp.training.changeable import changeable_keys
 from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
 from jaxcomp.training.elastic import make_resize, note_change
@@ -49,19 +50,6 @@ from jaxcomp.training.tables import open_tables
 from jaxcomp.training.traffic import programs
 
 __all__ = ["evaluate", "train_and_evaluate"]
-
-_CHANGEABLE = {
-    **CHANGEABLE,
-    "elastic": "allows that the number of workers changes, and computes nothing",
-    "train_for": "steps that are done stay; a schedule that knows the end, such as "
-    "cosine, follows the new one from there",
-}
-# What else may differ where the number of workers may change.
-_ELASTIC = {
-    "workers": "what the old ones have is merged or divided, and nothing gets lost",
-    "topology": "a graph has as many nodes as there are workers",
-    "accumulate": "fewer workers have larger shares of a batch",
-}
 
 
 def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -95,7 +83,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         **graph_facts(config.topology, workers.size),
     }
     plainly = json.loads(config.to_json())
-    changeable = _CHANGEABLE | (_ELASTIC if config.elastic else {})
+    changeable = changeable_keys(config)
     with (
         framed(workdir, plainly, facts, setup.total_steps, changeable) as frame,
         ExitStack() as stack,
@@ -117,7 +105,7 @@ def evaluate(
     """
     folder, workers = Path(workdir), gather_workers(config)
     config = settled(config, workers)
-    check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
+    check_config(folder, json.loads(config.to_json()), changeable_keys(config))
     setup = build(config, workers)
     keep_programs()
     like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
