@@ -49,7 +49,11 @@ COMMANDS = [
     ),
     (f"{DEFAULT} --proceses=2", "Did you mean 'processes'?"),
     (f"{DEFAULT} more", "unknown argument 'more'. Valid: config"),
-    (f"{DEFAULT} --evaluate=first", "'first' (choose from"),
+    (f"{DEFAULT} --evaluate=first", "best', 'last' or the number of its step, not 'f"),
+    (f"{DEFAULT} --split=train", "--split says what --evaluate looks at: add --eval"),
+    (f"{DEFAULT} --evaluate=best --split=tset", "'tset' (choose from"),
+    (f"{DEFAULT} --evaluate=best --dry-run", "trains nothing and --evaluate neither"),
+    ("--config=convex/base --workdir=RUN --evaluate=last --split=test", "has no split"),
     (f"{DEFAULT} --evaluate=best", "holds no run: no config.json. Train first"),
     # --- The folder -----------------------------------------------------------------
     ("--config=configs/default.py --workdir=", "--workdir is empty: name a folder"),
@@ -120,6 +124,21 @@ COMMANDS = [
     (f"{DEFAULT} --config.leraning_rate=1", "Did you mean 'learning_rate'?"),
     (f"{DEFAULT} --config.optimizer.learning_rate=-1", "Did you mean 'learning_rate'?"),
     (f"{DEFAULT} --config.workers", "--config.workers needs a value"),
+    (
+        f"{DEFAULT} --config.batch_per_worker=8",
+        "batch_size=64 is of all workers together, and batch_per_worker=8 of each: ",
+    ),
+    (f"{DEFAULT} --config.batch_size=0", "batch_size is a whole number of at least"),
+    (
+        f"{DEFAULT} --config.batch_size=0 --config.batch_per_worker=9 "
+        "--config.accumulate=2",
+        "a batch of 36 does not divide over 4 workers with accumulate=2",
+    ),
+    (f"{DEFAULT} --config.keep_last=0", "keep_last is a whole number of at least"),
+    (
+        f"{DEFAULT} --config.init_from=no",
+        "init_from: no holds no checkpoint 'last';",
+    ),
     # --- Several processes ----------------------------------------------------------
     (f"{DEFAULT} --processes=2", "is set without a coordinator: give --coordinator="),
     (f"{DEFAULT} --process=0", "is set without a coordinator: give --coordinator="),

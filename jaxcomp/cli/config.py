@@ -23,7 +23,7 @@ __all__ = ["load_config", "changed_keys", "override", "split_names"]
 
 FLAGS = (
     *("config", "coordinator", "debug", "dry-run", "evaluate", "join-timeout"),
-    *("peer-timeout", "process", "processes", "suffix", "workdir"),
+    *("peer-timeout", "process", "processes", "split", "suffix", "workdir"),
 )
 _ALL = "`jaxcomp list configs` shows the standard ones"
 _EXAMPLES = {"get_config": "configs/default.py", "update": "configs/parts/dgc.py"}

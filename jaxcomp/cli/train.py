@@ -19,7 +19,7 @@ examples:
   jaxcomp train --config=default --workdir=runs/eight \\
       --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
   jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
-  jaxcomp train --config=default --workdir=runs/first --evaluate=best
+  jaxcomp train --config=default --workdir=runs/first --evaluate=best --split=train
   jaxcomp train --config=cifar10_dgc --dry-run
 
 A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
@@ -77,8 +77,10 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     folder = "run folder; by default runs/CONFIG+PART,KEY=VALUE"
     add("--workdir", metavar="FOLDER", help=folder)
     add("--suffix", metavar="NAME", help="ends the name of that default folder")
-    choices = ("best", "latest")
-    add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
+    about = "only evaluate that checkpoint: best, last or the number of its step"
+    add("--evaluate", metavar="WHICH", help=about)
+    splits = ("test", "train")
+    add("--split", choices=splits, help="what is evaluated, test by default")
     about = "show method, bytes, memory and schedule; train and write nothing"
     add("--dry-run", action="store_true", help=about)
     several = parser.add_argument_group("several processes", "see docs/cluster.md")
@@ -138,7 +140,7 @@ def _main(args: argparse.Namespace) -> int:
         if _is_first():
             print(text)
         return 0
-    return _run(config, workdir, args.evaluate)
+    return _run(config, workdir, args.evaluate, args.split)
 
 
 def _check_given(args: argparse.Namespace) -> None:
@@ -154,6 +156,12 @@ def _check_given(args: argparse.Namespace) -> None:
         raise UserError(f"--suffix {message}: give one of the two")
     if args.dry_run and args.evaluate is not None:
         raise UserError("--dry-run trains nothing and --evaluate neither: give one")
+    if args.split is not None and args.evaluate is None:
+        raise UserError("--split says what --evaluate looks at: add --evaluate=best")
+    if args.evaluate is not None:
+        from jaxcomp.training.checkpoint import check_which
+
+        check_which(args.evaluate)
 
 
 def run(
@@ -166,12 +174,17 @@ def run(
     Args:
       config: ConfigDict.
       workdir: run folder.
-      evaluate: None trains; "best" or "latest" evaluates that checkpoint.
+      evaluate: None trains; "best", "last" or a step evaluates that checkpoint.
     """
     return told("train.py", lambda: _run(config, workdir, evaluate))
 
 
-def _run(config: Any, workdir: str | os.PathLike[str], evaluate: str | None) -> int:
+def _run(
+    config: Any,
+    workdir: str | os.PathLike[str],
+    evaluate: str | None,
+    split: str | None = None,
+) -> int:
     import jax
 
     from jaxcomp import report
@@ -182,9 +195,11 @@ def _run(config: Any, workdir: str | os.PathLike[str], evaluate: str | None) -> 
     kind = _kind_of(config)
     try:
         if evaluate:
-            scores = kind.evaluate(config, workdir, evaluate)
+            asked = [split] if split else []  # else what is usual for the kind
+            scores = kind.evaluate(config, workdir, evaluate, *asked)
             if _is_first():
-                print(f"{evaluate} checkpoint, {kind.line(scores)}")
+                name = "" if evaluate.isdecimal() else f"{evaluate} "
+                print(f"{name}checkpoint, {kind.line(scores)}")
             return 0
         result = kind.run(config, workdir)
         if _is_first():
@@ -209,7 +224,7 @@ class _Kind(NamedTuple):
     """The functions of one kind of run: training, or the convex testbed."""
 
     run: Callable[[Any, str | os.PathLike[str]], Any]
-    evaluate: Callable[[Any, str | os.PathLike[str], str], Any]
+    evaluate: Callable[..., Any]  # (config, workdir, which[, split])
     line: Callable[[Any], str]  # what is told of that
     summary: Callable[[Any], dict[str, str]]
     dry_run: Callable[[Any, str | os.PathLike[str]], str]

@@ -94,27 +94,32 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
     experiment = build(config)
     is_known = is_begun(Path(workdir), json.loads(config.to_json()))
     place = "which holds a run of this config" if is_known else "a new run"
-    steps = f"{config.seeds} times {experiment.total_steps:,} steps"
+    steps = f"{experiment.total_steps:,} steps with each of {config.seeds} seeds"
     lines = [f"run folder: {workdir}, {place}", _headline(experiment), steps]
     return "\n".join([*lines, "Nothing was run or written: a dry run."])
 
 
-def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
+def evaluate(
+    config: Any, workdir: str | os.PathLike[str], which: str, split: str = "train"
+) -> Evaluation:
     """Evaluate the state that a run has saved.
 
     Args:
       config: of the run.
       workdir: its folder.
-      which: "latest", because a convex run keeps no other state.
+      which: "last" or "latest", because a convex run keeps no other state.
+      split: "train": the objective is of all examples, of which none is for testing.
 
     Example:
       >>> evaluate(None, "runs/convex", "best")
       Traceback (most recent call last):
-      jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
+      jaxcomp.runs.errors.RunError: a convex run saves its last state alone: ...
     """
-    if which != "latest":
+    if split != "train":
+        raise RunError(f"a convex run has no split {split!r}: leave --split out")
+    if which not in ("last", "latest"):
         raise RunError(
-            "a convex run saves its latest state alone: --evaluate=latest. All of its "
+            "a convex run saves its last state alone: --evaluate=last. All of its "
             f"evaluations are in metrics.csv of {workdir}"
         )
     folder = Path(workdir)

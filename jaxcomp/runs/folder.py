@@ -31,7 +31,9 @@ CHANGEABLE = {
     "checkpoint_every": "decides what is kept, not what is computed",
     "data_dir": "the same data may lie elsewhere",
     "eval_batch_size": "decides how the test set is cut, not what is computed of it",
-    "keep_every": "decides what is kept, not what is computed",
+    **dict.fromkeys(
+        ("keep_every", "keep_last"), "decides what is kept, not what is computed"
+    ),
     **dict.fromkeys(
         ("layers_every", "log_every", "loggers", "profile"),
         "decides what is written down, not what is computed",

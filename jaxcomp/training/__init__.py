@@ -4,7 +4,8 @@ from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
 from jaxcomp.training.console import Result, score_line, summary
 from jaxcomp.training.dry_run import dry_run
-from jaxcomp.training.loop import evaluate, train_and_evaluate
+from jaxcomp.training.evaluate import evaluate
+from jaxcomp.training.loop import train_and_evaluate
 from jaxcomp.training.meters import NonFinite
 
 __all__ = [

@@ -59,14 +59,15 @@ def score_line(scores: dict[str, float]) -> str:
       >>> score_line({"step": 8, "test_loss": 0.25, "test_accuracy": 0.9})
       'step 8: test loss 0.2500, accuracy 90.00%'
     """
-    known = ("step", "test_loss", "test_accuracy")
+    split = "train" if "train_loss" in scores else "test"
+    known = ("step", f"{split}_loss", f"{split}_accuracy")
     step, loss, accuracy = (scores[name] for name in known)
     others = [
-        f", {name.removeprefix('test_')} {value:.4f}"
+        f", {name.removeprefix(f'{split}_')} {value:.4f}"
         for name, value in scores.items()
         if name not in known
     ]
-    text = f"step {step}: test loss {loss:.4f}, accuracy {accuracy:.2%}"
+    text = f"step {step}: {split} loss {loss:.4f}, accuracy {accuracy:.2%}"
     return "".join([text, *others])
 
 

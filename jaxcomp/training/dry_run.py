@@ -19,6 +19,7 @@ from jaxcomp.training.changeable import changeable_keys
 from jaxcomp.training.checkpoint import steps_in
 from jaxcomp.training.console import headline
 from jaxcomp.training.schedules import steps_at
+from jaxcomp.training.start import begins, read_start
 from jaxcomp.training.traffic import traced_traffic
 
 __all__ = ["corners", "dry_run"]
@@ -46,6 +47,7 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
     lines = [
         f"run folder: {workdir}, {_place(config, Path(workdir))}",
         headline(config, setup),
+        *_start(config, Path(workdir), setup),
         _length(setup),
         *_bytes(setup, notes),
         _memory(setup),
@@ -88,6 +90,12 @@ def _place(config: Any, folder: Path) -> str:
         return "a new run"
     steps = steps_in(folder / "checkpoints")
     return f"goes on from step {max(steps)}" if steps else "begun, without a checkpoint"
+
+
+def _start(config: Any, folder: Path, setup: Setup) -> Iterator[str]:
+    """A line about the weights of another run, which are read as the run would."""
+    if config.init_from and begins(folder):
+        yield f"weights of {read_start(config.init_from, setup).checkpoint}"
 
 
 def _length(setup: Setup) -> str:

@@ -18,9 +18,9 @@ FILLED = {
 }
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
-    "checkpoint_every dense_for eval_workers_every exchange flush_every keep_every "
-    "keep_warmup layers_every lr_scaling mapper matmul_precision memory mixer platform "
-    "profile scope topology warmup"
+    "checkpoint_every dense_for eval_workers_every exchange flush_every init_from "
+    "keep_every keep_warmup layers_every lr_scaling mapper matmul_precision memory "
+    "mixer platform profile scope topology warmup"
 )
 KINDS = {
     **dict.fromkeys(_STRINGS.split(), str),
@@ -28,10 +28,13 @@ KINDS = {
     "accumulate": Count,
     "breakdown": bool,
     "batch_norm": Literal["local", "sync"],
+    "batch_per_worker": Annotated[int, Range(least=0)],
+    "batch_size": Annotated[int, Range(least=0)],  # 0: the key before says it
     "clip_norm": FromZero,
     "deterministic": bool,
     "elastic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],
+    "keep_last": Count,
     "learning_rate": FromZero,
     "log_every": Count,
     "loggers": tuple | list,

@@ -7,9 +7,9 @@ import optax
 
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.link_state import find_state
-from jaxcomp.tasks import Task
+from jaxcomp.tasks import Task, Variables
 
-__all__ = ["TrainState", "init_state", "like", "own"]
+__all__ = ["TrainState", "init_state", "initial_variables", "like", "own"]
 
 
 class TrainState(NamedTuple):
@@ -36,6 +36,7 @@ def init_state(
     seed: int,
     examples: int,
     own_models: bool = False,
+    start: Variables | None = None,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -45,8 +46,9 @@ def init_state(
       seed: of the parameters.
       examples: of a worker's batch.
       own_models: whether each worker keeps its own model and optimiser.
+      start: parameters and statistics, instead of those that follow from the seed.
     """
-    params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
+    params, stats = start or initial_variables(task, seed)
     opt_state = tx.init(params)
     return TrainState(
         params=PerWorker(params) if own_models else params,
@@ -54,6 +56,11 @@ def init_state(
         carry=PerWorker(task.carry(examples)),
         opt_state=PerWorker(opt_state) if own_models else opt_state,
     )
+
+
+def initial_variables(task: Task, seed: int) -> Variables:
+    """The parameters and statistics with which a run of this seed begins."""
+    return task.init(jax.random.fold_in(jax.random.key(seed), 0))
 
 
 def own(part: Tree) -> Tree:

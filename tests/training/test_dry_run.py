@@ -10,10 +10,12 @@ import pytest
 
 from jaxcomp import files
 from jaxcomp.cli import train
+from jaxcomp.convex import runner
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.units import bytes_text
 from jaxcomp.training import dry_run
 from jaxcomp.training.dry_run import corners
+from tests.convex.small import small
 from tests.training.small import built, small_config
 
 SMALL = {"mapper": "vmap", "workers": 2}
@@ -89,8 +91,7 @@ def test_the_command_ends_with_0_and_names_the_default_folder(
     out = capsys.readouterr().out
     assert out.startswith("run folder: runs/default+small,dataset=digits-size=8,")
     assert ".b, a new run\n" in out
-    assert train.main(["--config=convex/base", "--dry-run"]) == 0
-    assert "3 times 7,960 steps" in capsys.readouterr().out
+    assert "steps with each of 1 seeds" in runner.dry_run(small(seeds=1), "nowhere")
     assert train.main([*words.split(), "--config.exchange=gahter"]) == 2
     assert "Did you mean 'gather'?" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
