@@ -92,6 +92,14 @@ def test_a_part_fits_behind_every_kind_of_method(part):
         assert built(config.lock()).method.name
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_runs_for_two_steps(part, tmp_path):
+    config: Any = load_config(f"default,{part}")
+    config.update(SMALL["classification"], train_for="2 steps", warmup="")
+    assert training.train_and_evaluate(config.lock(), tmp_path).steps == 2
+
+
 def test_parts_come_in_their_order_and_take_an_argument():
     config = load_config("cifar10_dgc,parts/power_sgd:4,parts/small:7,parts/bfloat16")
     changed = {
