@@ -144,7 +144,7 @@ def _main(args: argparse.Namespace) -> int:
 
 
 def _check_given(args: argparse.Namespace) -> None:
-    """Refuse a command without config, and two ways to name the folder."""
+    """Refuse flags that are missing, or that contradict each other."""
     if args.config is None:
         from jaxcomp.cli.standard import is_part, standard_configs
 
