@@ -45,7 +45,9 @@ def get_config() -> ConfigDict:
     config.overlap = 1  # messages of a step; several travel beside the backward pass
 
     # --- Optimisation -----------------------------------------------------------
-    config.batch_size = 64  # of all workers together
+    # Examples of a step: of all workers together, or of each; the other one is 0.
+    config.batch_size = 64
+    config.batch_per_worker = 0
     config.accumulate = 1  # parts of it, each computed before one exchange of all
     config.train_for = "15 epochs"  # durations: "N steps", "N epochs", "N examples"
     # adam | adamw | dgc_sgd | lamb | lars | one_bit_adam | sgd; where a memory has a
@@ -87,7 +89,10 @@ def get_config() -> ConfigDict:
     config.eval_batch_size = 0  # of all workers together; 0: batch_size
     config.eval_workers_every = ""  # each worker's own model too; "": at the end
     config.checkpoint_every = "1 epoch"  # any duration
+    config.keep_last = 2  # so many of them, beside the best
     config.keep_every = ""  # also keep a checkpoint for ever at this interval
+    # Weights of another run: its folder, "FOLDER@best" or "FOLDER@STEP"; "" for none.
+    config.init_from = ""
     config.log_every = 10  # steps between rows of steps.csv
     # csv always; wandb; or of your own: "my_package.loggers:mine(arg=1)"
     config.loggers = ("csv", "jsonl", "tsv", "tensorboard")

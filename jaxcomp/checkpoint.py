@@ -8,10 +8,9 @@ either the old checkpoint or the new one.
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import (
@@ -23,6 +22,7 @@ from jaxcomp import (
     restoring,
 )
 from jaxcomp.base import Tree
+from jaxcomp.checkpoint_arrays import FORMAT, described, located, orbax
 from jaxcomp.files import CheckpointError
 from jaxcomp.marks import check_state
 from jaxcomp.processes import check_alike, on_all_processes
@@ -41,9 +41,6 @@ __all__ = [
 
 # (state of all workers on the host, their new number) -> state
 Resizer: TypeAlias = Callable[[Tree, int], Tree]
-# Format 1 also held each step's `Info`. The trainer's state had a clock of its own, and
-# its `stats` were called `batch_stats`.
-FORMAT = 2
 
 
 class NoCheckpoint(CheckpointError, FileNotFoundError):
@@ -70,12 +67,13 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
 
     Example:
       >>> import tempfile
+      >>> import jax.numpy as jnp
       >>> folder = tempfile.mkdtemp()
       >>> save(folder, {"w": jnp.ones(2), "step": 7})
       >>> restore(folder, {"w": jnp.zeros(2), "step": 0})
       {'step': 7, 'w': Array([1., 1.], dtype=float32)}
     """
-    _orbax()
+    orbax()
     path = checkpoint_folder.path_of(folder)
 
     def check() -> None:
@@ -119,7 +117,7 @@ def restore(
       ...     print("a new run")
       a new run
     """
-    _orbax()
+    orbax()
     path = checkpoint_folder.path_of(folder)
 
     def check() -> None:
@@ -174,7 +172,7 @@ def begin(
     # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
     arrays = checkpoint_folder.ARRAYS[int(parallel.sum_over_processes(choice)[0])]
-    writer = _orbax().StandardCheckpointer()
+    writer = orbax().StandardCheckpointer()
     writer.save(folder / arrays, values, force=True)
 
     def finish() -> None:
@@ -205,18 +203,7 @@ def read(
         such leaf today.
       resize: as in `restore`.
     """
-    ocp = _orbax()
-    version, found = (
-        files.format_of(folder) or 1,
-        files.listed(folder) & set(checkpoint_folder.ARRAYS),
-    )
-    if version > FORMAT:
-        raise CheckpointError(
-            f"{folder} was written by a later jaxcomp, in format {version}; this one "
-            f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
-        )
-    if len(found) != 1:
-        raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
+    version, arrays = located(folder)
     reported = leaves.reports(like)
 
     def today(name: str) -> str | None:
@@ -224,18 +211,8 @@ def read(
             return name
         return None if name.startswith(reported) else renamed(name)
 
-    arrays = folder / found.pop()
-    with ocp.StandardCheckpointer() as reader:
-        metadata = reader.metadata(arrays)
-        tree = getattr(metadata, "item_metadata", metadata)
-        there = {
-            name: restoring.Stored(
-                tuple(leaf.shape),
-                jnp.dtype(leaf.dtype).name,
-                is_number=isinstance(leaf, ocp.metadata.ScalarMetadata),
-            )
-            for name, leaf in dict(getattr(tree, "tree", tree)).items()
-        }
+    with orbax().StandardCheckpointer() as reader:
+        there = described(reader, arrays)
         names = {new: old for old in there if (new := today(old)) is not None}
         stored = {new: there[old] for new, old in names.items()}
         asked_for = resized_reading.as_stored(like, stored) if resize else like
@@ -264,13 +241,3 @@ def damage(folder: Path) -> str | None:
     found = files.damage(folder)
     count = parallel.sum_over_processes(np.array([found is not None]))[0]
     return found if found or not count else "another process cannot read it"
-
-
-def _orbax() -> Any:
-    """Import orbax only here, because the rest of the library works without it."""
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError as error:
-        message = "checkpoints are written by orbax: pip install 'jaxcomp[train]'"
-        raise ImportError(message) from error
-    return ocp

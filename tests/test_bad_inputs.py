@@ -25,6 +25,7 @@ FILES = {
     "def get_config():\n    return ConfigDict({'workers': 4})\n",
     "word.py": "from configs import default\n"
     "def get_config():\n    return default.get_config().update(workers='four')\n",
+    "typo.py": "def update(config):\n    config.leraning_rate = 0.2\n",
     "taken.md": "mine",
 }
 
@@ -38,8 +39,9 @@ def overriding(config: str, keys: str) -> str:
 DEFAULT = "--config=configs/default.py --workdir=RUN"
 COMMANDS = [
     # --- Flags ----------------------------------------------------------------------
-    ("", "required: --config, --workdir"),
-    ("--config=configs/default.py", "required: --workdir"),
+    ("", "required: --config. Standard configs: adam_qsgd, alexnet, al"),
+    (f"{DEFAULT} --suffix=b", "--workdir names another one: give one of the two"),
+    ("--config=default --suffix=a/b", "such as 'a-b', not 'a/b'"),
     ("--workdir=RUN", "required: --config. Standard configs: adam_qsgd, alexnet, al"),
     (
         f"{DEFAULT} --wrokdir=b",
@@ -47,7 +49,11 @@ COMMANDS = [
     ),
     (f"{DEFAULT} --proceses=2", "Did you mean 'processes'?"),
     (f"{DEFAULT} more", "unknown argument 'more'. Valid: config"),
-    (f"{DEFAULT} --evaluate=first", "'first' (choose from"),
+    (f"{DEFAULT} --evaluate=first", "best', 'last' or the number of its step, not 'f"),
+    (f"{DEFAULT} --split=train", "--split says what --evaluate looks at: add --eval"),
+    (f"{DEFAULT} --evaluate=best --split=tset", "'tset' (choose from"),
+    (f"{DEFAULT} --evaluate=best --dry-run", "trains nothing and --evaluate neither"),
+    ("--config=convex/base --workdir=RUN --evaluate=last --split=test", "has no split"),
     (f"{DEFAULT} --evaluate=best", "holds no run: no config.json. Train first"),
     # --- The folder -----------------------------------------------------------------
     ("--config=configs/default.py --workdir=", "--workdir is empty: name a folder"),
@@ -81,12 +87,58 @@ COMMANDS = [
     ),
     ("--config=FILES/few.py --workdir=RUN", "the config lacks accumulate, batch_norm"),
     ("--config=configs/default.py:x --workdir=RUN", "get_config takes other arguments"),
+    # --- Parts of a config ----------------------------------------------------------
+    (
+        "--config=parts/dgc --workdir=RUN",
+        "parts/dgc is a part, which changes a whole config: name one before it, such "
+        "as --config=default,parts/dgc",
+    ),
+    (
+        "--config=default,cifar10_dgc --workdir=RUN",
+        "cifar10_dgc is a whole config, and only the first file of --config is one",
+    ),
+    ("--config=default,parts/dcg --workdir=RUN", "Did you mean 'parts/dgc'?"),
+    ("--config=default,dgc --workdir=RUN", "Did you mean 'parts/dgc'?"),
+    ("--config=default, --workdir=RUN", "'default,' names nothing beside a comma"),
+    ("--config=,default --workdir=RUN", "',default' names nothing beside a comma"),
+    ("--config=default,FILES/empty.py --workdir=RUN", "has no function update; conf"),
+    ("--config=default,parts/sign:7 --workdir=RUN", "update takes other arguments"),
+    (
+        "--config=default,FILES/typo.py --workdir=RUN",
+        "typo.py sets 'leraning_rate', which the config before it does not have. Did "
+        "you mean 'learning_rate'?",
+    ),
+    ("--config=default,parts/choc --workdir=RUN", "Did you mean 'parts/choco'?"),
+    (
+        "--config=convex/base,parts/small --workdir=RUN",
+        "parts/small sets 'log_every', which the config before it does not have",
+    ),
+    (
+        "--config=convex/base,parts/dgc --workdir=RUN",
+        "parts/dgc does not fit the config before it: ",
+    ),
+    ("--config=default,parts/top_k:2 --workdir=RUN", "keep is the fraction kept"),
     # --- Keys -----------------------------------------------------------------------
     ("--config configs/default.py --workdir=RUN --config.nope=1", "no key 'nope'"),
     (f"{DEFAULT} --config.nope=1", "no key 'nope'. Did you mean 'scope'? Valid: "),
     (f"{DEFAULT} --config.leraning_rate=1", "Did you mean 'learning_rate'?"),
     (f"{DEFAULT} --config.optimizer.learning_rate=-1", "Did you mean 'learning_rate'?"),
     (f"{DEFAULT} --config.workers", "--config.workers needs a value"),
+    (
+        f"{DEFAULT} --config.batch_per_worker=8",
+        "batch_size=64 is of all workers together, and batch_per_worker=8 of each: ",
+    ),
+    (f"{DEFAULT} --config.batch_size=0", "batch_size is a whole number of at least"),
+    (
+        f"{DEFAULT} --config.batch_size=0 --config.batch_per_worker=9 "
+        "--config.accumulate=2",
+        "a batch of 36 does not divide over 4 workers with accumulate=2",
+    ),
+    (f"{DEFAULT} --config.keep_last=0", "keep_last is a whole number of at least"),
+    (
+        f"{DEFAULT} --config.init_from=no",
+        "init_from: no holds no checkpoint 'last';",
+    ),
     # --- Several processes ----------------------------------------------------------
     (f"{DEFAULT} --processes=2", "is set without a coordinator: give --coordinator="),
     (f"{DEFAULT} --process=0", "is set without a coordinator: give --coordinator="),

@@ -12,6 +12,8 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import training
+from jaxcomp.cli.config import load_config
+from jaxcomp.cli.standard import is_part, standard_configs
 from jaxcomp.make import compressor_for
 from tests.training.small import built
 
@@ -79,6 +81,44 @@ def test_a_config_runs_for_two_steps(path, tmp_path):
     with jax.numpy_dtype_promotion("standard"):
         result = training.train_and_evaluate(shrunk(path), tmp_path)
     assert result.steps == 2
+
+
+PARTS = sorted(name for name in standard_configs() if is_part(name))
+WHOLE = ["cifar10_dgc", "cifar10_choco", "budget"]  # an exchange, a mixer, a memory
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_fits_behind_every_kind_of_method(part):
+    """What the whole config had of its own method is gone."""
+    for whole in WHOLE:
+        config: Any = load_config(f"{whole},{part}")
+        config.update(SMALL["classification"], train_for="8 epochs", warmup="")
+        assert built(config.lock()).method.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_runs_for_two_steps(part, tmp_path):
+    config: Any = load_config(f"default,{part}")
+    config.update(SMALL["classification"], train_for="2 steps", warmup="")
+    assert training.train_and_evaluate(config.lock(), tmp_path).steps == 2
+
+
+def test_parts_come_in_their_order_and_take_an_argument():
+    config = load_config("cifar10_dgc,parts/power_sgd:4,parts/small:7,parts/bfloat16")
+    changed = {
+        key: value
+        for key, value in load_config("cifar10_exact").items()
+        if config[key] != value
+    }
+    assert changed.keys() == {
+        *("compressor", "compute_dtype", "exchange", "log_every", "memory"),
+        "train_for",
+    }
+    assert config.exchange == "power_sgd(rank=4)"
+    assert config.train_for == "7 steps"
+    assert load_config("default,parts/top_k,parts/exact").exchange == "exact"
+    assert load_config("default,parts/exact,parts/top_k").exchange == "gather"
 
 
 OWN_MODELS = [CONFIGS[0].parent / f"{name}.py" for name in MODELS]

@@ -31,8 +31,14 @@ ROWS = [
     {"sharded"},
     {"parallel", "marks"},
     {
-        *("leaves", "restoring", "processes", "checkpoint", "checkpoint_folder"),
-        *("regrouping", "resized_reading", "resizing", "resizing_rules"),
+        *("leaves", "restoring", "processes", "checkpoint", "checkpoint_arrays"),
+        *(
+            "checkpoint_folder",
+            "regrouping",
+            "resized_reading",
+            "resizing",
+            "resizing_rules",
+        ),
     },
     {"wire"},
     {"cost", "shapes", "verdicts"},

@@ -23,10 +23,11 @@ The script knows the names of this version; write it again after an update. For 
 # In each shell: the words of the line before the last one choose a list.
 _BASH = """\
 _jaxcomp() {{
-  local line="${{COMP_LINE:0:COMP_POINT}}" word context list
+  local line="${{COMP_LINE:0:COMP_POINT}}" word context list part
   word="${{line##* }}"
   context="${{COMP_WORDS[1]}}"
   case "$word" in
+    --config=*,*) for part in {parts}; do list="$list ${{word%,*}},$part"; done;;
 {values}
     *) case "$context" in
 {commands}
@@ -43,8 +44,9 @@ complete -o default -F _jaxcomp jaxcomp
 """
 _ZSH = """\
 #compdef jaxcomp
-local word="${{words[CURRENT]}}" list
+local word="${{words[CURRENT]}}" list part
 case "$word" in
+  --config=*,*) for part in {parts}; do list="$list ${{word%,*}},$part"; done;;
 {values}
   *) case "${{words[2]}}" in
 {commands}
@@ -85,9 +87,12 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
       shell: one of bash, fish and zsh.
       parser: of the whole command line.
     """
+    from jaxcomp.cli.standard import is_part, standard_configs
+
     commands, values = words(parser)
+    parts = list(filter(is_part, standard_configs()))
     if shell == "fish":
-        return "\n".join(_fish(commands, values)) + "\n"
+        return "\n".join(_fish(commands, values, parts)) + "\n"
     template, indent = (_BASH, "      ") if shell == "bash" else (_ZSH, "    ")
     quoted = {name: shlex.quote(" ".join(found)) for name, found in commands.items()}
     top = shlex.quote(" ".join(name for name in commands if name))
@@ -98,7 +103,10 @@ def script(shell: str, parser: argparse.ArgumentParser) -> str:
         for flag, names in values.items()
     ]
     return template.format(
-        values="\n".join(of_values), commands="\n".join(of_commands), top=top
+        values="\n".join(of_values),
+        parts=" ".join(parts),
+        commands="\n".join(of_commands),
+        top=top,
     )
 
 
@@ -111,10 +119,9 @@ def words(
       parser: of the whole command line; "" is the name for the line's beginning.
     """
     from jaxcomp.cli.kinds import KINDS, registry_of
-    from jaxcomp.cli.standard import standard_configs
+    from jaxcomp.cli.standard import is_part, standard_configs
 
-    configs = list(standard_configs())
-    values = {"--config": configs}
+    values = {"--config": [n for n in standard_configs() if not is_part(n)]}
     for kind, found in KINDS.items():
         if found.key:
             values[f"--config.{found.key}"] = sorted(registry_of(kind))
@@ -150,7 +157,7 @@ def _words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
 
 
 def _fish(
-    commands: dict[str, list[str]], values: dict[str, list[str]]
+    commands: dict[str, list[str]], values: dict[str, list[str]], parts: list[str]
 ) -> Iterator[str]:
     """Lines of a fish script, one for each list of words."""
     top = " ".join(commands)
@@ -162,3 +169,7 @@ def _fish(
         listed = shlex.quote(" ".join([*found, *(more if takes else [])]))
         when = shlex.quote(f"__fish_seen_subcommand_from {name}")
         yield f"complete -c jaxcomp -n {when} -a {listed}"
+    written = '(commandline -ct | string replace -r ",[^,]*\\$" ",")'
+    composed = "string match -q -- '--config=*,*' (commandline -ct)"
+    found = shlex.quote(f"{written}{{{','.join(parts)}}}")
+    yield f"complete -c jaxcomp -n {shlex.quote(composed)} -f -a {found}"

@@ -1,63 +1,132 @@
-"""The config of a command line: a Python file, and the keys that are set after it."""
+"""The config of a command line: Python files, and the keys that are set after them."""
 
 import ast
+import functools
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from ml_collections import ConfigDict
 
-from jaxcomp.cli.standard import find_config, let_configs_import, standard_configs
+from jaxcomp.cli.standard import (
+    find_config,
+    is_part,
+    let_configs_import,
+    standard_configs,
+)
 from jaxcomp.errors import UserError
 from jaxcomp.specs import check, nearest, suggest
 
-__all__ = ["load_config", "override"]
+__all__ = ["load_config", "changed_keys", "override", "split_names"]
 
 FLAGS = (
-    *("config", "coordinator", "debug", "evaluate", "join-timeout"),
-    *("peer-timeout", "process", "processes", "workdir"),
+    *("config", "coordinator", "debug", "dry-run", "evaluate", "join-timeout"),
+    *("peer-timeout", "process", "processes", "split", "suffix", "workdir"),
 )
 _ALL = "`jaxcomp list configs` shows the standard ones"
+_EXAMPLES = {"get_config": "configs/default.py", "update": "configs/parts/dgc.py"}
 _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 
-def load_config(path: str) -> ConfigDict:
-    """Run a config file and return what its `get_config` returns.
+def load_config(names: str) -> ConfigDict:
+    """The config of a file, changed by parts, each of which is a file too.
+
+    The first file has a function `get_config`, which returns a whole config. The others
+    have a function `update(config)`, which changes a few keys of it, in this order.
 
     Args:
-      path: of the file, or the name of a standard config; what stands after a colon is
-        the argument of `get_config`.
+      names: paths of files, or names of standard configs and parts, with commas between
+        them; what stands after the colon of one is an argument of its function.
     """
-    name, *arguments = path.split(":", 1)
-    if not name:
-        message = "--config is empty: name a file, such as configs/default.py"
-        raise UserError(message)
-    let_configs_import()
-    file = find_config(name)
-    try:
-        code = compile(file.read_bytes(), str(file), "exec")
-    except OSError as error:
-        raise UserError(f"--config={name}: {error.strerror}. {_near(name)}") from None
-    except (SyntaxError, ValueError) as error:
-        raise UserError(f"--config={name} is not a Python file: {error}") from None
-    scope = {"__name__": file.stem, "__file__": str(file)}
-    exec(code, scope)
-    get_config = scope.get("get_config")
-    if not callable(get_config):
-        message = "has no function get_config; configs/default.py shows one"
-        raise UserError(f"--config={name} {message}")
-    try:
-        inspect.signature(get_config).bind(*arguments)
-    except TypeError as error:
-        message = f"its get_config takes other arguments: {error}"
-        raise UserError(f"--config={path}: {message}") from None
-    config = get_config(*arguments)
+    whole, *parts = split_names(names)
+    config = _whole(whole)
+    for part in parts:
+        _update(config, part)
+    return config
+
+
+def split_names(names: str) -> list[str]:
+    """The files that a text names; commas within brackets do not divide it.
+
+    Example:
+      >>> split_names("cifar10_exact,parts/dgc"), split_names("a.py:f(x=1, y=2)")
+      (['cifar10_exact', 'parts/dgc'], ['a.py:f(x=1, y=2)'])
+    """
+    found = re.split(r",(?![^([]*[)\]])", names)
+    if not all(found):
+        what = "is empty" if not names else f"{names!r} names nothing beside a comma"
+        raise UserError(f"--config {what}: name a file, such as configs/default.py")
+    return found
+
+
+def _whole(name: str) -> ConfigDict:
+    """What the `get_config` of a file returns."""
+    scope, arguments = _run(name)
+    if "get_config" not in scope and callable(scope.get("update")):
+        example = f"--config=default,{name}"
+        message = "is a part, which changes a whole config: name one before it"
+        raise UserError(f"--config={name} {message}, such as {example}")
+    config = _function(name, scope, "get_config", arguments)()
     if not isinstance(config, ConfigDict):
         message = f"its get_config returns {config!r}, not a ConfigDict"
         raise UserError(f"--config={name}: {message}")
     return config
+
+
+def _update(config: ConfigDict, name: str) -> None:
+    """Change a config by the `update` of a file; new keys are refused."""
+    scope, arguments = _run(name)
+    if "update" not in scope and callable(scope.get("get_config")):
+        message = (
+            f"{name} is a whole config, and only the first file of --config is one. "
+            "What follows has a function update(config); configs/parts/dgc.py shows one"
+        )
+        raise UserError(message)
+    known = dict(_places(config))
+    try:
+        _function(name, scope, "update", [config, *arguments])()
+    except (AttributeError, KeyError, TypeError) as error:
+        message = f"does not fit the config before it: {error}"
+        raise UserError(f"--config: {name} {message}") from error
+    for key, _ in _places(config):
+        if key not in known:
+            message = f"sets {key!r}, which the config before it does not have"
+            raise UserError(f"--config: {name} {message}. {suggest(key, known)}")
+
+
+def _run(name: str) -> tuple[dict[str, Any], list[str]]:
+    """The names that a file defines, and the argument after a colon, if any."""
+    path, *arguments = name.split(":", 1)
+    let_configs_import()
+    file = find_config(path)
+    try:
+        code = compile(file.read_bytes(), str(file), "exec")
+    except OSError as error:
+        raise UserError(f"--config={path}: {error.strerror}. {_near(path)}") from None
+    except (SyntaxError, ValueError) as error:
+        raise UserError(f"--config={path} is not a Python file: {error}") from None
+    scope = {"__name__": file.stem, "__file__": str(file)}
+    exec(code, scope)
+    return scope, arguments
+
+
+def _function(
+    name: str, scope: dict[str, Any], function: str, arguments: Sequence[Any]
+) -> Callable[[], Any]:
+    """A call of a function of a file, which is there and takes the arguments."""
+    found = scope.get(function)
+    if not callable(found):
+        path, example = name.partition(":")[0], _EXAMPLES[function]
+        message = f"has no function {function}; {example} shows one"
+        raise UserError(f"--config={path} {message}")
+    try:
+        inspect.signature(found).bind(*arguments)
+    except TypeError as error:
+        message = f"its {function} takes other arguments: {error}"
+        raise UserError(f"--config={name}: {message}") from None
+    return functools.partial(found, *arguments)
 
 
 def override(
@@ -71,13 +140,7 @@ def override(
       flags: of the command, to suggest one for an unknown word.
     """
     valid = dict(_places(config))
-    left = iter(words)
-    for word in left:
-        found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
-        if not found:
-            hint = suggest(word.lstrip("-").partition("=")[0], flags)
-            raise UserError(f"unknown argument {word!r}. {hint}")
-        path, text = found[1], found[3] if found[2] else next(left, None)
+    for path, text in _assignments(words, flags):
         if path not in valid:
             message = f"the config has no key {path!r}. {suggest(path, valid)}"
             raise UserError(message)
@@ -86,6 +149,26 @@ def override(
         part, key = valid[path], path.rpartition(".")[2]
         part[key] = _value(part.get_type(key), path, text)
     return config.lock()
+
+
+def changed_keys(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
+    """The keys that `override` sets by these words, with the values that they got."""
+    places = dict(_places(config))
+    paths = [path for path, _ in _assignments(words)]
+    return {path: places[path][path.rpartition(".")[2]] for path in paths}
+
+
+def _assignments(
+    words: Sequence[str], flags: Iterable[str] = FLAGS
+) -> Iterator[tuple[str, str | None]]:
+    """Each key of a command line and the text of its value, None where it has none."""
+    left = iter(words)
+    for word in left:
+        found = re.fullmatch(r"--?config\.([^=]+)(=(.*))?", word, re.DOTALL)
+        if not found:
+            hint = suggest(word.lstrip("-").partition("=")[0], flags)
+            raise UserError(f"unknown argument {word!r}. {hint}")
+        yield found[1], found[3] if found[2] else next(left, None)
 
 
 def _value(kind: type, name: str, text: str) -> Any:
@@ -105,10 +188,11 @@ def _value(kind: type, name: str, text: str) -> Any:
 
 def _near(name: str) -> str:
     """Suggest the config whose name is the most similar: a standard one, or a file."""
-    standard = {Path(key).stem: key for key in standard_configs()}
+    names = sorted(standard_configs(), key=is_part, reverse=True)  # the last one counts
     beside = {path.stem: str(path) for path in Path(name).parent.glob("*.py")}
-    by_stem = {**standard, **beside}
-    close = nearest(Path(name).stem, by_stem)
+    by_stem = {**{Path(key).stem: key for key in names}, **beside}
+    by_stem |= {key: key for key in names if is_part(key) and is_part(name)}
+    close = nearest(name if is_part(name) else Path(name).stem, by_stem)
     return f"Did you mean '{by_stem[close]}'?" if close else _ALL
 
 

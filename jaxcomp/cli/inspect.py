@@ -40,7 +40,9 @@ def add_parser(subparsers: Any) -> None:
         epilog=EXAMPLE,
     )
     add = parser.add_argument
-    add("--config", required=True, help="config file; --config.KEY=VALUE sets a key")
+    add(
+        "--config", required=True, help="file[,part,...]; --config.KEY=VALUE sets a key"
+    )
     add("--target", required=True, help="a100, h100, v5e, ...")
     add("--hosts", type=int, default=1, help="their number, 1 by default")
     add("--devices", type=int, default=8, help="of each host, 8 by default")

@@ -54,7 +54,9 @@ def _rows(kind: str | None) -> list[tuple[str, str]]:
     """Names and lines; of the kinds themselves without one."""
     if kind is None:
         texts = {name: found.what for name, found in KINDS.items()}
-        return sorted({**texts, "configs": "whole runs, with their figures"}.items())
+        return sorted(
+            {**texts, "configs": "whole runs, with their figures, and parts"}.items()
+        )
     if kind == "configs":
         return [(name, _title(path)) for name, path in standard_configs().items()]
     if kind not in KINDS:

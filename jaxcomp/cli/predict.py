@@ -54,7 +54,7 @@ def add_parser(subparsers: Any) -> None:
     add = parser.add_argument
     model = "a name, shapes such as '[(10, 10), (10,)]', or a JSON file of shapes"
     add("--model", help=model)
-    add("--config", help="the model of a config; --config.KEY=VALUE sets a key")
+    add("--config", help="model of file[,part,...]; --config.KEY=VALUE sets a key")
     add("--bandwidth", required=True, help="of a host, each way: 1Gbit, 125MB")
     add("--latency", default="0.2ms", help="between hosts, 0.2ms by default")
     add("--workers", type=int, default=8, metavar="N", help="8 by default")

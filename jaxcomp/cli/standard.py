@@ -4,13 +4,13 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["find_config", "let_configs_import", "standard_configs"]
+__all__ = ["find_config", "is_part", "let_configs_import", "standard_configs"]
 
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def standard_configs() -> dict[str, Path]:
-    """The files of the standard configs by their names.
+    """The files of the standard configs and parts by their names.
 
     Example:
       >>> standard_configs()["cifar10_dgc"].name
@@ -21,6 +21,16 @@ def standard_configs() -> dict[str, Path]:
     names = {str(path.relative_to(folder).with_suffix("")): path for path in files}
     # What is in there are many runs: `jaxcomp sweep` takes them.
     return {n: path for n, path in names.items() if not n.startswith("sweeps/")}
+
+
+def is_part(name: str) -> bool:
+    """Whether a standard config is a part, which changes a whole one before it.
+
+    Example:
+      >>> is_part("parts/dgc"), is_part("cifar10_dgc")
+      (True, False)
+    """
+    return name.startswith("parts/")
 
 
 def find_config(name: str) -> Path:

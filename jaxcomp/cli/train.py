@@ -18,11 +18,15 @@ examples:
   jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
   jaxcomp train --config=default --workdir=runs/eight \\
       --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
-  jaxcomp train --config=default --workdir=runs/first --evaluate=best
+  jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
+  jaxcomp train --config=default --workdir=runs/first --evaluate=best --split=train
+  jaxcomp train --config=cifar10_dgc --dry-run
 
 A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
-of a file. Every key of it can be set with --config.KEY=VALUE. A folder that holds a run
-of the same config goes on where it stands.
+of a file. After commas follow parts, each of which changes what stands before it; then
+every key can be set with --config.KEY=VALUE. A folder that holds a run of the same
+config goes on where it stands. Without --workdir its name follows from configs and
+keys, so the same command finds it again.
 """
 
 
@@ -68,11 +72,17 @@ def main(argv: Sequence[str], about: str = "") -> int:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    about = "needed: config file, or the name of a standard one, such as default"
-    add("--config", metavar="CONFIG", help=about)
-    add("--workdir", metavar="FOLDER", help="needed: run folder")
-    choices = ("best", "latest")
-    add("--evaluate", choices=choices, help="only evaluate this checkpoint of the run")
+    about = "needed: file, or name of a standard config such as default; then parts"
+    add("--config", metavar="CONFIG[,PART...]", help=about)
+    folder = "run folder; by default runs/CONFIG+PART,KEY=VALUE"
+    add("--workdir", metavar="FOLDER", help=folder)
+    add("--suffix", metavar="NAME", help="ends the name of that default folder")
+    about = "only evaluate that checkpoint: best, last or the number of its step"
+    add("--evaluate", metavar="WHICH", help=about)
+    splits = ("test", "train")
+    add("--split", choices=splits, help="what is evaluated, test by default")
+    about = "show method, bytes, memory and schedule; train and write nothing"
+    add("--dry-run", action="store_true", help=about)
     several = parser.add_argument_group("several processes", "see docs/cluster.md")
     add = several.add_argument
     add("--coordinator", metavar="HOST:PORT", help="of process 0; auto: jax finds it")
@@ -105,7 +115,8 @@ def _main(args: argparse.Namespace) -> int:
     _check_given(args)
     from absl import logging
 
-    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.config import changed_keys, load_config, override
+    from jaxcomp.cli.run_name import default_workdir
     from jaxcomp.parallel.cluster import find_cluster
     from jaxcomp.parallel.joining import join_seconds, peer_seconds
     from jaxcomp.runs.folder import check_workdir
@@ -116,26 +127,46 @@ def _main(args: argparse.Namespace) -> int:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
     for limit in (join_seconds, peer_seconds):
         limit(os.environ)  # refuses a bad one before all else
-    if not find_cluster(os.environ):
-        check_workdir(args.workdir)  # several processes do so together
     config = override(load_config(args.config), args.config_keys)
-    return _run(config, args.workdir, args.evaluate)
+    if args.workdir is None:
+        keys = changed_keys(config, args.config_keys)
+        workdir = default_workdir(args.config, keys, args.suffix or "")
+    else:
+        workdir = args.workdir
+    if not find_cluster(os.environ):
+        check_workdir(workdir)  # several processes do so together
+    if args.dry_run:
+        text = _kind_of(config).dry_run(config, workdir)
+        if _is_first():
+            print(text)
+        return 0
+    return _run(config, workdir, args.evaluate, args.split)
 
 
 def _check_given(args: argparse.Namespace) -> None:
-    """Refuse a command without config or folder; the message names the configs."""
-    missing = [f"--{n}" for n in ("config", "workdir") if getattr(args, n) is None]
-    if not missing:
-        return
-    message = f"the following arguments are required: {', '.join(missing)}"
+    """Refuse flags that are missing, or that contradict each other."""
     if args.config is None:
-        from jaxcomp.cli.standard import standard_configs
+        from jaxcomp.cli.standard import is_part, standard_configs
 
-        message += f". Standard configs: {', '.join(standard_configs())}"
-    raise UserError(message)
+        whole = ", ".join(name for name in standard_configs() if not is_part(name))
+        message = "the following arguments are required: --config"
+        raise UserError(f"{message}. Standard configs: {whole}")
+    if args.workdir is not None and args.suffix is not None:
+        message = "ends the name of the default folder, and --workdir names another one"
+        raise UserError(f"--suffix {message}: give one of the two")
+    if args.dry_run and args.evaluate is not None:
+        raise UserError("--dry-run trains nothing and --evaluate neither: give one")
+    if args.split is not None and args.evaluate is None:
+        raise UserError("--split says what --evaluate looks at: add --evaluate=best")
+    if args.evaluate is not None:
+        from jaxcomp.training.checkpoint import check_which
+
+        check_which(args.evaluate)
 
 
-def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
+def run(
+    config: Any, workdir: str | os.PathLike[str], evaluate: str | None = None
+) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
     A config with the key `problem` is one of the convex testbed.
@@ -143,12 +174,17 @@ def run(config: Any, workdir: str, evaluate: str | None = None) -> int:
     Args:
       config: ConfigDict.
       workdir: run folder.
-      evaluate: None trains; "best" or "latest" evaluates that checkpoint.
+      evaluate: None trains; "best", "last" or a step evaluates that checkpoint.
     """
     return told("train.py", lambda: _run(config, workdir, evaluate))
 
 
-def _run(config: Any, workdir: str, evaluate: str | None) -> int:
+def _run(
+    config: Any,
+    workdir: str | os.PathLike[str],
+    evaluate: str | None,
+    split: str | None = None,
+) -> int:
     import jax
 
     from jaxcomp import report
@@ -159,9 +195,11 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
     kind = _kind_of(config)
     try:
         if evaluate:
-            scores = kind.evaluate(config, workdir, evaluate)
+            asked = [split] if split else []  # else what is usual for the kind
+            scores = kind.evaluate(config, workdir, evaluate, *asked)
             if _is_first():
-                print(f"{evaluate} checkpoint, {kind.line(scores)}")
+                name = "" if evaluate.isdecimal() else f"{evaluate} "
+                print(f"{name}checkpoint, {kind.line(scores)}")
             return 0
         result = kind.run(config, workdir)
         if _is_first():
@@ -185,10 +223,11 @@ def _run(config: Any, workdir: str, evaluate: str | None) -> int:
 class _Kind(NamedTuple):
     """The functions of one kind of run: training, or the convex testbed."""
 
-    run: Callable[[Any, str], Any]
-    evaluate: Callable[[Any, str, str], Any]
+    run: Callable[[Any, str | os.PathLike[str]], Any]
+    evaluate: Callable[..., Any]  # (config, workdir, which[, split])
     line: Callable[[Any], str]  # what is told of that
     summary: Callable[[Any], dict[str, str]]
+    dry_run: Callable[[Any, str | os.PathLike[str]], str]
 
 
 def _kind_of(config: Any) -> _Kind:
@@ -196,8 +235,13 @@ def _kind_of(config: Any) -> _Kind:
     from jaxcomp.parallel.cluster import find_cluster
 
     if "problem" not in config:
-        run, evaluate = training.train_and_evaluate, training.evaluate
-        return _Kind(run, evaluate, training.score_line, training.summary)
+        return _Kind(
+            training.train_and_evaluate,
+            training.evaluate,
+            training.score_line,
+            training.summary,
+            training.dry_run,
+        )
     if find_cluster(os.environ):
         message = "simulates all workers in one process; start it once, without"
         raise UserError(f"the convex testbed {message} --coordinator")
@@ -207,7 +251,7 @@ def _kind_of(config: Any) -> _Kind:
         "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
         "{0.worst_suboptimality:.3g}"
     ).format
-    return _Kind(runner.run, runner.evaluate, line, runner.summary)
+    return _Kind(runner.run, runner.evaluate, line, runner.summary, runner.dry_run)
 
 
 def _is_first() -> bool:
@@ -217,7 +261,7 @@ def _is_first() -> bool:
     return jax.process_index() == 0
 
 
-def _report_so_far(workdir: str) -> list[str]:
+def _report_so_far(workdir: str | os.PathLike[str]) -> list[str]:
     """Write the report of an interrupted run, if an epoch has ended."""
     from jaxcomp import report
     from jaxcomp.runs.errors import RunError

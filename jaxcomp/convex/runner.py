@@ -15,7 +15,7 @@ from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, sc
 from jaxcomp.errors import RunFailed
 from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import check_config
+from jaxcomp.runs.folder import check_config, is_begun
 from jaxcomp.runs.frame import Frame, framed, traffic_line
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.metrics import EVALUATIONS, Evaluation
@@ -24,7 +24,7 @@ from jaxcomp.runs.progress import Display
 from jaxcomp.runs.table import open_table
 from jaxcomp.runs.units import bytes_text
 
-__all__ = ["Diverged", "Result", "evaluate", "run", "summary"]
+__all__ = ["Diverged", "Result", "dry_run", "evaluate", "run", "summary"]
 
 _STATE, _TABLE = "state.npz", "metrics.csv"
 # A run whose suboptimality exceeds f(0) - f* by this factor is stopped as diverged.
@@ -89,22 +89,37 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
         return Result(rows, above, experiment, frame.folder)
 
 
-def evaluate(config: Any, workdir: str | os.PathLike[str], which: str) -> Evaluation:
+def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
+    """What the run of a config would do, of which nothing is done or written."""
+    experiment = build(config)
+    is_known = is_begun(Path(workdir), json.loads(config.to_json()))
+    place = "which holds a run of this config" if is_known else "a new run"
+    steps = f"{experiment.total_steps:,} steps with each of {config.seeds} seeds"
+    lines = [f"run folder: {workdir}, {place}", _headline(experiment), steps]
+    return "\n".join([*lines, "Nothing was run or written: a dry run."])
+
+
+def evaluate(
+    config: Any, workdir: str | os.PathLike[str], which: str, split: str = "train"
+) -> Evaluation:
     """Evaluate the state that a run has saved.
 
     Args:
       config: of the run.
       workdir: its folder.
-      which: "latest", because a convex run keeps no other state.
+      which: "last" or "latest", because a convex run keeps no other state.
+      split: "train": the objective is of all examples, of which none is for testing.
 
     Example:
       >>> evaluate(None, "runs/convex", "best")
       Traceback (most recent call last):
-      jaxcomp.runs.errors.RunError: a convex run saves its latest state alone: ...
+      jaxcomp.runs.errors.RunError: a convex run saves its last state alone: ...
     """
-    if which != "latest":
+    if split != "train":
+        raise RunError(f"a convex run has no split {split!r}: leave --split out")
+    if which not in ("last", "latest"):
         raise RunError(
-            "a convex run saves its latest state alone: --evaluate=latest. All of its "
+            "a convex run saves its last state alone: --evaluate=last. All of its "
             f"evaluations are in metrics.csv of {workdir}"
         )
     folder = Path(workdir)

@@ -62,7 +62,8 @@ def _alone(config: Any) -> Any:
     """The setup of one worker with its share of the batch, who exchanges nothing."""
     mine = config.copy_and_resolve_references()
     with mine.unlocked():
-        mine.batch_size = max(1, config.batch_size // max(1, config.workers))
+        share = config.batch_per_worker or config.batch_size // max(1, config.workers)
+        mine.update(batch_size=max(1, share), batch_per_worker=0)
         mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
         mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
         mine.update(flush_every="", overlap=1, mapper="shard_map")

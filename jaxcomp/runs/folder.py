@@ -19,6 +19,7 @@ __all__ = [
     "RESULTS",
     "check_config",
     "check_workdir",
+    "is_begun",
     "note_fact",
     "open_folder",
     "read_json",
@@ -30,7 +31,9 @@ CHANGEABLE = {
     "checkpoint_every": "decides what is kept, not what is computed",
     "data_dir": "the same data may lie elsewhere",
     "eval_batch_size": "decides how the test set is cut, not what is computed of it",
-    "keep_every": "decides what is kept, not what is computed",
+    **dict.fromkeys(
+        ("keep_every", "keep_last"), "decides what is kept, not what is computed"
+    ),
     **dict.fromkeys(
         ("layers_every", "log_every", "loggers", "profile"),
         "decides what is written down, not what is computed",
@@ -163,6 +166,16 @@ def check_config(
                 ]
             )
         )
+
+
+def is_begun(
+    folder: Path, config: dict[str, Any], changeable: Mapping[str, str] = CHANGEABLE
+) -> bool:
+    """Whether a folder holds a run of a config; refuses one of another config."""
+    if not (folder / "config.json").exists():
+        return False
+    check_config(folder, config, changeable)
+    return True
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -73,6 +73,7 @@ def framed(
             check_shared(folder)
             caught = stack.enter_context(catch_signals())
             show = stack.enter_context(display(total, quiet=not first))
+            show.say(f"run folder: {folder}")
             yield Frame(folder, show, caught, first)
         except Exception as error:
             problem = _why_unwritable(error)

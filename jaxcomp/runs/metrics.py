@@ -58,6 +58,7 @@ METRICS = (
     Metric("residual_grows"),
     Metric("gradient_error", "gradient error", number_text, "gradient_error"),
     Metric("consensus_distance", "consensus distance"),
+    Metric("distance", "distance from start"),  # of the evaluated parameters
     Metric("overflow", "overflow", number_text, "overflow"),
     Metric("overflowed_steps", "overflowed steps", number_text, "overflowed", "sum"),
     Metric("loss_scale", "loss scale", number_text, "loss_scale", "last"),

@@ -41,7 +41,7 @@ class Sweep(NamedTuple):
       [{'seed': 0}, {'seed': 1}]
     """
 
-    config: str  # as train.py takes it
+    config: str  # as train.py takes it, with parts after commas
     settings: Sequence[Setting | Mapping[str, Any]]  # a run for each
     always: Mapping[str, Any] = _NONE  # keys that all runs set
     # Which figure of metrics.csv says how good a run is, and whether more is better.

@@ -3,7 +3,9 @@
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.training.checkpoint import CheckpointError
 from jaxcomp.training.console import Result, score_line, summary
-from jaxcomp.training.loop import evaluate, train_and_evaluate
+from jaxcomp.training.dry_run import dry_run
+from jaxcomp.training.evaluate import evaluate
+from jaxcomp.training.loop import train_and_evaluate
 from jaxcomp.training.meters import Diverged, NonFinite
 
 __all__ = [
@@ -12,6 +14,7 @@ __all__ = [
     "Interrupted",
     "NonFinite",
     "Result",
+    "dry_run",
     "evaluate",
     "score_line",
     "summary",

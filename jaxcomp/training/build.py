@@ -12,9 +12,9 @@ from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
-from jaxcomp.runs.checks import check_fit, check_values, whole_batches
-from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.checks import check_values, whole_batches
 from jaxcomp.training import loss_scale, optimizers, schedules
+from jaxcomp.training.batch import batch_of, check_batches, check_one_batch
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.durations import Horizon, steps_at
@@ -45,7 +45,8 @@ class Setup(NamedTuple):
     eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int
     due_at: Callable[[int], Due]  # after so many steps
-    # Of one worker, for the number of a regime; by default that of the first step.
+    # Of one worker, for the number of a regime, by default that of the first step;
+    # `start` as in `init_state`.
     fresh: Callable[..., TrainState]
     chain: Callable[[int], optax.GradientTransformationExtraArgs]  # of a regime
     step: Callable[[Stage], Callable[..., Any]]  # of one worker
@@ -73,8 +74,9 @@ def gather_workers(config: Any) -> parallel.Workers:
     Nothing is started if a value is wrong.
     """
     check_values(config, KINDS, FILLED)
+    check_one_batch(config)
     if config.workers:
-        _check_batches(config, config.workers)
+        check_batches(config, config.workers)
     elif config.mapper == "vmap":
         message = "workers=0 means one on each device, and mapper 'vmap' simulates any "
         raise UserError(f"{message}number of them on one: say how many")
@@ -84,16 +86,17 @@ def gather_workers(config: Any) -> parallel.Workers:
         platform=config.platform,
         deterministic=config.deterministic,
     )
-    _check_batches(config, workers.size)
+    check_batches(config, workers.size)
     return workers
 
 
 def settled(config: Any, workers: parallel.Workers) -> Any:
-    """A config with the number of its workers, where it says 0 for all devices."""
-    if config.workers:
+    """A config with the numbers of its workers and of the examples of a step."""
+    if config.workers and not config.batch_per_worker:
         return config
     config = config.copy_and_resolve_references()
-    config.workers = workers.size
+    batch = batch_of(config, workers.size)
+    config.update(workers=workers.size, batch_size=batch, batch_per_worker=0)
     return config
 
 
@@ -175,7 +178,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         """All stages of a regime have the same state."""
         return chain(last._replace(regime=regime))
 
-    def fresh(regime: int = 0) -> TrainState:
+    def fresh(regime: int = 0, start: Variables | None = None) -> TrainState:
         return init_state(
             task,
             chain_of(regime),
@@ -184,6 +187,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             own_models=isinstance(usual, Mixer),
             ema=config.ema,
             scale=scale,
+            start=start,
         )
 
     params = jax.eval_shape(fresh).params
@@ -232,15 +236,6 @@ def parameter_count(tree: Tree) -> int:
 def _platform(workers: parallel.Workers) -> str:
     """Of the devices between which messages travel; "" for simulated workers."""
     return "" if workers.mesh is None else workers.mesh.devices.flat[0].platform
-
-
-def _check_batches(config: Any, workers: int) -> None:
-    """Refuse batches that the workers do not divide."""
-    check_fit(workers, config.batch_size, config.accumulate)
-    try:
-        check_fit(workers, config.eval_batch_size or config.batch_size)
-    except RunError as error:
-        raise RunError(f"eval_batch_size: {error}") from None
 
 
 def _check_shares(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:

@@ -21,7 +21,18 @@ from jaxcomp.checkpoint import CheckpointError, Resizer
 from jaxcomp.errors import UserError
 from jaxcomp.processes import on_all_processes
 
-__all__ = ["CheckpointError", "Checkpoints", "Restored", "open_checkpoints"]
+__all__ = [
+    "CheckpointError",
+    "Checkpoints",
+    "Restored",
+    "check_which",
+    "find_whole",
+    "open_checkpoints",
+    "renamed",
+    "step_of",
+    "steps_in",
+    "what_is_in",
+]
 
 
 Like: TypeAlias = Callable[[int], Tree]
@@ -46,9 +57,9 @@ class Checkpoints(NamedTuple):
     finish: Callable[[], None]
     # Waits for what was begun here, after an error too.
     close: Callable[[], None]
-    # (like, "latest" | "best") -> newest whole checkpoint, or None if there is none.
-    # `like` is a tree of ShapeDtypeStructs with shardings; or, where the state is not
-    # the same throughout a run, a function from the step of the checkpoint to it.
+    # (like, which) -> that checkpoint, or None if there is none; as `find_whole` takes
+    # it. `like` is a tree of ShapeDtypeStructs with shardings; or, where the state is
+    # not the same throughout a run, a function from the step of the checkpoint to it.
     # With a third argument it also takes one of another number of workers.
     restore: Callable[..., Restored | None]
 
@@ -96,30 +107,91 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         finish()
 
     def restore(
-        like: Tree | Like, which: str = "latest", resize: Resizer | None = None
+        like: Tree | Like, which: str = "last", resize: Resizer | None = None
     ) -> Restored | None:
-        for candidate in _candidates(folder, which):
-            problem = checkpoint.damage(candidate)
-            if problem:
-                message = f"skipping damaged checkpoint {candidate}: {problem}"
-                warnings.warn(message, RuntimeWarning, stacklevel=2)
-                continue
-            position = json.loads((candidate / "position.json").read_text())
-            step = int(candidate.name.removeprefix("step_"))
-            wanted = like(step) if callable(like) else like
-            state = checkpoint.read(candidate, wanted, _renamed, resize)
-            return Restored(state, position, step)
-        _check_none_was_whole(folder, which)
-        return None
+        found = find_whole(folder, which)
+        if found is None:
+            return None
+        position = json.loads((found / "position.json").read_text())
+        step = step_of(found)
+        wanted = like(step) if callable(like) else like
+        state = checkpoint.read(found, wanted, renamed, resize)
+        return Restored(state, position, step)
 
     return Checkpoints(save, begin, finish, writer.shutdown, restore)
 
 
-def _renamed(name: str) -> str | None:
+def check_which(which: str) -> str:
+    """The name of a checkpoint, if it is one.
+
+    Example:
+      >>> check_which("first")
+      Traceback (most recent call last):
+      jaxcomp.errors.UserError: a checkpoint is 'best', 'last' or the number of its ...
+    """
+    if which in ("best", "last", "latest") or which.isdecimal():
+        return which
+    message = "a checkpoint is 'best', 'last' or the number of its step, not"
+    raise UserError(f"{message} {which!r}")
+
+
+def find_whole(folder: Path, which: str = "last") -> Path | None:
+    """The folder of an undamaged checkpoint, or None if there is none.
+
+    Args:
+      folder: that holds the checkpoints of a run.
+      which: "best", the number of a step, or "last" (also "latest"), where the newest
+        one that is whole counts.
+    """
+    for candidate in _candidates(folder, which):
+        problem = checkpoint.damage(candidate)
+        if not problem:
+            return candidate
+        message = f"skipping damaged checkpoint {candidate}: {problem}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    _check_none_was_whole(folder, which)
+    return None
+
+
+def what_is_in(folder: Path) -> str:
+    """The checkpoints that a folder holds, as a sentence.
+
+    Example:
+      >>> what_is_in(Path("nowhere"))
+      'it holds none yet'
+    """
+    steps = steps_in(folder)
+    if not steps:
+        return "it holds none yet"
+    best = f" (best: {step_of(found)})" if (found := find_whole(folder, "best")) else ""
+    return f"it holds those of steps {', '.join(map(str, steps))}{best}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the finished checkpoints of a folder, in their order.
+
+    Example:
+      >>> steps_in(Path("nowhere"))
+      []
+    """
+    return sorted(step_of(p) for p in _candidates(folder, "last") if _is_finished(p))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint, from the name of its folder.
+
+    Example:
+      >>> step_of(Path("run/checkpoints/step_00000022"))
+      22
+    """
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def renamed(name: str) -> str | None:
     """The current name of a leaf that the first checkpoint format named otherwise.
 
     Example:
-      >>> _renamed("batch_stats.value.mean"), _renamed("clock.step")
+      >>> renamed("batch_stats.value.mean"), renamed("clock.step")
       ('stats.value.mean', None)
     """
     if name == "clock.step":
@@ -132,11 +204,12 @@ def _candidates(folder: Path, which: str) -> list[Path]:
     if which == "best":
         marker = folder / "best"
         return [folder / marker.read_text().strip()] if marker.exists() else []
-    if which != "latest":
-        raise UserError(f"which is 'latest' or 'best', not {which!r}")
+    if check_which(which).isdecimal():
+        one = folder / f"step_{int(which):08d}"
+        return [one] if one.is_dir() else []
     # Others' folders, such as step_3.bak, are none of ours.
     found = [p for p in folder.glob("step_*") if p.name[5:].isdigit() and p.is_dir()]
-    return sorted(found, key=lambda p: int(p.name[5:]), reverse=True)
+    return sorted(found, key=step_of, reverse=True)
 
 
 def _check_none_was_whole(folder: Path, which: str) -> None:
@@ -153,8 +226,8 @@ def _check_none_was_whole(folder: Path, which: str) -> None:
 def _prune(folder: Path, newest: int) -> None:
     """Remove what is neither recent, nor best, nor kept for ever."""
     best = _candidates(folder, "best")
-    finished = [p for p in _candidates(folder, "latest") if _is_finished(p)]
-    unfinished = [p for p in _candidates(folder, "latest") if not _is_finished(p)]
+    finished = [p for p in _candidates(folder, "last") if _is_finished(p)]
+    unfinished = [p for p in _candidates(folder, "last") if not _is_finished(p)]
     for old in finished[newest:] + unfinished:
         if old not in best and not (old / "keep").exists():
             shutil.rmtree(old, ignore_errors=True)

@@ -67,14 +67,15 @@ def score_line(scores: dict[str, float]) -> str:
       >>> score_line({"step": 8, "test_loss": 0.25, "test_accuracy": 0.9})
       'step 8: test loss 0.2500, accuracy 90.00%'
     """
-    known = ("step", "test_loss", "test_accuracy")
+    split = "train" if "train_loss" in scores else "test"
+    known = ("step", f"{split}_loss", f"{split}_accuracy")
     step, loss, accuracy = (scores[name] for name in known)
     others = [
-        f", {name.removeprefix('test_')} {value:.4f}"
+        f", {name.removeprefix(f'{split}_')} {value:.4f}"
         for name, value in scores.items()
         if name not in known
     ]
-    text = f"step {step}: test loss {loss:.4f}, accuracy {accuracy:.2%}"
+    text = f"step {step}: {split} loss {loss:.4f}, accuracy {accuracy:.2%}"
     return "".join([text, *others])
 
 
@@ -96,5 +97,6 @@ def headline(config: Any, setup: Setup) -> str:
         f"{setup.task.model} ({parameters:,} parameters) on "
         f"{setup.task.data}: {workers.size} workers ({devices})\n"
         f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{setup.total_steps} steps of {config.batch_size} examples"
+        f"{setup.total_steps} steps of {config.batch_size} examples, "
+        f"{config.batch_size // workers.size} from each worker"
     )

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable
 
-from jaxcomp.base import is_per_worker
+from jaxcomp.base import Tree, is_per_worker
 from jaxcomp.processes import on_all_processes
 from jaxcomp.runs.frame import Frame
 from jaxcomp.training.build import Setup
+from jaxcomp.training.distance import distance_between, params_on_host
 from jaxcomp.training.due import Due
 from jaxcomp.training.epoch_row import (
     ema_columns,
@@ -35,6 +36,7 @@ def make_end_of_epoch(
     score: Callable[[TrainState], Scores],
     tables: Tables,
     frame: Frame,
+    initial: Tree | None = None,
 ) -> Callable[..., tuple[TrainState, Position, bool]]:
     """Make a function that evaluates what is due, and writes the row of an epoch.
 
@@ -44,6 +46,7 @@ def make_end_of_epoch(
       score: evaluates a state.
       tables: where the row goes.
       frame: of the run.
+      initial: parameters with which it began, on the host; None where they are lost.
 
     Returns:
       A function that returns the state to go on with, the position, and whether it is
@@ -72,6 +75,9 @@ def make_end_of_epoch(
             position = position._replace(own=own)
         row = epoch_row(done, position, setup, traffic, seen.distance)
         row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
+        if initial is not None:
+            now = params_on_host(seen.shown)
+            row["distance"] = distance_between(now, initial)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:

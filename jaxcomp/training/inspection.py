@@ -7,7 +7,8 @@ import jax
 
 from jaxcomp import parallel, targets, wire
 from jaxcomp.errors import UserError
-from jaxcomp.runs.checks import check_fit, check_values
+from jaxcomp.runs.checks import check_values
+from jaxcomp.training.batch import check_batches, check_one_batch
 from jaxcomp.training.build import Setup, build
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.stages import Stage
@@ -48,10 +49,11 @@ def inspect(
       WireError: a collective of the program cannot be read.
     """
     check_values(config, KINDS, FILLED)
+    check_one_batch(config)
     target = targets.make(name, hosts, devices, config.mapper)
     with config.unlocked():
         config.workers = target.workers.size
-    check_fit(config.workers, config.batch_size, config.accumulate)
+    check_batches(config, config.workers)
     setup = build(config, target.workers)
     total = setup.total_steps
     chosen = total if step is None else step

@@ -22,7 +22,7 @@ FILLED = {
 }
 # Strings that may be empty; whoever looks them up says what is wrong with them.
 _STRINGS = (
-    "checkpoint_every clip dense_for eval_workers_every exchange flush_every "
+    "checkpoint_every clip dense_for eval_workers_every exchange flush_every init_from "
     "keep_every keep_warmup layers_every loss_scale mapper matmul_precision memory "
     "mixer platform profile scope topology warmup"
 )
@@ -31,11 +31,14 @@ KINDS = {
     **SHARED,
     "accumulate": Count,
     "breakdown": bool,
+    "batch_per_worker": Annotated[int, Range(least=0)],
+    "batch_size": Annotated[int, Range(least=0)],  # 0: the key before says it
     "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
     "elastic": bool,
     "ema": Annotated[float, Decay],
     "eval_batch_size": Annotated[int, Range(least=0)],
+    "keep_last": Count,
     "learning_rate": FromZero,
     "log_every": Count,
     "loss_limit": FromZero,

@@ -13,8 +13,7 @@ from jaxcomp import loggers, parallel
 from jaxcomp.gossip.picture import graph_facts
 from jaxcomp.processes import on_all_processes
 from jaxcomp.progress_file import mark_progress
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import CHANGEABLE, check_config
+from jaxcomp.runs.folder import note_fact
 from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
@@ -26,12 +25,13 @@ from jaxcomp.training.build import (
     gather_workers,
     settled,
 )
+from jaxcomp.training.changeable import changeable_keys
 from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
+from jaxcomp.training.distance import initial_params
 from jaxcomp.training.elastic import make_resize, note_change
 from jaxcomp.training.end_of_epoch import make_end_of_epoch
-from jaxcomp.training.epoch_row import ema_columns, score_columns
-from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
+from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
 from jaxcomp.training.meters import check_some_applied
@@ -39,6 +39,8 @@ from jaxcomp.training.position import plain, resume
 from jaxcomp.training.profiling import profiler
 from jaxcomp.training.recorder import make_recorder
 from jaxcomp.training.replicas import make_replica_check
+from jaxcomp.training.start import Start, begins, read_start
+from jaxcomp.training.state import TrainState
 from jaxcomp.training.stretch import (
     begin,
     compiled_by_all,
@@ -50,20 +52,7 @@ from jaxcomp.training.switching import make_switch, saved_like
 from jaxcomp.training.tables import open_tables
 from jaxcomp.training.traffic import programs
 
-__all__ = ["evaluate", "train_and_evaluate"]
-
-_CHANGEABLE = {
-    **CHANGEABLE,
-    "elastic": "allows that the number of workers changes, and computes nothing",
-    "train_for": "steps that are done stay; a schedule that knows the end, such as "
-    "cosine, follows the new one from there",
-}
-# What else may differ where the number of workers may change.
-_ELASTIC = {
-    "workers": "what the old ones have is merged or divided, and nothing gets lost",
-    "topology": "a graph has as many nodes as there are workers",
-    "accumulate": "fewer workers have larger shares of a batch",
-}
+__all__ = ["train_and_evaluate"]
 
 
 def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -96,43 +85,19 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
         **graph_facts(config.topology, workers.size),
     }
+    begun_with = None
+    if config.init_from and begins(Path(workdir)):
+        begun_with = read_start(config.init_from, setup)
     plainly = json.loads(config.to_json())
-    changeable = _CHANGEABLE | (_ELASTIC if config.elastic else {})
+    changeable = changeable_keys(config)
     with (
         framed(workdir, plainly, facts, setup.total_steps, changeable) as frame,
         ExitStack() as stack,
     ):
-        checkpoints = open_checkpoints(frame.folder / "checkpoints")
+        kept = frame.folder / "checkpoints"
+        checkpoints = open_checkpoints(kept, newest=config.keep_last)
         stack.callback(checkpoints.close)
-        return _run(config, setup, frame, checkpoints, stack)
-
-
-def evaluate(
-    config: Any, workdir: str | os.PathLike[str], which: str = "best"
-) -> dict[str, float]:
-    """Test loss, accuracy and measure of a checkpoint of a run.
-
-    Args:
-      config: of the run.
-      workdir: its folder.
-      which: "best" or "latest".
-    """
-    folder, workers = Path(workdir), gather_workers(config)
-    config = settled(config, workers)
-    check_config(folder, json.loads(config.to_json()), _CHANGEABLE)
-    setup = build(config, workers)
-    keep_programs()
-    checkpoints = open_checkpoints(folder / "checkpoints")
-    resize = make_resize(setup, allowed=True)  # the best may be of other workers
-    restored = checkpoints.restore(saved_like(setup), which, resize)
-    if restored is None:
-        raise RunError(f"{workdir} holds no {which} checkpoint; train first")
-    shown = make_viewer(setup, restored.state)(restored.state).shown
-    score, measure = make_evaluator(setup, shown), setup.task.measure
-    columns = score_columns(score(shown), None, measure)
-    columns |= ema_columns(of_average(score, shown), measure)
-    known = {name: value for name, value in columns.items() if value is not None}
-    return {"step": restored.step, **known}
+        return _run(config, setup, frame, checkpoints, stack, begun_with)
 
 
 def _run(
@@ -141,6 +106,7 @@ def _run(
     frame: Frame,
     checkpoints: Checkpoints,
     stack: ExitStack,
+    begun_with: Start | None,
 ) -> Result:
     horizon, total, show = setup.horizon, setup.total_steps, frame.show
     epochs = -(-total // horizon.steps_per_epoch)
@@ -149,9 +115,19 @@ def _run(
 
     # State: fresh, or as the newest whole checkpoint left it.
     workers = setup.workers
+
+    def fresh() -> TrainState:
+        if begun_with is None:
+            return parallel.spread(setup.fresh(), workers)
+        show.say(f"weights of {begun_with.checkpoint}")
+        if frame.writes:
+            facts = {"checkpoint": str(begun_with.checkpoint), "step": begun_with.step}
+            note_fact(frame.folder, "init_from", facts)
+        return parallel.spread(setup.fresh(start=begun_with.variables), workers)
+
     state, position, start = resume(
         checkpoints,
-        lambda: parallel.spread(setup.fresh(), workers),
+        fresh,
         saved_like(setup),
         total,
         make_resize(setup, allowed=config.elastic),
@@ -172,7 +148,8 @@ def _run(
 
     measure = setup.task.measure
     score = make_evaluator(setup, state)
-    end_of_epoch = make_end_of_epoch(setup, state, score, tables, frame)
+    initial = initial_params(config, setup, state, start, frame)
+    end_of_epoch = make_end_of_epoch(setup, state, score, tables, frame, initial)
     compiled = programs(setup, show.say)
     traffic, metrics = compiled_by_all(compiled, min(start, total - 1), state)[1:]
     most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks

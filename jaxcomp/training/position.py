@@ -60,7 +60,7 @@ def resume(
       resize: takes a state of another number of workers to the present one. The
         position stays: a step is one batch of all workers, whatever their number.
     """
-    restored = checkpoints.restore(like, "latest", resize)
+    restored = checkpoints.restore(like, "last", resize)
     if restored is None:
         return fresh(), Position(), 0
     if restored.step > total:

@@ -7,11 +7,11 @@ import optax
 
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.link_state import find_state
-from jaxcomp.tasks import Task
+from jaxcomp.tasks import Task, Variables
 from jaxcomp.training.ema import first_average
 from jaxcomp.training.loss_scale import UNSCALED, LossScale
 
-__all__ = ["TrainState", "init_state", "like", "own"]
+__all__ = ["TrainState", "init_state", "initial_variables", "like", "own"]
 
 
 class TrainState(NamedTuple):
@@ -42,6 +42,7 @@ def init_state(
     own_models: bool = False,
     ema: float = 0.0,
     scale: LossScale = UNSCALED,
+    start: Variables | None = None,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -53,8 +54,9 @@ def init_state(
       own_models: whether each worker keeps its own model, optimiser and loss scale.
       ema: decay of the moving average of the parameters; 0 for none.
       scale: of the loss.
+      start: parameters and statistics, instead of those that follow from the seed.
     """
-    params, stats = task.init(jax.random.fold_in(jax.random.key(seed), 0))
+    params, stats = start or initial_variables(task, seed)
     opt_state, average = tx.init(params), first_average(params, ema)
     return TrainState(
         params=PerWorker(params) if own_models else params,
@@ -64,6 +66,11 @@ def init_state(
         ema=PerWorker(average) if own_models and ema else average,
         loss_scale=PerWorker(scale.init()) if own_models else scale.init(),
     )
+
+
+def initial_variables(task: Task, seed: int) -> Variables:
+    """The parameters and statistics with which a run of this seed begins."""
+    return task.init(jax.random.fold_in(jax.random.key(seed), 0))
 
 
 def own(part: Tree) -> Tree:

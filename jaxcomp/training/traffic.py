@@ -14,7 +14,7 @@ from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 
-__all__ = ["Program", "Programs", "Traffic", "programs"]
+__all__ = ["Program", "Programs", "Traffic", "programs", "traced_traffic"]
 
 
 class Traffic(NamedTuple):
@@ -96,31 +96,49 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
         out_axes=(axes, 0),
         donate_argnums=(0,),
     )
-    share = setup.horizon.batch_size // workers.size
     local = workers.local.stop - workers.local.start
-    example = tuple(array[:share] for array in setup.task.train)
+    example = _example(setup)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     lowered = mapped.lower(state, *parallel.place(stacked, workers, 0))
     compiled = lowered.compile(setup.options)
-    fresh = jax.eval_shape(lambda: setup.fresh(stage.regime))
-    trace = functools.partial(
-        wire.traced_collectives,
-        own_step,
-        fresh,
-        *example,
-        axis=workers.axis,
-        workers=workers.size,
-    )
+    trace = functools.partial(_traced, setup, own_step, stage)
     simulated = workers.mapper == "vmap"
     found, unread = (trace(), "") if simulated else _read(compiled, trace)
-    traffic = Traffic(
+    return Program(compiled, _traffic(setup, found, unread), lowered.out_info[1])
+
+
+def traced_traffic(setup: Setup, stage: Stage) -> Traffic:
+    """The bytes of the step of a stage, which is traced and not compiled."""
+    return _traffic(setup, _traced(setup, setup.step(stage), stage))
+
+
+def _traffic(setup: Setup, found: list[wire.Collective], unread: str = "") -> Traffic:
+    return Traffic(
         wire=sum(wire.collective_bytes(found).values()),
-        dense=wire.dense_bytes(fresh.params),
-        simulated=simulated,
+        dense=wire.dense_bytes(jax.eval_shape(setup.fresh).params),
+        simulated=setup.workers.mapper == "vmap",
         stand_in=setup.method.simulated,
         unread=unread,
     )
-    return Program(compiled, traffic, lowered.out_info[1])
+
+
+def _traced(
+    setup: Setup, own_step: Callable[..., Any], stage: Stage
+) -> list[wire.Collective]:
+    """The collectives of one worker's step in a stage, as traced."""
+    return wire.traced_collectives(
+        own_step,
+        jax.eval_shape(lambda: setup.fresh(stage.regime)),
+        *_example(setup),
+        axis=setup.workers.axis,
+        workers=setup.workers.size,
+    )
+
+
+def _example(setup: Setup) -> tuple[Any, ...]:
+    """A worker's share of a batch."""
+    share = setup.horizon.batch_size // setup.workers.size
+    return tuple(array[:share] for array in setup.task.train)
 
 
 def _read(

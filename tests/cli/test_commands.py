@@ -11,7 +11,7 @@ import pytest
 
 from jaxcomp import cli, compressors, exchanges, memory
 from jaxcomp.cli import completion, standard
-from jaxcomp.cli.config import load_config
+from jaxcomp.cli.config import load_config, split_names
 from jaxcomp.cli.kinds import KINDS, registry_of
 
 PARSER = cli.make_parser()
@@ -53,7 +53,8 @@ def test_help_has_examples_that_the_parser_takes(name):
         assert not name or args.command == name.split()[0]
         assert not others or hasattr(args, "takes_config_keys")
         if getattr(args, "config", None):
-            assert standard.find_config(args.config).is_file()
+            for file in split_names(args.config):
+                assert standard.find_config(file).is_file()
         if others:
             config = load_config(args.config)
             keys = {word.partition("=")[0].removeprefix("--config.") for word in others}
@@ -83,7 +84,7 @@ def test_help_and_completion_start_without_jax():
         ("data prepare", "jaxcomp data prepare: "),
         ("nonsense", "jaxcomp: "),
         ("list --what", "jaxcomp: "),
-        ("train --config=default", "jaxcomp train: "),
+        ("train", "jaxcomp train: "),
     ],
 )
 def test_an_error_is_one_line_and_debug_shows_where_it_came_from(
@@ -119,8 +120,10 @@ def test_the_list_of_configs_has_titles_and_all_of_them_load(capsys):
     rows = json.loads(printed(capsys, "list", "configs", "--json"))
     found = {row["name"]: row["about"] for row in rows}
     assert found["default"].startswith("Handwritten digits with top-k gradients")
-    assert {"cifar10_dgc", "convex/choco_top_k"} <= found.keys()
+    assert {"cifar10_dgc", "convex/choco_top_k", "parts/dgc"} <= found.keys()
     assert all(found.values())
+    for name in found:
+        assert load_config(f"default,{name}" if standard.is_part(name) else name)
     assert (
         load_config("convex/base").to_dict()
         == load_config("configs/convex/base.py").to_dict()
@@ -232,6 +235,9 @@ def completed(shell, tmp_path, line):
         ("jaxcomp data pre", ["prepare"]),
         ("jaxcomp train --work", ["--workdir="]),
         ("jaxcomp train --config=cifar10_d", ["cifar10_dgc"]),
+        ("jaxcomp train --config=default,parts/d", ["default,parts/dgc"]),
+        ("jaxcomp train --config=a.py,b.py,parts/e", ["a.py,b.py,parts/exact"]),
+        ("jaxcomp train --config=parts/d", []),
         ("jaxcomp train --config=default --config.comp", ["--config.compressor="]),
         ("jaxcomp train --config=default --config.memory=err", ["error_feedback"]),
         ("jaxcomp train --config=default --config.topology=tor", ["torus"]),

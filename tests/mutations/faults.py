@@ -344,7 +344,7 @@ FAULTS = [
     ),
     Fault(
         "a checkpoint of a later format is taken for one of today",
-        "jaxcomp/checkpoint.py",
+        "jaxcomp/checkpoint_arrays.py",
         "if version > FORMAT:",
         "if version < 0:",
         "tests/test_checkpoint.py::test_a_later_format_is_refused",

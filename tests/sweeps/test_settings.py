@@ -50,6 +50,17 @@ def test_a_program_and_yaml_say_the_same(tmp_path):
     assert read_sweep(tmp_path / "a.yaml") == read_sweep(tmp_path / "a.py")
 
 
+def test_a_sweep_takes_a_composed_config(tmp_path):
+    (tmp_path / "a.yaml").write_text(YAML.replace("default.py", "default.py,parts/dgc"))
+    sweep = read_sweep(tmp_path / "a.yaml")
+    assert sweep.config == "configs/default.py,parts/dgc"
+    plan = make_plan(sweep, lambda words: override(load_config(sweep.config), words))
+    memories = [run.config["memory"] for run in plan({})]
+    # What the grid sets comes after the part.
+    assert memories[0] == "none"
+    assert memories[-1] == "dgc(momentum=0.9, nesterov=True)"
+
+
 def test_the_sweep_of_the_digits_has_eight_methods_with_three_seeds():
     runs = make_plan(digits.get_sweep(), configure)({})
     assert len(runs) == len({run.name for run in runs}) == 24

@@ -14,7 +14,8 @@ from tests.training.small import small_config
 
 
 def get_config():
-    return small_config(workers=1, dense_for="1 epoch").unlock()
+    batch = {"batch_size": 0, "batch_per_worker": 64}
+    return small_config(workers=1, dense_for="1 epoch", **batch).unlock()
 """
 
 
@@ -32,8 +33,9 @@ def here(monkeypatch):
 def test_the_figures_are_those_of_the_program(here, tmp_path, capsys):
     path = tmp_path / "config.py"
     path.write_text(CONFIG)
-    words = ["inspect", f"--config={path}", "--target=cpu", "--hosts=1", "--devices=2"]
-    assert cli.main([*words, "--config.compressor=sign"]) == 0
+    config = f"--config={path},parts/top_k,parts/sign"
+    words = ["inspect", config, "--target=cpu", "--hosts=1", "--devices=2"]
+    assert cli.main([*words, "--config.dense_for=1 epoch"]) == 0
     told = capsys.readouterr().out
     assert "gather(whole_tree: sign)" in told
     assert "target: 2 x CPU (1 host), pmap, a batch of 64 each" in told

@@ -160,7 +160,8 @@ def test_decay_in_the_gradient_is_compressed_with_it():
 
 def test_clipping_comes_before_decay_in_the_gradient():
     """Each worker's gradient is clipped, and its decay is not: systems 2 and 4."""
-    path = follow(optimizer="sgd(momentum=0)", decay_at="gradient", clip="local(limit=0.5)")
+    clip = "local(limit=0.5)"
+    path = follow(optimizer="sgd(momentum=0)", decay_at="gradient", clip=clip)
     w = flat(WEIGHTS)
     for step, found in enumerate(path):
         grads = {k: x[step] for k, x in flat(GRADIENTS).items()}

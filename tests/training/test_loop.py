@@ -11,6 +11,7 @@ import pytest
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.base import ticked
 from jaxcomp.coding.indices import coded_bits
+from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.metrics import EPOCHS
 from jaxcomp.tasks import ACCURACY
 from jaxcomp.training import loop
@@ -119,17 +120,34 @@ def test_evaluate_only(finished):
 
 
 def test_evaluate_counts_every_example_once(finished):
-    """Against one forward pass over the whole test set, without batches or workers."""
+    """Against one forward pass over the whole set, without batches or workers."""
     digits = data.load("digits", size=8)
     model = models.make("tiny", 10, width=2)
     state = parallel.to_host(finished.state)
     stats = jax.tree.map(lambda x: x[0], state.stats.value)
-    images = data.normalize(jnp.asarray(digits.test_images), digits.mean, digits.std)
-    logits = model.apply(
-        {"params": state.params, "batch_stats": stats}, images, train=False
-    )
-    correct = np.mean(np.argmax(np.asarray(logits), -1) == digits.test_labels)
-    assert finished.test_accuracy == pytest.approx(correct)
+
+    def accuracy(images, labels):
+        normal = data.normalize(jnp.asarray(images), digits.mean, digits.std)
+        variables = {"params": state.params, "batch_stats": stats}
+        logits = model.apply(variables, normal, train=False)
+        return pytest.approx(np.mean(np.argmax(np.asarray(logits), -1) == labels))
+
+    right = accuracy(digits.test_images, digits.test_labels)
+    assert finished.test_accuracy == right
+    right = accuracy(digits.train_images, digits.train_labels)
+    scores = training.evaluate(small_config(), finished.folder, "last", "train")
+    assert scores["train_accuracy"] == right
+    assert training.score_line(scores).startswith("step 22: train loss ")
+
+
+def test_any_kept_checkpoint_is_evaluated_and_an_unknown_one_is_not(finished):
+    for step in (11, 22):
+        scores = training.evaluate(small_config(), finished.folder, f"{step}")
+        assert scores["step"] == step
+    with pytest.raises(
+        RunError, match=r"no checkpoint '5'; it holds those of steps 11,"
+    ):
+        training.evaluate(small_config(), finished.folder, "5")
 
 
 def test_evaluating_nothing_is_an_error(tmp_path):

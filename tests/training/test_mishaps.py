@@ -43,7 +43,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_does_not_begin_again(copied, ca
     kept = contents(copied / "checkpoints")
     assert train.run(small_config(), str(copied)) == 1
     message = capsys.readouterr().err
-    assert "no latest checkpoint in" in message
+    assert "no last checkpoint in" in message
     assert "step_00000022, step_00000011" in message
     assert "to start over" in message
     assert contents(copied / "checkpoints") == kept

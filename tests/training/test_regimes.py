@@ -223,11 +223,13 @@ def test_a_run_goes_on_to_the_bit_in_any_regime(
 ):
     """Stopped where a regime ends, and within one."""
     changes = {"train_for": "5 steps", "mapper": "vmap", **changes}
-    short = (WHOLE[0], ("2 steps", {"optimizer": "adam", "clip": "local(limit=1)", **LOWER}))
+    others = {"optimizer": "adam", "clip": "local(limit=1)", **LOWER}
+    short = (WHOLE[0], ("2 steps", others))
     config = small_config(regime=short, log_every=1, **changes)
     whole = training.train_and_evaluate(config, tmp_path / "whole")
     said = capsys.readouterr().out
-    assert "from step 3 on: optimizer='adam', clip='local(limit=1)', learning_rate=0.01" in said
+    begun = "optimizer='adam', clip='local(limit=1)', learning_rate=0.01"
+    assert f"from step 3 on: {begun}" in said
     assert "compiling for top_k(keep=0.1) (regime 2)" in said
     for steps in stops:
         with monkeypatch.context() as patched:

@@ -1,0 +1,56 @@
+"""Evaluate a checkpoint that a run has kept."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.folder import check_config
+from jaxcomp.runs.programs import keep_programs
+from jaxcomp.training.build import build, gather_workers, settled
+from jaxcomp.training.changeable import changeable_keys
+from jaxcomp.training.checkpoint import open_checkpoints, what_is_in
+from jaxcomp.training.elastic import make_resize
+from jaxcomp.training.epoch_row import ema_columns, score_columns
+from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
+from jaxcomp.training.switching import saved_like
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    config: Any,
+    workdir: str | os.PathLike[str],
+    which: str = "best",
+    split: str = "test",
+) -> dict[str, float]:
+    """Loss, accuracy and measure of a checkpoint of a run.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      which: "best", "last" or the number of a step.
+      split: "test", or "train" for the training set without augmentation.
+    """
+    folder, workers = Path(workdir), gather_workers(config)
+    config = settled(config, workers)
+    check_config(folder, json.loads(config.to_json()), changeable_keys(config))
+    setup = build(config, workers)
+    if split == "train":  # in the batches of training: columns of a text go on so
+        task = setup.task._replace(test=setup.task.train)
+        setup = setup._replace(task=task, eval_batch=setup.horizon.batch_size)
+    keep_programs()
+    checkpoints = open_checkpoints(folder / "checkpoints")
+    resize = make_resize(setup, allowed=True)  # the best may be of other workers
+    restored = checkpoints.restore(saved_like(setup), which, resize)
+    if restored is None:
+        there = what_is_in(folder / "checkpoints")
+        raise RunError(f"{workdir} holds no checkpoint {which!r}; {there}")
+    shown = make_viewer(setup, restored.state)(restored.state).shown
+    score, measure = make_evaluator(setup, shown), setup.task.measure
+    columns = score_columns(score(shown), None, measure)
+    columns |= ema_columns(of_average(score, shown), measure)
+    known = {name: value for name, value in columns.items() if value is not None}
+    figures = {f"{split}_{n.removeprefix('test_')}": x for n, x in known.items()}
+    return {"step": restored.step, **figures}

@@ -1,0 +1,107 @@
+"""A dry run says what the run would do, refuses what it would, and leaves no trace."""
+
+import json
+import os
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcomp import files
+from jaxcomp.cli import train
+from jaxcomp.convex import runner
+from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.units import bytes_text
+from jaxcomp.training import dry_run
+from jaxcomp.training.dry_run import corners
+from tests.convex.small import small
+from tests.training.small import built, small_config
+
+SMALL = {"mapper": "vmap", "workers": 2}
+
+
+def table(text):
+    """The rows of the schedule: step, epoch and rate."""
+    rows = re.findall(r"^ +([\d,]+) +([\d.]+)  (\S+)$", text, re.MULTILINE)
+    return [tuple(float(cell.replace(",", "")) for cell in row) for row in rows]
+
+
+@pytest.fixture(scope="module")
+def told():
+    keys = {"keep_warmup": "exponential(epochs=1)", "warmup": "4 steps"}
+    config = small_config(**SMALL, **keys, schedule="multistep(epochs=[1])")
+    return dry_run(config, "nowhere/run")
+
+
+def test_the_figures_are_those_of_the_run(told):
+    setup = built(small_config(**SMALL))
+    state = jax.eval_shape(setup.fresh)
+    count = sum(leaf.size for leaf in jax.tree.leaves(state.params))
+    assert f"({count:,} parameters)" in told
+    assert "22 steps of 128 examples, 64 from each worker\n2 epochs of 11" in told
+    assert "2,816 examples in all" in told
+    kept = round(0.1 * count)
+    assert re.search(r"^step 1, top_k\(keep=0\.316\d+\): each worker would", told, re.M)
+    sent = re.search(r"^step 22, top_k\(keep=0\.1\): .* send (\d+) B", told, re.M)
+    assert sent
+    # A float32 for each element kept, and the places in less than as much again.
+    assert 4 * kept < float(sent[1]) < 8 * kept
+    assert f"would send {sent[1]} B a step instead of {bytes_text(4 * count)}" in told
+    assert f"parameters {bytes_text(4 * count)}, optimiser" in told
+
+
+def test_the_schedule_has_the_start_the_warm_up_and_the_drops(told):
+    assert table(told) == [
+        (1, 0.09, 0.025),
+        (4, 0.36, 0.1),
+        (11, 1.0, 0.1),
+        (12, 1.09, 0.01),
+        (22, 2.0, 0.01),
+    ]
+
+
+def test_what_costs_more_than_it_saves_is_a_warning():
+    found = dry_run(small_config(**SMALL, compressor="top_k(keep=0.99)"), "nowhere")
+    assert "WARNING: step 1 sends more than the gradient itself" in found
+
+
+def test_the_folder_is_looked_at_and_left_alone(tmp_path):
+    config, folder = small_config(**SMALL), tmp_path / "run"
+    assert f"run folder: {folder}, a new run\n" in dry_run(config, folder)
+    assert not folder.exists()
+    (folder / "checkpoints/step_00000007").mkdir(parents=True)
+    (folder / "config.json").write_text(config.to_json())
+    assert "run, begun, without a checkpoint\n" in dry_run(config, folder)
+    (folder / "checkpoints/step_00000007" / files.MANIFEST).write_text("{}")
+    assert "run, goes on from step 7\n" in dry_run(config, folder)
+    with pytest.raises(RunError, match=r"seed: the folder has 0, you ask for 1"):
+        dry_run(small_config(**SMALL, seed=1), folder)
+    assert dry_run(small_config(**SMALL, train_for="3 epochs"), folder)
+    assert json.loads((folder / "config.json").read_text())["train_for"] == "2 epochs"
+
+
+def test_the_command_ends_with_0_and_names_the_default_folder(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    words = "--config=default,parts/small --config.mapper=vmap --suffix=b --dry-run"
+    keys = "--config.dataset=digits(size=8) --config.model=tiny --config.pad=1"
+    assert train.main([*words.split(), *keys.split()]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("run folder: runs/default+small,dataset=digits-size=8,")
+    assert ".b, a new run\n" in out
+    assert "steps with each of 1 seeds" in runner.dry_run(small(seeds=1), "nowhere")
+    assert train.main([*words.split(), "--config.exchange=gahter"]) == 2
+    assert "Did you mean 'gather'?" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+def test_corners_of_a_line_a_point_and_a_curve():
+    x = np.arange(101)
+    assert corners(x[:1], x[:1], 0.1) == [0]
+    assert corners(x, 3 * x, 0.1) == [0, 100]
+    y = np.cos(x / 100 * np.pi)
+    kept = corners(x, y, 0.02)
+    assert np.abs(np.interp(x, x[kept], y[kept]) - y).max() <= 0.02
+    assert len(kept) < 12
