@@ -27,7 +27,8 @@ def get_config() -> ConfigDict:
     config.flip = False  # random horizontal flips
 
     # --- How gradients cross the workers ----------------------------------------
-    config.workers = 4  # over all processes; 0: one on each device that there is
+    config.workers = 4  # over all processes; 0: so many that no device is idle
+    config.workers_per_device = 1  # several on each device: with mapper="shard_map"
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
     # "" averages gradients. Else workers have models of their own and mix them:
     # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.

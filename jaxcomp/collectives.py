@@ -1,7 +1,8 @@
 """Collectives over a mapped axis, or over groups of its workers.
 
 An axis is a name. A `Part` groups the workers of each host, or those with the same
-place in every host. All functions here take either.
+place in every host; `Lanes` are workers of whom several share a device. All functions
+here take any of them.
 
 Under `check_vma` of `jax.shard_map`, types say which arrays differ between workers. A
 result that is the same on all workers has the type that says so.
@@ -18,6 +19,7 @@ import numpy as np
 from jaxcomp.base import Array, Axis, Tree
 from jaxcomp.batching import written_out
 from jaxcomp.border import axis_index, axis_size, is_typed
+from jaxcomp.lanes import Lanes, permute_rows
 from jaxcomp.trees import cast_like, joint_dtype, widen
 
 __all__ = [
@@ -85,6 +87,9 @@ def total(tree: Tree, axis: Axis) -> Tree:
     def simulated(rows: Array, place: Array) -> Array:
         return jnp.sum(rows, axis=0, dtype=rows.dtype)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        return total(total(tree, axis.lanes), axis.devices)
     return _over(jax.lax.psum, simulated, tree, axis)
 
 
@@ -114,6 +119,10 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
         row = jax.lax.optimization_barrier(x[None])
         return jnp.squeeze(jax.lax.all_gather(row, name, to=to, **groups), 1)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        rows = gather(gather(x, axis.lanes), axis.devices, alike)
+        return rows.reshape(-1, *x.shape)
     return _over(gathered, lambda rows, place: rows, x, axis, alike)
 
 
@@ -123,6 +132,13 @@ def swap(rows: Array, axis: Axis) -> Array:
     def exchanged(x: Array, name: str, **groups: Any) -> Array:
         return jax.lax.all_to_all(x, name, 0, 0, **groups)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        # Lanes of one device first: then each device has all that it sends to another.
+        lanes = size(axis.lanes)
+        blocks = rows.reshape(-1, lanes, *rows.shape[1:])
+        blocks = jax.lax.all_to_all(blocks, axis.lanes, 1, 1)
+        return swap(blocks, axis.devices).reshape(rows.shape)
     return _over(exchanged, lambda rows, i: jnp.take(rows, i, axis=1), rows, axis)
 
 
@@ -135,6 +151,9 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
       axis: over whom.
     """
     permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
+    if isinstance(axis, Lanes):
+        of_device = functools.partial(permute_rows, pairs=pairs, devices=axis.devices)
+        return written_out(permuted, of_device, x, axis.lanes)
     if len(pairs) == size(axis):
         return permuted(x)
 
@@ -155,6 +174,21 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     parts = jnp.split(mean(flat, axis), borders)
     pairs = zip(parts, arrays, strict=True)
     return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
+
+
+def _by_device(axis: Axis) -> Axis:
+    """A part of workers of whom several share a device, by parts of the devices."""
+    if not isinstance(axis, Part) or not isinstance(axis.axis, Lanes):
+        return axis
+    devices, lanes = axis.axis
+    own = size(lanes)
+    if axis.per_host % own:
+        raise ValueError(
+            f"hierarchical: a host of {axis.per_host} workers has no whole number of "
+            f"devices, each of which has {own}: give per_host a multiple of {own}"
+        )
+    part = Part(devices, axis.per_host // own, axis.inside)
+    return Lanes(part, lanes) if axis.inside else part
 
 
 def _over(

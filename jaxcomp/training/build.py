@@ -77,6 +77,7 @@ def gather_workers(config: Any) -> parallel.Workers:
         config.mapper,
         platform=config.platform,
         deterministic=config.deterministic,
+        per_device=config.workers_per_device,
     )
     _check_batches(config, workers.size)
     return workers
@@ -126,7 +127,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         degree=graph.degree if graph else None,
     )
 
-    cut = cut_for(config, task, workers.axis)
+    cut = cut_for(config, task, workers)
 
     def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
         return make_method(config, stage, graph, workers.axis, cut, *wrap)

@@ -45,7 +45,9 @@ def summary(result: Result) -> dict[str, str]:
     if own:
         mean, worst = measure.text(own.mean), measure.text(own.worst)
         lines["own models"] = f"{mean} on average, {worst} the worst"
-    lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
+    lines[f"each {traffic.sender}"] = (
+        f"{moved}, {result.seconds:.1f} s without compiling"
+    )
     if result.skipped:
         count = f"{result.skipped:,.4g} of {steps} steps"
         lines["skipped"] = f"{count}, which were not finite"
@@ -73,8 +75,10 @@ def score_line(scores: dict[str, float]) -> str:
 def headline(config: Any, setup: Setup) -> str:
     """The opening lines of a run: model, data, workers and method."""
     workers = setup.workers
-    used, found = (1 if workers.mesh is None else workers.size), jax.device_count()
+    used, found = (1 if workers.mesh is None else workers.devices), jax.device_count()
     devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
+    if workers.per_device > 1:
+        devices += f", {workers.per_device} on each"
     if used < found:
         devices += f", {found - used} idle"
     if jax.process_count() > 1:

@@ -32,7 +32,8 @@ def inspect(
 ) -> Inspection:
     """Compile the training step of a config for a target, and read the program.
 
-    Every device is a worker, whatever `config.workers` says.
+    Every device is one worker, whatever `config.workers` and
+    `config.workers_per_device` say.
 
     Args:
       config: ConfigDict with the keys of configs/default.py; its `workers` is set.

@@ -39,5 +39,6 @@ KINDS = {
     "overlap": Count,
     "policy": tuple | list,
     "weight_decay": FromZero,
-    "workers": Annotated[int, Range(least=0)],  # 0: one on each device
+    "workers": Annotated[int, Range(least=0)],  # 0: so many that no device is idle
+    "workers_per_device": Count,
 }

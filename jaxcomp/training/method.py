@@ -6,11 +6,12 @@ from typing import Any
 import jax
 
 from jaxcomp import gossip
-from jaxcomp.base import Exchange, Mixer
+from jaxcomp.base import Axis, Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
+from jaxcomp.parallel import Workers
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.training.stages import Stage
@@ -31,7 +32,7 @@ def make_graph(config: Any) -> gossip.Topology | None:
     return gossip.topology(config.topology, config.workers)
 
 
-def cut_for(config: Any, task: Task, axis: str) -> Cut:
+def cut_for(config: Any, task: Task, workers: Workers) -> Cut:
     """How the gradient of a run is cut into messages: as its task computes it."""
     if config.overlap == 1:
         return Cut()
@@ -51,7 +52,7 @@ def cut_for(config: Any, task: Task, axis: str) -> Cut:
     )
     gradient = jax.grad(lambda *args: task.loss(*args)[0])
     given = params, stats, carry, batch, key
-    order = ready_order(gradient, *given, axes={axis: config.workers})
+    order = ready_order(gradient, *given, axes=workers.lengths)
     return Cut(config.overlap, order)
 
 
@@ -59,7 +60,7 @@ def make_method(
     config: Any,
     stage: Stage,
     graph: gossip.Topology | None,
-    axis: str,
+    axis: Axis,
     cut: Cut = WHOLE,
     wrap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
 ) -> Exchange | Mixer:

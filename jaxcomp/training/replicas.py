@@ -54,7 +54,8 @@ def make_replica_check(
     here = workers.local.stop - workers.local.start
     ones = parallel.place(np.ones(here, np.uint32), workers, 0)
     compiled = mapped.lower([leaf for _, leaf in _shared(state)], ones).compile()
-    devices = [str(device) for device in workers.mesh.devices.flat]
+    each = workers.mesh.devices.flat
+    devices = [str(device) for device in each for _ in range(workers.per_device)]
 
     def check(state: TrainState, done: int) -> None:
         shared = [leaf for _, leaf in _shared(state)]

@@ -18,13 +18,14 @@ __all__ = ["Program", "Programs", "Traffic", "programs"]
 
 
 class Traffic(NamedTuple):
-    """Bytes that one worker hands to the network in one step."""
+    """Bytes that a worker, or a device of several, hands to the network in one step."""
 
     wire: float
     dense: int  # of the uncompressed gradient
     simulated: bool  # vmap: nothing moves; what the traced step would send
     stand_in: bool = False  # the dense bytes of a method that is meant to send less
     unread: str = ""  # why the program could not be read; the bytes are of the trace
+    sender: str = "worker"  # or "device", where workers share one
 
     @property
     def ratio(self) -> float:
@@ -33,13 +34,13 @@ class Traffic(NamedTuple):
     def __str__(self) -> str:
         kind = "would send" if self.simulated else "sends"
         if not self.wire:
-            return f"each worker {kind} nothing in this step"
+            return f"each {self.sender} {kind} nothing in this step"
         notes = [
             (self.stand_in, ": SIMULATED, the method's own bytes are in steps.csv"),
             (self.unread, ": TRACED, the compiled program could not be read"),
         ]
         return (
-            f"each worker {kind} {bytes_text(self.wire)} a step instead of "
+            f"each {self.sender} {kind} {bytes_text(self.wire)} a step instead of "
             f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
             f"{''.join(note for holds, note in notes if holds)}"
         )
@@ -89,13 +90,8 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     """The mapped step of a stage, compiled, and its bytes read from the program."""
     workers, own_step = setup.workers, setup.step(stage)
     axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        own_step,
-        workers,
-        in_axes=(axes, *(0 for _ in setup.task.train)),
-        out_axes=(axes, 0),
-        donate_argnums=(0,),
-    )
+    over = {"in_axes": (axes, *(0 for _ in setup.task.train)), "out_axes": (axes, 0)}
+    mapped = parallel.map_step(own_step, workers, **over, donate_argnums=(0,))
     share = setup.horizon.batch_size // workers.size
     local = workers.local.stop - workers.local.start
     example = tuple(array[:share] for array in setup.task.train)
@@ -105,11 +101,10 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     fresh = jax.eval_shape(setup.fresh)
     trace = functools.partial(
         wire.traced_collectives,
-        own_step,
-        fresh,
-        *example,
-        axis=workers.axis,
-        workers=workers.size,
+        parallel.on_device(own_step, workers, **over),
+        *parallel.specs_of_device((fresh, *example), workers, over["in_axes"]),
+        axis=workers.device_axis,
+        workers=workers.devices,
     )
     simulated = workers.mapper == "vmap"
     found, unread = (trace(), "") if simulated else _read(compiled, trace)
@@ -119,6 +114,7 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
         simulated=simulated,
         stand_in=setup.method.simulated,
         unread=unread,
+        sender="device" if workers.per_device > 1 else "worker",
     )
     return Program(compiled, traffic, lowered.out_info[1])
 

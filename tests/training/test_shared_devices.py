@@ -1,0 +1,107 @@
+"""Runs with several workers on each device."""
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcomp import parallel, training
+from jaxcomp.errors import UserError
+from tests.training.small import assert_same_state, rows, small_config, stop_at
+
+SHARED = {"mapper": "shard_map", "workers_per_device": 2, "workers": 4}
+
+
+def config_of(**changes):
+    return small_config(**{**SHARED, "train_for": "13 steps", **changes})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """One whole run that several tests look at."""
+    folder = tmp_path_factory.mktemp("run")
+    return training.train_and_evaluate(config_of(), folder)
+
+
+def test_it_learns_what_simulated_workers_learn(finished, tmp_path):
+    config = config_of(mapper="vmap", workers_per_device=1)
+    simulated = training.train_and_evaluate(config, tmp_path)
+    for table in ("metrics.csv", "steps.csv"):
+        here, there = (rows(r.folder / table) for r in (finished, simulated))
+        for one, other in zip(here, there, strict=True):
+            for name in ("train_loss", "test_loss", "loss"):
+                if one.get(name):
+                    assert float(one[name]) == pytest.approx(
+                        float(other[name]), rel=1e-3
+                    )
+    # Rounding differs, and moves the choice of hardly any element.
+    pairs = zip(
+        *(
+            jax.tree.leaves(parallel.to_host(r.state.params))
+            for r in (finished, simulated)
+        ),
+        strict=True,
+    )
+    for one, other in pairs:
+        np.testing.assert_allclose(one, other, atol=0.02)
+    assert finished.traffic.sender == "device"
+    assert finished.traffic.wire == 2 * simulated.traffic.wire  # two messages
+
+
+def test_it_goes_on_with_each_worker_on_a_device_of_its_own(
+    finished, tmp_path, monkeypatch
+):
+    """And back again: what is stored has an axis of workers, whoever computes them."""
+    with monkeypatch.context() as patch:
+        stop_at(patch, 7)
+        with pytest.raises(training.Interrupted):
+            training.train_and_evaluate(config_of(), tmp_path)
+    alone = config_of(workers_per_device=1, train_for="7 steps")
+    moved = training.train_and_evaluate(alone, tmp_path)
+    assert moved.steps == 7
+    assert_same_state(
+        training.train_and_evaluate(config_of(), tmp_path).state, finished.state
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mapper": "pmap"}, "set mapper to 'shard_map'"),
+        ({"mapper": "vmap"}, "set workers_per_device to 1"),
+        ({"workers_per_device": 3}, "4 workers are no whole number of devices"),
+        ({"workers_per_device": 0}, "workers_per_device is a whole number"),
+        ({"exchange": "hierarchical"}, "say how many of them are on a host"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes, message, tmp_path):
+    with pytest.raises(UserError, match=message):
+        training.train_and_evaluate(config_of(**changes), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"mixer": "choco(gamma=0.5)", "exchange": "", "memory": "", "topology": "ring"},
+        {"mixer": "diloco(h=4)", "memory": "none", "compressor": "qsgd(levels=7)"},
+        {"batch_norm": "sync"},
+        {"overlap": 2, "scope": "per_leaf"},
+        {"exchange": "power_sgd(rank=1)"},
+        {"exchange": "sparse_reduce"},
+        {"exchange": "budget(bits=4)", "compressor": "qsgd(levels=7)"},
+        {"exchange": "hierarchical(per_host=2)"},
+        {"breakdown": True, "layers_every": "1 epoch"},
+    ],
+    ids=str,
+)
+def test_methods_agree_with_simulated_workers(changes, tmp_path):
+    simulated = {"mapper": "vmap", "workers_per_device": 1}
+    found = [
+        training.train_and_evaluate(
+            config_of(train_for="1 steps", **changes, **how), tmp_path / name
+        )
+        for name, how in (("shared", {}), ("simulated", simulated))
+    ]
+    params = (jax.tree.leaves(parallel.to_host(run.state.params)) for run in found)
+    for one, other in zip(*params, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-5)
