@@ -17,7 +17,13 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.training import optimizers, schedules
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
+from jaxcomp.training.method import (
+    check_layers,
+    check_statistics,
+    cut_for,
+    make_graph,
+    make_method,
+)
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
 from jaxcomp.training.schedules import Horizon, steps_at
@@ -101,6 +107,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     """
     config = settled(config, workers)
     check_layers(config)
+    check_statistics(config)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     task = with_precision(task, config.matmul_precision)

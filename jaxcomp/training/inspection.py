@@ -51,7 +51,7 @@ def inspect(
     check_values(config, KINDS, FILLED)
     target = targets.make(name, hosts, devices, config.mapper)
     with config.unlocked():
-        config.workers = target.workers.size
+        config.workers, config.workers_per_device = target.workers.size, 1
     check_fit(config.workers, config.batch_size, config.accumulate)
     setup = build(config, target.workers)
     total = setup.total_steps

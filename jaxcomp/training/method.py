@@ -16,7 +16,7 @@ from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.training.stages import Stage
 
-__all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
+__all__ = ["check_layers", "check_statistics", "cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -110,6 +110,16 @@ def check_layers(config: Any) -> None:
         raise UserError(
             "layers_every looks at one message with all layers: set overlap to 1, not "
             f"{config.overlap}, or layers_every to ''"
+        )
+
+
+def check_statistics(config: Any) -> None:
+    """Refuse statistics of all workers where their axis has no one name."""
+    if config.batch_norm == "sync" and config.workers_per_device > 1:
+        raise UserError(
+            "batch_norm 'sync' names one axis to the model, and "
+            f"workers_per_device={config.workers_per_device} makes two of it: set "
+            "batch_norm to 'local', or workers_per_device to 1"
         )
 
 

@@ -22,6 +22,7 @@ def finished(tmp_path_factory):
     return training.train_and_evaluate(config_of(), folder)
 
 
+@pytest.mark.slow
 def test_it_learns_what_simulated_workers_learn(finished, tmp_path):
     config = config_of(mapper="vmap", workers_per_device=1)
     simulated = training.train_and_evaluate(config, tmp_path)
@@ -43,7 +44,6 @@ def test_it_learns_what_simulated_workers_learn(finished, tmp_path):
     )
     for one, other in pairs:
         np.testing.assert_allclose(one, other, atol=0.02)
-    assert finished.traffic.sender == "device"
     assert finished.traffic.wire == 2 * simulated.traffic.wire  # two messages
 
 
@@ -55,9 +55,13 @@ def test_it_goes_on_with_each_worker_on_a_device_of_its_own(
         stop_at(patch, 7)
         with pytest.raises(training.Interrupted):
             training.train_and_evaluate(config_of(), tmp_path)
-    alone = config_of(workers_per_device=1, train_for="7 steps")
+    alone = config_of(workers_per_device=1, train_for="10 steps")
     moved = training.train_and_evaluate(alone, tmp_path)
-    assert moved.steps == 7
+    assert moved.steps == 10
+    here, there = finished.traffic, moved.traffic
+    assert (here.sender, there.sender) == ("device", "worker")
+    # Seven steps of the messages of two workers, and three of those of one.
+    assert 10 * there.wire == (7 + 3 / 2) * here.wire
     assert_same_state(
         training.train_and_evaluate(config_of(), tmp_path).state, finished.state
     )
@@ -70,6 +74,7 @@ def test_it_goes_on_with_each_worker_on_a_device_of_its_own(
         ({"mapper": "vmap"}, "set workers_per_device to 1"),
         ({"workers_per_device": 3}, "4 workers are no whole number of devices"),
         ({"workers_per_device": 0}, "workers_per_device is a whole number"),
+        ({"batch_norm": "sync"}, "set batch_norm to 'local'"),
         ({"exchange": "hierarchical"}, "say how many of them are on a host"),
     ],
 )
@@ -84,7 +89,6 @@ def test_what_makes_no_sense_is_refused(changes, message, tmp_path):
     [
         {"mixer": "choco(gamma=0.5)", "exchange": "", "memory": "", "topology": "ring"},
         {"mixer": "diloco(h=4)", "memory": "none", "compressor": "qsgd(levels=7)"},
-        {"batch_norm": "sync"},
         {"overlap": 2, "scope": "per_leaf"},
         {"exchange": "power_sgd(rank=1)"},
         {"exchange": "sparse_reduce"},
