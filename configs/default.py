@@ -33,6 +33,7 @@ def get_config() -> ConfigDict:
     # "" averages gradients. Else workers have models of their own and mix them:
     # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.
     config.mixer = ""
+    config.devices_per_node = 1  # that hold one model: mean inside, gossip between
     config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`
     config.exchange = "gather"  # see jaxcomp.exchanges.REGISTRY and docs/methods.md
     config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY

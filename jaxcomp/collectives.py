@@ -1,8 +1,8 @@
 """Collectives over a mapped axis, or over groups of its workers.
 
 An axis is a name. A `Part` groups the workers of each host, or those with the same
-place in every host; `Lanes` are workers of whom several share a device. All functions
-here take any of them.
+place in every host; `Lanes` are workers of whom several share a device; `Nodes` are
+groups of workers that hold the same. All functions here take any of them.
 
 Under `check_vma` of `jax.shard_map`, types say which arrays differ between workers. A
 result that is the same on all workers has the type that says so.
@@ -24,6 +24,7 @@ from jaxcomp.trees import cast_like, joint_dtype, widen
 
 __all__ = [
     "entry",
+    "Nodes",
     "Part",
     "gather",
     "index",
@@ -33,6 +34,7 @@ __all__ = [
     "size",
     "swap",
     "total",
+    "whole",
 ]
 
 
@@ -61,13 +63,41 @@ class Part(NamedTuple):
         return (table if self.inside else table.T).tolist()
 
 
+class Nodes(NamedTuple):
+    """Groups of workers that hold the same, to the bit: each group is one member.
+
+    A collective is between the groups. A permutation is divided among the workers of a
+    group, so that its message leaves the group once.
+    """
+
+    axis: Axis
+    devices: int  # neighbouring workers that are one node
+
+    @property
+    def inside(self) -> Part:
+        """The workers of a node."""
+        return Part(self.axis, self.devices, inside=True)
+
+    @property
+    def between(self) -> Part:
+        """Workers that hold the same place in their nodes."""
+        return Part(self.axis, self.devices, inside=False)
+
+
 def entry(axes: tuple[str, ...]) -> Any:
     """Axes as a `PartitionSpec` and collectives take them: one name, or a tuple."""
     return axes[0] if len(axes) == 1 else axes
 
 
+def whole(axis: Axis) -> Axis:
+    """The mapped axis, of a part of it or of nodes; what `jax.lax` takes."""
+    return axis.axis if isinstance(axis, Part | Nodes) else axis
+
+
 def size(axis: Axis) -> int:
     """The number of workers on an axis, or in a group; known while tracing."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
     if isinstance(axis, Part):
         return len(axis.groups()[0])
     return axis_size(axis)
@@ -75,6 +105,8 @@ def size(axis: Axis) -> int:
 
 def index(axis: Axis) -> Array:
     """This worker's place on an axis, or in its group."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
     if not isinstance(axis, Part):
         return axis_index(axis)
     place = axis_index(axis.axis)
@@ -150,6 +182,8 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
       pairs: each worker at most once as source, and at most once as destination.
       axis: over whom.
     """
+    if isinstance(axis, Nodes):
+        return _permute_in_parts(x, pairs, axis)
     permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
     if isinstance(axis, Lanes):
         of_device = functools.partial(permute_rows, pairs=pairs, devices=axis.devices)
@@ -176,8 +210,21 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
 
 
+def _permute_in_parts(
+    x: Array, pairs: Sequence[tuple[int, int]], nodes: Nodes
+) -> Array:
+    """`permute` between nodes: each worker sends a part, and gathers the others'."""
+    count = nodes.devices
+    rows = jnp.pad(x.reshape(-1), (0, -x.size % count)).reshape(count, -1)
+    links = [(s * count + i, d * count + i) for s, d in pairs for i in range(count)]
+    arrived = permute(rows[index(nodes.inside)], links, nodes.axis)
+    return gather(arrived, nodes.inside).reshape(-1)[: x.size].reshape(x.shape)
+
+
 def _by_device(axis: Axis) -> Axis:
-    """A part of workers of whom several share a device, by parts of the devices."""
+    """An axis, or parts of it, without nodes, and parts by parts of the devices."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
     if not isinstance(axis, Part) or not isinstance(axis.axis, Lanes):
         return axis
     devices, lanes = axis.axis

@@ -39,7 +39,12 @@ CHANGEABLE = {
     "nonfinite": "a run that a bad step has stopped may go on without that step",
 }
 # Keys that came later, with what runs did before; others that came later were empty.
-ADDED = {"compute_dtype": "float32", "overlap": 1, "task": "classification"}
+ADDED = {
+    "compute_dtype": "float32",
+    "devices_per_node": 1,
+    "overlap": 1,
+    "task": "classification",
+}
 # What a run of a config with this key may do where another key differs.
 _WAYS = {
     "workers": (

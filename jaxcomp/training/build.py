@@ -24,6 +24,7 @@ from jaxcomp.training.method import (
     make_graph,
     make_method,
 )
+from jaxcomp.training.nodes import check_nodes, node_count
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
 from jaxcomp.training.schedules import Horizon, steps_at
@@ -108,6 +109,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     config = settled(config, workers)
     check_layers(config)
     check_statistics(config)
+    check_nodes(config)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     task = with_precision(task, config.matmul_precision)
@@ -130,7 +132,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         total=total,
         warmup=warmup,
         scaling=config.lr_scaling,
-        workers=workers.size,
+        workers=node_count(config),
         degree=graph.degree if graph else None,
     )
 

@@ -30,6 +30,7 @@ KINDS = {
     "batch_norm": Literal["local", "sync"],
     "clip_norm": FromZero,
     "deterministic": bool,
+    "devices_per_node": Count,
     "elastic": bool,
     "eval_batch_size": Annotated[int, Range(least=0)],
     "learning_rate": FromZero,

@@ -14,6 +14,7 @@ from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
 from jaxcomp.parallel import Workers
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
+from jaxcomp.training.nodes import node_count, nodes_of
 from jaxcomp.training.stages import Stage
 
 __all__ = ["check_layers", "check_statistics", "cut_for", "make_graph", "make_method"]
@@ -29,7 +30,7 @@ def make_graph(config: Any) -> gossip.Topology | None:
             "set mixer, for example to 'choco(gamma=0.5)', or topology to ''"
         )
         raise UserError(message)
-    return gossip.topology(config.topology, config.workers)
+    return gossip.topology(config.topology, node_count(config))
 
 
 def cut_for(config: Any, task: Task, workers: Workers) -> Cut:
@@ -94,7 +95,9 @@ def make_method(
     else:
         usual |= {"exchange": config.exchange, "memory": config.memory}
         usual |= {"dense": stage.dense}
-    return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+    usual |= {"axis": nodes_of(config, axis)}
+    mixer = make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+    return mixer._replace(axis=axis)  # what links look at: that of all devices
 
 
 def check_layers(config: Any) -> None:

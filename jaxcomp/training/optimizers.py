@@ -10,6 +10,7 @@ from jaxcomp.base import Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
 from jaxcomp.training.momenta import check_one_momentum, of_memory
+from jaxcomp.training.nodes import mean_of_node, nodes_of
 from jaxcomp.training.stages import Stage
 from jaxcomp.transform import distributed, mixing
 
@@ -99,7 +100,8 @@ def make_links(
     Weight decay comes after it: it is the same on every worker, so sending it, or
     keeping it in a residual, would only spend bytes on what all know.
 
-    clip -> weight decay -> optimiser -> mixer, where each worker has its own model.
+    clip -> weight decay -> optimiser -> mixer, where each worker has its own model; of
+    the mean gradient of its node, where that has several devices.
 
     Args:
       config: names clipping, memory and optimiser.
@@ -119,6 +121,8 @@ def make_links(
         links = [distributed(method), optimizer]
     if config.clip_norm:
         links.insert(0, optax.clip_by_global_norm(config.clip_norm))
+    if config.devices_per_node > 1:
+        links.insert(0, mean_of_node(nodes_of(config, method.axis)))
     return links
 
 

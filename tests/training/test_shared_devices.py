@@ -92,7 +92,7 @@ def test_what_makes_no_sense_is_refused(changes, message, tmp_path):
         {"overlap": 2, "scope": "per_leaf"},
         {"exchange": "power_sgd(rank=1)"},
         {"exchange": "sparse_reduce"},
-        {"exchange": "budget(bits=4)", "compressor": "qsgd(levels=7)"},
+        {"exchange": "budget(bits_per_step=2000)", "scope": "per_leaf"},
         {"exchange": "hierarchical(per_host=2)"},
         {"breakdown": True, "layers_every": "1 epoch"},
     ],
