@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp import parallel, wire
+from jaxcomp.base import Mixer
 from jaxcomp.runs.units import bytes_text
 from jaxcomp.training.build import Setup
 from jaxcomp.training.stages import Stage
@@ -26,6 +27,7 @@ class Traffic(NamedTuple):
     stand_in: bool = False  # the dense bytes of a method that is meant to send less
     unread: str = ""  # why the program could not be read; the bytes are of the trace
     sender: str = "worker"  # or "device", where workers share one
+    leaving: int | None = None  # of them to other nodes, where a node has many devices
 
     @property
     def ratio(self) -> float:
@@ -35,7 +37,9 @@ class Traffic(NamedTuple):
         kind = "would send" if self.simulated else "sends"
         if not self.wire:
             return f"each {self.sender} {kind} nothing in this step"
+        leaving = bytes_text(self.leaving or 0)
         notes = [
+            (self.leaving is not None, f", {leaving} of them to other nodes"),
             (self.stand_in, ": SIMULATED, the method's own bytes are in steps.csv"),
             (self.unread, ": TRACED, the compiled program could not be read"),
         ]
@@ -115,8 +119,23 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
         stand_in=setup.method.simulated,
         unread=unread,
         sender="device" if workers.per_device > 1 else "worker",
+        leaving=_leaving(found, setup),
     )
     return Program(compiled, traffic, lowered.out_info[1])
+
+
+def _leaving(found: list[wire.Collective], setup: Setup) -> int | None:
+    """The bytes of messages between nodes; None where each worker is a node."""
+    method, size = setup.method, setup.workers.size
+    if not isinstance(method, Mixer) or method.workers in (None, size):
+        return None
+    devices = size // method.workers
+    between = [
+        collective
+        for collective in found
+        if any(len({i // devices for i in group}) > 1 for group in collective.groups)
+    ]
+    return sum(wire.collective_bytes(between).values())
 
 
 def _read(

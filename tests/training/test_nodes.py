@@ -24,11 +24,12 @@ def config_of(mixer="choco(gamma=0.5)", **changes):
 
 
 def models_of(config, folder):
-    """The workers' models as rows of one matrix."""
+    """The workers' models as rows of one matrix, and what a step sent."""
     run = training.train_and_evaluate(config, folder)
     params = parallel.to_host(run.state.params).value
     leaves = jax.tree.leaves(params)
-    return np.concatenate([x.reshape(len(x), -1) for x in leaves], axis=1)
+    models = np.concatenate([x.reshape(len(x), -1) for x in leaves], axis=1)
+    return models, run.traffic
 
 
 @pytest.mark.parametrize(
@@ -44,22 +45,28 @@ def models_of(config, folder):
     ),
 )
 def test_nodes_learn_what_workers_learn_that_have_their_whole_share(mixer, tmp_path):
-    nodes = models_of(config_of(mixer), tmp_path / "nodes")
-    alone = models_of(
+    nodes, sent = models_of(config_of(mixer), tmp_path / "nodes")
+    alone, usual = models_of(
         config_of(mixer, workers=4, devices_per_node=1), tmp_path / "alone"
     )
     np.testing.assert_array_equal(nodes[0::2], nodes[1::2])
     np.testing.assert_allclose(nodes[0::2], alone, rtol=1e-4, atol=1e-5)
     assert len(np.unique(nodes, axis=0)) == 4
+    if mixer.startswith("choco"):
+        # Half of both messages, up to a word; the rest stays inside the node.
+        assert usual.wire / 2 <= sent.leaving <= usual.wire / 2 + 8
+        assert sent.wire > sent.leaving + sent.dense
+        assert "B of them to other nodes" in str(sent)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
 def test_devices_of_a_node_hold_the_same_model_to_the_bit(mapper, tmp_path):
-    found = models_of(config_of(mapper=mapper), tmp_path / mapper)
-    expected = models_of(config_of(), tmp_path / "vmap")
+    found, sent = models_of(config_of(mapper=mapper), tmp_path / mapper)
+    expected, simulated = models_of(config_of(), tmp_path / "vmap")
     np.testing.assert_array_equal(found[0::2], found[1::2])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    assert sent.leaving == simulated.leaving
 
 
 RING = [(i, (i + 1) % 4) for i in range(4)]
