@@ -60,15 +60,20 @@ def cut_off(folder, monkeypatch):
             training.train_and_evaluate(config_of(), folder)
 
 
-def test_state_goes_to_devices_of_their_own_and_back_to_the_bit(
-    finished, tmp_path, monkeypatch
-):
+def test_state_goes_to_devices_of_their_own_to_the_bit(tmp_path):
     """What is stored has an axis of workers, whoever computes them."""
+    here, there = (
+        training.train_and_evaluate(config_of(train_for="5 steps", **how), tmp_path)
+        for how in ({}, ALONE)
+    )
+    assert_same_state(here.state, there.state)
+    assert (here.traffic.sender, there.traffic.sender) == ("device", "worker")
+
+
+@pytest.mark.slow
+def test_it_goes_to_devices_of_their_own_and_back(finished, tmp_path, monkeypatch):
     cut_off(tmp_path, monkeypatch)
-    alone = config_of(**ALONE, train_for="7 steps")
-    moved = training.train_and_evaluate(alone, tmp_path)
-    senders = finished.traffic.sender, moved.traffic.sender
-    assert senders == ("device", "worker")
+    training.train_and_evaluate(config_of(**ALONE, train_for="7 steps"), tmp_path)
     resumed = training.train_and_evaluate(config_of(), tmp_path)
     assert_same_state(resumed.state, finished.state)
 
