@@ -19,6 +19,7 @@ import numpy as np
 from jaxcomp.base import Array, Axis, Tree
 from jaxcomp.batching import written_out
 from jaxcomp.border import axis_index, axis_size, is_typed
+from jaxcomp.errors import UserError
 from jaxcomp.lanes import Lanes, permute_rows
 from jaxcomp.trees import cast_like, joint_dtype, widen
 
@@ -230,7 +231,7 @@ def _by_device(axis: Axis) -> Axis:
     devices, lanes = axis.axis
     own = size(lanes)
     if axis.per_host % own:
-        raise ValueError(
+        raise UserError(
             f"hierarchical: a host of {axis.per_host} workers has no whole number of "
             f"devices, each of which has {own}: give per_host a multiple of {own}"
         )

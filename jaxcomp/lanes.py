@@ -30,7 +30,7 @@ class Lanes(NamedTuple):
     lanes: str
 
 
-def permute_rows(rows: Array, pairs: Sequence[tuple[int, int]], devices: str) -> Array:
+def permute_rows(rows: Array, pairs: Sequence[tuple[int, int]], devices: Axis) -> Array:
     """`collectives.permute` for all workers of a device, [lanes, ...], at once.
 
     What crosses devices takes as few permutations of one row as possible.

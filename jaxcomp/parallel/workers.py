@@ -57,7 +57,7 @@ class Workers(NamedTuple):
         return self.size // self.per_device
 
     @property
-    def lengths(self) -> dict[str, int]:
+    def lengths(self) -> dict[Any, int]:
         """The mapped axes with their lengths."""
         if isinstance(self.axis, Lanes):
             return {self.axis.devices: self.devices, self.axis.lanes: self.per_device}
