@@ -45,10 +45,10 @@ def models_of(config, folder):
     ),
 )
 def test_nodes_learn_what_workers_learn_that_have_their_whole_share(mixer, tmp_path):
-    nodes, sent = models_of(config_of(mixer), tmp_path / "nodes")
-    alone, usual = models_of(
-        config_of(mixer, workers=4, devices_per_node=1), tmp_path / "alone"
-    )
+    graph = {"topology": "complete" if mixer == "delayed_sgd" else "ring"}
+    whole = {"workers": 4, "devices_per_node": 1, **graph}
+    nodes, sent = models_of(config_of(mixer, **graph), tmp_path / "nodes")
+    alone, usual = models_of(config_of(mixer, **whole), tmp_path / "alone")
     np.testing.assert_array_equal(nodes[0::2], nodes[1::2])
     np.testing.assert_allclose(nodes[0::2], alone, rtol=1e-4, atol=1e-5)
     assert len(np.unique(nodes, axis=0)) == 4
