@@ -28,11 +28,13 @@ def get_config() -> ConfigDict:
     config.eval_view = ""  # of test images: center_crop(size=224) | ten_crop(size=224)
 
     # --- How gradients cross the workers ----------------------------------------
-    config.workers = 4  # over all processes; 0: one on each device that there is
+    config.workers = 4  # over all processes; 0: so many that no device is idle
+    config.workers_per_device = 1  # several on each device: with mapper="shard_map"
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
     # "" averages gradients. Else workers have models of their own and mix them:
     # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.
     config.mixer = ""
+    config.devices_per_node = 1  # that hold one model: mean inside, gossip between
     config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`
     config.exchange = "gather"  # see jaxcomp.exchanges.REGISTRY and docs/methods.md
     config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY

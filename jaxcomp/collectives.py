@@ -1,7 +1,8 @@
 """Collectives over a mapped axis, or over groups of its workers.
 
 An axis is a name. A `Part` groups the workers of each host, or those with the same
-place in every host. All functions here take either.
+place in every host; `Lanes` are workers of whom several share a device; `Nodes` are
+groups of workers that hold the same. All functions here take any of them.
 
 Under `check_vma` of `jax.shard_map`, types say which arrays differ between workers. A
 result that is the same on all workers has the type that says so.
@@ -18,10 +19,13 @@ import numpy as np
 from jaxcomp.base import Array, Axis, Tree
 from jaxcomp.batching import written_out
 from jaxcomp.border import axis_index, axis_size, is_typed
+from jaxcomp.errors import UserError
+from jaxcomp.lanes import Lanes, permute_rows
 from jaxcomp.trees import cast_like, joint_dtype, widen
 
 __all__ = [
     "entry",
+    "Nodes",
     "Part",
     "gather",
     "index",
@@ -31,6 +35,7 @@ __all__ = [
     "size",
     "swap",
     "total",
+    "whole",
 ]
 
 
@@ -59,13 +64,41 @@ class Part(NamedTuple):
         return (table if self.inside else table.T).tolist()
 
 
+class Nodes(NamedTuple):
+    """Groups of workers that hold the same, to the bit: each group is one member.
+
+    A collective is between the groups. A permutation is divided among the workers of a
+    group, so that its message leaves the group once.
+    """
+
+    axis: Axis
+    devices: int  # neighbouring workers that are one node
+
+    @property
+    def inside(self) -> Part:
+        """The workers of a node."""
+        return Part(self.axis, self.devices, inside=True)
+
+    @property
+    def between(self) -> Part:
+        """Workers that hold the same place in their nodes."""
+        return Part(self.axis, self.devices, inside=False)
+
+
 def entry(axes: tuple[str, ...]) -> Any:
     """Axes as a `PartitionSpec` and collectives take them: one name, or a tuple."""
     return axes[0] if len(axes) == 1 else axes
 
 
+def whole(axis: Axis) -> Axis:
+    """The mapped axis, of a part of it or of nodes; what `jax.lax` takes."""
+    return axis.axis if isinstance(axis, Part | Nodes) else axis
+
+
 def size(axis: Axis) -> int:
     """The number of workers on an axis, or in a group; known while tracing."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
     if isinstance(axis, Part):
         return len(axis.groups()[0])
     return axis_size(axis)
@@ -73,6 +106,8 @@ def size(axis: Axis) -> int:
 
 def index(axis: Axis) -> Array:
     """This worker's place on an axis, or in its group."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
     if not isinstance(axis, Part):
         return axis_index(axis)
     place = axis_index(axis.axis)
@@ -85,6 +120,9 @@ def total(tree: Tree, axis: Axis) -> Tree:
     def simulated(rows: Array, place: Array) -> Array:
         return jnp.sum(rows, axis=0, dtype=rows.dtype)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        return total(total(tree, axis.lanes), axis.devices)
     return _over(jax.lax.psum, simulated, tree, axis)
 
 
@@ -114,6 +152,10 @@ def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
         row = jax.lax.optimization_barrier(x[None])
         return jnp.squeeze(jax.lax.all_gather(row, name, to=to, **groups), 1)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        rows = gather(gather(x, axis.lanes), axis.devices, alike)
+        return rows.reshape(-1, *x.shape)
     return _over(gathered, lambda rows, place: rows, x, axis, alike)
 
 
@@ -123,6 +165,13 @@ def swap(rows: Array, axis: Axis) -> Array:
     def exchanged(x: Array, name: str, **groups: Any) -> Array:
         return jax.lax.all_to_all(x, name, 0, 0, **groups)
 
+    axis = _by_device(axis)
+    if isinstance(axis, Lanes):
+        # Lanes of one device first: then each device has all that it sends to another.
+        lanes = size(axis.lanes)
+        blocks = rows.reshape(-1, lanes, *rows.shape[1:])
+        blocks = jax.lax.all_to_all(blocks, axis.lanes, 1, 1)
+        return swap(blocks, axis.devices).reshape(rows.shape)
     return _over(exchanged, lambda rows, i: jnp.take(rows, i, axis=1), rows, axis)
 
 
@@ -134,7 +183,12 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
       pairs: each worker at most once as source, and at most once as destination.
       axis: over whom.
     """
+    if isinstance(axis, Nodes):
+        return _permute_in_parts(x, pairs, axis)
     permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
+    if isinstance(axis, Lanes):
+        of_device = functools.partial(permute_rows, pairs=pairs, devices=axis.devices)
+        return written_out(permuted, of_device, x, axis.lanes)
     if len(pairs) == size(axis):
         return permuted(x)
 
@@ -155,6 +209,34 @@ def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
     parts = jnp.split(mean(flat, axis), borders)
     pairs = zip(parts, arrays, strict=True)
     return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
+
+
+def _permute_in_parts(
+    x: Array, pairs: Sequence[tuple[int, int]], nodes: Nodes
+) -> Array:
+    """`permute` between nodes: each worker sends a part, and gathers the others'."""
+    count = nodes.devices
+    rows = jnp.pad(x.reshape(-1), (0, -x.size % count)).reshape(count, -1)
+    links = [(s * count + i, d * count + i) for s, d in pairs for i in range(count)]
+    arrived = permute(rows[index(nodes.inside)], links, nodes.axis)
+    return gather(arrived, nodes.inside).reshape(-1)[: x.size].reshape(x.shape)
+
+
+def _by_device(axis: Axis) -> Axis:
+    """An axis, or parts of it, without nodes, and parts by parts of the devices."""
+    if isinstance(axis, Nodes):
+        axis = axis.between
+    if not isinstance(axis, Part) or not isinstance(axis.axis, Lanes):
+        return axis
+    devices, lanes = axis.axis
+    own = size(lanes)
+    if axis.per_host % own:
+        raise UserError(
+            f"hierarchical: a host of {axis.per_host} workers has no whole number of "
+            f"devices, each of which has {own}: give per_host a multiple of {own}"
+        )
+    part = Part(devices, axis.per_host // own, axis.inside)
+    return Lanes(part, lanes) if axis.inside else part
 
 
 def _over(

@@ -68,7 +68,7 @@ def among_workers(
       axis: of the workers.
     """
     tree = widen(tree)
-    if is_mapped(axis):
+    if is_mapped(collectives.whole(axis)):
         return asked(tree)
 
     @jax.custom_batching.custom_vmap

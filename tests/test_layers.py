@@ -22,7 +22,10 @@ ROWS = [
     {"coding", "magnitudes", "selection", "segments", "segment_selection"},
     {"compressors"},
     {"scope"},
-    {"border", "batching", "collectives", "bounds", "infos", "starts", "rebuilding"},
+    {
+        *("border", "batching", "colouring", "lanes", "collectives"),
+        *("bounds", "infos", "starts", "rebuilding"),
+    },
     {"exchanges", "overlap"},
     {"memory", "clipping", "nonfinite"},
     {"gossip", "local"},

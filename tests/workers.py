@@ -41,6 +41,7 @@ def run(
     *,
     mapper: str,
     workers: int,
+    per_device: int = 1,
 ) -> list[Step]:
     """Apply `step(state, x) -> (shared, own, state)` to one input after the other.
 
@@ -50,8 +51,9 @@ def run(
       inputs: a tree with a leading worker axis for each step.
       mapper: how the step is mapped.
       workers: their number.
+      per_device: how many of them share a device.
     """
-    crew = parallel.setup(workers, mapper)
+    crew = parallel.setup(workers, mapper, per_device=per_device)
     state = parallel.spread(state, crew)
     axes, structure = jax.tree.flatten(parallel.axes(state), is_leaf=_is_none)
     mapped = _mapped(step, crew, tuple(axes), structure)

@@ -27,6 +27,7 @@ from jaxcomp.exchanges._common import check_wide
 from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.exchanges._rows import in_own_row, to_rows
 from jaxcomp.infos import measure
+from jaxcomp.lanes import Lanes
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, Count, Shown, SpecError, method
@@ -81,8 +82,12 @@ def hierarchical(
     """
     from jaxcomp import exchanges  # its registry holds this function too
 
+    shared = isinstance(axis, Lanes)
+    if shared and not per_host:
+        message = "several workers share a device: say how many of them are on a host"
+        raise SpecError(f"{message}, hierarchical(per_host=...)")
     share = per_host or jax.local_device_count()
-    if isinstance(axis, tuple):
+    if isinstance(axis, tuple) and not shared:
         across, inside = axis
     else:
         inside, across = Part(axis, share, inside=True), Part(axis, share, inside=False)

@@ -3,7 +3,7 @@
 `PerWorker` state has a leading axis of workers; other state is the same on all of them.
 """
 
-from jaxcomp.parallel.mapping import Mapped, map_step, pmap, shard_map
+from jaxcomp.parallel.mapping import Mapped, map_step, on_device, pmap, shard_map
 from jaxcomp.parallel.messages import Silent, check_same, texts_of_all
 from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
@@ -11,6 +11,7 @@ from jaxcomp.parallel.placing import (
     axes,
     of_processes,
     place,
+    specs_of_device,
     spread,
     spread_spec,
     sum_over_processes,
@@ -30,10 +31,12 @@ __all__ = [
     "keep_pages",
     "map_step",
     "of_processes",
+    "on_device",
     "place",
     "pmap",
     "setup",
     "shard_map",
+    "specs_of_device",
     "spread",
     "spread_spec",
     "sum_over_processes",

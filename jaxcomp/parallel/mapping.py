@@ -1,8 +1,9 @@
 """Mapping of a step of one worker to all workers. Only this file names `jax.pmap`.
 
 A step names an axis and does not depend on its mapper. pmap and shard_map run one
-worker on each device; vmap simulates any number of workers on one device. `PerWorker`
-marks say which state has an axis of workers outside the mapped step.
+worker on each device, and shard_map also several; vmap simulates any number of workers
+on one device. `PerWorker` marks say which state has an axis of workers outside the
+mapped step.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from jaxcomp.parallel.placing import by_axis, each_mark, is_none, of_marked, par
 from jaxcomp.parallel.workers import Workers
 from jaxcomp.trees import label_of
 
-__all__ = ["Mapped", "map_step", "pmap", "shard_map"]
+__all__ = ["Mapped", "map_step", "on_device", "pmap", "shard_map"]
 
 
 class Mapped(NamedTuple):
@@ -198,7 +199,13 @@ def map_step(
     Returns:
       A function with `.lower(*args)`, like the ones that `jax.jit` returns. Arguments
       are global arrays, as `place` and `spread` make them.
+
+    Raises:
+      ValueError: `check_vma`, where workers share a device: types know no lanes.
     """
+    if check_vma and workers.per_device > 1:
+        message = f"check_vma with {workers.per_device} workers on each device"
+        raise ValueError(f"{message}: types know the axis of devices only")
     if workers.mapper == "shard_map":
         mapped = _shard_map(step, workers, in_axes, out_axes, check_vma)
         return jax.jit(mapped, donate_argnums=donate_argnums)
@@ -246,24 +253,49 @@ def _pmap_of_arrays(
     return _Late(of)
 
 
-def _shard_map(
-    step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
-) -> Any:
-    """`step` under shard_map; like pmap, it removes the worker axis inside the step."""
-    assert workers.mesh is not None
+def on_device(
+    step: Callable[..., Any], workers: Workers, *, in_axes: Any, out_axes: Any
+) -> Callable[..., Any]:
+    """What a device runs: the step of its workers, with an axis of them in front.
 
-    def local(*args: Any) -> Any:
+    Args:
+      step: of one worker.
+      workers: from `setup`.
+      in_axes: as of `map_step`.
+      out_axes: the same.
+    """
+    if workers.per_device > 1:
+        return jax.vmap(
+            step,
+            in_axes=in_axes,
+            out_axes=out_axes,
+            axis_name=workers.axis.lanes,
+            axis_size=workers.per_device,
+        )
+
+    def alone(*args: Any) -> Any:
         slices = by_axis(lambda axis, x: x if axis is None else x[0], in_axes, args)
         result = step(*slices)
         return by_axis(lambda axis, x: x if axis is None else x[None], out_axes, result)
 
+    return alone
+
+
+def _shard_map(
+    step: Any, workers: Workers, in_axes: Any, out_axes: Any, check_vma: bool
+) -> Any:
+    """`step` under shard_map, cut along the axis of workers."""
+    assert workers.mesh is not None
+
     def specs_of(axis_tree: Any) -> Any:
         return jax.tree.map(
-            lambda axis: partition(axis, workers.axis), axis_tree, is_leaf=is_none
+            lambda axis: partition(axis, workers.device_axis),
+            axis_tree,
+            is_leaf=is_none,
         )
 
     return jax.shard_map(
-        local,
+        on_device(step, workers, in_axes=in_axes, out_axes=out_axes),
         mesh=workers.mesh,
         in_specs=specs_of(in_axes),
         out_specs=specs_of(out_axes),

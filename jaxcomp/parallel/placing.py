@@ -29,6 +29,7 @@ __all__ = [
     "partition",
     "place",
     "spread",
+    "specs_of_device",
     "spread_spec",
     "sum_over_processes",
     "to_host",
@@ -89,7 +90,7 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
         numbers = numbers_of(x)
         if workers.mesh is None:
             return as_keys(jnp.asarray(numbers), x)
-        sharding = NamedSharding(workers.mesh, partition(axis, workers.axis))
+        sharding = NamedSharding(workers.mesh, partition(axis, workers.device_axis))
         local = np.asarray(numbers)
         return as_keys(jax.make_array_from_process_local_data(sharding, local), x)
 
@@ -157,10 +158,27 @@ def spread_spec(state: Tree, workers: Workers) -> Tree:
         shape = x.shape if axis is None else (workers.size, *x.shape)
         sharding: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         if workers.mesh is not None:
-            sharding = NamedSharding(workers.mesh, partition(axis, workers.axis))
+            cut = partition(axis, workers.device_axis)
+            sharding = NamedSharding(workers.mesh, cut)
         return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 
     return by_axis(describe, axes(state), state)
+
+
+def specs_of_device(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
+    """Shapes and dtypes of what `on_device` takes, from those of one worker.
+
+    Args:
+      tree: arrays or specs of one worker.
+      workers: from `setup`.
+      axis_tree: a prefix tree with 0 or None.
+    """
+
+    def describe(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
+        shape = x.shape if axis is None else (workers.per_device, *x.shape)
+        return jax.ShapeDtypeStruct(shape, x.dtype)
+
+    return by_axis(describe, axis_tree, tree)
 
 
 def abstract(tree: Tree) -> Tree:

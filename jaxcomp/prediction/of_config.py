@@ -66,5 +66,6 @@ def _alone(config: Any) -> Any:
         mine.update(batch_size=max(1, share), batch_per_worker=0)
         mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
         mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
-        mine.update(flush_every="", overlap=1, mapper="shard_map")
+        mine.update(flush_every="", overlap=1, mapper="shard_map", workers_per_device=1)
+        mine.update(devices_per_node=1)
     return build(mine, gather_workers(mine))

@@ -35,14 +35,15 @@ def headline(run: Run) -> list[Card]:
     sent, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
     per_step = _sent(_divide(sent, steps), _divide(dense, steps))
     whose = " of the mean model" if mixer_title(run.config) else ""
+    sender = "device" if run.config.get("workers_per_device", 1) > 1 else "worker"
     best = measure.best(values) if np.isfinite(values).any() else None
     return [
         Card(f"final {name}{whose}", *_judged(run, measure, _last(values))),
         Card(f"best {name}{whose}", *_judged(run, measure, best)),
         *_own_cards(run),
-        Card("sent per worker and step", *per_step),
+        Card(f"sent per {sender} and step", *per_step),
         Card("compression", times_text(_divide(dense, sent)), "uncompressed / sent"),
-        Card("sent per worker in total", *_sent(sent, dense)),
+        Card(f"sent per {sender} in total", *_sent(sent, dense)),
         Card("training time", seconds_text(seconds[-1]), f"without compiling; {count}"),
         Card("images per second", number_text(speed), "all workers together"),
     ]

@@ -47,6 +47,7 @@ ADDED = {
     "compute_dtype": "float32",
     "decay": "all",
     "decay_at": "update",
+    "devices_per_node": 1,
     "overlap": 1,
     "task": "classification",
 }

@@ -126,7 +126,7 @@ def specs(tree: Tree, target: Target, axis_tree: Any = 0) -> Tree:
     workers = target.workers
 
     def on_devices(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(target.mesh, partition(axis, workers.axis))
+        sharding = NamedSharding(target.mesh, partition(axis, workers.device_axis))
         shape = x.shape if axis is None else (workers.size, *x.shape)
         return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
 

@@ -1,6 +1,7 @@
 """The key batch_norm of a config: over which examples batch normalisation looks."""
 
 from collections.abc import Callable
+from typing import Any
 
 from jaxcomp.models import Statistics
 from jaxcomp.specs import Count, build, publish
@@ -8,12 +9,12 @@ from jaxcomp.specs import Count, build, publish
 __all__ = ["REGISTRY", "make"]
 
 
-def local(axis: str, ghost: Count | None = None) -> Statistics:
+def local(axis: Any, ghost: Count | None = None) -> Statistics:
     """Each worker's batch by itself, or groups of `ghost` of its examples."""
     return Statistics(None, ghost or 0)
 
 
-def sync(axis: str, ghost: Count | None = None) -> Statistics:
+def sync(axis: Any, ghost: Count | None = None) -> Statistics:
     """The batches of all workers together, or their groups of one number."""
     return Statistics(axis, ghost or 0)
 
@@ -22,7 +23,7 @@ REGISTRY: dict[str, Callable[..., Statistics]] = {"local": local, "sync": sync}
 publish(batch_norm=REGISTRY)
 
 
-def make(spec: str, axis: str) -> Statistics:
+def make(spec: str, axis: Any) -> Statistics:
     """The statistics that a config names.
 
     Args:

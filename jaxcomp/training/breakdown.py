@@ -105,7 +105,7 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[Part]:
     gradient = mapped(gradient_of(setup.task, setup.loss_scale), *micro)
     grads = gradient()
     talk, others = _split(setup.links(_stage_that_sends(setup)), state)
-    axis = workers.axis
+    axis = workers.device_axis
     whole = _median(mapped(talk, grads))
     quiet = _median(mapped(without_messages(talk, axis), grads))
     first = min(quiet, _median(mapped(first_message(talk, axis), grads)))

@@ -13,13 +13,21 @@ from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_values, whole_batches
+from jaxcomp.tasks import Variables
 from jaxcomp.training import loss_scale, optimizers, schedules
 from jaxcomp.training.batch import batch_of, check_batches, check_one_batch
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.method import check_layers, cut_for, make_graph, make_method
+from jaxcomp.training.method import (
+    check_layers,
+    check_statistics,
+    cut_for,
+    make_graph,
+    make_method,
+)
+from jaxcomp.training.nodes import check_nodes, node_count
 from jaxcomp.training.precision import with_precision
 from jaxcomp.training.profiling import window_of
 from jaxcomp.training.regimes import MODEL, Regimes, make_regimes
@@ -85,6 +93,7 @@ def gather_workers(config: Any) -> parallel.Workers:
         config.mapper,
         platform=config.platform,
         deterministic=config.deterministic,
+        per_device=config.workers_per_device,
     )
     check_batches(config, workers.size)
     return workers
@@ -109,6 +118,8 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     """
     config = settled(config, workers)
     check_layers(config)
+    check_statistics(config)
+    check_nodes(config)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
     task = with_precision(task, config.matmul_precision)
@@ -135,14 +146,14 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             warmup=warmup,
             warmup_from=config.warmup_from,
             scaling=regime.config.lr_scaling,
-            workers=workers.size,
+            workers=node_count(config),
             degree=graph.degree if graph else None,
         )
         for regime in regimes.each
     ]
 
     scale = loss_scale.make(config.loss_scale, config.compute_dtype)
-    cut = cut_for(config, task, workers.axis)
+    cut = cut_for(config, task, workers)
 
     def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
         return make_method(config, stage, graph, workers.axis, cut, *wrap)

@@ -10,6 +10,7 @@ __all__ = ["changeable_keys"]
 _CHANGEABLE = {
     **CHANGEABLE,
     "elastic": "allows that the number of workers changes, and computes nothing",
+    "workers_per_device": "decides where a worker is computed",
     "train_for": "steps that are done stay; a schedule that knows the end, such as "
     "cosine, follows the new one from there",
 }

@@ -49,7 +49,9 @@ def summary(result: Result) -> dict[str, str]:
         lines["own models"] = f"{mean} on average, {worst} the worst"
     if result.ema is not None:
         lines["averaged weights"] = measure.text(result.ema)
-    lines["each worker"] = f"{moved}, {result.seconds:.1f} s without compiling"
+    lines[f"each {traffic.sender}"] = (
+        f"{moved}, {result.seconds:.1f} s without compiling"
+    )
     left_out = {
         "skipped": (result.skipped, "which were not finite"),
         "overflowed": (result.overflowed, "after which the loss scale was halved"),
@@ -82,8 +84,10 @@ def score_line(scores: dict[str, float]) -> str:
 def headline(config: Any, setup: Setup) -> str:
     """The opening lines of a run: model, data, workers and method."""
     workers = setup.workers
-    used, found = (1 if workers.mesh is None else workers.size), jax.device_count()
+    used, found = (1 if workers.mesh is None else workers.devices), jax.device_count()
     devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
+    if workers.per_device > 1:
+        devices += f", {workers.per_device} on each"
     if used < found:
         devices += f", {found - used} idle"
     if jax.process_count() > 1:

@@ -33,7 +33,8 @@ def inspect(
 ) -> Inspection:
     """Compile the training step of a config for a target, and read the program.
 
-    Every device is a worker, whatever `config.workers` says.
+    Every device is one worker, whatever `config.workers` and
+    `config.workers_per_device` say.
 
     Args:
       config: ConfigDict with the keys of configs/default.py; its `workers` is set.
@@ -52,7 +53,7 @@ def inspect(
     check_one_batch(config)
     target = targets.make(name, hosts, devices, config.mapper)
     with config.unlocked():
-        config.workers = target.workers.size
+        config.workers, config.workers_per_device = target.workers.size, 1
     check_batches(config, config.workers)
     setup = build(config, target.workers)
     total = setup.total_steps

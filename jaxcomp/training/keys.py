@@ -35,6 +35,7 @@ KINDS = {
     "batch_size": Annotated[int, Range(least=0)],  # 0: the key before says it
     "decay_at": Literal["gradient", "update"],
     "deterministic": bool,
+    "devices_per_node": Count,
     "elastic": bool,
     "ema": Annotated[float, Decay],
     "eval_batch_size": Annotated[int, Range(least=0)],
@@ -49,5 +50,6 @@ KINDS = {
     "regime": tuple | list | str,
     "warmup_from": Annotated[float, Range(least=0, most=1)],
     "weight_decay": FromZero,
-    "workers": Annotated[int, Range(least=0)],  # 0: one on each device
+    "workers": Annotated[int, Range(least=0)],  # 0: so many that no device is idle
+    "workers_per_device": Count,
 }

@@ -63,7 +63,6 @@ def make_layer_view(
     workers = setup.workers
     sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.fresh).params)]
     gradient = gradient_of(setup.task, setup.loss_scale)
-    talk = place_of_talk(state)
 
     @functools.cache
     def program(stage: Stage) -> Any:

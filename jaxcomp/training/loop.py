@@ -35,6 +35,7 @@ from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
 from jaxcomp.training.meters import check_some_applied
+from jaxcomp.training.nodes import node_count
 from jaxcomp.training.position import plain, resume
 from jaxcomp.training.profiling import profiler
 from jaxcomp.training.recorder import make_recorder
@@ -83,7 +84,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "data": setup.task.data,
         "measure": setup.task.measure.name,
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
-        **graph_facts(config.topology, workers.size),
+        **graph_facts(config.topology, node_count(config)),
     }
     begun_with = None
     if config.init_from and begins(Path(workdir)):

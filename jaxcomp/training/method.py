@@ -6,17 +6,19 @@ from typing import Any
 import jax
 
 from jaxcomp import gossip
-from jaxcomp.base import Exchange, Mixer
+from jaxcomp.base import Axis, Exchange, Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
+from jaxcomp.parallel import AXIS, Workers
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.tasks.statistics import make as make_statistics
+from jaxcomp.training.nodes import node_count, nodes_of
 from jaxcomp.training.stages import Stage
 
-__all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
+__all__ = ["check_layers", "check_statistics", "cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -29,10 +31,10 @@ def make_graph(config: Any) -> gossip.Topology | None:
             "set mixer, for example to 'choco(gamma=0.5)', or topology to ''"
         )
         raise UserError(message)
-    return gossip.topology(config.topology, config.workers)
+    return gossip.topology(config.topology, node_count(config))
 
 
-def cut_for(config: Any, task: Task, axis: str) -> Cut:
+def cut_for(config: Any, task: Task, workers: Workers) -> Cut:
     """How the gradient of a run is cut into messages: as its task computes it."""
     if config.overlap == 1:
         return Cut()
@@ -52,7 +54,7 @@ def cut_for(config: Any, task: Task, axis: str) -> Cut:
     )
     gradient = jax.grad(lambda *args: task.loss(*args)[0])
     given = params, stats, carry, batch, key
-    order = ready_order(gradient, *given, axes={axis: config.workers})
+    order = ready_order(gradient, *given, axes=workers.lengths)
     return Cut(config.overlap, order)
 
 
@@ -60,7 +62,7 @@ def make_method(
     config: Any,
     stage: Stage,
     graph: gossip.Topology | None,
-    axis: str,
+    axis: Axis,
     cut: Cut = WHOLE,
     wrap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
 ) -> Exchange | Mixer:
@@ -95,7 +97,9 @@ def make_method(
     else:
         usual |= {"exchange": config.exchange, "memory": config.memory}
         usual |= {"dense": stage.dense}
-    return make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+    usual |= {"axis": nodes_of(config, axis)}
+    mixer = make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+    return mixer._replace(axis=axis)  # what links look at: that of all devices
 
 
 def check_layers(config: Any) -> None:
@@ -111,6 +115,17 @@ def check_layers(config: Any) -> None:
         raise UserError(
             "layers_every looks at one message with all layers: set overlap to 1, not "
             f"{config.overlap}, or layers_every to ''"
+        )
+
+
+def check_statistics(config: Any) -> None:
+    """Refuse statistics of all workers where their axis has no one name."""
+    statistics = make_statistics(config.batch_norm, AXIS)
+    if statistics.axis and config.workers_per_device > 1:
+        raise UserError(
+            f"batch_norm {config.batch_norm!r} names one axis to the model, and "
+            f"workers_per_device={config.workers_per_device} makes two of it: set "
+            "batch_norm to 'local', or workers_per_device to 1"
         )
 
 

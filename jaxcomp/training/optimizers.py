@@ -13,6 +13,7 @@ from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
 from jaxcomp.training import clips
 from jaxcomp.training.decay import add_decay, decaying
 from jaxcomp.training.momenta import check_one_momentum, of_memory
+from jaxcomp.training.nodes import mean_of_node, nodes_of
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.trust import KERNELS, add_decay_with_trust, scale_by_trust
 from jaxcomp.transform import distributed, mixing
@@ -203,6 +204,7 @@ def make_links(
     sent all the same, as published systems do: clip -> decay -> exchange -> optimiser.
 
     clip -> optimiser with weight decay -> mixer, where each worker has its own model.
+    All of it is of the mean gradient of a node, where that has several devices.
 
     Args:
       config: names clipping, memory and optimiser.
@@ -222,8 +224,10 @@ def make_links(
         links = [distributed(method), optimizer]
     if setting.decay_at == "gradient":
         links.insert(0, add_decay(setting.weight_decay, setting.decay))
-    clip = clips.make(config.clip, method.axis, config.memory, config.mixer)
-    return [*clip, *links]
+    links = [*clips.make(config.clip, method.axis, config.memory, config.mixer), *links]
+    if config.devices_per_node > 1:
+        links.insert(0, mean_of_node(nodes_of(config, method.axis)))
+    return links
 
 
 def chained(

@@ -53,7 +53,8 @@ def make_replica_check(
     here = workers.local.stop - workers.local.start
     ones = parallel.place(np.ones(here, np.uint32), workers, 0)
     compiled: dict[tuple[str, ...], Any] = {}  # another optimiser shares other arrays
-    devices = [str(device) for device in workers.mesh.devices.flat]
+    each = workers.mesh.devices.flat
+    devices = [str(device) for device in each for _ in range(workers.per_device)]
 
     def program(names: tuple[str, ...], shared: list[Any]) -> Any:
         if names not in compiled:

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Tree, is_per_worker
+from jaxcomp.base import Array, Axis, Tree, is_per_worker
 from jaxcomp.errors import UserError
 from jaxcomp.link_state import find_state
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
@@ -44,7 +44,7 @@ def make_train_step(
     tx: optax.GradientTransformationExtraArgs,
     *,
     seed: int,
-    axis: str,
+    axis: Axis,
     accumulate: int = 1,
     cut: Cut = WHOLE,
     ema: float = 0.0,
@@ -65,7 +65,7 @@ def make_train_step(
       task: what is learned.
       tx: chain with one `distributed` or `mixing`.
       seed: of all random choices of the run.
-      axis: name of the mapped axis.
+      axis: of the workers.
       accumulate: micro-batches whose gradients are averaged before the one exchange.
       cut: the parts in which the gradient is sent. No part waits for another one.
       ema: decay of the moving average of the parameters; 0 for none.
@@ -167,7 +167,7 @@ class Average(NamedTuple):
     distance: Array  # [] root of the mean over workers of |x_i - mean|^2
 
 
-def make_average(axis: str) -> Callable[[TrainState], tuple[Any, ...]]:
+def make_average(axis: Axis) -> Callable[[TrainState], tuple[Any, ...]]:
     """Make a function that averages the models and statistics of the workers.
 
     Returns:

@@ -1,0 +1,225 @@
+"""Workers that share a device: the same numbers, and messages between devices only."""
+
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from jaxcomp import collectives, make_exchange, make_mixer, parallel, wire
+from jaxcomp.collectives import Part
+from jaxcomp.colouring import coloured
+from jaxcomp.gossip import topology
+from jaxcomp.parallel import setup
+from tests.tiers import tiers
+from tests.workers import averaging, gradients, run, start
+
+WORKERS = 8
+
+
+def crew_of(per_device):
+    if per_device is None:
+        return setup(WORKERS, "vmap")
+    return setup(WORKERS, "shard_map", per_device=per_device)
+
+
+def permutations():
+    """Whole shifts, pairs, some that are silent, and one without any order."""
+    shifts = [[(i, (i + by) % WORKERS) for i in range(WORKERS)] for by in (1, -1, 3, 4)]
+    few = [(0, 5), (5, 0), (1, 2), (6, 7), (3, 1)]
+    mixed = np.random.default_rng(1).permutation(WORKERS).tolist()
+    return [*shifts, few, [(i, i ^ 1) for i in range(WORKERS)], list(enumerate(mixed))]
+
+
+def everything(x, axis, hosts):
+    """What each collective makes of x [workers, n], for the axis and for its parts."""
+    parts = [Part(axis, host, inside) for host in hosts for inside in (True, False)]
+    groups = [
+        [
+            collectives.index(part),
+            collectives.total(x, part),
+            collectives.gather(x[0], part),
+            collectives.swap(x[: collectives.size(part)], part),
+        ]
+        for part in parts
+    ]
+    return {
+        "mean": collectives.mean(x, axis),
+        "gather": collectives.gather(x, axis),
+        "swap": collectives.swap(x, axis),
+        "permute": [collectives.permute(x[0], p, axis) for p in permutations()],
+        "groups": groups,
+    }
+
+
+def whole_numbers():
+    rng = np.random.default_rng(0)
+    return rng.integers(-9, 9, (WORKERS, WORKERS, 3)).astype(np.float32)
+
+
+@pytest.mark.parametrize("per_device", [2, 4])
+def test_every_collective_gives_what_it_gives_for_simulated_workers(per_device):
+    """Of whole numbers, whose sums do not depend on the order."""
+    hosts = [host for host in (4, 8) if host % per_device == 0]
+    expected, found = (
+        parallel.map_step(
+            functools.partial(everything, axis=crew.axis, hosts=hosts),
+            crew,
+            in_axes=(0,),
+            out_axes=0,
+        )(parallel.place(whole_numbers(), crew, 0))
+        for crew in (crew_of(None), crew_of(per_device))
+    )
+    jax.tree.map(np.testing.assert_array_equal, expected, found)
+
+
+def sent_by(function, per_device):
+    """Bytes of a device in each kind of collective, of rows of 3 float32 numbers."""
+    crew = crew_of(per_device)
+    mapped = parallel.map_step(
+        functools.partial(function, axis=crew.axis), crew, in_axes=(0,), out_axes=0
+    )
+    rows = parallel.place(whole_numbers(), crew, 0)
+    return dict(wire.collective_bytes(mapped.lower(rows).compile()))
+
+
+def test_a_ring_sends_what_crosses_devices_and_nothing_else():
+    ring, _, _, far, _, beside, _ = permutations()
+
+    def permute(x, axis, pairs):
+        return collectives.permute(x[0], pairs, axis)
+
+    def by_shift(pairs):
+        return sent_by(functools.partial(permute, pairs=pairs), 2)
+
+    assert by_shift(ring) == {"collective-permute": 12}  # of two workers, one's row
+    assert by_shift(far) == {"collective-permute": 24}
+    assert by_shift(beside) == {}
+
+
+def test_a_device_sends_the_messages_of_its_workers_and_one_sum():
+    assert sent_by(lambda x, axis: collectives.gather(x[0], axis), 4) == {
+        "all-gather": 4 * 12
+    }
+    assert sent_by(lambda x, axis: collectives.total(x[0], axis), 4) == {
+        "all-reduce": 12
+    }
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_turns_are_as_few_as_the_most_messages_of_a_node(seed):
+    rng = np.random.default_rng(seed)
+    edges = [tuple(edge) for edge in rng.integers(0, 5, (17, 2)).tolist()]
+    turns = coloured(edges, 5)
+    most = max(np.bincount(end, minlength=5).max() for end in np.array(edges).T)
+    assert turns.shape == (5, most)
+    found = [(i, int(j)) for i, row in enumerate(turns) for j in row if j >= 0]
+    assert sorted(found) == sorted(edges)
+    for turn in turns.T:
+        heard = turn[turn >= 0]
+        assert len(set(heard.tolist())) == len(heard)
+
+
+TREES = [
+    {name: gradients(4, seed)[name] for name in ("kernel", "scale")}
+    for seed in range(2)
+]
+
+
+@functools.cache
+def steps_of(name, compressor, per_device):
+    exchange = functools.partial(make_exchange, name, compressor)
+    mapper = "shard_map" if per_device else "vmap"
+    crew = setup(4, mapper, per_device=per_device or 1)
+    made = exchange(axis=crew.axis)
+    state = start(made, TREES[0])
+    options = {"mapper": mapper, "workers": 4, "per_device": per_device or 1}
+    return run(averaging(made), state, TREES, **options)
+
+
+def test_gathered_sparsifiers_agree_to_the_bit():
+    for one, other in zip(
+        *(steps_of("gather", "top_k(keep=0.1)", n) for n in (None, 2)), strict=True
+    ):
+        jax.tree.map(np.testing.assert_array_equal, one.shared, other.shared)
+        jax.tree.map(np.testing.assert_array_equal, one.own, other.own)
+        jax.tree.map(np.testing.assert_array_equal, one.state, other.state)
+
+
+@pytest.mark.parametrize(
+    ("name", "compressor"),
+    tiers(
+        [
+            ("exact", "none"),
+            ("two_phase", "top_k(keep=0.1)"),
+            ("hierarchical(per_host=2)", "top_k(keep=0.1)"),
+            ("aligned_psum", "random_k(keep=0.2)"),
+            ("power_sgd(rank=1)", None),
+            ("sparse_reduce", "top_k(keep=0.1)"),
+            ("gather", "sign"),
+        ],
+        lambda case: case[0] == "two_phase",
+    ),
+)
+def test_all_others_agree_to_rounding(name, compressor):
+    expected, found = (steps_of(name, compressor, n) for n in (None, 2))
+    # One step: a rounding difference in a residual may move a later choice.
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        expected[0].shared,
+        found[0].shared,
+    )
+
+
+@pytest.mark.parametrize("name", ["choco(gamma=0.5)"])
+def test_gossip_agrees(name):
+    def models_of(per_device):
+        mapper = "shard_map" if per_device > 1 else "vmap"
+        crew = setup(4, mapper, per_device=per_device)
+        compressor = "sign" if name.startswith("choco") else "none"
+        mixer = make_mixer(
+            name, topology("ring", 4), compressor=compressor, axis=crew.axis
+        )
+        return mixer, crew
+
+    def step(models, updates, mixer):
+        state = mixer.init(models)
+        key = jax.random.key(3)
+        for _ in range(3):
+            updates, state, _ = mixer.mix(models, updates, state, key, 0)
+            models = jax.tree.map(lambda x, u: x + u, models, updates)
+        return models
+
+    found = []
+    for per_device in (1, 2):
+        mixer, crew = models_of(per_device)
+        mapped = parallel.map_step(
+            functools.partial(step, mixer=mixer), crew, in_axes=(0, 0), out_axes=0
+        )
+        found.append(mapped(*(parallel.place(tree, crew, 0) for tree in TREES)))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), *found)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((8, "vmap", 2), "all workers on one device: set workers_per_device to 1"),
+        ((8, "pmap", 2), "one row of an array for each device.*set mapper to 'shard_m"),
+        ((6, "shard_map", 4), "6 workers are no whole number .* such as 8"),
+        ((4, "shard_map", 0), "workers_per_device is at least 1, not 0"),
+        ((64, "shard_map", 2), "64 workers, 2 on each, need 32 devices"),
+    ],
+)
+def test_what_cannot_be_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        setup(*given[:2], per_device=given[2])
+
+
+def test_hosts_and_types_that_lanes_cannot_have_are_refused():
+    crew = crew_of(4)
+    with pytest.raises(ValueError, match="say how many of them are on a host"):
+        make_exchange("hierarchical", "top_k(keep=0.1)", axis=crew.axis)
+    with pytest.raises(ValueError, match="give per_host a multiple of 4"):
+        sent_by(lambda x, axis: collectives.total(x, Part(axis, 2, inside=True)), 4)
+    with pytest.raises(ValueError, match="check_vma with 4 workers on each device"):
+        parallel.map_step(lambda x: x, crew, in_axes=(0,), out_axes=0, check_vma=True)
