@@ -52,7 +52,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
     if is_convex(path):
         raise RunError(f"{path} holds a convex run, expected a training run")
     own = str(read_json(path / "environment.json").get("measure") or "accuracy")
-    parts = ("train", "test", "own", "worst")
+    parts = ("train", "test", "own", "worst", "ema")
     run = _read(path, _with(EPOCHS, *(f"{part}_{own}" for part in parts)), "epoch")
     others = {name: read_rows(path / f"{name}.csv") for name in _OPTIONAL}
     steps = read_table(path / "steps.csv", _with(STEPS, own))

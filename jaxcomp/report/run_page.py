@@ -19,7 +19,7 @@ from jaxcomp.report.run_folder import Run, holds_convex
 from jaxcomp.report.titles import convex_title, mixer_title, run_title
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.metrics import METRICS, Metric
-from jaxcomp.runs.units import number_text
+from jaxcomp.runs.units import number_text, percent_text
 
 __all__ = ["render_run", "run_plots"]
 
@@ -105,12 +105,13 @@ def _epochs(run: Run, mixed: bool) -> list[dict[str, str]]:
 
 
 def _own_metrics(run: Run) -> list[Metric]:
-    """The columns of the measure of a task, where it is not accuracy."""
+    """The columns of the measure of a task that not every run has."""
     name = measure_name(run)
-    if name == "accuracy":
-        return []
     parts = {"train": "train", "test": "test", "own": "own", "worst": "worst own"}
+    is_accuracy = name == "accuracy"
+    of_epochs = {} if is_accuracy else parts  # accuracies are columns of all runs
+    text = percent_text if is_accuracy else number_text
     return [
-        Metric(f"{part}_{name}", f"{head} {name}", number_text)
-        for part, head in parts.items()
+        Metric(f"{part}_{name}", f"{head} {name}", text)
+        for part, head in {**of_epochs, "ema": "averaged weights:"}.items()
     ]

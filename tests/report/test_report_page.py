@@ -12,6 +12,7 @@ import pytest
 
 from jaxcomp.report import read_run, write_report
 from jaxcomp.report.run_page import render_run
+from jaxcomp.runs.units import percent_text
 
 MakeRun = Callable[..., Path]
 
@@ -198,6 +199,14 @@ def test_another_measure_takes_the_place_of_accuracy(make_run: MakeRun) -> None:
     assert headline(page)["best test perplexity"] == ("7.25", "epoch 1")
     assert figures(page)[0] == "perplexity"
     assert "<td>7.25</td>" in page
+
+
+def test_averaged_weights_have_a_column_where_there_are_some(make_run: MakeRun) -> None:
+    page = write_report(make_run(epochs=2, name="plain")).read_text(encoding="utf-8")
+    assert "averaged weights" not in page
+    page = write_report(make_run(epochs=2, ema_accuracy=0.625)).read_text("utf-8")
+    assert "averaged weights: accuracy" in page
+    assert f"<td>{percent_text(0.625)}</td>" in page
 
 
 def test_same_run_gives_same_page(make_run: MakeRun) -> None:

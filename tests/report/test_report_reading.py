@@ -19,7 +19,7 @@ def test_reads_all_files(make_run: MakeRun) -> None:
     assert run.environment["platform"] == "cpu"
     np.testing.assert_array_equal(run.metrics["step"], [100, 200, 300])
     assert run.steps["step"].size == 30
-    assert tuple(run.metrics) == EPOCHS.columns
+    assert tuple(run.metrics) == (*EPOCHS.columns, "ema_accuracy")
     assert tuple(run.steps) == STEPS.columns
 
 
