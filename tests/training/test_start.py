@@ -15,7 +15,7 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.tasks import Variables
 from jaxcomp.training.checkpoint import steps_in
 from jaxcomp.training.start import _part, read_start
-from tests.training.small import built, small_config
+from tests.training.small import built, rows, small_config
 
 SMALL = {"keep_last": 3, "checkpoint_every": "4 steps"}
 # Of the run that begins: nothing moves its parameters.
@@ -44,7 +44,9 @@ def test_as_many_checkpoints_are_kept_as_the_config_says(source):
     assert {16, 20, 22} <= set(steps) <= {16, 20, 22, int(best.removeprefix("step_"))}
 
 
-def test_weights_are_those_of_the_checkpoint_and_the_rest_is_fresh(source, tmp_path):
+def test_weights_are_those_of_the_checkpoint_and_the_rest_is_fresh(
+    source, tmp_path, capsys
+):
     start = read_start(str(source.folder), built(small_config(**STILL)))
     same(start.variables, host(source.state))
     folder = shutil.copytree(source.folder, tmp_path / "other@home" / "run")
@@ -54,11 +56,18 @@ def test_weights_are_those_of_the_checkpoint_and_the_rest_is_fresh(source, tmp_p
     assert result.steps == 2
     noted = json.loads((tmp_path / "new/environment.json").read_text())["init_from"]
     assert noted == {"step": 22, "checkpoint": f"{folder}/checkpoints/step_00000022"}
-    # A run that has a checkpoint of its own needs the other one no more.
-    shutil.rmtree(folder)
+    # It goes on without the other one, but no longer knows the distance from it.
     config.train_for = "3 steps"
+    training.train_and_evaluate(config, tmp_path / "new")
+    shutil.rmtree(folder)
+    config.train_for = "4 steps"
     longer = training.train_and_evaluate(config, tmp_path / "new")
     same(host(longer.state).params, host(source.state).params)
+    table = rows(tmp_path / "new/metrics.csv")
+    assert [(row["step"], row["distance"]) for row in table] == [
+        *(("2", "0"), ("3", "0"), ("4", "")),
+    ]
+    assert "WARNING: no distance from the start any more" in capsys.readouterr().out
     with pytest.raises(
         RunError, match=r"init_from: the folder has '.*', you ask for ''"
     ):
