@@ -14,12 +14,12 @@ from tests.training.small import built, small_config
 
 GOSSIP = {"exchange": "", "memory": "", "topology": "ring", "scope": "per_leaf"}
 # Neither its batches nor its noise depend on how a share is divided.
-PLAIN = {"model": "mlp(hidden=[3], batch_norm=False)", "pad": 0}
+PLAIN = {"model": "mlp(hidden=[3], batch_norm=False)", "augment": ""}
 
 
 def config_of(mixer="choco(gamma=0.5)", **changes):
     usual = {"mixer": mixer, "compressor": "sign", "mapper": "vmap", "workers": 8}
-    usual |= {**GOSSIP, **PLAIN, "devices_per_node": 2, "clip_norm": 0.5}
+    usual |= {**GOSSIP, **PLAIN, "devices_per_node": 2, "clip": "local(limit=0.5)"}
     return small_config(**{**usual, "train_for": "5 steps", **changes})
 
 
