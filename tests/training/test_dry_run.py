@@ -86,7 +86,8 @@ def test_the_command_ends_with_0_and_names_the_default_folder(
 ):
     monkeypatch.chdir(tmp_path)
     words = "--config=default,parts/small --config.mapper=vmap --suffix=b --dry-run"
-    keys = "--config.dataset=digits(size=8) --config.model=tiny --config.augment=crop(pad=1)"
+    keys = "--config.dataset=digits(size=8) --config.model=tiny "
+    keys += "--config.augment=crop(pad=1)"
     assert train.main([*words.split(), *keys.split()]) == 0
     out = capsys.readouterr().out
     assert out.startswith("run folder: runs/default+small,dataset=digits-size=8,")
