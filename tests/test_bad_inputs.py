@@ -245,7 +245,7 @@ KEYS = [
     ("loss_scale='dynamic(start=0)'", "start is a number in [1.0, 16777216.0], not 0"),
     ("matmul_precision=tf32", "unknown matmul_precision 'tf32'. Valid: bfloat16"),
     ("lr_scaling=liner", "Did you mean 'linear'?"),
-    ("lr_scaling=degree", "lr_scaling 'degree' is that of a graph: set topology"),
+    ("lr_scaling=degree", "degree: this scaling is that of a graph: set topology"),
     ("topology=ring", "topology 'ring' is of no use to an exchange of gradients"),
     (
         "mixer='choco(gamma=1)' exchange= memory=none",

@@ -327,6 +327,30 @@ def test_w3_decay_is_multiplied_by_the_rate():
     close(second.w, first.w * (1 - 0.5 * DECAY))
 
 
+def test_w4_decay_in_the_gradient_is_treated_as_gradient():
+    """Its norm is 10, five times the limit; with a scale and two parts, still once."""
+    own = {"decay_at": "gradient", "loss_scale": "static(scale=8)", "accumulate": 2}
+    _, first, second = play([ONE, TWO], **own)
+    given = clipped(ONE) + DECAY * START
+    sent = largest(given)
+    close(first.residual, given - sent)
+    close(first.trace, sent.mean(0))
+    close(first.w, START - sent.mean(0))
+    given = clipped(TWO) + DECAY * first.w + first.residual
+    close(second.residual, given - largest(given))
+    close(first.w - second.w, 0.5 * (largest(given).mean(0) + MOMENTUM * first.trace))
+
+
+def test_w5_decay_is_added_at_one_place():
+    twice = {"decay_at": "gradient", "memory": "none", "compressor": "none"}
+    once = play([NOTHING], **twice, exchange="exact")[-1]
+    close(once.w, START - DECAY * START)
+    for name in ("adamw", "lamb", "lars", "one_bit_adam"):
+        memory = "shared_momentum" if name == "one_bit_adam" else "none"
+        with pytest.raises(UserError, match="decay_at"):
+            program(**{**twice, "memory": memory}, optimizer=name)
+
+
 def test_m1_the_optimiser_s_momentum_sums_what_arrived():
     _, first, second = play([ONE, TWO])
     sent = largest(clipped(ONE))
@@ -417,6 +441,24 @@ def test_b2_the_rate_goes_on_over_a_bad_step():
     _, first, second = play([BAD, NOTHING])
     close(first.w, START)
     close(second.w, START - 0.5 * DECAY * START)
+
+
+# --- Averaged weights ----------------------------------------------------------------
+
+
+def test_e1_the_average_follows_the_weights_and_nothing_looks_at_it():
+    averaged, plain = (play([ONE, TWO], ema=ema) for ema in (0.5, 0.0))
+    assert_same_state(averaged[-1].state._replace(ema=()), plain[-1].state)
+    expected = START
+    for step, played in enumerate(plain[1:]):
+        share = min(0.5, (1 + step) / (10 + step))
+        expected = share * expected + (1 - share) * played.w
+    close(averaged[-1].state.ema["w"], expected)
+
+
+def test_e2_a_bad_step_leaves_the_average():
+    _, before, after = play([ONE, BAD], ema=0.5)
+    np.testing.assert_array_equal(after.state.ema["w"], before.state.ema["w"])
 
 
 # --- Models of the workers' own ------------------------------------------------------

@@ -213,7 +213,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         method=method_at(last),
         loss_scale=scale,
         regimes=regimes,
-        rate=lambda step: rates[regimes.at(step)](step),
+        rate=regimes.rate_of(rates),
         horizon=horizon,
         eval_batch=config.eval_batch_size or batch,
         total_steps=total,

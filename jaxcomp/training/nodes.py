@@ -20,7 +20,7 @@ __all__ = ["check_nodes", "mean_of_node", "node_count", "nodes_of"]
 
 def node_count(config: Any) -> int:
     """How many models a run has: those of nodes, which are workers by default."""
-    return config.workers // config.devices_per_node
+    return config.workers // config.get("devices_per_node", 1)
 
 
 def nodes_of(config: Any, axis: Axis) -> Axis:

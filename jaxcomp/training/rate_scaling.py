@@ -51,7 +51,7 @@ def degree(size: Size, base_batch_size: Count | None = None) -> float:
       (3.0, 6.0)
     """
     if size.heard is None:
-        raise UserError("is that of a graph: set topology")
+        raise UserError("this scaling is that of a graph: set topology")
     if base_batch_size is None:
         return float(size.heard)
     return size.heard * (size.batch / size.workers) / base_batch_size

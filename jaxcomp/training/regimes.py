@@ -3,11 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+import jax.numpy as jnp
+
+from jaxcomp.base import Array
 from jaxcomp.errors import UserError, message_of
 from jaxcomp.runs.checks import check_values
 from jaxcomp.specs import Call, check, parse, suggest
 from jaxcomp.training.durations import Horizon, steps_of
 from jaxcomp.training.keys import FILLED, KINDS
+from jaxcomp.training.schedules import Schedule
 
 __all__ = ["KEYS", "MODEL", "Regime", "Regimes", "make_regimes"]
 
@@ -41,6 +45,18 @@ class Regimes(NamedTuple):
     def at(self, step: int) -> int:
         """The number of the regime of a step, which counts from 0 as it does."""
         return sum(regime.first <= step for regime in self.each) - 1
+
+    def rate_of(self, rates: Sequence[Schedule]) -> Schedule:
+        """The rate of a step, from those of the regimes; a traced step will do."""
+        if len(rates) == 1:
+            return rates[0]
+
+        def rate(step: Any) -> Array:
+            begun = [step >= regime.first for regime in self.each[1:]]
+            number = jnp.sum(jnp.stack([jnp.asarray(x, jnp.int32) for x in begun]))
+            return jnp.stack([rate(step) for rate in rates])[number]
+
+        return rate
 
     def begins(self, step: int) -> bool:
         """Whether a regime but the first begins with a step."""

@@ -21,9 +21,9 @@ def test_configs_parts_keys_and_suffix_are_the_name():
 
 
 def test_the_order_of_words_and_how_they_are_written_do_not_count():
-    found = folder("default", "--config.seed=2", "--config.breakdown=true")
-    assert found == folder("default", "--config.breakdown", "1", "--config.seed=2")
-    assert found == "runs/default,flip=True,seed=2"
+    found = folder("default", "--config.seed=2", "--config.deterministic=true")
+    assert found == folder("default", "--config.deterministic", "1", "--config.seed=2")
+    assert found == "runs/default,deterministic=True,seed=2"
     assert folder("default", "--config.seed=1", "--config.seed=2").endswith(",seed=2")
 
 

@@ -522,12 +522,8 @@ FAULTS = [
     Fault(
         "decay in the gradient comes before clipping",
         "jaxcomp/training/optimizers.py",
-        """    return [*clip, *links]
-""",
-        """    if setting.decay_at == "gradient":
-        return [links[0], *clip, *links[1:]]
-    return [*clip, *links]
-""",
+        "[*clips.make(config.clip, method.axis, config.memory, config.mixer), *links]",
+        "[*links[:1], *clips.make(config.clip, method.axis, '', ''), *links[1:]]",
         "tests/training/test_decay.py",
     ),
     Fault(
