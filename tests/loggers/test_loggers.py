@@ -154,9 +154,8 @@ def test_a_tracker_that_is_not_installed_is_an_error(monkeypatch):
 
 def test_the_logger_of_the_guide_is_one(tmp_path, monkeypatch, capsys):
     guide = Path(__file__).resolve().parents[2] / "docs" / "training.md"
-    program = re.search(
-        r"```python\n(((?!```).)*?def mine.*?)```", guide.read_text(), re.DOTALL
-    )
+    block = r"```python\n(((?!```).)*?def mine.*?)```"
+    program = re.search(block, guide.read_text(), re.DOTALL)
     assert program
     module = types.ModuleType("my_pkg")
     exec(program[1], vars(module))
