@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Tree
@@ -136,7 +135,7 @@ def _schedule(setup: Setup, warmup: int) -> Iterator[str]:
     borders = [n for end in range(each, total, each) for n in (end, end + 1)]
     between = range(1, total + 1, -(-total // _LOOKS))
     steps = np.array(sorted({1, warmup or 1, *borders, *between, total}))
-    rates = np.asarray(jax.jit(jax.vmap(setup.rate))(jnp.asarray(steps - 1)))
+    rates = np.array([setup.rate_on_host(int(step) - 1) for step in steps])
     yield f"{'step':>10}{'epoch':>9}  learning rate"
     for place in corners(steps, rates, _SHARE * float(rates.max())):
         step = steps[place]
