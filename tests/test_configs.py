@@ -9,14 +9,15 @@ from typing import Any
 
 import jax
 import pytest
+from flax import linen as nn
 from ml_collections import ConfigDict
 
 from configs import default
-from jaxcomp import tasks, training
+from jaxcomp import training
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.standard import is_part, standard_configs
 from jaxcomp.make import compressor_for
-from jaxcomp.specs import build
+from jaxcomp.tasks.named import named
 from tests.training.small import built
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"
@@ -52,7 +53,7 @@ SMALL = {
         "model": "tiny(width=8)",
         "augment": "crop(pad=1)",
     },
-    "language": {"dataset": "grammar(tokens=2000)", "model": "lstm(width=8)"},
+    "language": {"dataset": "grammar(tokens=10_000)", "model": "lstm(width=8)"},
 }
 
 
@@ -108,9 +109,10 @@ def test_a_config_runs_for_two_steps(path, tmp_path):
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_an_experiment_of_a_paper_names_what_exists(experiment):
-    config: Any = load_config(experiment.replace("configs/", ""))
-    part = tasks.PARTS[config.task.partition("(")[0]]["model"]
-    build(config.model, part, "model")
+    config: Any = load_config(experiment.replace(".py", ""))
+    task = config.task.partition("(")[0]
+    classes = {"classification": "num_classes", "language": "vocabulary"}[task]
+    named(task, "model", config.model, nn.Module, {classes: 10})
     assert built(shrink(config)).total_steps == 2
 
 

@@ -22,6 +22,7 @@ def get_config(model: str = "resnet20") -> ConfigDict:
     config.model = model
     config.compressor = "dgc_top_k(keep=0.001)"
     config.memory = "dgc(momentum=0.9)"
+    config.scope = "per_leaf"
     config.policy = (("ndim<2", "none"),)
     config.keep_warmup = "exponential(epochs=5)"
     config.optimizer = "dgc_sgd(momentum=0.9)"

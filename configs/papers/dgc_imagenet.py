@@ -10,6 +10,8 @@ Command:    jaxcomp data prepare imagenet --archive DIR
             python train.py --config=configs/papers/dgc_imagenet.py:resnet50
             python train.py --config=configs/papers/dgc_imagenet.py:vgg16
 Baseline:   the same with ,configs/parts/exact.py after the config
+Differs:    the code's ResNet-50 has Nesterov's momentum for the weight decay only; here
+            also in the memory, because one without the other is refused.
 """
 
 from ml_collections import ConfigDict
@@ -31,6 +33,7 @@ def get_config(model: str = "resnet50") -> ConfigDict:
     config.warmup_from = 1 / 32
     config.weight_decay = 5e-5
     if model == "resnet50":
+        config.memory = "dgc(momentum=0.9, nesterov=True)"
         config.optimizer = "dgc_sgd(momentum=0.9, nesterov=True)"
         config.weight_decay = 1e-4
         config.decay = "kernels"
