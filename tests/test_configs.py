@@ -3,11 +3,13 @@
 In the default tier runs what tests/training/small.py makes of the default config.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
 import jax
 import pytest
+from flax import linen as nn
 from ml_collections import ConfigDict
 
 from configs import default
@@ -15,10 +17,20 @@ from jaxcomp import training
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.standard import is_part, standard_configs
 from jaxcomp.make import compressor_for
+from jaxcomp.tasks.named import named
 from tests.training.small import built
 
-CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.py"))
-CONFIGS = [path for path in CONFIGS if path.stem != "__init__"]
+FOLDER = Path(__file__).resolve().parent.parent / "configs"
+PAPERS = sorted(set(FOLDER.glob("papers/*.py")) - {FOLDER / "papers/__init__.py"})
+CONFIGS = sorted({*FOLDER.glob("*.py"), *PAPERS} - {FOLDER / "__init__.py"})
+# Every experiment that the headers of papers/ name, such as dgc_cifar10:resnet110.
+EXPERIMENTS = sorted(
+    {
+        command
+        for path in PAPERS
+        for command in re.findall(r"--config=configs/(papers/\S+)", path.read_text())
+    }
+)
 # The configs whose own models are built and run.
 MODELS = {
     "alexnet": "alexnet",
@@ -41,8 +53,12 @@ SMALL = {
         "model": "tiny(width=8)",
         "augment": "crop(pad=1)",
     },
-    "language": {"dataset": "grammar(tokens=2000)", "model": "lstm(width=8)"},
+    "language": {"dataset": "grammar(tokens=10_000)", "model": "lstm(width=8)"},
 }
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(FOLDER).with_suffix(""))
 
 
 def load(path: Path) -> ConfigDict:
@@ -53,18 +69,26 @@ def load(path: Path) -> ConfigDict:
 
 def shrunk(path: Path, *, own_model: bool = False) -> Any:
     """Its own method and schedule, on little data with a tiny model or its own."""
-    config: Any = load(path)
+    return shrink(load(path), own_model=own_model)
+
+
+def shrink(config: Any, *, own_model: bool = False) -> Any:
+    """As `shrunk`, in place; workers beyond the devices of a test are simulated."""
     model = config.model
+    if config.workers > jax.device_count():
+        config.mapper = "vmap"
     config.update(SMALL[config.task.partition("(")[0]])
     if own_model:
         config.model = model
         config.dataset = config.dataset.replace("(size=8)", "")  # AlexNet needs 16
+    if config.batch_size > 1024:  # of 1,437 examples
+        config.batch_size = 4 * config.workers
     config.train_for = "2 steps"
     config.warmup = ""
     return config.lock()
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_a_config_names_what_exists(path):
     setup = built(shrunk(path))
     state = jax.eval_shape(setup.fresh)
@@ -75,12 +99,21 @@ def test_a_config_names_what_exists(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_a_config_runs_for_two_steps(path, tmp_path):
     # Adam's counts are integers that optax multiplies by floats.
     with jax.numpy_dtype_promotion("standard"):
         result = training.train_and_evaluate(shrunk(path), tmp_path)
     assert result.steps == 2
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_an_experiment_of_a_paper_names_what_exists(experiment):
+    config: Any = load_config(experiment.replace(".py", ""))
+    task = config.task.partition("(")[0]
+    classes = {"classification": "num_classes", "language": "vocabulary"}[task]
+    named(task, "model", config.model, nn.Module, {classes: 10})
+    assert built(shrink(config)).total_steps == 2
 
 
 PARTS = sorted(name for name in standard_configs() if is_part(name))
@@ -124,7 +157,7 @@ def test_parts_come_in_their_order_and_take_an_argument():
 OWN_MODELS = [CONFIGS[0].parent / f"{name}.py" for name in MODELS]
 
 
-@pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", OWN_MODELS, ids=name_of)
 def test_each_family_of_models_has_a_config(path):
     config = shrunk(path, own_model=True)
     assert config.model.startswith(MODELS[path.stem])
@@ -132,7 +165,7 @@ def test_each_family_of_models_has_a_config(path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", OWN_MODELS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", OWN_MODELS, ids=name_of)
 def test_each_family_of_models_trains(path, tmp_path):
     config = shrunk(path, own_model=True)
     result = training.train_and_evaluate(config, tmp_path)
@@ -140,7 +173,7 @@ def test_each_family_of_models_trains(path, tmp_path):
     assert result.test_loss < 100
 
 
-@pytest.mark.parametrize("path", CONFIGS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", CONFIGS, ids=name_of)
 def test_a_config_changes_known_keys_and_says_what_it_is(path):
     assert set(load(path).keys()) == set(default.get_config().keys())
     header = path.read_text().split('"""')[1]

@@ -1,0 +1,1 @@
+"""Published experiments at their full size; none of them was run here."""
