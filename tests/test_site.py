@@ -79,7 +79,7 @@ def test_break_even_bandwidths_follow_from_their_rows():
         nbytes = float(mb) * 1e6
         return cost.Cost(nbytes / link, 0.0, float(ms) / 1e3, nbytes, 1)
 
-    assert len(others) == 4
+    assert len(others) == 5
     for name, ms, mb, limit in others:
         found = cost.break_even(cost_of(ms, mb), cost_of(base_ms, base_mb), link)
         assert f"{8 * found / 1e9:.1f} Gbit/s" == limit, name

@@ -48,7 +48,7 @@ class Setup(NamedTuple):
     method: Exchange | Mixer  # of the last stage
     loss_scale: loss_scale.LossScale
     regimes: Regimes
-    rate: Callable[[int], Any]  # of a step
+    rate: schedules.Schedule  # of a step
     horizon: Horizon
     eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int

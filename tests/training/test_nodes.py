@@ -53,6 +53,9 @@ def test_nodes_learn_what_workers_learn_that_have_their_whole_share(mixer, tmp_p
     np.testing.assert_allclose(nodes[0::2], alone, rtol=1e-4, atol=1e-5)
     assert len(np.unique(nodes, axis=0)) == 4
     if mixer.startswith("choco"):
+        assert sent.leaving is not None
+        assert usual.wire is not None
+        assert sent.wire is not None
         # Half of both messages, up to a word; the rest stays inside the node.
         assert usual.wire / 2 <= sent.leaving <= usual.wire / 2 + 8
         assert sent.wire > sent.leaving + sent.dense
@@ -102,7 +105,7 @@ def test_a_permutation_between_nodes_leaves_each_of_them_once(mapper, pairs):
 
 def test_the_devices_of_a_node_divide_its_share():
     nodes, alone = (
-        built(config_of(partition="sorted", **how)).task.shares(1)
+        built(config_of(**{"partition": "sorted", **how})).task.shares(1)
         for how in ({}, {"workers": 4, "devices_per_node": 1})
     )
     np.testing.assert_array_equal(nodes.reshape(alone.shape), alone)
