@@ -151,7 +151,7 @@ MISSED: dict[str, Ceiling] = {
     "gather top_k(keep=0.001) shared_momentum whole_tree": Ceiling(660, 1, 1.5),
     "choco sign whole_tree": Ceiling(660, 0, 1.9),
     "choco_overlapped sign whole_tree": Ceiling(560, 0, 2.7),
-    "d_psgd whole_tree": Ceiling(570, 0, 5.1),
+    "d_psgd whole_tree": Ceiling(320, 0, 3.1),
     "dcd_psgd sign whole_tree": Ceiling(490, 0, 1.2),
     "delayed_sgd whole_tree": Ceiling(1020, 0, 9.1),
     "ecd_psgd sign whole_tree": Ceiling(500, 0, 0.5),
