@@ -52,5 +52,5 @@ def evaluate(
     columns = score_columns(score(shown), None, measure)
     columns |= ema_columns(of_average(score, shown), measure)
     known = {name: value for name, value in columns.items() if value is not None}
-    figures = {f"{split}_{n.removeprefix('test_')}": x for n, x in known.items()}
+    figures = {n.replace("test_", f"{split}_", 1): x for n, x in known.items()}
     return {"step": restored.step, **figures}
