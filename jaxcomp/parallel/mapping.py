@@ -287,12 +287,9 @@ def _shard_map(
     """`step` under shard_map, cut along the axis of workers."""
     assert workers.mesh is not None
 
-    def specs_of(axis_tree: Any) -> Any:
-        return jax.tree.map(
-            lambda axis: partition(axis, workers.device_axis),
-            axis_tree,
-            is_leaf=is_none,
-        )
+    def specs_of(axes: Any) -> Any:
+        over = workers.device_axis
+        return jax.tree.map(lambda axis: partition(axis, over), axes, is_leaf=is_none)
 
     return jax.shard_map(
         on_device(step, workers, in_axes=in_axes, out_axes=out_axes),
