@@ -10,15 +10,14 @@ that they cost nothing.
 
 import argparse
 import functools
-import itertools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from itertools import repeat
 from typing import Any
 
 import jax
 import numpy as np
-from ml_collections import ConfigDict
 
 from benchmarks.common import PAGES, in_turns, ratio, with_pages
 from configs import default
@@ -29,7 +28,7 @@ from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
 from jaxcomp.training.traffic import programs
 
-__all__ = ["main", "pixels"]
+__all__ = ["main", "pixels", "side"]
 
 
 def main(arguments: list[str] | None = None) -> float:
@@ -44,9 +43,12 @@ def main(arguments: list[str] | None = None) -> float:
     parser.add_argument("--turns", type=int, default=15)
     args = parser.parse_args(arguments)
 
+    keys = {"model": args.model, "workers": args.workers, "mapper": args.mapper}
+    keys |= {"batch_size": args.batch, "augment": args.augment}
+    constant = keys | {"augment": ""}
     sides = {
-        "augmented": _side(args, args.augment, lambda feed: feed),
-        "constant": _side(args, "", lambda feed: itertools.repeat(next(feed))),
+        "augmented": side(keys, args.steps, lambda feed: feed),
+        "constant": side(constant, args.steps, lambda feed: repeat(next(feed))),
     }
     seconds = in_turns(sides, args.turns)
     for name, times in seconds.items():
@@ -68,13 +70,25 @@ def pixels(examples: int = 10_000) -> Dataset:
     return Dataset("pixels", images, labels, images, labels, 10, colours, colours)
 
 
-def _side(
-    args: argparse.Namespace,
-    augment: str,
+def side(
+    keys: Mapping[str, Any],
+    steps: int,
     fed: Callable[[Iterator[Any]], Iterator[Any]],
 ) -> Callable[[], tuple[float, float]]:
-    """A runner of some steps: seconds in all, and those in which it waited for data."""
-    config = _config(args, augment)
+    """A side for `in_turns`: steps of the trainer on random images, without an exchange.
+
+    Args:
+      keys: of the config.
+      steps: of one run.
+      fed: makes the batches of a run out of those of the data.
+
+    Returns:
+      A runner of some steps: seconds in all, and those in which it waited for data.
+    """
+    config = default.get_config()
+    config.update(dataset="benchmarks.input_pipeline:pixels", exchange="exact")
+    config.update(memory="none", mapper="vmap")
+    config.update(keys)
     setup = build(config, gather_workers(config))
     state = parallel.spread(setup.fresh(), setup.workers)
     compiled = programs(setup, say=print).at(0, state).step
@@ -82,7 +96,7 @@ def _side(
 
     def run() -> tuple[float, float]:
         waited, began = 0.0, time.perf_counter()
-        for _ in range(args.steps):
+        for _ in range(steps):
             asked = time.perf_counter()
             batch = next(feed)
             waited += time.perf_counter() - asked
@@ -96,19 +110,6 @@ def _side(
 def _feed(setup: Setup) -> Iterator[Any]:
     make = functools.partial(train_feed, local=setup.workers.local, start=0)
     return iter(loaded(make, setup.task, setup.workers))
-
-
-def _config(args: argparse.Namespace, augment: str) -> ConfigDict:
-    config = default.get_config()
-    config.dataset = "benchmarks.input_pipeline:pixels"
-    config.augment = augment
-    config.model = args.model
-    config.workers = args.workers
-    config.mapper = args.mapper
-    config.batch_size = args.batch
-    config.exchange = "exact"
-    config.memory = "none"
-    return config
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from benchmarks.network_report import SHARES, Row, predicted, typical
+from benchmarks.network_report import SHARES, Row, fullest, predicted, typical
 from jaxcomp import cost
 from jaxcomp.report import style
 from jaxcomp.runs.units import seconds_text
@@ -44,15 +44,14 @@ _BESIDE = 1.3  # how far the curves go on beside the rates that were measured
 
 
 def draw(file: Path, rows: Sequence[Row], compute: float) -> None:
-    """Draw the largest setting that was measured.
+    """Draw the setting of which most was measured.
 
     Args:
       file: of the plot.
       rows: that were measured.
       compute: seconds of a step's forward and backward pass.
     """
-    most = max((row.elements, row.workers) for row in rows)
-    rows = [row for row in rows if (row.elements, row.workers) == most]
+    rows = fullest(rows)
     with style.look():
         figure = Figure(figsize=(13, 5.6))
         left = figure.add_axes((0.075, 0.1, 0.31, 0.8))

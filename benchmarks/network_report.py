@@ -2,6 +2,7 @@
 
 import csv
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,7 @@ from jaxcomp.wire import Collective
 
 __all__ = [
     "Row",
+    "fullest",
     "line",
     "link_of",
     "mbit_text",
@@ -162,6 +164,13 @@ def show(rows: Sequence[Row], compute: float) -> None:
             needs += [stops(row, exact)] if exact and row != exact else []
             texts = [f"{mbit_text(value):>11}" for value in needs]
             print(f"{row.method:44}{''.join(texts)}")
+
+
+def fullest(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the size and number of workers of which there are most."""
+    counts = Counter((row.elements, row.workers) for row in rows)
+    (setting, _), *_ = counts.most_common(1)
+    return [row for row in rows if (row.elements, row.workers) == setting]
 
 
 def typical(rows: Sequence[Row]) -> list[Row]:

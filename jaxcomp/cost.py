@@ -193,14 +193,14 @@ def _turns(collective: Collective, link: Link) -> float:
     """How many times longer messages travel because pairs of workers take turns.
 
     Of a ring of three or more, a worker sends to one neighbour and receives from the
-    other one. Two gather in halves: the second half of one direction and the first half
-    of the other one travel at the same time.
+    other one. Two gather in halves. The second half of one direction may travel beside
+    the first half of the other one, or all halves do: 1.5 or 1, as chance will have it.
     """
     if link.duplex:
         return 1.0
     kind, size = collective.kind, collective.workers
     if kind == "all-gather" and size == 2:
-        return 1.5
+        return 1.25
     return 2.0 if kind in _PAIRWISE or _swaps(collective) else 1.0
 
 

@@ -84,7 +84,7 @@ def test_permutations_leave_where_the_target_is_elsewhere():
         ("all-to-all", 4, 2),
         ("all-to-all", 2, 2),
         ("all-gather", 4, 1),
-        ("all-gather", 2, 1.5),
+        ("all-gather", 2, 1.25),
         ("all-reduce", 2, 1),
         ("collective-permute", 3, 1),
         ("collective-permute", 2, 2),
