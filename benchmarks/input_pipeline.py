@@ -75,7 +75,7 @@ def side(
     steps: int,
     fed: Callable[[Iterator[Any]], Iterator[Any]],
 ) -> Callable[[], tuple[float, float]]:
-    """A side for `in_turns`: steps of the trainer on random images, without an exchange.
+    """A side for `in_turns`: steps of the trainer on random images, no exchange.
 
     Args:
       keys: of the config.

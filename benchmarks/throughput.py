@@ -1,9 +1,9 @@
-"""How many images a second does a worker train on, beside PyTorch on the same cores?
+"""How many images a second does a CPU train on, beside PyTorch on the same cores?
 
-Both train a ResNet for CIFAR on one batch that never changes, without any exchange, in
-turns: whole steps with forward pass, backward pass and SGD with momentum. PyTorch runs
-in a process of its own, with channels last; both keep the memory that they free, and
-`--pages` chooses otherwise. `--profile` says where our step spends its time.
+Both train a ResNet for CIFAR on one batch that never changes, in turns: whole steps
+with forward pass, backward pass and SGD with momentum. Ours has a worker for each of
+two cores, whose gradients are averaged, and PyTorch one process that uses all of them,
+with channels last. Both keep the memory that they free; `--pages` chooses otherwise.
 
     python -m benchmarks.throughput --python path/to/python/with/torch
     python -m benchmarks.throughput --batch 32 --pages fresh
@@ -20,23 +20,21 @@ from benchmarks.input_pipeline import side
 
 __all__ = ["main"]
 
-_OF_ONE_WORKER = {"workers": 1, "augment": ""}
-
 
 def main(arguments: list[str] | None = None) -> float | None:
     about = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(description=about, parents=[PAGES])
     parser.add_argument("--depth", type=int, default=20, help="of the ResNet, 6n+2")
-    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--batch", type=int, default=128, help="of all workers")
+    parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--steps", type=int, default=5, help="timed steps in a turn")
     parser.add_argument("--turns", type=int, default=9)
     parser.add_argument("--python", default=sys.executable, help="that has torch")
     args = parser.parse_args(arguments)
 
-    keys = {"model": f"resnet{args.depth}", "batch_size": args.batch}
-    ours = side(
-        _OF_ONE_WORKER | keys, args.steps, lambda feed: itertools.repeat(next(feed))
-    )
+    keys = {"model": f"resnet{args.depth}", "batch_size": args.batch, "augment": ""}
+    keys |= {"workers": args.workers, "mapper": "pmap"}
+    ours = side(keys, args.steps, lambda feed: itertools.repeat(next(feed)))
     sides = {"jaxcomp": ours}
     if peers_ddp.has_torch(args.python):
         peer = peers_training.start(args.python, args.depth, args.batch)

@@ -12,6 +12,7 @@ from benchmarks import (
     gradients,
     input_pipeline,
     step_overhead,
+    throughput,
     vectors,
 )
 from jaxcomp import compressors, make_compressor
@@ -177,3 +178,15 @@ def test_input_pipeline_times_both_sides(capsys):
     few = ["--steps=1", "--turns=1", "--batch=8", "--model=tiny(width=2)"]
     assert input_pipeline.main(few) > 0
     assert "ratio augmented / constant: " in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_throughput_without_torch_is_our_own(capsys, tmp_path):
+    bare = tmp_path / "python"
+    bare.write_text("#!/bin/sh\nexit 1\n")
+    bare.chmod(0o755)
+    few = ["--steps=1", "--turns=1", "--batch=8", "--depth=8", f"--python={bare}"]
+    assert throughput.main(few) is None
+    said = capsys.readouterr().out
+    assert "no torch: own figures alone" in said
+    assert "images/s" in said
