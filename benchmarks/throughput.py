@@ -10,6 +10,7 @@ with channels last. Both keep the memory that they free; `--pages` chooses other
 """
 
 import argparse
+import contextlib
 import itertools
 import statistics
 import sys
@@ -36,18 +37,19 @@ def main(arguments: list[str] | None = None) -> float | None:
     keys |= {"workers": args.workers, "mapper": "pmap"}
     ours = side(keys, args.steps, lambda feed: itertools.repeat(next(feed)))
     sides = {"jaxcomp": ours}
-    if peers_ddp.has_torch(args.python):
-        peer = peers_training.start(args.python, args.depth, args.batch)
-        sides["PyTorch"] = lambda: (peer.ask([args.steps])[0], 0.0)
-    else:
-        print("no torch: own figures alone (--python names an interpreter with torch)")
-    seconds = in_turns(sides, args.turns)
+    with contextlib.ExitStack() as stack:
+        if peers_ddp.has_torch(args.python):
+            peer = peers_training.start(args.python, args.depth, args.batch)
+            stack.callback(peer.close)
+            sides["PyTorch"] = lambda: (peer.ask([args.steps])[0], 0.0)
+        else:
+            print("no torch: own figures (--python names an interpreter with torch)")
+        seconds = in_turns(sides, args.turns)
     for name, times in seconds.items():
         median = statistics.median(total for total, _ in times)
         print(f"{name:10} {args.steps * args.batch / median:8.1f} images/s")
     if "PyTorch" not in seconds:
         return None
-    peer.close()
     found = ratio([total for total, _ in seconds["PyTorch"]], seconds["jaxcomp"])
     print(f"ratio jaxcomp / PyTorch: {found:.3f} (median of {args.turns} pairs)")
     return found

@@ -188,5 +188,5 @@ def test_throughput_without_torch_is_our_own(capsys, tmp_path):
     few = ["--steps=1", "--turns=1", "--batch=8", "--depth=8", f"--python={bare}"]
     assert throughput.main(few) is None
     said = capsys.readouterr().out
-    assert "no torch: own figures alone" in said
+    assert "no torch: own figures" in said
     assert "images/s" in said
