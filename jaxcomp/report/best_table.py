@@ -8,8 +8,8 @@ import numpy as np
 from jaxcomp.report.best import Best, best_of, seeds, winner
 from jaxcomp.report.groups import Group, different_keys
 from jaxcomp.report.measure import Judged
-from jaxcomp.report.provenance import flatten
 from jaxcomp.report.run_folder import holds_convex
+from jaxcomp.report.settings import settings_of
 from jaxcomp.report.svg_marks import slot_class
 from jaxcomp.report.units import rounded
 from jaxcomp.report.whose import sender
@@ -95,4 +95,4 @@ def _figures(
 
 
 def _config_cell(key: str) -> Callable[[Group, Best], Cell]:
-    return lambda group, _: Cell(flatten(group.runs[0].config).get(key) or MISSING)
+    return lambda group, _: Cell(settings_of(group.runs[0]).of(key) or MISSING)
