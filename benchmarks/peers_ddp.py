@@ -38,9 +38,17 @@ class Peer(NamedTuple):
 
 
 def has_torch(python: str) -> bool:
-    """Whether an interpreter has PyTorch with gloo."""
+    """Whether an interpreter has PyTorch with gloo.
+
+    Raises:
+      SystemExit: it cannot be started; says why.
+    """
     code = "import torch.distributed as d; assert d.is_gloo_available()"
-    return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+    try:
+        return subprocess.run([python, "-c", code], capture_output=True).returncode == 0
+    except OSError as error:
+        message = f"--python={python} cannot be started: {error.strerror}"
+        raise SystemExit(message) from None
 
 
 class Places(NamedTuple):

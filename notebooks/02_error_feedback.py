@@ -292,8 +292,7 @@ for name, compressor, memory in [
 figure, axes = plt.subplots(figsize=(8.2, 4), layout="constrained")
 colours = [style.INK, style.BLUE, style.GREEN, style.ORANGE]
 for (name, run), colour in zip(curves.items(), colours, strict=True):
-    smooth = np.convolve(run.losses, np.ones(5) / 5, "valid")
-    axes.plot(np.arange(2, 78), smooth, color=colour, label=name)
+    axes.plot(*run.smoothed(), color=colour, label=name)
 axes.set(yscale="log")
 axes.set_yticks([0.1, 0.3, 1, 3, 10], ["0.1", "0.3", "1", "3", "10"])
 axes.minorticks_off()

@@ -173,10 +173,9 @@ for memory in ("none", "error_feedback"):
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 3.8), layout="constrained")
 for (scope, memory), run in runs.items():
-    smooth = np.convolve(run.losses, np.ones(5) / 5, "valid")
     line = "--" if memory == "none" else "-"
     label = f"{scope}, {'no memory' if memory == 'none' else 'error feedback'}"
-    axes.plot(np.arange(2, 78), smooth, line, color=scopes[scope], label=label)
+    axes.plot(*run.smoothed(), line, color=scopes[scope], label=label)
 axes.set(yscale="log", xlim=(0, 80), xlabel="step", ylabel="loss, mean of 5 steps")
 axes.set_yticks([0.1, 0.3, 1, 2], ["0.1", "0.3", "1", "2"])
 axes.minorticks_off()

@@ -171,8 +171,7 @@ figure, axes = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
 for (name, run), colour in zip(
     runs.items(), (style.INK, style.ORANGE, style.BLUE), strict=True
 ):
-    smooth = np.convolve(run.losses, np.ones(5) / 5, "valid")
-    axes.plot(np.arange(2, 38), smooth, color=colour, label=name)
+    axes.plot(*run.smoothed(), color=colour, label=name)
 axes.set(yscale="log", xlabel="step", ylabel="loss, mean of 5 steps")
 axes.set_yticks([0.1, 0.3, 1, 2], ["0.1", "0.3", "1", "2"])
 axes.minorticks_off()

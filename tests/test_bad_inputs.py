@@ -352,6 +352,7 @@ CONVEX = [
     ),
 ]
 INSPECT = "inspect --config=configs/default.py"
+FIND = "find-rate --config=configs/default.py"
 JAXCOMP = [
     ("data prepare cifar", "unknown data set 'cifar'. Did you mean 'cifar10'?"),
     ("data prepare mnist --archive FILES/nowhere.tar", "nowhere.tar"),
@@ -380,6 +381,17 @@ JAXCOMP = [
         "inspect --config=configs/convex/base.py --target=a100",
         "simulates all workers on one device",
     ),
+    ("find-rate", "the following arguments are required: --config"),
+    (f"{FIND} --from=0", "rates grow from above 0 to a larger one, not from 0 to 10"),
+    (
+        f"{FIND} --from=1 --to=1",
+        "rates grow from above 0 to a larger one, not from 1 to 1",
+    ),
+    (f"{FIND} --to=inf", "not from 1e-05 to inf"),
+    (f"{FIND} --steps=9", "steps is at least 10, not 9"),
+    (f"{FIND} --plot=RUN/a.jpg", "a plot is one of .pdf, .png, .svg, not"),
+    (f"{FIND} --workdir=RUN", "unknown argument '--workdir="),
+    ("find-rate --config=configs/convex/base.py", "is of the convex testbed"),
     ("launch -n 2", "name the program: jaxcomp launch -n 2 -- python train.py"),
     ("launch -- a", "give one of -n N, --hosts and --hostfile, not none"),
     ("launch -n 2 --hosts=a -- b", "and --hostfile, not -n and --hosts"),

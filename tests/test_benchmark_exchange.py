@@ -107,6 +107,16 @@ def test_floors_say_what_is_missed():
     assert floors([rows[0]], []) == [], "what was not measured"
 
 
+def test_an_interpreter_that_is_none_is_told_in_one_line(tmp_path):
+    """It is a slip of the pen; one without torch is a benchmark without peers."""
+    said = "cannot be started: No such file or directory"
+    with pytest.raises(SystemExit, match=f"^--python={tmp_path}/nowhere {said}$"):
+        exchange.main([f"--python={tmp_path}/nowhere"])
+    (tmp_path / "text").write_text("no program")
+    with pytest.raises(SystemExit, match="text cannot be started: Permission denied"):
+        peers_ddp.has_torch(str(tmp_path / "text"))
+
+
 def test_a_peer_that_ends_says_why(tmp_path):
     broken = tmp_path / "python"
     broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")

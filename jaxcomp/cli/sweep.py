@@ -108,6 +108,7 @@ def _job(args: argparse.Namespace) -> "Job":
 
 def _conclude(job: "Job", look: "Look") -> int:
     """Write summary and comparison; say which run is the best, and what has failed."""
+    from jaxcomp.sweeps.record import note_labels
     from jaxcomp.sweeps.runner import logfile, words_of, workdir
     from jaxcomp.sweeps.summary import best_run, figure_text, write_summary
 
@@ -125,9 +126,12 @@ def _conclude(job: "Job", look: "Look") -> int:
     if best is not None:
         from jaxcomp.report import write_comparison
 
-        finished = [workdir(job, run) for run in look.runs if run.name in look.figures]
+        finished = [run for run in look.runs if run.name in look.figures]
+        for run in finished:
+            note_labels(workdir(job, run), run.setting)
         page = job.folder / "comparison.html"
-        write_comparison(finished, page, title=job.file.stem)
+        folders = [workdir(job, run) for run in finished]
+        write_comparison(folders, page, title=job.file.stem)
         figure = figure_text(job.best, look.figures[best.name])
         print(f"best run       {best.setting.title}: {figure}")
         print(f"               {workdir(job, best)}")

@@ -1,6 +1,9 @@
 """Convex testbed: logistic regression whose optimum is known to many digits.
 
+The problems themselves are `jaxcomp.problems`.
+
 Example:
+  >>> from jaxcomp.problems import load, loss
   >>> problem = load("digits")
   >>> optimum = solve(problem)
   >>> loss(problem, optimum.x) == optimum.value < loss(problem, 0 * optimum.x)
@@ -11,41 +14,17 @@ from jaxcomp.convex import averages, rates
 from jaxcomp.convex.averages import Average
 from jaxcomp.convex.rates import Facts, Rate
 from jaxcomp.convex.solver import NotConverged, Optimum, solve
-from jaxcomp.problems import (
-    REGISTRY,
-    Features,
-    Objective,
-    Problem,
-    Rows,
-    gradient,
-    load,
-    loss,
-    objective,
-    stochastic_gradient,
-    take,
-)
 from jaxcomp.specs import build
 
 __all__ = [
-    "REGISTRY",
     "Average",
     "Facts",
-    "Features",
     "NotConverged",
-    "Objective",
     "Optimum",
-    "Problem",
     "Rate",
-    "Rows",
-    "gradient",
-    "load",
-    "loss",
     "make_average",
     "make_rate",
-    "objective",
     "solve",
-    "stochastic_gradient",
-    "take",
 ]
 
 

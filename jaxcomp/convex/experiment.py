@@ -8,21 +8,12 @@ import optax
 
 from jaxcomp import local, specs
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.convex import (
-    Average,
-    Facts,
-    Optimum,
-    Problem,
-    Rate,
-    make_average,
-    make_rate,
-    solve,
-)
+from jaxcomp.convex import Average, Facts, Optimum, Rate, make_average, make_rate, solve
 from jaxcomp.data import Partition, make_partition
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.parallel import AXIS
-from jaxcomp.problems import testbeds
+from jaxcomp.problems import Problem, testbeds
 from jaxcomp.runs.checks import SHARED, check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, Count, SpecError, error_at, parse
 from jaxcomp.training.durations import Horizon, steps_at

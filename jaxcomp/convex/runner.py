@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.convex import objective
 from jaxcomp.convex.experiment import Experiment, build, partition_of
 from jaxcomp.convex.record import State, load_state, read_rows, save_state
 from jaxcomp.convex.simulation import Crew, batches_between, make_simulation, score
 from jaxcomp.errors import RunFailed
 from jaxcomp.gossip.picture import graph_facts
+from jaxcomp.problems import objective
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import check_config, is_begun
 from jaxcomp.runs.frame import Frame, framed, traffic_line

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.convex import Features, objective, stochastic_gradient
 from jaxcomp.convex.experiment import Experiment
 from jaxcomp.data import Partition, worker_batches
 from jaxcomp.link_state import DistributedState
 from jaxcomp.parallel import AXIS
+from jaxcomp.problems import Features, objective, stochastic_gradient
 from jaxcomp.problems.problem import Rows
 
 __all__ = ["Crew", "Simulation", "batches_between", "make_simulation", "score"]

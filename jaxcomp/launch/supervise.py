@@ -16,7 +16,9 @@ from jaxcomp.progress_file import PROGRESS
 
 __all__ = ["Limits", "free_port", "supervise"]
 
-_MISTAKE = 2  # the exit code of a refused command, which is refused again
+# The exit code of what only a person can mend, such as a wrong command or a full disk:
+# the same would come again.
+_FINAL = 2
 
 
 class Limits(NamedTuple):
@@ -48,8 +50,11 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
                 children[index] = children[index]._replace(variables=variables)
             watched = [] if any(child.over_ssh for child in children) else marks
             ended = watch(children, limits.grace, _disturbing(watched, limits, strike))
-        if not ended.code or ended.was_asked or ended.code == _MISTAKE:
+        if not ended.code or ended.was_asked:
             return ended
+        if ended.code == _FINAL:
+            final = "which no restart mends: see what it says above"
+            return ended._replace(why=f"{ended.why}, {final}")
         left = limits.restarts - attempt
         if left:
             message = f"{ended.why}; starting all again (restarts left: {left - 1})"

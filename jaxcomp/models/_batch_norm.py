@@ -1,6 +1,6 @@
 """Batch normalisation, with statistics of parts of a batch or of all workers."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -16,7 +16,7 @@ MOMENTUM, EPSILON = 0.9, 1e-5
 class Statistics(NamedTuple):
     """Over which examples the means and variances of a training step are computed."""
 
-    axis: str | None = None  # mapped axis of workers that share them; None: each alone
+    axis: Any = None  # name of the workers who share them, or a tuple; None: each alone
     group: int = 0  # examples of a worker's batch with statistics of their own; 0: all
 
 
@@ -107,12 +107,12 @@ normalises at once: take 1, 2, 4 or 8
         )
 
 
-def _moments(groups: jax.Array, axis: str | None) -> tuple[jax.Array, jax.Array]:
+def _moments(groups: jax.Array, axis: Any) -> tuple[jax.Array, jax.Array]:
     """Mean and variance of each group and channel, over the workers if there are any.
 
     Args:
       groups: [groups, examples, ..., channels].
-      axis: of the workers whose groups of one number are joined.
+      axis: of the workers whose groups of one number are joined; None: of nobody.
     """
     within = tuple(range(1, groups.ndim - 1))
     first, second = jnp.mean(groups, within), jnp.mean(jnp.square(groups), within)

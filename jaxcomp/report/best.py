@@ -12,6 +12,7 @@ from jaxcomp.report.measure import Judged
 from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.report.run_folder import Run, holds_convex
 from jaxcomp.report.titles import convex_problem
+from jaxcomp.report.whose import sender
 
 __all__ = [
     "Best",
@@ -33,7 +34,7 @@ class Best(NamedTuple):
     high: float
     epoch: float  # of the best
     last: float  # the value at the end
-    sent: float  # bytes of one worker in the whole run
+    sent: float  # bytes of one worker, or device, in the whole run
     dense: float  # what they would have been without compression
     seconds: float
 
@@ -149,7 +150,8 @@ def trade_off(groups: Sequence[Group], measure: Judged) -> Plot | None:
     if len(series) < 2:
         return None
     sent = [float(one.x[0]) for one in series]
-    across = Axis("bytes that one worker sent in the whole run", "bytes")
+    who = sender([run for group in groups for run in group.runs])
+    across = Axis(f"bytes that one {who} sent in the whole run", "bytes")
     panel = Panel(
         across._replace(log=max(sent) > 4 * min(sent)),
         Axis(f"best {measure.title}", measure.unit),

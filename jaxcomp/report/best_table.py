@@ -8,10 +8,11 @@ import numpy as np
 from jaxcomp.report.best import Best, best_of, seeds, winner
 from jaxcomp.report.groups import Group, different_keys
 from jaxcomp.report.measure import Judged
-from jaxcomp.report.provenance import flatten
 from jaxcomp.report.run_folder import holds_convex
+from jaxcomp.report.settings import settings_of
 from jaxcomp.report.svg_marks import slot_class
 from jaxcomp.report.units import rounded
+from jaxcomp.report.whose import sender
 from jaxcomp.runs.units import MISSING, bytes_text, seconds_text, times_text
 
 __all__ = ["Cell", "best_table"]
@@ -56,6 +57,7 @@ def _figures(
     groups: Sequence[Group], found: Sequence[Best], measure: Judged
 ) -> list[_Column]:
     several = max(map(seeds, groups)) > 1
+    who = sender([run for group in groups for run in group.runs])
     # Of a convex run the end is judged, and no time is measured.
     convex = holds_convex(groups[0].runs[0])
     timed = bool(np.isfinite([one.seconds for one in found]).any())
@@ -85,7 +87,7 @@ def _figures(
         _Column("range", spread, several),
         _Column("in epoch", lambda _, x: Cell(rounded(x.epoch), x.epoch), not convex),
         _Column("at the end", last, not convex),
-        _Column("sent per worker", lambda _, x: Cell(bytes_text(x.sent), x.sent)),
+        _Column(f"sent per {who}", lambda _, x: Cell(bytes_text(x.sent), x.sent)),
         _Column("ratio", ratio),
         _Column("time", lambda _, x: Cell(seconds_text(x.seconds), x.seconds), timed),
         _Column("seeds", count, several),
@@ -93,4 +95,4 @@ def _figures(
 
 
 def _config_cell(key: str) -> Callable[[Group, Best], Cell]:
-    return lambda group, _: Cell(flatten(group.runs[0].config).get(key) or MISSING)
+    return lambda group, _: Cell(settings_of(group.runs[0]).of(key) or MISSING)

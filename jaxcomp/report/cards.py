@@ -7,6 +7,7 @@ from jaxcomp.report.measure import Judged, measure_name, of_part
 from jaxcomp.report.page import Card
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.titles import mixer_title
+from jaxcomp.report.whose import holder, sender
 from jaxcomp.runs.units import (
     MISSING,
     bytes_text,
@@ -35,15 +36,14 @@ def headline(run: Run) -> list[Card]:
     sent, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
     per_step = _sent(_divide(sent, steps), _divide(dense, steps))
     whose = " of the mean model" if mixer_title(run.config) else ""
-    sender = "device" if run.config.get("workers_per_device", 1) > 1 else "worker"
     best = measure.best(values) if np.isfinite(values).any() else None
     return [
         Card(f"final {name}{whose}", *_judged(run, measure, _last(values))),
         Card(f"best {name}{whose}", *_judged(run, measure, best)),
         *_own_cards(run),
-        Card(f"sent per {sender} and step", *per_step),
+        Card(f"sent per {sender([run])} and step", *per_step),
         Card("compression", times_text(_divide(dense, sent)), "uncompressed / sent"),
-        Card(f"sent per {sender} in total", *_sent(sent, dense)),
+        Card(f"sent per {sender([run])} in total", *_sent(sent, dense)),
         Card("training time", seconds_text(seconds[-1]), f"without compiling; {count}"),
         Card("images per second", number_text(speed), "all workers together"),
     ]
@@ -59,8 +59,8 @@ def _own_cards(run: Run) -> list[Card]:
     distance = run.metrics["consensus_distance"][-1]
     apart = number_text(distance) if np.isfinite(distance) else MISSING
     cards = [
-        Card(f"own test {name}", own, f"mean of the workers, {when}"),
-        Card(f"worst own {name}", worst, f"of one worker, {when}"),
+        Card(f"own test {name}", own, f"mean of the {holder([run])}s, {when}"),
+        Card(f"worst own {name}", worst, f"of one {holder([run])}, {when}"),
         Card("consensus distance", apart, "at the end"),
     ]
     return [card for card in cards if card.value != MISSING]

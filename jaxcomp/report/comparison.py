@@ -17,10 +17,13 @@ from jaxcomp.report.plot import Plot
 from jaxcomp.report.provenance import flatten, provenance
 from jaxcomp.report.run_folder import Run, holds_convex, read_any
 from jaxcomp.report.titles import convex_problem, method_names
+from jaxcomp.report.whose import workers_text
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.units import MISSING
 
 __all__ = ["Found", "comparison_plots", "find_runs", "render_comparison"]
+
+_COMMON = ("model", "dataset")
 
 
 class Found(NamedTuple):
@@ -101,14 +104,10 @@ def _common(runs: Sequence[Run]) -> str:
     if holds_convex(runs[0]):
         problems = {convex_problem(run.config) for run in runs}
         return problems.pop() if len(problems) == 1 else "several problems"
-    keys, parts = ("model", "dataset", "workers"), []
-    for key in keys:
-        values = {str(run.config.get(key, "")) for run in runs}
-        if len(values) == 1 and "" not in values:
-            parts.append(
-                f"{values.pop()} workers" if key == "workers" else values.pop()
-            )
-    return ", ".join(parts) or "runs side by side"
+    texts = [{str(run.config.get(key, "")) for run in runs} for key in _COMMON]
+    texts.append({workers_text(run.config) for run in runs})
+    same = [values.pop() for values in texts if len(values) == 1]
+    return ", ".join(filter(None, same)) or "runs side by side"
 
 
 def _run_table(found: Found, groups: Sequence[Group]) -> list[dict[str, str]]:

@@ -18,6 +18,7 @@ from jaxcomp.report.measure import measure_name
 from jaxcomp.report.plot import Panel, Plot, Series
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.titles import mixer_title
+from jaxcomp.report.whose import holder, sender
 
 __all__ = ["plots_of"]
 
@@ -39,7 +40,11 @@ def plots_of(groups: Sequence[Group]) -> dict[str, Plot]:
         if panels:
             caption = figure.caption if alone else _of_many(figure, groups)
             caption += f" {figure.mixed}" if mixed and figure.mixed else ""
-            found[name] = Plot(figure.title, caption, panels, figure.switch)
+            # What captions say of workers, they say of those who have a model.
+            title, caption = (
+                text.replace("worker", holder(runs)) for text in (figure.title, caption)
+            )
+            found[name] = Plot(title, caption, panels, figure.switch)
     return found
 
 
@@ -62,8 +67,10 @@ def _panel(view: View, groups: Sequence[Group], *, alone: bool) -> Panel:
     ends = [float(one.x[-1]) for one in series if one.x.size]
     # One that sends a hundredth would be a vertical line beside one that sends all.
     is_log = view.across == "bytes" and max(ends, default=1) > 4 * min(ends, default=1)
+    across = ACROSS[view.across]
+    who = sender([run for group in groups for run in group.runs])
     return Panel(
-        ACROSS[view.across]._replace(log=is_log),
+        across._replace(title=across.title.replace("worker", who), log=is_log),
         view.y._replace(most=view.most(series)),
         series,
         view.references,

@@ -22,7 +22,7 @@ ACROSS = {
     "epoch": Axis("epoch", "count"),
     "step": Axis("step", "count"),
     "seconds": Axis("time of training, without compiling", "seconds"),
-    "bytes": Axis("bytes that one worker has sent", "bytes"),
+    "bytes": Axis("bytes that one worker has sent", "bytes"),  # or who else sends
 }
 
 

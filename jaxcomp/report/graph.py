@@ -23,11 +23,12 @@ _UNIT = 150  # pixels of a unit of positions
 _PAD = 0.2  # units around the positions
 
 
-def graph_of(facts: Mapping[str, Any]) -> Graph | None:
+def graph_of(facts: Mapping[str, Any], member: str = "worker") -> Graph | None:
     """The graph that a run or `jaxcomp topology` describes; None without edges.
 
     Args:
       facts: as `jaxcomp.gossip.picture` gives them.
+      member: what a circle stands for.
 
     Example:
       >>> facts = {"name": "pair", "workers": 2, "degree": 1, "spectral_gap": 1.0}
@@ -49,7 +50,9 @@ def graph_of(facts: Mapping[str, Any]) -> Graph | None:
         return None
     if not rounds or len(layout.positions) != count:
         return None
-    note = f"{count} worker{'' if count == 1 else 's'}, degree {degree}, gap {gap:.3g}"
+    note = (
+        f"{count} {member}{'' if count == 1 else 's'}, degree {degree}, gap {gap:.3g}"
+    )
     weights = [weight for edges in rounds for *_, weight in edges]
     if weights:
         low, high = f"{min(weights):.3g}", f"{max(weights):.3g}"

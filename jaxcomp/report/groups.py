@@ -1,12 +1,15 @@
-"""Runs that differ only in the seed are one group, named by what tells groups apart."""
+"""Runs that differ only in the seed are one group, named by what tells groups apart.
+
+A run of a sweep is called as the sweep calls it, wherever it is compared.
+"""
 
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from jaxcomp.report.provenance import flatten
 from jaxcomp.report.run_folder import Run
+from jaxcomp.report.settings import settings_of
 from jaxcomp.runs.folder import CHANGEABLE
 
 __all__ = ["Group", "different_keys", "group_runs"]
@@ -55,35 +58,42 @@ def group_runs(runs: Sequence[Run]) -> list[Group]:
 def different_keys(groups: Sequence[Sequence[Run]]) -> list[str]:
     """The dotted keys of configs in which groups differ, without the seed.
 
+    A key counts between those who make use of it.
+
     Example:
       >>> configs = {"seed": 0, "workers": 4}, {"seed": 1, "workers": 8}
       >>> different_keys([[Run("a", config, {}, {})] for config in configs])
       ['workers']
     """
-    configs = [flatten(group[0].config) for group in groups if group[0].config]
-    keys = dict.fromkeys(key for config in configs for key in config)
-    first = configs[0] if configs else {}
-    return [
-        key
-        for key in keys
-        if key.partition(".")[0] not in _REPEATED
-        and any(config.get(key) != first.get(key) for config in configs)
-    ]
+    found = [settings_of(group[0]) for group in groups if group[0].config]
+    keys = dict.fromkeys(key for settings in found for key in settings.config)
+
+    def differs(key: str) -> bool:
+        return len({s.config.get(key) for s in found if key not in s.unused}) > 1
+
+    return [k for k in keys if k.partition(".")[0] not in _REPEATED and differs(k)]
 
 
 def _identity(run: Run) -> str:
-    kept: dict[str, Any] = {k: v for k, v in run.config.items() if k not in _REPEATED}
+    config, unused = settings_of(run)
+    left_out = {*_REPEATED, *unused}
+    kept = {k: v for k, v in config.items() if k.partition(".")[0] not in left_out}
     # Without a config nothing says what else is the same run.
     return json.dumps(kept, sort_keys=True) if kept else f"folder {run.name}"
 
 
 def _label(run: Run, keys: Sequence[str]) -> str:
-    config = flatten(run.config)
-    speaking = [key for key in _SPEAKING if key in keys]
-    parts = [config.get(key, "") for key in speaking]
-    parts = [part for part in parts if part not in _NOTHING]
+    settings, sweep = settings_of(run), run.environment.get("sweep") or {}
+    parts = [str(label) for label in sweep.get("labels", {}).values()]
+    told = sweep.get("keys", ())  # by these labels
+    keys = [key for key in keys if key.partition(".")[0] not in told]
+    # An exchange with a way of its own is what a compressor is to others.
+    first = ["exchange"] if settings.of("compressor") == "none" else []
+    speaking = [key for key in dict.fromkeys((*first, *_SPEAKING)) if key in keys]
+    values = [settings.of(key) for key in speaking]
+    parts += [value for value in values if value not in _NOTHING]
     others = [key for key in keys if key not in _SPEAKING]
-    parts += [f"{key}={config[key]}" for key in others if config.get(key)]
+    parts += [f"{key}={settings.of(key)}" for key in others if settings.of(key)]
     if not parts and speaking:
         return f"{speaking[0]} none"
     return ", ".join(parts)

@@ -1,9 +1,11 @@
 """What pages are made of, and the templates beside this file that render them."""
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+from markupsafe import Markup, escape
 
 __all__ = ["Card", "render"]
 
@@ -15,6 +17,20 @@ _TEMPLATES = jinja2.Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+
+
+def breaking(text: object) -> Markup:
+    """A text that a page may break where names have joints, and not within words.
+
+    Example:
+      >>> print(breaking("top_k(keep=0.1) < 1"))
+      top_<wbr>k<wbr>(keep=0.1) &lt; 1
+    """
+    parts = re.split(r"(?=\()|(?<=[|_/])|(?<=,)(?=\D)", str(text))
+    return Markup("<wbr>").join(map(escape, parts))
+
+
+_TEMPLATES.filters["breaking"] = breaking
 
 
 class Card(NamedTuple):

@@ -9,6 +9,7 @@ from jaxcomp.report.graph import graph_of
 from jaxcomp.report.groups import group_runs
 from jaxcomp.report.run_folder import read_any
 from jaxcomp.report.run_page import run_plots
+from jaxcomp.report.whose import holder
 
 __all__ = ["write_pictures"]
 
@@ -32,7 +33,7 @@ def write_pictures(folders: Sequence[Path], target: Path) -> list[Path]:
         figures = {name: draw_plots([p]) for name, p in run_plots(run).items()}
         bars = {"breakdown": time_of_a_step(run), "layers": layers(run)}
         figures |= {name: draw_bars(found) for name, found in bars.items() if found}
-        graph = graph_of(run.environment.get("graph") or {})
+        graph = graph_of(run.environment.get("graph") or {}, holder([run]))
         figures |= {"graph": draw_graph(graph)} if graph else {}
     else:
         groups = group_runs(find_runs(folders).runs)

@@ -17,6 +17,7 @@ from jaxcomp.report.plot import Plot
 from jaxcomp.report.provenance import provenance, started
 from jaxcomp.report.run_folder import Run, holds_convex
 from jaxcomp.report.titles import convex_title, mixer_title, run_title
+from jaxcomp.report.whose import holder
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.metrics import METRICS, Metric
 from jaxcomp.runs.units import number_text, percent_text
@@ -37,7 +38,11 @@ def render_run(run: Run, refresh: int = 0) -> str:
     convex = holds_convex(run)
     title = convex_title if convex else run_title
     mixer = mixer_title(run.config)
-    own = f"; each worker has a model of its own, mixed by {mixer}" if mixer else ""
+    own = (
+        f"; each {holder([run])} has a model of its own, mixed by {mixer}"
+        if mixer
+        else ""
+    )
     end, (bars, problems) = ending(run), _bars(run)
     return render(
         "run.html",
@@ -78,7 +83,7 @@ def _bars(run: Run) -> tuple[list[Bars], list[str]]:
 
 def _graph(run: Run) -> dict[str, object] | None:
     """The graph of a gossip run, if its folder describes it."""
-    graph = graph_of(run.environment.get("graph") or {})
+    graph = graph_of(run.environment.get("graph") or {}, holder([run]))
     if graph is None:
         return None
     count = len(graph.rounds)

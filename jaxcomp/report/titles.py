@@ -7,6 +7,8 @@ version wrote it, they are taken from the config.
 
 from typing import Any
 
+from jaxcomp.report.whose import workers_text
+
 __all__ = ["convex_problem", "convex_title", "method_names", "mixer_title", "run_title"]
 
 Names = dict[str, Any]  # of a config, or the facts of an environment
@@ -31,7 +33,7 @@ def run_title(config: Names, facts: Names) -> str:
       >>> run_title(config, {"model": "lstm", "data": "letters"})
       '4 workers, lstm on letters'
     """
-    parts = [method_names(config, facts), _workers(config), _task(config, facts)]
+    parts = [method_names(config, facts), workers_text(config), _task(config, facts)]
     return ", ".join(filter(None, parts))
 
 
@@ -47,7 +49,7 @@ def convex_title(config: Names, facts: Names) -> str:
       >>> convex_title(config, {"method": "d_psgd on ring"})
       'd_psgd on ring, 9 workers, breast_cancer'
     """
-    parts = [method_names(config, facts), _workers(config), convex_problem(config)]
+    parts = [method_names(config, facts), workers_text(config), convex_problem(config)]
     return ", ".join(filter(None, parts))
 
 
@@ -101,11 +103,6 @@ def _task(config: Names, facts: Names) -> str:
             return task  # the config's model and dataset may not be those of the task
         names = [_name(config, "model"), _name(config, "dataset")]
     return " on ".join(filter(None, names))
-
-
-def _workers(config: Names) -> str:
-    workers = _name(config, "workers")
-    return workers and f"{workers} worker{'' if workers == '1' else 's'}"
 
 
 def _name(names: Names, key: str) -> str:

@@ -22,7 +22,8 @@ from jaxcomp.runs.units import bytes_text
 
 __all__ = ["Frame", "closing_lines", "framed", "traffic_line"]
 
-_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO)
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+_UNWRITABLE = (*_FULL, errno.EROFS, errno.EACCES, errno.EIO)
 
 
 class Frame(NamedTuple):
@@ -94,8 +95,8 @@ def _why_unwritable(error: Exception) -> str:
     """The file system's message, if an error is about a folder that is not writable."""
     if isinstance(error, OSError) and error.errno in _UNWRITABLE:
         return f"{error.strerror} ({error.filename or 'while writing'})"
-    full = os.strerror(errno.ENOSPC)  # orbax passes it on as text
-    return full if full in str(error) else ""
+    # orbax, and other processes, pass it on as text.
+    return next((text for text in map(os.strerror, _FULL) if text in str(error)), "")
 
 
 def traffic_line(

@@ -30,6 +30,19 @@ class History(NamedTuple):
     params: Tree  # after the last step
     watched: np.ndarray  # what `watch` returned, after each step; empty without it
 
+    def smoothed(self, over: int = 5) -> tuple[np.ndarray, np.ndarray]:
+        """The steps in the middle of so many neighbours, and the means of their losses.
+
+        Example:
+          >>> losses = np.array([4.0, 2.0, 3.0, 1.0])
+          >>> none = np.zeros(0)
+          >>> steps, means = History(losses, none, none, 0, (), none).smoothed(3)
+          >>> steps.tolist(), means.round(6).tolist()
+          ([1.0, 2.0], [3.0, 2.0])
+        """
+        means = np.convolve(self.losses, np.full(over, 1 / over), "valid")
+        return np.arange(len(means)) + (over - 1) / 2, means
+
 
 class _Step(NamedTuple):
     """What a step reports."""

@@ -9,9 +9,17 @@ from typing import Any, NamedTuple
 
 from jaxcomp.errors import UserError
 from jaxcomp.files import write_atomically
-from jaxcomp.runs.folder import read_json
+from jaxcomp.runs.folder import note_fact, read_json
+from jaxcomp.sweeps.settings import Setting
 
-__all__ = ["RECORD", "Entry", "find_folder", "read_record", "write_record"]
+__all__ = [
+    "RECORD",
+    "Entry",
+    "find_folder",
+    "note_labels",
+    "read_record",
+    "write_record",
+]
 
 RECORD = "sweep.json"
 
@@ -46,6 +54,18 @@ def write_record(folder: Path, file: Path, entries: Mapping[str, Entry]) -> None
     runs = {name: entry._asdict() for name, entry in entries.items()}
     content = {"file": str(file.resolve()), "runs": runs}
     write_atomically(folder / RECORD, json.dumps(content, indent=1))
+
+
+def note_labels(folder: Path, setting: Setting) -> None:
+    """Let the folder of a run say what its sweep calls it: pages call it that, too.
+
+    Args:
+      folder: of the run.
+      setting: its labels, and the keys of the config that they stand for.
+    """
+    if setting.labels:
+        keys = sorted(setting.meant)
+        note_fact(folder, "sweep", {"labels": dict(setting.labels), "keys": keys})
 
 
 def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Path:

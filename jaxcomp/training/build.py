@@ -22,7 +22,6 @@ from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import (
     check_layers,
-    check_statistics,
     cut_for,
     make_graph,
     make_method,
@@ -118,7 +117,6 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     """
     config = settled(config, workers)
     check_layers(config)
-    check_statistics(config)
     check_nodes(config)
     batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)

@@ -11,14 +11,14 @@ from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange, make_mixer
 from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
-from jaxcomp.parallel import AXIS, Workers
+from jaxcomp.parallel import Workers
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.tasks.statistics import make as make_statistics
 from jaxcomp.training.nodes import node_count, nodes_of
 from jaxcomp.training.stages import Stage
 
-__all__ = ["check_layers", "check_statistics", "cut_for", "make_graph", "make_method"]
+__all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -115,17 +115,6 @@ def check_layers(config: Any) -> None:
         raise UserError(
             "layers_every looks at one message with all layers: set overlap to 1, not "
             f"{config.overlap}, or layers_every to ''"
-        )
-
-
-def check_statistics(config: Any) -> None:
-    """Refuse statistics of all workers where their axis has no one name."""
-    statistics = make_statistics(config.batch_norm, AXIS)
-    if statistics.axis and config.workers_per_device > 1:
-        raise UserError(
-            f"batch_norm {config.batch_norm!r} names one axis to the model, and "
-            f"workers_per_device={config.workers_per_device} makes two of it: set "
-            "batch_norm to 'local', or workers_per_device to 1"
         )
 
 

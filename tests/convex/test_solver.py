@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxcomp.convex import NotConverged, Problem, load, loss, objective, solve
+from jaxcomp.convex import NotConverged, solve
+from jaxcomp.problems import Problem, load, loss, objective
 from jaxcomp.problems.problem import make
 from tests.problems.test_problem import random_problem, sparse
 

@@ -5,13 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import convex
+from jaxcomp import convex, problems
 from jaxcomp.data import make_partition, worker_batches
 
 
 @pytest.mark.parametrize("kind", ["all", "random", "sorted"])
 def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
-    problem = convex.load("breast_cancer(regulariser=0.02)")
+    problem = problems.load("breast_cancer(regulariser=0.02)")
     workers, batch, epochs = 4, 16, 40
     divided = make_partition(kind, problem.labels, workers=workers, seed=0)
     batches = np.concatenate(
@@ -26,7 +26,7 @@ def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
         x, kept = state
         t, chosen = given
         gradients = jax.vmap(
-            lambda mine: convex.stochastic_gradient(
+            lambda mine: problems.stochastic_gradient(
                 features, labels, x, mine, problem.regulariser
             )
         )(chosen)
@@ -37,7 +37,7 @@ def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
     given = jnp.arange(len(batches)), jnp.asarray(batches)
     (last, kept), _ = jax.jit(lambda: jax.lax.scan(step, start, given))()
     optimum = convex.solve(problem)
-    value = convex.objective(problem).value
+    value = problems.objective(problem).value
     begun = value(np.zeros(problem.dimension)) - optimum.value
     assert 0 < value(kept) - optimum.value < 1e-3 * begun
     assert 0 < value(last) - optimum.value < 1e-2 * begun

@@ -111,6 +111,7 @@ def test_a_failure_starts_all_again(tmp_path):
     done = launch("-n", "1", "--restarts=2", "--", "sh", "-c", "exit 2")
     assert done.returncode == 2
     assert "again" not in done.stderr, "a mistake stays one"
+    assert "exit code 2, which no restart mends" in done.stderr
 
 
 def test_chaos_kills_so_many_times_and_then_no_more():

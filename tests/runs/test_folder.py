@@ -1,5 +1,6 @@
 """The folder of a run: whose it is, what may differ, and what it must not be."""
 
+import errno
 import json
 import os
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 from jaxcomp.errors import RunFailed, UserError
 from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.processes import PeerFailed
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.folder import CHANGEABLE, check_config, check_workdir
 from jaxcomp.runs.frame import framed
@@ -190,6 +192,16 @@ def test_a_full_disk_is_one_message(tmp_path):
     after = contents(tmp_path)
     assert before.keys() == after.keys()
     assert before["config.json"] == after["config.json"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+def test_a_full_disk_of_another_process_is_no_reason_to_try_again(number, tmp_path):
+    """They hear of it as text; exit code 2 is one that no restart follows."""
+    told = PeerFailed(f"another process failed: OSError: {os.strerror(number)}")
+    refused = pytest.raises(RunError, match=os.strerror(number))
+    with refused as raised, framed(tmp_path, CONFIG, {}, total=1):
+        raise told
+    assert (told.exit_code, raised.value.exit_code) == (1, 2)
 
 
 def test_other_errors_keep_their_traceback(tmp_path):

@@ -1,6 +1,7 @@
 """Sweeps of a trainer that takes no time: failures, kills, limits and the summary."""
 
 import csv
+import json
 import os
 import signal
 import subprocess
@@ -79,6 +80,8 @@ def test_each_run_runs_once_and_the_summary_has_all(write, tmp_path, capsys):
     assert "jaxcomp train --config=configs/default.py --workdir=runs/exact" in printed
     assert (tmp_path / "out" / "comparison.html").read_text() == "small: 4 runs"
     assert "4 of 4" in printed
+    noted = json.loads((folder / "environment.json").read_text())["sweep"]
+    assert noted == {"labels": {"method": "exact"}, "keys": ["exchange", "memory"]}
 
     assert main(["sweep", file, out]) == 0
     assert starts(tmp_path / "out") == [1] * 4

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import training
-from jaxcomp.convex import loss, objective, solve
-from jaxcomp.problems import Rows, load
+from jaxcomp.convex import solve
+from jaxcomp.problems import Rows, load, loss, objective
 from jaxcomp.problems.problem import make
 from jaxcomp.tasks.logistic_regression import regression
 from tests.training.small import built, small_config

@@ -99,7 +99,6 @@ def test_workers_go_on_alone_as_they_would_together(finished, tmp_path, monkeypa
         ({"mapper": "vmap"}, "set workers_per_device to 1"),
         ({"workers_per_device": 3}, "4 workers are no whole number of devices"),
         ({"workers_per_device": 0}, "workers_per_device is a whole number"),
-        ({"batch_norm": "sync"}, "set batch_norm to 'local'"),
         ({"exchange": "hierarchical"}, "say how many of them are on a host"),
     ],
 )

@@ -7,14 +7,16 @@ import pytest
 from jaxcomp import parallel
 from jaxcomp.base import is_per_worker
 from jaxcomp.errors import UserError
+from jaxcomp.training.traffic import traced_traffic
 from tests.tiers import tiers
 from tests.training.small import built, small_config
 
 SYNC = {"exchange": "exact", "memory": "none", "model": "mlp(hidden=[8])"}
 
 
-def after_two_steps(mapper, spec):
-    setup = built(small_config(**SYNC, mapper=mapper, batch_norm=spec))
+def after_two_steps(mapper, spec, **changes):
+    config = small_config(**{**SYNC, "mapper": mapper, "batch_norm": spec, **changes})
+    setup = built(config)
     workers, task = setup.workers, setup.task
     state = parallel.spread(setup.fresh(), workers)
     axes = parallel.axes(state)
@@ -42,6 +44,42 @@ def test_synchronised_statistics_are_the_same_under_every_mapper(mapper, spec):
         lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
         *(after_two_steps(mapper, spec), (params, stats)),
     )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    tiers(
+        [
+            {},
+            {"accumulate": 2},
+            {"exchange": "gather", "memory": "error_feedback"},
+            {"exchange": "gather", "memory": "error_feedback", "overlap": 2},
+        ],
+        {}.__eq__,
+    ),
+    ids=str,
+)
+def test_lanes_of_a_device_share_statistics_with_all_other_workers(changes):
+    """Two workers on each of two devices, and four on devices of their own."""
+    shared, alone = (
+        after_two_steps("shard_map", "sync", workers=4, workers_per_device=k, **changes)
+        for k in (2, 1)
+    )
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
+        shared,
+        alone,
+    )
+
+
+def test_lanes_send_their_statistics_as_one_message_of_a_device():
+    """Bytes of a step: a device sends for its two workers what one sends for itself."""
+    config = {**SYNC, "mapper": "shard_map", "batch_norm": "sync", "workers": 4}
+    shared, alone = (
+        built(small_config(**config, workers_per_device=count)) for count in (2, 1)
+    )
+    sent = [traced_traffic(s, s.stages.at(0)).wire for s in (shared, alone)]
+    assert sent[0] == sent[1]
 
 
 def test_groups_divide_the_part_of_a_batch_that_is_computed_at_once():

@@ -1,0 +1,201 @@
+"""`jaxcomp find-rate`: which learning rates a config can take."""
+
+import argparse
+import json
+import math
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxcomp.cli.ends import add_command
+from jaxcomp.errors import UserError
+
+if TYPE_CHECKING:
+    from jaxcomp.training.rate_trial import Suggestion, Trial, Tried
+
+__all__ = ["add_parser"]
+
+EXAMPLE = """examples:
+  jaxcomp find-rate --config=default
+  jaxcomp find-rate --config=cifar10_dgc --from=0.001 --to=10 --steps=200 \\
+      --config.keep_warmup= --plot=rates.svg --csv=rates.csv
+
+The steps are the first ones of the run, with its compressor, exchange and memory; only
+the rate is another: it grows in each by the same factor, until the loss, smoothed, is
+four times its least. No run is begun, and no folder of one is touched.
+"""
+_FLAGS = ("config", "csv", "debug", "from", "json", "plot", "steps", "to")
+_ROWS = 12  # of the table
+_SUFFIXES = (".pdf", ".png", ".svg")
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the command `find-rate`; as `ends.add_command`.
+
+    Example:
+      >>> parser = argparse.ArgumentParser()
+      >>> add_parser(parser.add_subparsers())
+      >>> parser.parse_args(["find-rate", "--config=default", "--to=1"]).last
+      1.0
+    """
+    parser = add_command(
+        subparsers,
+        "find-rate",
+        _run,
+        help="try growing learning rates on a config, and suggest one",
+        description="Take the steps of a config at a learning rate that grows, show "
+        "what the loss does, and suggest a rate.",
+        epilog=EXAMPLE,
+    )
+    add = parser.add_argument
+    about = "file[,part,...]; --config.KEY=VALUE sets a key"
+    add("--config", required=True, help=about)
+    first = "value of learning_rate in the first step, 1e-5 by default"
+    add("--from", dest="first", type=float, default=1e-5, metavar="RATE", help=first)
+    last = "in the last step, 10 by default"
+    add("--to", dest="last", type=float, default=10.0, metavar="RATE", help=last)
+    add("--steps", type=int, default=100, metavar="N", help="at most, 100 by default")
+    add("--csv", type=Path, metavar="FILE", help="write a row for each step")
+    about = "draw loss over rate: .png, .svg or .pdf"
+    add("--plot", type=Path, metavar="FILE", help=about)
+    add("--json", action="store_true", help="print JSON")
+    parser.set_defaults(takes_config_keys=True)
+
+
+def _run(args: argparse.Namespace) -> int:
+    from jaxcomp import parallel
+    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.parallel.cluster import find_cluster
+    from jaxcomp.training.rate_trial import make_trial, suggested, try_rates
+
+    if args.plot and args.plot.suffix.lower() not in _SUFFIXES:
+        raise UserError(f"a plot is one of {', '.join(_SUFFIXES)}, not {args.plot}")
+    config = override(load_config(args.config), args.config_keys, _FLAGS)
+    if "problem" in config:
+        message = "is of the convex testbed; find-rate takes steps of the trainer's"
+        raise UserError(f"--config={args.config} {message}")
+    if find_cluster(os.environ):
+        raise UserError("runs in one process: start it once, without --coordinator")
+    parallel.keep_pages()
+    trial = make_trial(config, args.first, args.last, args.steps)
+    shown = {round(i * (args.steps - 1) / (_ROWS - 1)) + 1 for i in range(_ROWS)}
+    show = (lambda text: None) if args.json else print
+    show(_heading(trial))
+    tried: list[Tried] = []
+    for one in try_rates(trial, lambda text: print(text, file=sys.stderr)):
+        if not tried:
+            show(f"\n{'step':>6}  {'rate':>9}  {'loss':>9}  {'smoothed':>9}")
+        tried.append(one)
+        if one.step in shown:
+            show(_row(one))
+    if tried[-1].step not in shown:
+        show(_row(tried[-1]))
+    found = suggested(tried)
+    show("\n" + "\n".join(_verdict(tried, found, trial)))
+    if args.json:
+        print(json.dumps(_facts(tried, found, trial), indent=1))
+    if args.csv:
+        _write_csv(tried, args.csv)
+    if args.plot:
+        _draw(tried, found, args.plot)
+    for file in filter(None, (args.csv, args.plot)):
+        print(file, file=sys.stderr)
+    return 0
+
+
+def _heading(trial: "Trial") -> str:
+    setup = trial.setup
+    lines = [f"{setup.task.model} on {setup.task.data}", f"method: {setup.method.name}"]
+    if trial.scaling != 1:
+        lines.append(f"lr_scaling multiplies each rate by {trial.scaling:.4g}")
+    first, last = setup.stages.at(0), setup.stages.at(setup.total_steps - 1)
+    if first._replace(phase=0) != last._replace(phase=0):
+        lines.append(f"first steps send {first}; later ones of the run {last}")
+    return "\n".join(lines)
+
+
+def _row(one: "Tried") -> str:
+    cells = (one.rate, one.loss, one.smoothed)
+    return f"{one.step:>6}  " + "  ".join(f"{cell:>9.4g}" for cell in cells)
+
+
+def _verdict(
+    tried: Sequence["Tried"], found: "Suggestion | None", trial: "Trial"
+) -> list[str]:
+    """The lines below the table: how it ended, and what is suggested."""
+    whole = len(tried) == len(trial.rates)
+    lines = [] if whole else [f"ended at rate {tried[-1].rate:.3g}: {_why(tried[-1])}"]
+    if found is None:
+        return [*lines, "The loss did not fall: begin lower, or take more steps."]
+    if whole and found.least == tried[-1].rate:
+        lines.append("The loss still fell at the last rate: go on to larger ones.")
+    return [
+        *lines,
+        f"learning_rate={found.steepest:.2g}: where the loss falls the most",
+        f"learning_rate={found.tenth:.2g}: a tenth of the rate of the least loss",
+    ]
+
+
+def _why(last: "Tried") -> str:
+    from jaxcomp.training.rate_trial import LIMIT
+
+    if math.isfinite(last.loss):
+        return f"the loss is more than {LIMIT:g} times its least"
+    return "the step is not finite"
+
+
+def _facts(
+    tried: Sequence["Tried"], found: "Suggestion | None", trial: "Trial"
+) -> dict[str, Any]:
+    """The same for programs; null stands for what is not finite."""
+
+    def plain(one: "Tried") -> dict[str, Any]:
+        values = one._asdict().items()
+        return {name: x if math.isfinite(x) else None for name, x in values}
+
+    return {
+        "method": trial.setup.method.name,
+        "scaling": trial.scaling,
+        "suggested": found and found._asdict(),
+        "ended": "" if len(tried) == len(trial.rates) else _why(tried[-1]),
+        "steps": [plain(one) for one in tried],
+    }
+
+
+def _write_csv(tried: Sequence["Tried"], path: Path) -> None:
+    from jaxcomp.files import write_atomically
+
+    head = ",".join(tried[0]._fields)
+    rows = [",".join(f"{value:.9g}" for value in one) for one in tried]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, "\n".join([head, *rows, ""]))
+
+
+def _draw(tried: Sequence["Tried"], found: "Suggestion | None", path: Path) -> None:
+    """Plot the loss of each step over its rate, with what is suggested."""
+    import numpy as np
+
+    from jaxcomp.report.plot import Axis, Panel, Plot, Series
+    from jaxcomp.report.png import draw_plots, write
+
+    rates = np.array([one.rate for one in tried])
+    smoothed = np.array([one.smoothed for one in tried])
+
+    def series(label: str, slot: int, x: Any, y: Any, points: bool = False) -> Series:
+        return Series(label, label, slot, x, y, y, y, points)
+
+    losses = np.array([one.loss for one in tried])
+    shown = [series("loss", 7, rates, losses), series("smoothed", 0, rates, smoothed)]
+    if found is not None:
+        for label, slot in (("steepest", 2), ("least", 1)):
+            at = np.flatnonzero(rates == getattr(found, label))
+            text = f"{label}: {getattr(found, label):.2g}"
+            shown.append(series(text, slot, rates[at], smoothed[at], points=True))
+    # Beside the loss at which the trial has ended, all others would be a flat line.
+    most = 2 * float(losses[0]) if np.isfinite(losses[0]) else np.inf
+    across = Axis("learning rate", "number", log=True)
+    panel = Panel(across, Axis("loss", "number", most=most), shown)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write(draw_plots([Plot("A learning rate that grows", "", [panel])]), path)
