@@ -232,7 +232,7 @@ def _check(args: argparse.Namespace) -> None:
         if name not in models.REGISTRY:
             suggested = suggest(name, models.REGISTRY)
             raise SystemExit(f"--model: unknown model {name!r}. {suggested}")
-        if args.batch < 1 or args.batch % args.workers:
+        if args.batch < 1 or args.batch % max(1, args.workers):
             raise SystemExit(
                 f"--batch {args.batch} is not shared equally by {args.workers} workers"
             )

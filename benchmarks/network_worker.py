@@ -6,13 +6,8 @@ of each.
 """
 
 import functools
-import json
-import os
-import sys
-import threading
 import time
 from collections.abc import Callable
-from queue import Queue
 from typing import Any
 
 import jax
@@ -20,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import trees
+from benchmarks.crew import member
 from configs import default
 from jaxcomp import make_exchange, parallel, wire
 from jaxcomp.training.build import build, parameter_count
@@ -29,15 +25,8 @@ from jaxcomp.training.traffic import programs
 
 
 def serve() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Gloo prints, from C++
-    lines: Queue[str] = Queue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-
-    def say(message: Any) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
-    task = json.loads(lines.get())
+    asked, say = member()
+    task = next(asked)
     parallel.keep_pages()
     crew = parallel.setup(
         task["workers"],
@@ -51,8 +40,8 @@ def serve() -> None:
     else:
         run, facts = exchanging(task["case"], task["scale"], task["rank"], crew)
     say(facts)
-    while True:
-        say([run() for _ in range(int(lines.get()))])
+    for times in asked:
+        say([run() for _ in range(times)])
 
 
 def exchanging(
@@ -131,13 +120,6 @@ def _timed(
 def _facts(compiled: Any, gradient: Any) -> dict[str, Any]:
     found = [collective._asdict() for collective in wire.collectives(compiled)]
     return {"collectives": found, "elements": parameter_count(gradient)}
-
-
-def _read(lines: "Queue[str]") -> None:
-    """Pass lines on; end the process with them, even where it waits for the others."""
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(0)
 
 
 if __name__ == "__main__":

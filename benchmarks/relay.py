@@ -179,8 +179,14 @@ def _opened(name: str) -> socket.socket:
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
     port.setsockopt(_SOL_PACKET, _VNET_HDR, 1)
     port.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
-    port.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, _BUFFER)
-    port.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, _BUFFER)
+    for forced, usual in (
+        (_SO_RCVBUFFORCE, socket.SO_RCVBUF),
+        (_SO_SNDBUFFORCE, socket.SO_SNDBUF),
+    ):
+        try:
+            port.setsockopt(socket.SOL_SOCKET, forced, _BUFFER)
+        except PermissionError:  # of a user namespace: as much as the system allows
+            port.setsockopt(socket.SOL_SOCKET, usual, _BUFFER)
     port.setblocking(False)
     port.bind((name, _ETH_P_ALL))
     return port
