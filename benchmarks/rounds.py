@@ -80,8 +80,8 @@ def measure(
         def seconds(name: str) -> float:
             asked = {"name": name, "repeats": repeats}
             answers = hosts.ask([asked] * workers, _PATIENCE)
-            means = [statistics.mean(each) for each in zip(*answers, strict=True)]
-            return statistics.median(means)
+            # The fastest: what else the machine does adds to the others.
+            return min(statistics.mean(each) for each in zip(*answers, strict=True))
 
         near = {name: seconds(name) for name in COLLECTIVES}
         with relay.delayed(net, latency):
