@@ -81,10 +81,10 @@ def children() -> set[str]:
 def test_hosts_behind_the_relay_are_as_far_as_asked():
     before = children()
     with namespaces.network(3) as net:
-        assert link_rate.latency(net) < 5e-3
+        assert link_rate.latency(net) < 0.02
         with relay.delayed(net, 0.03):
-            assert link_rate.latency(net) == pytest.approx(0.03, abs=4e-3)
-            assert link_rate.latency(net, (2, 1)) == pytest.approx(0.03, abs=4e-3)
+            assert 0.029 < link_rate.latency(net) < 0.09, "other load only adds"
+            assert 0.029 < link_rate.latency(net, (2, 1)) < 0.09
             namespaces.limit(net, 100)
             (rate,) = link_rate.measure(net, [(0, 2)], 2.5)
             assert 10 < rate < 101, "limited as before"
@@ -94,7 +94,7 @@ def test_hosts_behind_the_relay_are_as_far_as_asked():
             )
         assert children() == before
         namespaces.limit(net, None)
-        assert link_rate.latency(net) < 5e-3, "the bridge joins them again"
+        assert link_rate.latency(net) < 0.02, "the bridge joins them again"
 
 
 @pytest.mark.slow
