@@ -1,16 +1,21 @@
 """Processes that take turns: each reads lines of JSON and answers each with one."""
 
 import contextlib
+import itertools
 import json
+import os
 import select
 import subprocess
+import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from queue import Queue
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Crew", "start"]
+__all__ = ["ROOT", "Crew", "member", "start"]
 
 ROOT = Path(__file__).resolve().parents[1]  # where `python -m benchmarks.NAME` works
 _SHOWN = 2000  # characters of what a process wrote before it ended
@@ -92,3 +97,26 @@ def start(
         log.close()
 
     return Crew(ask, close)
+
+
+def member() -> tuple[Iterator[Any], Callable[[Any], None]]:
+    """Of a process that a crew has started: what it is asked, and how it answers.
+
+    The process ends with its input, even where it waits for the others. What it prints
+    goes to its errors.
+    """
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Gloo prints, from C++
+    lines: Queue[str] = Queue()
+    threading.Thread(target=_read, args=(lines,), daemon=True).start()
+
+    def say(message: Any) -> None:
+        print(json.dumps(message), file=answers, flush=True)
+
+    return (json.loads(lines.get()) for _ in itertools.count()), say
+
+
+def _read(lines: "Queue[str]") -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)

@@ -77,7 +77,7 @@ def _accuracy(axes: Axes, runs: Sequence[slow_training.Row]) -> None:
 
 def _step_times(axes: Axes, rows: Sequence[network_report.Row]) -> None:
     axes.set_title("Step time over bandwidth")
-    rows = network_report.fullest(rows)
+    rows = network_report.shown(rows)
     labels = []
     for look, method in zip(LOOKS, METHODS, strict=False):
         theirs = sorted(

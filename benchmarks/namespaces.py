@@ -147,8 +147,7 @@ def limit(made: Network, mbit: float | None) -> None:
 
 def traffic(made: Network) -> list[Traffic]:
     """What each host has sent and received since it was made."""
-    text = run(["ip", "-json", "-stats", "link", "show", "master", made.bridge])
-    found = counters(text)
+    found = counters(run(["ip", "-json", "-stats", "link", "show"]))
     return [found[made.port(host)] for host in range(made.hosts)]
 
 

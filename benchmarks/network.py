@@ -1,4 +1,4 @@
-"""What does an exchange take on slow links: real processes, sockets and limited rates?
+"""What does an exchange, or a training step, take on slow links of real sockets?
 
 Every worker is a process on a host of its own: a network namespace. Links that a token
 bucket limits at both ends join the hosts (benchmarks/namespaces.py). Before each series
@@ -6,92 +6,54 @@ a plain socket measures the rate that two hosts really get, in both directions, 
 benchmark ends if it is off by more than a tenth. The kernel counts the bytes of the
 links beside those of the compiled program. All workers share the cores of this one
 machine, so their compression takes longer than on machines of their own. Latency is
-that of the kernel, far below a millisecond.
+that of the kernel, far below a millisecond, or with `--latency` that of a relay in user
+space (benchmarks/relay.py), which the round trips of a byte confirm.
 
     python -m benchmarks.network --out build --rates 100 1000
     python -m benchmarks.network --out build --cases exact power_sgd --rates 50
     python -m benchmarks.network --out build --python path/to/python/with/torch
+    python -m benchmarks.network --out build --rates 100 --latency 10
+    python -m benchmarks.network --out build --rates 100 --model resnet20 --batch 32
     python -m benchmarks.network --out build --show --compute 100
 
 It needs root, or a user namespace, which it makes itself where that is permitted.
-Results are added to the CSV file in the folder `--out`, and replace older ones of the
-same method, rate and number of workers. The prediction of `jaxcomp.cost` takes the rate
+Without `--model`, the gradient of a ResNet-50 is exchanged; with it, the trainer's own
+step of that model runs, on one batch that never changes. Results are added to the CSV
+file in the folder `--out`, and replace older ones of the same kind, method, rate,
+latency and number of workers. The prediction of `jaxcomp.cost` takes rate and latency
 from the socket, the bytes from the program, and the local time from the same exchange
-over links without a limit. Those links are not free: what plain sockets need for these
-bytes, all hosts at once, is taken off.
+or step over links without limit and latency. Those links are not free: what plain
+sockets need for these bytes, all hosts at once, is taken off.
 """
 
 import argparse
 import contextlib
+import functools
 import statistics
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks import (
-    crew,
-    link_rate,
-    namespaces,
-    network_plot,
-    network_report,
-    peers_ddp,
-    trees,
-)
+from benchmarks import link_rate, namespaces, network_plot, network_report, relay
 from benchmarks.common import PAGES, with_pages, write_csv
-from benchmarks.network_report import Row, predicted
-from jaxcomp.wire import Collective, link_bytes
+from benchmarks.network_report import EXCHANGE, Row, link_of, predicted
+from benchmarks.network_sides import CASES, PATIENCE, Case, Side, chosen, started
+from jaxcomp import cost, models
+from jaxcomp.specs import suggest
+from jaxcomp.wire import link_bytes
 
 __all__ = ["CASES", "Case", "main"]
 
-
-class Case(NamedTuple):
-    """An exchange of ours, or a hook of PyTorch's DDP, and how it is called here."""
-
-    title: str
-    exchange: str = "gather"
-    compressor: str = "none"
-    memory: str = "error_feedback"
-    scope: str = "whole_tree"
-    hook: str = ""  # a name in `peers_ddp.HOOKS`
-
-
-_LIGHT = "top_k(keep=0.001)"
-CASES = (
-    Case("exact", "exact", memory="none"),
-    Case("power_sgd(rank=2)", "power_sgd(rank=2)", scope="per_leaf"),
-    Case(f"{_LIGHT}, whole_tree", compressor=_LIGHT),
-    Case(f"{_LIGHT}, per_leaf", compressor=_LIGHT, scope="per_leaf"),
-    Case(f"{_LIGHT} | qsgd(levels=127)", compressor=f"{_LIGHT} | qsgd(levels=127)"),
-    Case(f"dgc: {_LIGHT}", compressor=_LIGHT, memory="dgc"),
-    Case("sign", compressor="sign"),
-    Case(
-        "two_phase(qsgd(levels=7, norm='max'))",
-        "two_phase",
-        "qsgd(levels=7, norm='max')",
-        memory="none",
-    ),
-    Case("DDP: no hook", hook="all-reduce"),
-    Case("DDP: fp16", hook="fp16"),
-    Case("DDP: PowerSGD(rank=2)", hook="PowerSGD(rank=2)"),
-    Case("DDP: PowerSGD(rank=2), batched", hook="PowerSGD(rank=2), batched"),
-)
 RATES = (50.0, 100.0, 1000.0, 5000.0)
-_PORT = 9010
-_OFF = 0.1  # of a rate that was asked for
-_PATIENCE = 600  # seconds to compile
+_OFF = 0.1  # of a rate or a latency that was asked for
+_LATE = 1e-3  # seconds of latency, beside that tenth
+_TRIES = 3  # of what links do, because other load on the machine slows some
+_FILLING = 80  # latencies in which a connection finds the rate
 _FEW, _WARM_UP = 3, 12  # exchanges; the first ten of some sparsifiers are slower
 _QUICK = 1  # seconds; slower ones do nothing that gets faster
 _LONGEST = 25  # seconds of a series; one exchange is timed all the same
 _SETTLED = 5  # seconds; in shorter exchanges it counts that connections find the rate
 _TURNS = 3  # so that other load on the machine meets exchanges with and without limit
-
-
-class Side(NamedTuple):
-    """One method that runs on all hosts."""
-
-    run: Callable[[int, float], list[float]]  # (times, seconds to wait) -> seconds each
-    collectives: list[Collective] | None  # None of a peer
 
 
 def main(arguments: list[str] | None = None) -> list[Row]:
@@ -102,16 +64,21 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     add("--workers", type=int, default=4)
     add("--rates", nargs="+", type=float, default=RATES, metavar="MBIT", help="per s")
     add("--repeats", type=int, default=7)
-    add("--scale", type=float, default=1.0, help="of the channels")
+    add("--scale", type=float, default=1.0, help="of the channels of ResNet-50")
+    text = "one way, between any two hosts, by a relay in user space; default: none"
+    add("--latency", type=float, default=0.0, metavar="MS", help=text)
+    add("--model", help="times training steps of this model in place of exchanges")
+    add("--batch", type=int, default=32, help="of a step, of all workers together")
     add("--python", default=sys.executable, help="that has torch, for the peers")
     add("--compute", type=float, default=1000.0, metavar="MS", help="of a step")
     add("--out", type=Path, required=True, help="folder for the CSV and the plot")
     add("--show", action="store_true", help="measure nothing: table and plot of --out")
     args = parser.parse_args(arguments)
+    _check(args)
     rows = network_report.read(args.out / "network.csv")
     if not args.show:
         namespaces.enter("benchmarks.network")
-        for row in measure(_chosen(args), args):
+        for row in measure(chosen(args), args):
             rows = sorted(network_report.replaced(rows, row), key=_order)
             args.out.mkdir(parents=True, exist_ok=True)
             write_csv(args.out / "network.csv", rows)
@@ -119,7 +86,8 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     if not rows:
         raise SystemExit(f"nothing has been measured in {args.out}")
     network_report.show(rows, args.compute / 1e3)
-    network_plot.draw(args.out / "network.png", rows, args.compute / 1e3)
+    if shown := network_report.shown(rows):
+        network_plot.draw(args.out / "network.png", shown, args.compute / 1e3)
     return rows
 
 
@@ -130,9 +98,9 @@ def measure(cases: list[Case], args: argparse.Namespace) -> Iterator[Row]:
         free = statistics.mean(link_rate.measure(net, ring))
         for case in cases:
             with contextlib.ExitStack() as stack:
-                side = (_theirs if case.hook else _ours)(case, net, args, stack)
-                if max(side.run(_FEW, _PATIENCE)) < _QUICK:
-                    side.run(_WARM_UP, _PATIENCE)
+                side = started(case, net, args, stack)
+                if max(side.run(_FEW, PATIENCE)) < _QUICK:
+                    side.run(_WARM_UP, PATIENCE)
                 for rate in args.rates:
                     yield _series(case, side, net, rate, free, args)
 
@@ -145,36 +113,30 @@ def _series(
     free: float,
     args: argparse.Namespace,
 ) -> Row:
-    """Measure the rate, then exchanges with and without the limit in turns."""
-    namespaces.limit(net, rate)
-    measured = min(link_rate.measure(net, [(0, 1), (1, 0)], 1.0))
-    if abs(measured / rate - 1) > _OFF:
-        raise SystemExit(
-            f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
-            "more than a tenth: nothing is measured on them"
-        )
-    namespaces.limit(net, None)
-    first, nbytes = _counted(net, side, 1, _PATIENCE)
-    expected = first[0] + nbytes / network_report.link_of(measured).bandwidth
+    """Measure the links, then exchanges with and without the limit in turns."""
+    found = side.collectives
+    slow = functools.partial(_slow, net, rate, args.latency / 1e3)
+    with slow():
+        measured, latency = _checked(net, rate, args.latency / 1e3)
+    first, nbytes = _counted(net, side, 1, PATIENCE)
+    link = link_of(measured, latency)
+    expected = first[0] + nbytes / link.bandwidth + cost.cost(found or [], link).waiting
     limited: list[float] = []
     unlimited: list[float] = []
     sent: list[float] = []
     for repeats in _portions(expected, args.repeats):
-        namespaces.limit(net, None)
-        unlimited += side.run(repeats, _PATIENCE)
-        namespaces.limit(net, rate)
+        unlimited += side.run(repeats, PATIENCE)
         patience = 60 + 10 * expected * repeats
-        if expected < _SETTLED:
-            side.run(1, patience)
-        seconds, nbytes = _counted(net, side, repeats, patience)
+        with slow():
+            if expected < _SETTLED:
+                side.run(1, patience)
+            seconds, nbytes = _counted(net, side, repeats, patience)
         limited += seconds
         sent += [nbytes] * repeats
-    namespaces.limit(net, None)
-    found = side.collectives
     row = Row(
         method=case.title,
         workers=net.hosts,
-        elements=_elements(args),
+        elements=side.elements,
         rate=rate,
         measured=measured,
         free=free,
@@ -187,8 +149,48 @@ def _series(
         counted=statistics.mean(sent),
         leaving=None if found is None else link_bytes(found),
         collectives="" if found is None else network_report.written(found),
+        timed=f"{args.model}, batch {args.batch}" if args.model else EXCHANGE,
+        latency=args.latency,
+        latency_measured=1e3 * latency,
     )
     return row if found is None else row._replace(predicted=predicted(row))
+
+
+@contextlib.contextmanager
+def _slow(net: namespaces.Network, rate: float, latency: float) -> Iterator[None]:
+    """Links of a rate and a latency."""
+    namespaces.limit(net, rate)
+    try:
+        with relay.delayed(net, latency):
+            yield
+    finally:
+        namespaces.limit(net, None)
+
+
+def _checked(
+    net: namespaces.Network, rate: float, latency: float
+) -> tuple[float, float]:
+    """Mbit/s and seconds of latency that plain sockets find on links that are slow now.
+
+    Raises:
+      SystemExit: that is not what was asked for.
+    """
+    found = min(link_rate.latency(net) for _ in range(_TRIES))
+    if abs(found - latency) > _OFF * latency + _LATE:
+        raise SystemExit(
+            f"a byte takes {1e3 * found:.3g} ms to another host and should take "
+            f"{1e3 * latency:.3g}: nothing is measured on these links"
+        )
+    seconds = 1.0 + _FILLING * latency
+    measured = 0.0
+    for _ in range(_TRIES):
+        measured = min(link_rate.measure(net, [(0, 1), (1, 0)], seconds))
+        if abs(measured / rate - 1) <= _OFF:
+            return measured, found
+    raise SystemExit(
+        f"links of {rate:g} Mbit/s let {measured:.1f} through, which is off by "
+        "more than a tenth: nothing is measured on them"
+    )
 
 
 def _counted(
@@ -210,74 +212,30 @@ def _portions(expected: float, repeats: int) -> list[int]:
     ]
 
 
-def _ours(
-    case: Case,
-    net: namespaces.Network,
-    args: argparse.Namespace,
-    stack: contextlib.ExitStack,
-) -> Side:
-    command = [sys.executable, "-m", "benchmarks.network_worker"]
-    ranks = range(net.hosts)
-    commands = [net.inside(rank, command) for rank in ranks]
-    workers = crew.start(case.title, commands)
-    stack.callback(workers.close)
-    specs = {k: v for k, v in case._asdict().items() if k not in ("title", "hook")}
-    task = {"case": specs, "scale": args.scale, "workers": net.hosts}
-    task |= {"coordinator": f"{net.address(0)}:{_PORT}"}
-    facts = workers.ask([task | {"rank": rank} for rank in ranks], _PATIENCE)
-
-    def run(times: int, patience: float) -> list[float]:
-        # A worker that is done begins the next one, so the mean of the workers is how
-        # often one is done. The slowest of each would count what others do meanwhile.
-        answers = workers.ask([times] * net.hosts, patience)
-        return [statistics.mean(each) for each in zip(*answers, strict=True)]
-
-    found = [Collective(**collective) for collective in facts[0]["collectives"]]
-    return Side(run, found)
-
-
-def _theirs(
-    case: Case,
-    net: namespaces.Network,
-    args: argparse.Namespace,
-    stack: contextlib.ExitStack,
-) -> Side:
-    # PyTorch has the outputs first; the sides of the matrices stay what they are.
-    shapes = [shape[::-1] for shape in trees.resnet50(args.scale).values()]
-    places = peers_ddp.Places(net.inside, net.address(0), "eth0")
-    peer = peers_ddp.start(case.hook, shapes, net.hosts, args.python, places)
-    stack.callback(peer.close)
-
-    def run(times: int, patience: float) -> list[float]:
-        del patience  # the peer has a limit of its own
-        return [whole - bare for whole, bare in (peer.run() for _ in range(times))]
-
-    return Side(run, None)
-
-
-def _order(row: Row) -> tuple[int, int, int, float]:
-    """Of the rows of a file: the largest size first, methods in the order of CASES."""
+def _order(row: Row) -> tuple[object, ...]:
+    """Of the rows of a file: by their settings, methods in the order of CASES."""
     titles = [case.title for case in CASES]
     place = titles.index(row.method) if row.method in titles else len(titles)
-    return -row.elements, row.workers, place, row.rate
+    return *network_report.order(network_report.setting(row)), place, row.rate
 
 
-def _elements(args: argparse.Namespace) -> int:
-    return trees.elements(trees.resnet50(args.scale))
+def _check(args: argparse.Namespace) -> None:
+    """Refuse what no worker could do.
 
-
-def _chosen(args: argparse.Namespace) -> list[Case]:
-    """The cases that were asked for; peers only where their interpreter has torch."""
-    for text in args.cases or ():
-        if not any(text in case.title for case in CASES):
-            titles = "\n  ".join(case.title for case in CASES)
-            raise SystemExit(f"no case has {text!r} in its title:\n  {titles}")
-    texts = args.cases or [""]
-    chosen = [c for c in CASES if any(text in c.title for text in texts)]
-    if any(c.hook for c in chosen) and not peers_ddp.has_torch(args.python):
-        print("no peers: own figures alone (--python names an interpreter with torch)")
-        chosen = [c for c in chosen if not c.hook]
-    return chosen
+    Raises:
+      SystemExit: says which option.
+    """
+    if not 0 <= args.latency < float("inf"):
+        raise SystemExit(f"--latency is a number of ms, at least 0: not {args.latency}")
+    if args.model:
+        name = args.model.partition("(")[0]
+        if name not in models.REGISTRY:
+            suggested = suggest(name, models.REGISTRY)
+            raise SystemExit(f"--model: unknown model {name!r}. {suggested}")
+        if args.batch < 1 or args.batch % max(1, args.workers):
+            raise SystemExit(
+                f"--batch {args.batch} is not shared equally by {args.workers} workers"
+            )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from benchmarks.network_report import SHARES, Row, fullest, predicted, typical
+from benchmarks.network_report import SHARES, Row, predicted, typical
 from jaxcomp import cost
 from jaxcomp.report import style
 from jaxcomp.runs.units import seconds_text
@@ -44,21 +44,21 @@ _BESIDE = 1.3  # how far the curves go on beside the rates that were measured
 
 
 def draw(file: Path, rows: Sequence[Row], compute: float) -> None:
-    """Draw the setting of which most was measured.
+    """Draw one setting.
 
     Args:
       file: of the plot.
-      rows: that were measured.
+      rows: of exchanges in one setting, `network_report.shown`.
       compute: seconds of a step's forward and backward pass.
     """
-    rows = fullest(rows)
     with style.look():
         figure = Figure(figsize=(13, 5.6))
         left = figure.add_axes((0.075, 0.1, 0.31, 0.8))
         right = figure.add_axes((0.445, 0.1, 0.31, 0.8))
         step = seconds_text(compute)
         size = f"{rows[0].elements / 1e6:.3g} million float32"
-        left.set_title(f"Exchange of {size}, {rows[0].workers} workers")
+        delay = f", {rows[0].latency:g} ms" if rows[0].latency else ""
+        left.set_title(f"Exchange of {size}, {rows[0].workers} workers{delay}")
         left.set_ylabel("points are measured, curves are the model")
         left.set_yscale("log")
         left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))

@@ -1,16 +1,13 @@
 """One worker of benchmarks/network.py: a process on a host of its own.
 
-It reads a task from its standard input, compiles the exchange, and says what it found.
-Then each line is a number of exchanges; the answer is the seconds of each of them.
+It reads a task from its standard input, compiles the exchange or the training step, and
+says what it found. Then each line is a number of them to run; the answer is the seconds
+of each.
 """
 
-import json
-import os
-import sys
-import threading
+import functools
 import time
 from collections.abc import Callable
-from queue import Queue
 from typing import Any
 
 import jax
@@ -18,19 +15,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from benchmarks import trees
+from benchmarks.crew import member
+from configs import default
 from jaxcomp import make_exchange, parallel, wire
+from jaxcomp.training.build import build, parameter_count
+from jaxcomp.training.feed import train_feed
+from jaxcomp.training.loading import loaded
+from jaxcomp.training.traffic import programs
 
 
 def serve() -> None:
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Gloo prints, from C++
-    lines: Queue[str] = Queue()
-    threading.Thread(target=_read, args=(lines,), daemon=True).start()
-
-    def say(message: Any) -> None:
-        print(json.dumps(message), file=answers, flush=True)
-
-    task = json.loads(lines.get())
+    asked, say = member()
+    task = next(asked)
     parallel.keep_pages()
     crew = parallel.setup(
         task["workers"],
@@ -39,10 +35,13 @@ def serve() -> None:
         process=task["rank"],
         platform="cpu",
     )
-    run, facts = exchanging(task["case"], task["scale"], task["rank"], crew)
+    if task["model"]:
+        run, facts = training(task["case"], task["model"], task["batch"], crew)
+    else:
+        run, facts = exchanging(task["case"], task["scale"], task["rank"], crew)
     say(facts)
-    while True:
-        say([run() for _ in range(int(lines.get()))])
+    for times in asked:
+        say([run() for _ in range(times)])
 
 
 def exchanging(
@@ -75,22 +74,52 @@ def exchanging(
     )
     holder = [state]
     del state  # its memory is given away by the first exchange
+    return _timed(compiled, holder, (inputs,)), _facts(compiled, specs)
+
+
+def training(
+    case: dict[str, Any], model: str, batch: int, crew: parallel.Workers
+) -> tuple[Callable[[], float], dict[str, Any]]:
+    """The trainer's own step on one batch, which returns its time, and its facts."""
+    config = default.get_config()
+    config.update(case)
+    config.model, config.batch_size, config.workers = model, batch, crew.size
+    config.dataset, config.augment = "benchmarks.input_pipeline:pixels", ""
+    if case["memory"] == "dgc":  # which has the momentum
+        config.optimizer = "dgc_sgd"
+    setup = build(config, crew)
+    state = parallel.spread(setup.fresh(), crew)
+    compiled = programs(setup, say=print).at(0, state).step
+    make = functools.partial(train_feed, local=crew.local, start=0)
+    batches = iter(loaded(make, setup.task, crew))
+    params = jax.eval_shape(setup.fresh).params
+
+    def step(state: Any, *batch: Any) -> Any:
+        state, metrics = compiled(state, *batch)
+        return metrics, state
+
+    holder = [state]
+    del state  # its memory is given away by the first step
+    return _timed(step, holder, next(batches)), _facts(compiled, params)
+
+
+def _timed(
+    program: Callable[..., Any], holder: list[Any], inputs: tuple[Any, ...]
+) -> Callable[[], float]:
+    """A runner of a program that goes on with the state in `holder`; its seconds."""
 
     def run() -> float:
         began = time.perf_counter()
-        mean, holder[0] = compiled(holder[0], inputs)
-        jax.block_until_ready((mean, holder[0]))
+        told, holder[0] = program(holder[0], *inputs)
+        jax.block_until_ready((told, holder[0]))
         return time.perf_counter() - began
 
+    return run
+
+
+def _facts(compiled: Any, gradient: Any) -> dict[str, Any]:
     found = [collective._asdict() for collective in wire.collectives(compiled)]
-    return run, {"collectives": found}
-
-
-def _read(lines: "Queue[str]") -> None:
-    """Pass lines on; end the process with them, even where it waits for the others."""
-    for line in sys.stdin:
-        lines.put(line)
-    os._exit(0)
+    return {"collectives": found, "elements": parameter_count(gradient)}
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import IO
 
-from benchmarks import link_rate, namespaces
+from benchmarks import link_rate, namespaces, relay
 
 __all__ = ["main"]
 
@@ -30,13 +30,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--hosts", type=int, default=4)
     parser.add_argument("--rate", type=float, metavar="MBIT", help="default: no limit")
+    text = "one way, by a relay in user space; default: none"
+    parser.add_argument("--latency", type=float, default=0.0, metavar="MS", help=text)
     parser.add_argument("command", nargs="+", help="after --")
     args = parser.parse_args(arguments)
     namespaces.enter("benchmarks.on_hosts")
-    with namespaces.network(args.hosts) as net:
+    delay = args.latency / 1e3
+    with namespaces.network(args.hosts) as net, relay.delayed(net, delay):
         namespaces.limit(net, args.rate)
         [measured] = link_rate.measure(net, [(0, 1)])
-        print(f"{args.hosts} hosts, {measured:,.0f} Mbit/s measured", flush=True)
+        found = f"{measured:,.0f} Mbit/s and {1e3 * link_rate.latency(net):.3g} ms"
+        print(f"{args.hosts} hosts, {found} measured", flush=True)
         code = run(net, args.command)
         for host, each in enumerate(namespaces.traffic(net)):
             print(f"host {host} sent {each.sent:,} and received {each.received:,} B")

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from benchmarks import network_report
 from benchmarks.common import PAGES, with_pages
+from benchmarks.network_report import EXCHANGE
 from jaxcomp.prediction.predicting import predict, spec_of_tree
 from jaxcomp.prediction.processes import loopback_seconds
 
@@ -51,9 +52,14 @@ class Point(NamedTuple):
 
 
 def read(file: Path, methods: list[str] | None = None) -> list[dict[str, str]]:
-    """The rows of methods that a line names, of the largest setting in the file."""
+    """The rows of methods that a line names, of the largest setting in the file.
+
+    Exchanges over links without a relay alone: older files have no column of others.
+    """
     with open(file, newline="") as source:
         rows = [row for row in csv.DictReader(source) if row["method"] in METHODS]
+    rows = [row for row in rows if row.get("timed", EXCHANGE) == EXCHANGE]
+    rows = [row for row in rows if not float(row.get("latency") or 0)]
     if methods:
         rows = [row for row in rows if any(text in row["method"] for text in methods)]
     if not rows:

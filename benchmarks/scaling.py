@@ -167,19 +167,14 @@ def _shared(found: list[Collective], link: Link) -> str:
 
 
 def _print_measured(file: Path) -> None:
-    """The points of network.py, a table for each size and number of workers."""
+    """The points of network.py, tables for each setting."""
     rows = network_report.read(file)
     if not rows:
         raise SystemExit(f"nothing has been measured in {file}")
-    for size in sorted({row.elements for row in rows}, reverse=True):
-        theirs = [row for row in rows if row.elements == size]
-        head = f"Measured, {size / 1e6:.3g} million float32"
-        for workers in sorted({row.workers for row in theirs}):
-            mine = [row for row in theirs if row.workers == workers]
-            _print_table(f"{head}, {workers} workers", _by_rate(mine))
-            _print_table(
-                f"Mbit/s needed by steps of 1 s, {workers} workers", _needs(mine)
-            )
+    for setting, theirs in network_report.settings(rows).items():
+        _print_table(f"Measured: {network_report.title(theirs)}", _by_rate(theirs))
+        if setting.timed == network_report.EXCHANGE:
+            _print_table("Mbit/s needed by steps of 1 s", _needs(theirs))
 
 
 def _by_rate(rows: Sequence[Row]) -> list[list[str]]:

@@ -17,8 +17,9 @@ algorithm, one after the other, and each host sends and receives over one link:
 
 n are the bytes that one worker hands over, and N is the number of workers. Where two
 workers do not send to each other at the same time, as over Gloo, an all-to-all takes
-twice as long (`Link.duplex`). The local time is whatever the program does besides: it
-has to be measured.
+twice as long (`Link.duplex`). Gloo's messages also take two latencies each
+(`Link.trips`), and each tensor is a message (`Link.together`). The local time is
+whatever the program does besides: it has to be measured.
 """
 
 import math
@@ -51,6 +52,12 @@ class Link(NamedTuple):
     # Whether two workers send to each other at the same time. Gloo's take turns: "I am
     # ready to receive" waits in the same connection behind what the worker sends.
     duplex: bool = True
+    # Latencies that a message takes: 2 where it waits for a word of its receiver, as
+    # over Gloo, which sends nothing before somebody is ready to receive it.
+    trips: int = 1
+    # Whether the tensors of one collective travel as one message. XLA on CPUs hands
+    # those of a combined all-reduce to Gloo one after the other.
+    together: bool = True
 
 
 class Cost(NamedTuple):
@@ -102,17 +109,17 @@ def cost(
     rounds = 0
     for collective in collectives:
         leaving = _leaving(collective, per_host)
-        steps = _ROUNDS[collective.kind](collective.workers) * collective.times
         if leaving:
             nbytes += leaving
+            steps = _rounds(collective, link)
             rounds += steps
             transfer += leaving * _turns(collective, link) / link.bandwidth
-            waiting += steps * link.latency
+            waiting += steps * link.trips * link.latency
         else:
             theirs = KINDS[collective.kind](collective.workers) * collective.nbytes
             theirs *= collective.times * _turns(collective, inside)
             transfer += theirs / inside.bandwidth
-            waiting += steps * inside.latency
+            waiting += _rounds(collective, inside) * inside.trips * inside.latency
     return Cost(transfer, waiting, local, nbytes, rounds)
 
 
@@ -187,6 +194,12 @@ def break_even(compressed: Cost, dense: Cost, bandwidth: float) -> float:
     if saved <= 0:
         return math.inf if paid < 0 else 0.0
     return saved / paid if paid > 0 else math.inf
+
+
+def _rounds(collective: Collective, link: Link) -> int:
+    """Messages that a worker waits for one after the other."""
+    parts = 1 if link.together else collective.tensors
+    return _ROUNDS[collective.kind](collective.workers) * collective.times * parts
 
 
 def _turns(collective: Collective, link: Link) -> float:

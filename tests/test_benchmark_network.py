@@ -1,8 +1,10 @@
 """The network benchmark: its commands and counters, and a run where it is permitted."""
 
+import argparse
 import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -12,14 +14,16 @@ from benchmarks import (
     network,
     network_plot,
     network_report,
+    network_sides,
     on_hosts,
     peers_ddp,
+    predict_check,
     scaling,
     trees,
 )
 from benchmarks.namespaces import Network, Traffic
 from benchmarks.network_report import Row
-from jaxcomp import make_exchange, wire
+from jaxcomp import cost, make_exchange, wire
 from jaxcomp.wire import Collective
 
 NET = Network(owner=4194304, hosts=3)
@@ -125,6 +129,101 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     ]
 
 
+def test_files_of_before_latency_and_steps_are_read(tmp_path):
+    network.write_csv(tmp_path / "network.csv", [row()])
+    with open(tmp_path / "network.csv", newline="") as file:
+        whole = list(csv.DictReader(file))
+    later = ["timed", "latency", "latency_measured"]
+    assert list(whole[0])[-3:] == later
+    old = [name for name in whole[0] if name not in later]
+    with open(tmp_path / "old.csv", "w", newline="") as file:
+        table = csv.DictWriter(file, old, extrasaction="ignore")
+        table.writeheader()
+        table.writerows(whole)
+    assert network_report.read(tmp_path / "old.csv") == [row()]
+
+
+STEP = {"timed": "resnet20, batch 32"}
+LATE = {"latency": 10.0, "latency_measured": 10.5}
+
+
+def test_rows_of_another_kind_stay_apart(tmp_path, capsys):
+    """Of one method, rate, size and number of workers."""
+    kinds = [row(), row(ms=130.0)._replace(**LATE), row(ms=250.0)._replace(**STEP)]
+    rows = kinds
+    for each in kinds:
+        rows = network_report.replaced(rows, each)
+    assert rows == kinds, "each replaced itself"
+    assert sorted([*rows[1:], rows[0]], key=network._order) == kinds
+    assert network_report.shown(rows) == kinds[:1]
+    assert network_report.shown(kinds[1:]) == kinds[1:2]
+    assert network_report.shown(kinds[2:]) == []
+
+    network_report.show(rows, compute=1.0)
+    tables = capsys.readouterr().out.split("\n\n")
+    heads = [table.split("\n")[0] for table in tables if " on each of " in table]
+    size = "10 float32 on each of 4 workers"
+    assert heads[1].startswith(f"{size}, 10 ms one way: latency by a relay in user spa")
+    assert heads[1].endswith("measured 10.5 to 10.5 ms")
+    assert heads[2] == f"Training steps of resnet20, batch 32: {size}"
+
+    network.write_csv(tmp_path / "network.csv", rows)
+    found = predict_check.read(tmp_path / "network.csv")
+    assert [float(each["ms"]) for each in found] == [100.0]
+    network.main([f"--out={tmp_path}", "--show"])
+    assert (tmp_path / "network.png").exists()
+    network.write_csv(tmp_path / "network.csv", kinds[2:])
+    (tmp_path / "network.png").unlink()
+    network.main([f"--out={tmp_path}", "--show"])
+    assert not (tmp_path / "network.png").exists(), "of exchanges, and there are none"
+
+
+def test_the_prediction_waits_for_the_latency_that_was_measured():
+    """Three rounds of twice 10.5 ms; without a relay, latency is in the local time."""
+    late = row()._replace(**LATE)
+    waiting = network_report.predicted(late) - network_report.predicted(row())
+    assert waiting == pytest.approx(6 * 10.5)
+    quick = row()._replace(latency_measured=0.1)
+    assert network_report.predicted(quick) == network_report.predicted(row())
+    fast = network_report.predicted(late, 1000.0)
+    assert fast == pytest.approx(network_report.predicted(row(), 1000.0) + 63)
+
+
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("--latency=-1", "at least 0: not -1"),
+        ("--latency=nan", "at least 0: not nan"),
+        ("--model=resnet21", "unknown model 'resnet21'. Did you mean"),
+        ("--batch=30", "--batch 30 is not shared equally by 4 workers"),
+    ],
+)
+def test_what_no_worker_could_do_is_refused(asked, told):
+    with pytest.raises(SystemExit, match=re.escape(told)):
+        network.main(["--out=nowhere", "--model=resnet20", asked])
+
+
+def test_peers_have_no_training_step_of_ours(capsys):
+    args = argparse.Namespace(model="resnet20", cases=["DDP"], python="none")
+    assert network_sides.chosen(args) == []
+    assert "a training step is that of our trainer" in capsys.readouterr().out
+
+
+def test_over_gloo_each_tensor_waits_for_words_and_messages():
+    """What small messages between 2, 3 and 4 hosts took: 4, 8 and 12 latencies."""
+    link = network_report.link_of(1e9, latency=1.0)
+    for workers in (2, 3, 4):
+        found = [Collective("all-reduce", 8, workers, tensors=5)]
+        waiting = cost.cost(found, link).waiting
+        assert waiting == 5 * 4 * (workers - 1)
+        gather = [Collective("all-gather", 8, workers)]
+        assert cost.cost(gather, link).waiting == 2 * (workers - 1)
+    text = network_report.written(found)
+    assert text == "all-reduce 8 x1 of 5"
+    late = row()._replace(collectives=text)
+    assert network_report.collectives_of(late) == found
+
+
 def test_the_bandwidth_that_is_needed():
     """3 MB in what is left of the 200 ms that half of a step takes, 100 ms."""
     assert network_report.needed(row(), 0.5, 0.2) == pytest.approx(240)
@@ -226,6 +325,24 @@ def test_two_hosts_exchange_and_leave_nothing_behind(tmp_path, capsys):
 @pytest.mark.skipif(
     bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
 )
+@pytest.mark.parametrize("kind", [[], ["--model=resnet8", "--batch=4"]])
+def test_latency_is_in_the_time_and_in_the_prediction(tmp_path, kind, capsys):
+    """Rounds of 100 ms, beside which nothing else on this machine counts."""
+    sizes = ["--workers=2", "--scale=0.05", "--repeats=2", "--rates", "100"]
+    words = [f"--out={tmp_path}", *sizes, *kind, "--latency=100", "--cases", "sign"]
+    (found,) = network.main(words)
+    assert found.latency_measured == pytest.approx(100, rel=0.1)
+    assert found.ms > found.unlimited + 90
+    assert found.predicted is not None
+    assert found.predicted > found.unlimited + 90
+    assert found.timed == ("resnet8, batch 4" if kind else "exchange")
+    assert "latency by a relay in user space" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
+)
 def test_a_network_is_removed_after_an_error():
     def interrupted() -> None:
         with namespaces.network(2) as net:
@@ -293,4 +410,5 @@ def test_the_model_gives_the_predictions_that_are_committed():
     assert {row.rate for row in ours} >= set(network.RATES)
     for row in ours:
         assert row.predicted == pytest.approx(network_report.predicted(row), rel=1e-3)
+    for row in network_report.shown(ours):
         assert row.predicted == pytest.approx(row.ms, rel=0.25), row

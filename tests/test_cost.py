@@ -49,6 +49,18 @@ def test_collectives_add_up():
     assert cost.cost([], Link(1.0), local=2.0).seconds == 2.0
 
 
+def test_a_message_that_waits_for_its_receiver_takes_two_latencies():
+    """And each tensor by itself, if they do not travel together."""
+    found = [Collective("all-reduce", 9, 4, times=2, tensors=3)]
+    assert cost.cost(found, Link(1.0, 1.0)).rounds == 12
+    gloo = Link(1.0, 1.0, trips=2, together=False)
+    whole = cost.cost(found, gloo)
+    assert (whole.rounds, whole.waiting) == (36, 72)
+    assert whole.transfer == cost.cost(found, Link(1.0)).transfer
+    inside = cost.cost(found, Link(1.0), per_host=4, inside=gloo)
+    assert (inside.rounds, inside.waiting) == (0, 72)
+
+
 def test_workers_of_one_host_share_its_link():
     """Two hosts of two: one ring leaves a host once, two groups leave it twice."""
     link, inside = Link(1.0), Link(100.0, 1.0)

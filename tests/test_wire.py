@@ -373,6 +373,19 @@ def test_asynchronous_collectives_count_once(form):
     assert wire.collective_bytes(program) == {"all-gather": 40}
 
 
+def test_the_tensors_of_a_combined_reduction_are_counted():
+    """Which Gloo takes one by one; the operands of others are parts of one message."""
+    groups = "replica_groups={{0,1}}"
+    (found,) = wire.collectives(
+        text(f"%r = (f32[10]{{0}}, f32[10]{{0}}) all-reduce(%x, %x), {groups}")
+    )
+    assert (found.nbytes, found.tensors) == (80, 2)
+    (found,) = wire.collectives(
+        text(f"%r = (f32[10]{{0}}, f32[10]{{0}}) all-to-all(%x, %x), {groups}")
+    )
+    assert (found.nbytes, found.tensors) == (80, 1)
+
+
 def test_operands_with_their_shapes():
     line = (
         "ROOT %r = (f32[10]{0:T(128)}, s4[3]{0}) "

@@ -33,3 +33,4 @@ class Collective(NamedTuple):
     # The devices of each group, as places among the program's devices; for a
     # permutation the pairs of source and target.
     groups: Groups = ()
+    tensors: int = 1  # that are handed over together, as parts of nbytes

@@ -113,9 +113,7 @@ def _collective(
     if not given:
         raise _unreadable(line, "it has no operands")
     try:
-        nbytes = sum(
-            _nbytes(operand.shape or shapes[operand.name]) for operand in given
-        )
+        sizes = [_nbytes(operand.shape or shapes[operand.name]) for operand in given]
         groups = read_groups(line, kind, devices)
     except KeyError as error:
         raise _unreadable(line, f"nothing here is named {error}") from error
@@ -123,7 +121,9 @@ def _collective(
         raise _unreadable(line, str(error)) from error
     moves = any(len(set(group)) > 1 for group in groups)
     workers = max(len(group) for group in groups) if moves else 1
-    return Collective(kind, nbytes, workers, groups=groups)
+    # Only all-reduces are combined; other operands are the parts of one message.
+    tensors = len(sizes) if kind == "all-reduce" else 1
+    return Collective(kind, sum(sizes), workers, groups=groups, tensors=tensors)
 
 
 def _nbytes(shape: str) -> int:
