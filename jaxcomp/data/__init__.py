@@ -22,7 +22,7 @@ from .digits import digits
 from .downsampled import DOWNSAMPLED
 from .downsampled import load as load_downsampled
 from .partition import PARTITIONS, Partition, make_partition
-from .pictures import Pictures, take
+from .pictures import Pictures, of_side, take
 from .sources import SOURCES
 from .tfds_any import tfds
 from .tfds_source import load as load_prepared
@@ -47,6 +47,7 @@ __all__ = [
     "make_partition",
     "make_views",
     "normalize",
+    "of_side",
     "take",
     "worker_batches",
 ]

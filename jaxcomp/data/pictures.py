@@ -21,7 +21,7 @@ from .dataset import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Pictures", "View", "as_it_is", "cropped", "take"]
+__all__ = ["Pictures", "View", "as_it_is", "cropped", "of_side", "take"]
 
 # (picture, generator) -> uint8 [H, W, C]; the generator is None for an evaluation.
 View: TypeAlias = Callable[["Image.Image", np.random.Generator | None], np.ndarray]
@@ -46,6 +46,7 @@ class Pictures:
     view: View
     seed: int = 0
     epoch: int | None = None  # None: as for an evaluation, without random numbers
+    sized: Callable[[int], View] | None = None  # views of another side, if there are
     dtype: Any = np.dtype(np.uint8)
 
     def __len__(self) -> int:
@@ -94,6 +95,19 @@ class Pictures:
             message = f"is of {pixels.shape}, the others of {self.shape[1:]}"
             raise DataError(f"{self.where(place)} {message}")
         return pixels
+
+
+def of_side(images: Any, side: int) -> Any:
+    """The same images, as squares of a side if they are `Pictures` that can be.
+
+    Args:
+      images: an array, or `Pictures`.
+      side: of the results; 0 as they are.
+    """
+    if not side or not isinstance(images, Pictures) or images.sized is None:
+        return images
+    shape = (len(images), side, side, images.shape[-1])
+    return replace(images, shape=shape, view=images.sized(side))
 
 
 def take(arrays: tuple[Any, ...], places: np.ndarray, epoch: int) -> tuple[Any, ...]:

@@ -75,3 +75,6 @@ class Task(NamedTuple):
     shared_stats: bool = (
         False  # the same on all workers, as of a synchronised BatchNorm
     )
+    # (config) -> the same data and model for another `batch_size` or `image_size`;
+    # None for a task in which they cannot change during a run.
+    resized: Callable[[Any], "Task"] | None = None

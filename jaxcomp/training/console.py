@@ -101,6 +101,17 @@ def headline(config: Any, setup: Setup) -> str:
         f"{setup.task.model} ({parameters:,} parameters) on "
         f"{setup.task.data}: {workers.size} workers ({devices})\n"
         f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{setup.total_steps} steps of {config.batch_size} examples, "
-        f"{config.batch_size // workers.size} from each worker"
+        f"{_length(setup)}"
+    )
+
+
+def _length(setup: Setup) -> str:
+    """The steps of a run and their examples, for each phase of it."""
+    total, size = setup.total_steps, setup.workers.size
+    phases = [phase for phase in setup.calendar.phases if phase.first < total]
+    ends = [phase.first for phase in phases[1:]] + [total]
+    return "\n".join(
+        f"{end - phase.first} steps of {phase.horizon.batch_size} examples, "
+        f"{phase.horizon.batch_size // size} from each worker"
+        for phase, end in zip(phases, ends, strict=True)
     )

@@ -39,7 +39,7 @@ def evaluate(
     setup = build(config, workers)
     if split == "train":  # in the batches of training: columns of a text go on so
         task = setup.task._replace(test=setup.task.train)
-        setup = setup._replace(task=task, eval_batch=setup.horizon.batch_size)
+        setup = setup._replace(tasks=(task,), eval_batch=config.batch_size)
     keep_programs()
     checkpoints = open_checkpoints(folder / "checkpoints")
     resize = make_resize(setup, allowed=True)  # the best may be of other workers
