@@ -15,6 +15,7 @@ from jaxcomp.base import Array, Tree
 from jaxcomp.models import Statistics, check_group
 from jaxcomp.runs.checks import check_values
 from jaxcomp.specs import Range
+from jaxcomp.tasks.brought import transform_of
 from jaxcomp.tasks.named import COMPUTE_DTYPES, half_precision, named
 from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.statistics import make as make_statistics
@@ -47,6 +48,8 @@ def classification(config: Any, workers: Any) -> Task:
     model = _model(config, dataset.num_classes, statistics)
     colours = {"mean": dataset.mean, "std": dataset.std}
 
+    augment, eval_view = (transform_of(config, k) for k in ("augment", "eval_view"))
+
     def sized(config: Any) -> Task:
         if statistics.group:
             parts = workers.size * config.get("accumulate", 1)
@@ -57,9 +60,9 @@ def classification(config: Any, workers: Any) -> Task:
             train=(data.of_side(dataset.train_images, side), dataset.train_labels),
             test=(dataset.test_images, dataset.test_labels),
             shares=shares_of(config, dataset.train_labels, workers.size),
-            augment=data.make_augment(config.augment, size=side, **colours),
+            augment=data.make_augment(augment, size=side, **colours),
             normalize=functools.partial(data.normalize, **colours),
-            views=data.make_views(config.eval_view),
+            views=data.make_views(eval_view),
         )._replace(
             model=config.model,
             data=config.dataset,

@@ -14,6 +14,7 @@ from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
 from jaxcomp.runs.checks import check_values
 from jaxcomp.tasks import Task, Variables
+from jaxcomp.tasks.brought import MODEL
 from jaxcomp.training import loss_scale, optimizers, schedules
 from jaxcomp.training.batch import batch_of, check_batches, check_one_batch
 from jaxcomp.training.calendar import Calendar
@@ -30,7 +31,7 @@ from jaxcomp.training.method import (
 from jaxcomp.training.nodes import check_nodes, node_count
 from jaxcomp.training.phases import tasks_of
 from jaxcomp.training.profiling import window_of
-from jaxcomp.training.regimes import MODEL, Regimes, make_regimes, rates_of
+from jaxcomp.training.regimes import Regimes, make_regimes, rates_of
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step

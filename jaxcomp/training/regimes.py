@@ -10,6 +10,7 @@ from jaxcomp.base import Array
 from jaxcomp.errors import UserError, message_of
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, check, parse, suggest
+from jaxcomp.tasks.brought import MODEL
 from jaxcomp.training.batch import check_one_batch
 from jaxcomp.training.calendar import Calendar, calendar_of
 from jaxcomp.training.durations import Horizon
@@ -18,7 +19,6 @@ from jaxcomp.training.schedules import Schedule, learning_rate
 
 __all__ = [
     "KEYS",
-    "MODEL",
     "Regime",
     "Regimes",
     "make_regimes",
@@ -32,7 +32,6 @@ KEYS = (
     *("batch_size", "clip", "decay", "decay_at", "image_size", "learning_rate"),
     *("lr_scaling", "optimizer", "schedule", "weight_decay"),
 )
-MODEL = "model"  # stands for the regime that the model brings
 _EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
 
 
