@@ -76,6 +76,7 @@ def class_folders(
             view=view(side),
             seed=seed,
             sized=view,
+            file=lambda place: files[place],
         )
 
     return Dataset(

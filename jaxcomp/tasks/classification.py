@@ -48,7 +48,8 @@ def classification(config: Any, workers: Any) -> Task:
     model = _model(config, dataset.num_classes, statistics)
     colours = {"mean": dataset.mean, "std": dataset.std}
 
-    augment, eval_view = (transform_of(config, k) for k in ("augment", "eval_view"))
+    augment = transform_of(config, "augment")
+    views = data.make_views(transform_of(config, "eval_view"))
 
     def sized(config: Any) -> Task:
         if statistics.group:
@@ -58,11 +59,11 @@ def classification(config: Any, workers: Any) -> Task:
         return classifier(
             model,
             train=(data.of_side(dataset.train_images, side), dataset.train_labels),
-            test=(dataset.test_images, dataset.test_labels),
+            test=(data.in_rectangles(dataset.test_images, views), dataset.test_labels),
             shares=shares_of(config, dataset.train_labels, workers.size),
             augment=data.make_augment(augment, size=side, **colours),
             normalize=functools.partial(data.normalize, **colours),
-            views=data.make_views(eval_view),
+            views=views,
         )._replace(
             model=config.model,
             data=config.dataset,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import parallel
+from jaxcomp.data import Rectangles
 from jaxcomp.errors import UserError, message_of
 from jaxcomp.tasks import Batch, Task, Variables
 from jaxcomp.training.calendar import Phase
@@ -45,7 +46,7 @@ def tasks_of(
                 other = _resized(task, regime)
                 made[sizes] = with_precision(other, config.matmul_precision)
             _check_shares(made[sizes], phase, workers.size)
-            if regime.config.image_size:
+            if regime.config.image_size or isinstance(task.test[0], Rectangles):
                 first = made[_sizes(regimes.each[0].config)]
                 _check_model(made[sizes], first, regime.config)
     return tuple(made[_sizes(regime.config)] for regime in regimes.each)
