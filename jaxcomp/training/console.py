@@ -106,12 +106,14 @@ def headline(config: Any, setup: Setup) -> str:
 
 
 def _length(setup: Setup) -> str:
-    """The steps of a run and their examples, for each phase of it."""
+    """The steps of each phase and their examples, and what the first regime sets."""
     total, size = setup.total_steps, setup.workers.size
     phases = [phase for phase in setup.calendar.phases if phase.first < total]
     ends = [phase.first for phase in phases[1:]] + [total]
-    return "\n".join(
+    lines = [
         f"{end - phase.first} steps of {phase.horizon.batch_size} examples, "
         f"{phase.horizon.batch_size // size} from each worker"
         for phase, end in zip(phases, ends, strict=True)
-    )
+    ]
+    first = setup.regimes.each[0]
+    return "\n".join([*lines, *([str(first)] if first.settings else [])])

@@ -38,7 +38,7 @@ def evaluate(
     check_config(folder, json.loads(config.to_json()), changeable_keys(config))
     setup = build(config, workers)
     if split == "train":  # in the batches of training: columns of a text go on so
-        task = setup.task._replace(test=setup.task.train)
+        task = setup.tasks[-1]._replace(test=setup.tasks[-1].train)
         setup = setup._replace(tasks=(task,), eval_batch=config.batch_size)
     keep_programs()
     checkpoints = open_checkpoints(folder / "checkpoints")

@@ -35,3 +35,7 @@ def test_a_prediction_takes_the_share_of_one_worker():
     setup = of_config._alone(small_config(**EACH))
     assert setup.calendar.batch_at(0) == 64
     assert setup.workers.size == 1
+    grows = (("0 epochs", {"learning_rate": 0.2}), ("1 epoch", {"batch_size": 256}))
+    setup = of_config._alone(small_config(**EACH, regime=grows))
+    batches = [setup.calendar.batch_at(step) for step in (0, setup.total_steps - 1)]
+    assert batches == [64, 128]

@@ -109,6 +109,7 @@ def test_the_picture_size_of_a_whole_run_is_checked_too():
 def test_a_dry_run_shows_all_phases(tmp_path):
     text = training.dry_run(config_of(SMALL, GROWS), tmp_path / "run")
     assert "11 steps of 128 examples, 64 from each worker\n10 steps of 256 " in text
+    assert "\nfrom step 1 on: image_size=8\n" in text
     assert "3 epochs of 11 or 5 steps, 3,968 examples in all" in text
     assert "from step 12 on: batch_size=256, image_size=12" in text
     assert f"{21:>10,}{3:>9.2f}" in text
@@ -213,6 +214,7 @@ def test_a_run_goes_on_to_the_bit_in_any_phase(
     found = rows(tmp_path / "whole" / "metrics.csv")
     table = [tuple(int(row[k]) for k in ("epoch", "step", "examples")) for row in found]
     assert table == [(1, 11, 1408), (2, 16, 2688), (3, 21, 3968)]
-    assert len({row["wire_bytes_per_step"] for row in found}) == 1
+    if "mixer" not in changes:  # that one talks in every second step
+        assert len({row["wire_bytes_per_step"] for row in found}) == 1
     epochs = [int(row["epoch"]) for row in rows(tmp_path / "whole" / "steps.csv")]
     assert epochs == [1] * 11 + [2] * 5 + [3] * 5
