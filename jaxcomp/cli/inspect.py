@@ -103,7 +103,7 @@ def _heading(found: "Inspection") -> str:
     from jaxcomp.runs.units import seconds_text
 
     setup, workers = found.setup, found.target.workers
-    share = setup.horizon.batch_size // workers.size
+    share = setup.calendar.batch_at(found.step - 1) // workers.size
     return (
         f"{setup.task.model} on {setup.task.data}\n"
         f"method: {setup.method.name}\n"

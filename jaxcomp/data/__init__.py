@@ -22,7 +22,8 @@ from .digits import digits
 from .downsampled import DOWNSAMPLED
 from .downsampled import load as load_downsampled
 from .partition import PARTITIONS, Partition, make_partition
-from .pictures import Pictures, take
+from .pictures import Pictures, of_side, take
+from .rectangles import Rectangles, in_rectangles, parts_of
 from .sources import SOURCES
 from .tfds_any import tfds
 from .tfds_source import load as load_prepared
@@ -38,15 +39,19 @@ __all__ = [
     "Dataset",
     "Partition",
     "Pictures",
+    "Rectangles",
     "Views",
     "batches",
     "epoch_order",
     "eval_batches",
+    "in_rectangles",
     "load",
     "make_augment",
     "make_partition",
     "make_views",
     "normalize",
+    "of_side",
+    "parts_of",
     "take",
     "worker_batches",
 ]

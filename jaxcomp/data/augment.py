@@ -21,7 +21,7 @@ _STAGES = get_args(Stage)
 
 
 def make_augment(
-    spec: str, *, mean: Sequence[float], std: Sequence[float]
+    spec: str, *, mean: Sequence[float], std: Sequence[float], size: int = 0
 ) -> Callable[[jax.Array, jax.Array], jax.Array]:
     """Make the function that augments and normalises a training batch.
 
@@ -34,6 +34,9 @@ def make_augment(
         returns an `Augmentation`, or a function of images as they are stored.
       mean: per channel, for pixels scaled to 0..1.
       std: per channel, for pixels scaled to 0..1.
+      size: of a side of the results; 0 as they come. An augmentation that resizes, such
+        as `random_resized_crop`, resizes to it. Other results are resized in the end,
+        so that the sizes of augmentations are those of stored pixels.
 
     Returns:
       (images uint8 [N, H, W, C], key) -> float32 images.
@@ -48,6 +51,8 @@ def make_augment(
     """
     links = [_make(piece) for piece in pieces(spec)] if spec.strip() else []
     _check_order(links)
+    if size:
+        links = [link.sized(size) if link.sized else link for link in links]
 
     def augment(images: jax.Array, key: jax.Array) -> jax.Array:
         stage = 0
@@ -56,9 +61,28 @@ def make_augment(
             images = _scaled(images, stage, wanted, mean, std)
             stage = wanted
             images = link.apply(images, jax.random.split(key, len(links))[number])
-        return _scaled(images, stage, len(_STAGES) - 1, mean, std)
+        images = _scaled(images, stage, len(_STAGES) - 1, mean, std)
+        return resize(images, size) if size else images
 
     return augment
+
+
+def resize(images: jax.Array, side: int) -> jax.Array:
+    """Squares of a side, bilinearly; where an image shrinks, pixels are averaged.
+
+    Args:
+      images: float32 [N, H, W, C].
+      side: of the results.
+
+    Example:
+      >>> resize(jnp.arange(4.0).reshape(1, 2, 2, 1), 1).item()
+      1.5
+    """
+    count, _, _, channels = images.shape
+    shape = (count, side, side, channels)
+    if images.shape == shape:
+        return images
+    return jax.image.resize(images, shape, "linear", antialias=True)
 
 
 def normalize(

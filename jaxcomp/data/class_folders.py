@@ -11,7 +11,7 @@ from jaxcomp.specs import Count, Range, method
 
 from . import ilsvrc, paths
 from .dataset import DataError, Dataset
-from .pictures import Pictures, cropped
+from .pictures import Pictures, View, cropped
 from .sources import IMAGENET_COLOURS
 
 __all__ = ["class_folders", "imagenet"]
@@ -65,13 +65,18 @@ def class_folders(
     test = _pictures(tests[0] if tests else root / _TEST[0], classes)
 
     def images(files: Sequence[Path], side: int) -> Pictures:
-        edge = round(side * resize / test_size)  # of training pictures that are tested
+        def view(side: int) -> View:
+            edge = round(side * resize / test_size)  # of those that are tested
+            return cropped(side, edge, scale_min, ratio)
+
         return Pictures(
             read=lambda place: files[place].read_bytes(),
             where=lambda place: str(files[place]),
             shape=(len(files), side, side, 3),
-            view=cropped(side, edge, scale_min, ratio),
+            view=view(side),
             seed=seed,
+            sized=view,
+            file=lambda place: files[place],
         )
 
     return Dataset(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -21,7 +22,7 @@ from .dataset import DataError
 if TYPE_CHECKING:
     from PIL import Image
 
-__all__ = ["Pictures", "View", "as_it_is", "cropped", "take"]
+__all__ = ["Pictures", "View", "as_it_is", "cropped", "middle", "of_side", "take"]
 
 # (picture, generator) -> uint8 [H, W, C]; the generator is None for an evaluation.
 View: TypeAlias = Callable[["Image.Image", np.random.Generator | None], np.ndarray]
@@ -46,6 +47,9 @@ class Pictures:
     view: View
     seed: int = 0
     epoch: int | None = None  # None: as for an evaluation, without random numbers
+    # Views of another side; None where pictures are shown as they are, of one size.
+    sized: Callable[[int], View] | None = None
+    file: Callable[[int], Path] | None = None  # in which a picture lies alone
     dtype: Any = np.dtype(np.uint8)
 
     def __len__(self) -> int:
@@ -74,6 +78,43 @@ class Pictures:
         """The same pictures, with the random views of an epoch."""
         return replace(self, epoch=epoch)
 
+    def only(self, places: np.ndarray, side: tuple[int, int], view: View) -> "Pictures":
+        """Some of the pictures, in another view.
+
+        Args:
+          places: of those that stay.
+          side: height and width of what the view shows.
+          view: of each.
+        """
+        return replace(
+            self,
+            read=lambda place: self.read(int(places[place])),
+            where=lambda place: self.where(int(places[place])),
+            shape=(len(places), *side, self.shape[-1]),
+            view=view,
+            sized=None,
+            file=None,
+        )
+
+    def sizes(self) -> np.ndarray:
+        """Width and height of each picture as it is stored, [N, 2]; reads heads alone.
+
+        Raises:
+          DataError: a picture is damaged; names it.
+        """
+        return np.array(list(_pool().map(self._size, range(len(self)))))
+
+    def _size(self, place: int) -> tuple[int, int]:
+        from PIL import Image
+
+        try:
+            alone = self.file and self.file(place)
+            with Image.open(alone or io.BytesIO(self.read(place))) as image:
+                return image.size
+        except _DAMAGE as error:
+            message = f"{self.where(place)} cannot be read as a picture: {error}"
+            raise DataError(message) from error
+
     def _decode(self, place: int) -> np.ndarray:
         from PIL import Image
 
@@ -94,6 +135,19 @@ class Pictures:
             message = f"is of {pixels.shape}, the others of {self.shape[1:]}"
             raise DataError(f"{self.where(place)} {message}")
         return pixels
+
+
+def of_side(images: Any, side: int) -> Any:
+    """The same images, as squares of a side if they are `Pictures` that can be.
+
+    Args:
+      images: an array, or `Pictures`.
+      side: of the results; 0 as they are.
+    """
+    if not side or not isinstance(images, Pictures) or images.sized is None:
+        return images
+    shape = (len(images), side, side, images.shape[-1])
+    return replace(images, shape=shape, view=images.sized(side))
 
 
 def take(arrays: tuple[Any, ...], places: np.ndarray, epoch: int) -> tuple[Any, ...]:
@@ -136,18 +190,42 @@ def cropped(size: int, resize: int, scale_min: float, ratio: float) -> View:
         message = f"resize is at least the {size} pixels that are cut out"
         raise UserError(f"{message}, not {resize}")
 
+    tested = middle((size, size), resize)
+
     def view(image: "Image.Image", rng: np.random.Generator | None) -> np.ndarray:
         from PIL import Image
 
+        if rng is None:
+            return tested(image, rng)
         width, height = image.size
-        if rng is not None:
-            box = random_window(rng, height, width, scale_min, ratio)
-        else:
-            side = min(height, width) * size / resize
-            left, top = (width - side) / 2, (height - side) / 2
-            box = (left, top, left + side, top + side)
+        box = random_window(rng, height, width, scale_min, ratio)
         bilinear = Image.Resampling.BILINEAR
         return np.asarray(image.resize((size, size), bilinear, box=box))
+
+    return view
+
+
+def middle(side: tuple[int, int], resize: int) -> View:
+    """The middle of pictures of any size; where one is too narrow, less of it.
+
+    Args:
+      side: height and width of the results.
+      resize: of the shorter side of a picture, before its middle is cut out.
+    """
+
+    def view(image: "Image.Image", rng: np.random.Generator | None) -> np.ndarray:
+        from PIL import Image
+
+        del rng
+        width, height = image.size
+        short = min(height, width)
+        tall, wide = (length * short / resize for length in side)
+        fits = min(1.0, height / tall, width / wide)
+        tall, wide = fits * tall, fits * wide
+        left, top = (width - wide) / 2, (height - tall) / 2
+        box = (left, top, left + wide, top + tall)
+        bilinear = Image.Resampling.BILINEAR
+        return np.asarray(image.resize((side[1], side[0]), bilinear, box=box))
 
     return view
 

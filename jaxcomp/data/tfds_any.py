@@ -10,7 +10,7 @@ import numpy as np
 from jaxcomp.specs import Range, method, suggest
 
 from .dataset import DataError, Dataset
-from .pictures import Pictures, as_it_is, cropped
+from .pictures import Pictures, View, as_it_is, cropped
 from .sources import IMAGENET_COLOURS
 
 __all__ = ["tfds"]
@@ -75,7 +75,11 @@ def tfds(
         raise DataError(message)
     side = [size, size] if size else side
     resize = resize or round(size * 256 / 224)
-    view = cropped(size, resize, scale_min, ratio) if size else as_it_is
+
+    def crop(side: int) -> View:
+        return cropped(side, round(side * resize / size), scale_min, ratio)
+
+    view = crop(size) if size else as_it_is
     colours = IMAGENET_COLOURS if channels in (3, None) else ((0.5,), (0.25,))
 
     def images(source: Any, part: str) -> Pictures:
@@ -85,6 +89,7 @@ def tfds(
             shape=(len(source), side[0], side[1], channels or 3),
             view=view,
             seed=seed,
+            sized=crop if size else None,
         )
 
     train: Any = images(given[0], split)

@@ -11,6 +11,7 @@ from jaxcomp.imported import importable
 from jaxcomp.specs import Count, SpecError, build, method
 
 from .augmentations.resized_crop import resize_windows
+from .rectangles import rectangular
 
 __all__ = ["VIEWS", "Views", "center_crop", "make_views", "ten_crop"]
 
@@ -110,5 +111,6 @@ def ten_crop(name: str, size: Count) -> Views:
 
 VIEWS: dict[str, Callable[..., Views]] = {
     "center_crop": center_crop,
+    "rectangular": rectangular,
     "ten_crop": ten_crop,
 }

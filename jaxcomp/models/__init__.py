@@ -70,6 +70,8 @@ def _named(model: Callable[..., nn.Module], **fixed: Any) -> Callable[..., nn.Mo
     shown = [p for p in signature.parameters.values() if p.name not in hidden]
     factory.__doc__ = inspect.getdoc(model)
     factory.regime = getattr(model, "regime", ())  # pyright: ignore[reportFunctionMemberAccess]
+    brought = getattr(model, "input_transform", {})
+    factory.input_transform = brought  # pyright: ignore[reportFunctionMemberAccess]
     factory.__signature__ = signature.replace(  # pyright: ignore[reportFunctionMemberAccess]
         parameters=shown
     )

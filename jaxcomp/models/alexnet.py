@@ -140,6 +140,12 @@ class AlexNetImageNet(nn.Module):
       Hoffer, https://github.com/eladhoffer/convNet.pytorch (AlexNetOWT_BN).
     """
 
+    # That of convNet.pytorch, of pictures whose shorter side has 256 pixels.
+    input_transform = {  # noqa: RUF012
+        "augment": "crop(pad=0, size=224) | flip",
+        "eval_view": "center_crop(size=224, resize=256)",
+    }
+
     num_classes: int = 1000
     width: int = 64
     hidden: int = 4096

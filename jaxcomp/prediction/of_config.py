@@ -40,8 +40,7 @@ def compute_seconds(config: Any) -> float:
     stage = setup.stages.at(setup.total_steps - 1)
     state = parallel.spread(setup.fresh(stage.regime), setup.workers)
     axes = parallel.axes(state)
-    share = setup.horizon.batch_size
-    batch = tuple(array[:share] for array in setup.task.train)
+    batch = setup.example(stage.regime)
     step = parallel.map_step(
         setup.step(stage),
         setup.workers,
@@ -67,5 +66,20 @@ def _alone(config: Any) -> Any:
         mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
         mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
         mine.update(flush_every="", overlap=1, mapper="shard_map", workers_per_device=1)
-        mine.update(devices_per_node=1)
+        mine.update(devices_per_node=1, regime=_of_one_worker(config))
     return build(mine, gather_workers(mine))
+
+
+def _of_one_worker(config: Any) -> Any:
+    """The regime of a config, in which each batch is the share of one worker."""
+    if isinstance(config.regime, str):
+        return config.regime
+
+    def shared(entry: Any) -> Any:
+        if isinstance(entry, str) or "batch_size" not in entry[1]:
+            return entry
+        when, settings = entry
+        share = max(1, settings["batch_size"] // max(1, config.workers))
+        return when, {**settings, "batch_size": share}
+
+    return tuple(shared(entry) for entry in config.regime)

@@ -1,15 +1,15 @@
 """Tasks by name: their data, model, loss and evaluation."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from jaxcomp.imported import check_kind, importable
-from jaxcomp.specs import Call, build, parse, publish
+from jaxcomp.specs import build, publish
+from jaxcomp.tasks.brought import regime_of
 from jaxcomp.tasks.classification import classification
 from jaxcomp.tasks.language import language
 from jaxcomp.tasks.logistic_regression import logistic_regression
 from jaxcomp.tasks.measure import ACCURACY, PERPLEXITY, Measure
-from jaxcomp.tasks.named import PARTS
 from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = [
@@ -36,23 +36,6 @@ REGISTRY: dict[str, Callable[..., Task]] = {
 publish(task=REGISTRY)
 
 
-def regime_of(config: Any) -> Sequence[Any]:
-    """The settings over a run that a config's model brings, () for none.
-
-    They are the attribute `regime` of its factory, pairs as in `config.regime`.
-
-    Example:
-      >>> regime_of({"task": "classification", "model": "resnet20"})[1]
-      ('81 epochs', {'learning_rate': 0.01})
-    """
-    task = config.get("task", "classification").partition("(")[0].strip()
-    registry = PARTS.get(task, {}).get("model", {})
-    spec, known = importable(config["model"], registry, "model")
-    call = parse(spec)
-    factory = known.get(call.name) if isinstance(call, Call) else None
-    return getattr(factory, "regime", ())
-
-
 def make(spec: str, config: Any, workers: Any) -> Task:
     """The task that a spec names, or one of your own: "my.tasks:text(length=9)".
 
@@ -65,6 +48,7 @@ def make(spec: str, config: Any, workers: Any) -> Task:
       >>> from ml_collections import ConfigDict
       >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
       >>> config.update(partition="dealt", batch_norm="local", augment="", eval_view="")
+      >>> config.update(image_size=0)
       >>> config.update(batch_size=8, seed=0, compute_dtype="float32")
       >>> from jaxcomp import parallel
       >>> task = make("classification", config, parallel.setup(2, "vmap"))

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Annotated, Any
 
 import flax.linen as nn
 import jax
@@ -14,6 +14,8 @@ from jaxcomp import data
 from jaxcomp.base import Array, Tree
 from jaxcomp.models import Statistics, check_group
 from jaxcomp.runs.checks import check_values
+from jaxcomp.specs import Range
+from jaxcomp.tasks.brought import transform_of
 from jaxcomp.tasks.named import COMPUTE_DTYPES, half_precision, named
 from jaxcomp.tasks.shares import shares_of
 from jaxcomp.tasks.statistics import make as make_statistics
@@ -28,6 +30,7 @@ _KINDS = {
     "compute_dtype": COMPUTE_DTYPES,
     "data_dir": str,
     "eval_view": str,
+    "image_size": Annotated[int, Range(least=0)],
 }
 
 
@@ -35,30 +38,40 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, augment, eval_view, batch_norm and
-        compute_dtype.
+      config: its dataset, model, partition, augment, image_size, eval_view, batch_norm
+        and compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
     dataset = _dataset(config)
     statistics = make_statistics(config.batch_norm, workers.axis)
-    if statistics.group:
-        parts = workers.size * config.get("accumulate", 1)
-        check_group(statistics.group, config.batch_size // parts)
+    model = _model(config, dataset.num_classes, statistics)
     colours = {"mean": dataset.mean, "std": dataset.std}
-    return classifier(
-        _model(config, dataset.num_classes, statistics),
-        train=(dataset.train_images, dataset.train_labels),
-        test=(dataset.test_images, dataset.test_labels),
-        shares=shares_of(config, dataset.train_labels, workers.size),
-        augment=data.make_augment(config.augment, **colours),
-        normalize=functools.partial(data.normalize, **colours),
-        views=data.make_views(config.eval_view),
-    )._replace(
-        model=config.model,
-        data=config.dataset,
-        shared_stats=statistics.axis is not None,
-    )
+
+    augment = transform_of(config, "augment")
+    views = data.make_views(transform_of(config, "eval_view"))
+
+    def sized(config: Any) -> Task:
+        if statistics.group:
+            parts = workers.size * config.get("accumulate", 1)
+            check_group(statistics.group, config.batch_size // parts)
+        side = config.image_size
+        return classifier(
+            model,
+            train=(data.of_side(dataset.train_images, side), dataset.train_labels),
+            test=(data.in_rectangles(dataset.test_images, views), dataset.test_labels),
+            shares=shares_of(config, dataset.train_labels, workers.size),
+            augment=data.make_augment(augment, size=side, **colours),
+            normalize=functools.partial(data.normalize, **colours),
+            views=views,
+        )._replace(
+            model=config.model,
+            data=config.dataset,
+            shared_stats=statistics.axis is not None,
+            resized=sized,
+        )
+
+    return sized(config)
 
 
 def classifier(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array, Tree
+from jaxcomp.errors import UserError
 from jaxcomp.problems import Problem, Rows
 from jaxcomp.runs.checks import check_values
 from jaxcomp.tasks.named import named
@@ -34,8 +35,15 @@ def logistic_regression(config: Any, workers: Any) -> Task:
     task, spec = "logistic_regression", config.dataset
     problem = named(task, "dataset", spec, Problem, {})
     classes = (problem.labels > 0).astype(int)
-    shares = shares_of(config, classes, workers.size)
-    return regression(problem)._replace(data=spec, shares=shares)
+    task = regression(problem)._replace(data=spec)
+
+    def sized(config: Any) -> Task:
+        if config.image_size:
+            raise UserError(f"image_size={config.image_size}: {spec} has no pictures")
+        shares = shares_of(config, classes, workers.size)
+        return task._replace(shares=shares, resized=sized)
+
+    return sized(config)
 
 
 def regression(problem: Problem) -> Task:

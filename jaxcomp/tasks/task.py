@@ -56,7 +56,8 @@ class Task(NamedTuple):
 
     model: str  # what the console calls it
     data: str  # likewise
-    # NumPy arrays, of which the first axis counts the examples; or `data.Pictures`.
+    # NumPy arrays, of which the first axis counts the examples; or `data.Pictures`, and
+    # in `test` also `data.Rectangles`.
     train: tuple[Any, ...]
     # In order, `config.eval_batch_size or config.batch_size` at a time: the carry of an
     # example goes to the one that comes so many later.
@@ -75,3 +76,6 @@ class Task(NamedTuple):
     shared_stats: bool = (
         False  # the same on all workers, as of a synchronised BatchNorm
     )
+    # (config) -> the same data and model for another `batch_size` or `image_size`;
+    # None for a task in which they cannot change during a run.
+    resized: Callable[[Any], "Task"] | None = None

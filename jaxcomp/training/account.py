@@ -58,12 +58,12 @@ def account(
             tables.steps(
                 {
                     "step": number + 1,
-                    "epoch": number // setup.horizon.steps_per_epoch + 1,
+                    "epoch": setup.calendar.epoch_at(number),
                     "learning_rate": setup.rate_on_host(number),
                     "data_seconds": timing.data,
                     "step_seconds": timing.step,
                     "wait_seconds": timing.wait,
-                    "images_per_second": setup.horizon.batch_size / timing.total,
+                    "images_per_second": setup.calendar.batch_at(number) / timing.total,
                     measure.name: measure.of(figures["loss"], figures["accuracy"]),
                     **figures,
                 }

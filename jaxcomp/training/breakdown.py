@@ -89,8 +89,9 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[Part]:
       state: spread over the workers.
     """
     workers, axes = setup.workers, parallel.axes(state)
+    task = setup.tasks[setup.regimes.at(setup.total_steps - 1)]
     batches = functools.partial(train_feed, local=workers.local, start=0)
-    feed = loaded(batches, setup.task, workers)
+    feed = loaded(batches, task, workers)
 
     def load() -> Any:
         return next(feed)
@@ -102,7 +103,7 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[Part]:
         return lambda: run(state, *given)
 
     micro = [array[:, : array.shape[1] // config.accumulate] for array in load()]
-    gradient = mapped(gradient_of(setup.task, setup.loss_scale), *micro)
+    gradient = mapped(gradient_of(task, setup.loss_scale), *micro)
     grads = gradient()
     talk, others = _split(setup.links(_stage_that_sends(setup)), state)
     axis = workers.device_axis

@@ -12,13 +12,14 @@ from jaxcomp.base import Exchange, Mixer, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.make import compressor_for
 from jaxcomp.overlap import compiler_options
-from jaxcomp.runs.checks import check_values, whole_batches
-from jaxcomp.tasks import Variables
+from jaxcomp.runs.checks import check_values
+from jaxcomp.tasks import Task, Variables
+from jaxcomp.tasks.brought import MODEL
 from jaxcomp.training import loss_scale, optimizers, schedules
 from jaxcomp.training.batch import batch_of, check_batches, check_one_batch
+from jaxcomp.training.calendar import Calendar
 from jaxcomp.training.decay import check_decay
 from jaxcomp.training.due import Due, timetable
-from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import (
     check_layers,
@@ -27,9 +28,9 @@ from jaxcomp.training.method import (
     make_method,
 )
 from jaxcomp.training.nodes import check_nodes, node_count
-from jaxcomp.training.precision import with_precision
+from jaxcomp.training.phases import tasks_of
 from jaxcomp.training.profiling import window_of
-from jaxcomp.training.regimes import MODEL, Regimes, make_regimes
+from jaxcomp.training.regimes import Regimes, make_regimes, rates_of
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, init_state, own
 from jaxcomp.training.step import make_train_step
@@ -41,14 +42,14 @@ __all__ = ["Setup", "build", "gather_workers", "parameter_count", "settled"]
 class Setup(NamedTuple):
     """Everything that a run needs, as `build` made it from a config."""
 
-    task: tasks.Task
+    tasks: tuple[Task, ...]  # one for each regime
     workers: parallel.Workers
     stages: Stages
     method: Exchange | Mixer  # of the last stage
     loss_scale: loss_scale.LossScale
     regimes: Regimes
     rate: schedules.Schedule  # of a step
-    horizon: Horizon
+    calendar: Calendar
     eval_batch: int  # examples of an evaluation's step, of all workers together
     total_steps: int
     due_at: Callable[[int], Due]  # after so many steps
@@ -64,6 +65,17 @@ class Setup(NamedTuple):
     options: dict[str, Any]  # of the compiler, for every step
     loggers: list[loggers.Named]  # beside the tables
     profiled: range  # steps, from 1
+
+    @property
+    def task(self) -> Task:
+        """The task of the first regime; all have the same data, model and measure."""
+        return self.tasks[0]
+
+    def example(self, regime: int) -> tuple[Any, ...]:
+        """A worker's share of a batch of a regime."""
+        batch = self.regimes.each[regime].config.batch_size
+        share = batch // self.workers.size
+        return tuple(array[:share] for array in self.tasks[regime].train)
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
@@ -118,37 +130,28 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     config = settled(config, workers)
     check_layers(config)
     check_nodes(config)
-    batch = config.batch_size
     task = tasks.make(config.get("task", "classification"), config, workers)
-    task = with_precision(task, config.matmul_precision)
-    count = len(task.train[0])
-    horizon = Horizon(whole_batches(count, batch), batch)
-    share = batch // workers.size
-    _check_shares(task.shares(0).shape, (horizon.steps_per_epoch, workers.size, share))
-    total = steps_at(config, "train_for", horizon)
-    warmup = steps_at(config, "warmup", horizon)
+    brought = tasks.regime_of(config) if MODEL in config.regime else ()
+    regimes = make_regimes(config, len(task.train[0]), brought)
+    calendar = regimes.calendar
+    of_regimes = tasks_of(task, regimes, config, workers)
+    task = of_regimes[0]
+    share = regimes.each[0].config.batch_size // workers.size
+    total = calendar.steps_at(config, "train_for")
+    warmup = calendar.steps_at(config, "warmup")
     if warmup > total:
         raise UserError(
             f"a warmup of {config.warmup!r} is longer than the run of "
             f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
         )
     graph = make_graph(config)
-    brought = tasks.regime_of(config) if MODEL in config.regime else ()
-    regimes = make_regimes(config, horizon, brought)
-    rates = [
-        schedules.learning_rate(
-            regime.config.learning_rate,
-            regime.config.schedule,
-            horizon=horizon,
-            total=total,
-            warmup=warmup,
-            warmup_from=config.warmup_from,
-            scaling=regime.config.lr_scaling,
-            workers=node_count(config),
-            degree=graph.degree if graph else None,
-        )
-        for regime in regimes.each
-    ]
+    rates = rates_of(
+        regimes,
+        total=total,
+        warmup=warmup,
+        workers=node_count(config),
+        degree=graph.degree if graph else None,
+    )
 
     scale = loss_scale.make(config.loss_scale, config.compute_dtype)
     cut = cut_for(config, task, workers)
@@ -164,7 +167,7 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         message = f"the task and {usual.name!r} both report {twice}: rename the task's"
         raise UserError(message)
     cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
-    stages = make_stages(config, sent, horizon, cycle, regimes.at)
+    stages = make_stages(config, sent, calendar, cycle, regimes.at)
 
     def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
         of_regime = regimes.each[stage.regime].config
@@ -205,21 +208,21 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
         chain_of(number)
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Setup(
-        task=task,
+        tasks=of_regimes,
         workers=workers,
         stages=stages,
         method=method_at(last),
         loss_scale=scale,
         regimes=regimes,
         rate=regimes.rate_of(rates),
-        horizon=horizon,
-        eval_batch=config.eval_batch_size or batch,
+        calendar=calendar,
+        eval_batch=config.eval_batch_size or config.batch_size,
         total_steps=total,
-        due_at=timetable(config, horizon, total, regimes.begins),
+        due_at=timetable(config, calendar, total, regimes.begins),
         fresh=fresh,
         chain=chain_of,
         step=lambda stage: make_train_step(
-            task,
+            of_regimes[stage.regime],
             chain(stage),
             seed=config.seed,
             axis=workers.axis,
@@ -245,13 +248,3 @@ def parameter_count(tree: Tree) -> int:
 def _platform(workers: parallel.Workers) -> str:
     """Of the devices between which messages travel; "" for simulated workers."""
     return "" if workers.mesh is None else workers.mesh.devices.flat[0].platform
-
-
-def _check_shares(found: tuple[int, ...], wanted: tuple[int, ...]) -> None:
-    if found != wanted or not all(wanted):
-        message = (
-            f"the task's shares are {list(found)} [steps, workers, examples of a step] "
-            "in an epoch, and its data, batch_size and workers make that "
-            f"{list(wanted)}, of which none may be 0"
-        )
-        raise UserError(message)

@@ -101,6 +101,19 @@ def headline(config: Any, setup: Setup) -> str:
         f"{setup.task.model} ({parameters:,} parameters) on "
         f"{setup.task.data}: {workers.size} workers ({devices})\n"
         f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{setup.total_steps} steps of {config.batch_size} examples, "
-        f"{config.batch_size // workers.size} from each worker"
+        f"{_length(setup)}"
     )
+
+
+def _length(setup: Setup) -> str:
+    """The steps of each phase and their examples, and what the first regime sets."""
+    total, size = setup.total_steps, setup.workers.size
+    phases = [phase for phase in setup.calendar.phases if phase.first < total]
+    ends = [phase.first for phase in phases[1:]] + [total]
+    lines = [
+        f"{end - phase.first} steps of {phase.horizon.batch_size} examples, "
+        f"{phase.horizon.batch_size // size} from each worker"
+        for phase, end in zip(phases, ends, strict=True)
+    ]
+    first = setup.regimes.each[0]
+    return "\n".join([*lines, *([str(first)] if first.settings else [])])

@@ -18,7 +18,6 @@ from jaxcomp.training.build import Setup, build, gather_workers, settled
 from jaxcomp.training.changeable import changeable_keys
 from jaxcomp.training.checkpoint import steps_in
 from jaxcomp.training.console import headline
-from jaxcomp.training.durations import steps_at
 from jaxcomp.training.start import begins, read_start
 from jaxcomp.training.traffic import traced_traffic
 
@@ -48,11 +47,11 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
         f"run folder: {workdir}, {_place(config, Path(workdir))}",
         headline(config, setup),
         *_start(config, Path(workdir), setup),
-        _length(setup),
+        *_length(setup),
         *_bytes(setup, notes),
         _memory(setup),
         "",
-        *_schedule(setup, steps_at(config, "warmup", setup.horizon)),
+        *_schedule(setup, setup.calendar.steps_at(config, "warmup")),
     ]
     lines += [f"WARNING: {note}" for note in notes]
     return "\n".join([*lines, "", "Nothing was trained or written: a dry run."])
@@ -98,10 +97,13 @@ def _start(config: Any, folder: Path, setup: Setup) -> Iterator[str]:
         yield f"weights of {read_start(config.init_from, setup).checkpoint}"
 
 
-def _length(setup: Setup) -> str:
-    steps, each = setup.total_steps, setup.horizon.steps_per_epoch
-    examples = steps * setup.horizon.batch_size
-    return f"{steps / each:.4g} epochs of {each:,} steps, {examples:,} examples in all"
+def _length(setup: Setup) -> Iterator[str]:
+    """How long the run is, and a line for each regime that begins in it."""
+    calendar, total = setup.calendar, setup.total_steps
+    epochs, examples = float(calendar.epochs(total)), calendar.examples(total)
+    each = " or ".join(f"{p.horizon.steps_per_epoch:,}" for p in calendar.phases)
+    yield f"{epochs:.4g} epochs of {each} steps, {examples:,} examples in all"
+    yield from (str(r) for r in setup.regimes.each[1:] if r.first < total)
 
 
 def _bytes(setup: Setup, notes: list[str]) -> Iterator[str]:
@@ -132,12 +134,14 @@ def _size(tree: Tree) -> int:
 
 def _schedule(setup: Setup, warmup: int) -> Iterator[str]:
     """A short table of the learning rate, nearly straight from row to row."""
-    total, each = setup.total_steps, setup.horizon.steps_per_epoch
-    borders = [n for end in range(each, total, each) for n in (end, end + 1)]
+    calendar, total = setup.calendar, setup.total_steps
+    ends = map(calendar.end_of, range(1, calendar.epoch_at(total - 1)))
+    borders = [n for end in ends for n in (end, end + 1)]
     between = range(1, total + 1, -(-total // _LOOKS))
     steps = np.array(sorted({1, warmup or 1, *borders, *between, total}))
     rates = np.asarray(jax.jit(jax.vmap(setup.rate))(jnp.asarray(steps - 1)))
     yield f"{'step':>10}{'epoch':>9}  learning rate"
     for place in corners(steps, rates, _SHARE * float(rates.max())):
-        step = steps[place]
-        yield f"{step:>10,}{step / each:>9.2f}  {rates[place]:.4g}"
+        step = int(steps[place])
+        epochs = float(calendar.epochs(step))
+        yield f"{step:>10,}{epochs:>9.2f}  {rates[place]:.4g}"

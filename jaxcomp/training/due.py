@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from jaxcomp.training.durations import Horizon, epochs_of, steps_at
+from jaxcomp.training.calendar import Calendar
 
 __all__ = ["Due", "is_due", "timetable"]
 
@@ -23,7 +23,7 @@ class Due(NamedTuple):
 
 def timetable(
     config: Any,
-    horizon: Horizon,
+    calendar: Calendar,
     total: int,
     changes: Callable[[int], bool] = lambda step: False,
 ) -> Callable[[int], Due]:
@@ -31,22 +31,21 @@ def timetable(
 
     Args:
       config: of the run.
-      horizon: of the run.
+      calendar: of the run.
       total: steps of the run.
       changes: whether something changes after so many steps: then the run looks.
     """
-    epochs = horizon.steps_per_epoch
-    evaluate = epochs_of(config, "eval_every", horizon)
-    own = epochs_of(config, "eval_workers_every", horizon)
-    layers = epochs_of(config, "layers_every", horizon)
-    checkpoint = steps_at(config, "checkpoint_every", horizon)
-    keep = steps_at(config, "keep_every", horizon)
+    evaluate = calendar.epochs_every(config, "eval_every")
+    own = calendar.epochs_every(config, "eval_workers_every")
+    layers = calendar.epochs_every(config, "layers_every")
+    ends_interval = calendar.every(config, "checkpoint_every")
+    ends_kept = calendar.every(config, "keep_every")
 
     def due_at(done: int) -> Due:
-        epoch, last = -(-done // epochs), done == total
-        ends_epoch = last or is_due(done, epochs)
-        keeps = is_due(done, keep)
-        saves = keeps or last or is_due(done, checkpoint)
+        epoch, last = calendar.epoch_at(done - 1), done == total
+        ends_epoch = last or done == calendar.end_of(epoch)
+        keeps = ends_kept(done)
+        saves = keeps or last or ends_interval(done)
         return Due(
             epoch=epoch,
             ends_epoch=ends_epoch,

@@ -55,7 +55,7 @@ def make_end_of_epoch(
     view = make_viewer(setup, state)
     score_own, measure = make_own_evaluator(setup, state), setup.task.measure
     view_layers = make_layer_view(setup, state)
-    epochs = -(-setup.total_steps // setup.horizon.steps_per_epoch)
+    epochs = setup.calendar.epoch_at(setup.total_steps - 1)
 
     def end_of_epoch(
         done: int, due: Due, state: TrainState, position: Position, traffic: Traffic

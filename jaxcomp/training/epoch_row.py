@@ -34,9 +34,9 @@ def epoch_row(
     if loss is not None and accuracy is not None:
         value = measure.of(loss, accuracy)
     return {
-        "epoch": -(-done // setup.horizon.steps_per_epoch),
+        "epoch": setup.calendar.epoch_at(done - 1),
         "step": done,
-        "examples": done * setup.horizon.batch_size,
+        "examples": setup.calendar.examples(done),
         "seconds": position.seconds,
         "learning_rate": setup.rate_on_host(done - 1),
         "wire_bytes_per_step": sent.wire,

@@ -38,8 +38,8 @@ def evaluate(
     check_config(folder, json.loads(config.to_json()), changeable_keys(config))
     setup = build(config, workers)
     if split == "train":  # in the batches of training: columns of a text go on so
-        task = setup.task._replace(test=setup.task.train)
-        setup = setup._replace(task=task, eval_batch=setup.horizon.batch_size)
+        task = setup.tasks[-1]._replace(test=setup.tasks[-1].train)
+        setup = setup._replace(tasks=(task,), eval_batch=config.batch_size)
     keep_programs()
     checkpoints = open_checkpoints(folder / "checkpoints")
     resize = make_resize(setup, allowed=True)  # the best may be of other workers

@@ -163,7 +163,7 @@ def _counter(
         in_axes=(parallel.axes(_evaluated(state)), 0, carried, batch_axis, batch_axis),
         out_axes=(0, carried),
     )
-    compiled: list[Any] = []
+    compiled: dict[Any, Any] = {}  # by the shapes of a batch
 
     def count(state: TrainState) -> np.ndarray:
         state = _evaluated(state)
@@ -173,10 +173,11 @@ def _counter(
             if shared:
                 batch = jax.tree.map(lambda x: x[0], batch)
             placed = parallel.place(batch, workers, batch_axis)
-            if not compiled:
+            shapes = tuple(array.shape for array in batch[0])
+            if shapes not in compiled:
                 lowered = mapped.lower(state, totals, carry, *placed)
-                compiled.append(lowered.compile())
-            totals, carry = compiled[0](state, totals, carry, *placed)
+                compiled[shapes] = lowered.compile()
+            totals, carry = compiled[shapes](state, totals, carry, *placed)
             parallel.throttle((totals, carry))
         return parallel.to_host(totals).astype(np.float64).sum(axis=-1)
 

@@ -85,8 +85,7 @@ def compile_step(setup: Setup, stage: Stage, target: targets.Target) -> Any:
     """
     state = jax.eval_shape(lambda: setup.fresh(stage.regime))
     axes = parallel.axes(state)
-    share = setup.horizon.batch_size // target.workers.size
-    batch = tuple(array[:share] for array in setup.task.train)
+    batch = setup.example(stage.regime)
     mapped = parallel.map_step(
         setup.step(stage),
         target.workers,

@@ -39,6 +39,7 @@ KINDS = {
     "elastic": bool,
     "ema": Annotated[float, Decay],
     "eval_batch_size": Annotated[int, Range(least=0)],
+    "image_size": Annotated[int, Range(least=0)],
     "keep_last": Count,
     "learning_rate": FromZero,
     "log_every": Count,

@@ -53,7 +53,8 @@ def make_layer_view(
 ) -> Callable[[TrainState, int, int], list[dict[str, Any]]]:
     """Make a function from a state to the rows of layers.csv.
 
-    It looks at the batch of the step that the run would take next, and takes no step.
+    It looks at the batch of the step that the run would take next in the same regime,
+    and takes no step.
     The program of each stage is compiled when it is first needed.
 
     Args:
@@ -62,11 +63,11 @@ def make_layer_view(
     """
     workers = setup.workers
     sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.fresh).params)]
-    gradient = gradient_of(setup.task, setup.loss_scale)
 
     @functools.cache
     def program(stage: Stage) -> Any:
         links = setup.links(stage, watched)
+        gradient = gradient_of(setup.tasks[stage.regime], setup.loss_scale)
         of_regime = jax.eval_shape(lambda: setup.fresh(stage.regime))
         talk = place_of_talk(of_regime)
 
@@ -83,9 +84,10 @@ def make_layer_view(
     def view(state: TrainState, done: int, epoch: int) -> list[dict[str, Any]]:
         stage = setup.stages.at(min(done, setup.total_steps - 1))
         stage = stage._replace(regime=setup.regimes.at(done - 1))  # as the state is
-        epochs, rest = divmod(done, setup.horizon.steps_per_epoch)
-        chosen = setup.task.shares(epochs)[rest, workers.local]
-        batch = data.take(setup.task.train, chosen, epochs)
+        task, phase = setup.tasks[stage.regime], setup.calendar.at(done - 1)
+        epochs, rest = divmod(phase.as_if(done), phase.horizon.steps_per_epoch)
+        chosen = task.shares(epochs)[rest, workers.local]
+        batch = data.take(task.train, chosen, epochs)
         found = parallel.to_host(
             program(stage)(state, *parallel.place(batch, workers, 0))
         )

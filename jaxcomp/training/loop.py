@@ -3,6 +3,7 @@
 import functools
 import json
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from jaxcomp.runs.folder import note_fact
 from jaxcomp.runs.frame import Frame, framed
 from jaxcomp.runs.interrupt import Interrupted
 from jaxcomp.runs.programs import keep_programs
+from jaxcomp.tasks import Batch, Task
 from jaxcomp.training.account import account, status
 from jaxcomp.training.breakdown import time_parts
 from jaxcomp.training.build import (
@@ -36,6 +38,7 @@ from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
 from jaxcomp.training.meters import check_some_applied
 from jaxcomp.training.nodes import node_count
+from jaxcomp.training.phases import batches_from
 from jaxcomp.training.position import plain, resume
 from jaxcomp.training.profiling import profiler
 from jaxcomp.training.recorder import make_recorder
@@ -109,8 +112,8 @@ def _run(
     stack: ExitStack,
     begun_with: Start | None,
 ) -> Result:
-    horizon, total, show = setup.horizon, setup.total_steps, frame.show
-    epochs = -(-total // horizon.steps_per_epoch)
+    calendar, total, show = setup.calendar, setup.total_steps, frame.show
+    epochs = calendar.epoch_at(total - 1)
     show.say(headline(config, setup))
     show.say(keep_programs())
 
@@ -153,10 +156,15 @@ def _run(
     end_of_epoch = make_end_of_epoch(setup, state, score, tables, frame, initial)
     compiled = programs(setup, show.say)
     traffic, metrics = compiled_by_all(compiled, min(start, total - 1), state)[1:]
-    most = min(config.log_every, horizon.steps_per_epoch)  # steps between looks
+    longest = max(phase.horizon.steps_per_epoch for phase in calendar.phases)
+    most = min(config.log_every, longest)  # steps between looks
     recorder = make_recorder(setup.workers, metrics, most)
-    batches = functools.partial(train_feed, local=setup.workers.local, start=start)
-    feed = loaded(batches, setup.task, setup.workers)
+
+    def batches(task: Task, begin: int) -> Iterator[Batch]:
+        feed = functools.partial(train_feed, local=setup.workers.local, start=begin)
+        return loaded(feed, task, setup.workers)
+
+    feed = batches_from(start, setup.regimes, setup.tasks, batches)
 
     check_replicas = make_replica_check(setup.workers, state)
     traces = frame.folder / loggers.FOLDER
@@ -183,7 +191,7 @@ def _run(
                     *(setup, config, tables, frame),
                 )
             )
-            speed = horizon.batch_size / timing.total
+            speed = calendar.batch_at(number) / timing.total
             show.step(done, status(position, due.epoch, epochs, speed, measure))
             mark_progress()
         if due.ends_epoch or due.saves or signum:

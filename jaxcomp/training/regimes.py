@@ -1,27 +1,37 @@
 """Regimes: settings that change at steps of a run, and stay until the next change."""
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxcomp.base import Array
 from jaxcomp.errors import UserError, message_of
-from jaxcomp.runs.checks import check_values
+from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, check, parse, suggest
-from jaxcomp.training.durations import Horizon, steps_of
+from jaxcomp.tasks.brought import MODEL
+from jaxcomp.training.batch import check_one_batch
+from jaxcomp.training.calendar import Calendar, calendar_of
+from jaxcomp.training.durations import Horizon
 from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.schedules import Schedule
+from jaxcomp.training.schedules import Schedule, learning_rate
 
-__all__ = ["KEYS", "MODEL", "Regime", "Regimes", "make_regimes"]
+__all__ = [
+    "KEYS",
+    "Regime",
+    "Regimes",
+    "make_regimes",
+    "of_regime",
+    "rates_of",
+]
 
 # What may change. All stages of a run exchange with the same state, so what is sent is
-# none of them; and a step has one shape, so neither is the batch.
+# none of them.
 KEYS = (
-    *("clip", "decay", "decay_at", "learning_rate", "lr_scaling", "optimizer"),
-    *("schedule", "weight_decay"),
+    *("batch_size", "clip", "decay", "decay_at", "image_size", "learning_rate"),
+    *("lr_scaling", "optimizer", "schedule", "weight_decay"),
 )
-MODEL = "model"  # stands for the regime that the model brings
 _EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
 
 
@@ -31,6 +41,7 @@ class Regime(NamedTuple):
     first: int  # step, from 0
     settings: Mapping[str, Any]  # that change there
     config: Any  # of the run, with all that changed so far
+    when: str = "0 epochs"  # as it is written
 
     def __str__(self) -> str:
         shown = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
@@ -41,6 +52,7 @@ class Regimes(NamedTuple):
     """The regimes of a run, of which the first begins with it."""
 
     each: tuple[Regime, ...]
+    calendar: Calendar  # of the run, as their batches make it
 
     def at(self, step: int) -> int:
         """The number of the regime of a step, which counts from 0 as it does."""
@@ -63,26 +75,80 @@ class Regimes(NamedTuple):
         return any(regime.first == step for regime in self.each[1:])
 
 
-def make_regimes(config: Any, horizon: Horizon, of_model: Sequence[Any]) -> Regimes:
+def make_regimes(config: Any, examples: int, of_model: Sequence[Any]) -> Regimes:
     """The regimes of a config; one, if it has no `regime`.
 
     Args:
       config: its regime: pairs of a duration and the settings that change then. The
         word "model" stands for those of the model, and may be the whole regime.
-      horizon: what an epoch is.
+      examples: of the training set.
       of_model: the regime that the model brings, () for none.
     """
     each = [Regime(0, {}, config)]
-    for pair in _pairs(config.regime, of_model):
-        when, settings = pair
-        try:
-            first = steps_of(when, horizon, may_be_zero=True)
-            regime = _next(each[-1], first, settings)
-        except UserError as error:
-            raise type(error)(f"regime {when!r}: {message_of(error)}") from None
+    calendar = calendar_of(_horizon(config, examples))
+    for when, settings in _pairs(config.regime, of_model):
+        with of_regime(when):
+            first = calendar.steps_of(when, may_be_zero=True)
+            regime = _next(each[-1], Regime(first, settings, config, when))
+            calendar = calendar.then(first, _horizon(regime.config, examples))
         replaced = regime.first == 0 and len(each) == 1
         each = [regime] if replaced else [*each, regime]
-    return Regimes(tuple(each))
+    return Regimes(tuple(each), calendar)
+
+
+@contextlib.contextmanager
+def of_regime(when: str) -> Iterator[None]:
+    """Errors in the body name the regime that begins then."""
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"regime {when!r}: {message_of(error)}") from None
+
+
+def rates_of(
+    regimes: Regimes,
+    *,
+    total: int,
+    warmup: int,
+    workers: int,
+    degree: int | None,
+) -> list[Schedule]:
+    """The learning rate of each regime, as a function of the step of the run.
+
+    Schedules and warm-up go by epochs: where the batch changes, they go on at the same
+    epoch, in larger or smaller steps.
+
+    Args:
+      regimes: of the run.
+      total: steps of the run.
+      warmup: steps of the ramp.
+      workers: as in `learning_rate`.
+      degree: likewise.
+    """
+    calendar = regimes.calendar
+
+    def rate_of(regime: Regime) -> Schedule:
+        phase, config = calendar.at(regime.first), regime.config
+        rate = learning_rate(
+            config.learning_rate,
+            config.schedule,
+            horizon=phase.horizon,
+            total=calendar.seen_from(phase, total),
+            warmup=calendar.seen_from(phase, warmup),
+            warmup_from=config.warmup_from,
+            scaling=config.lr_scaling,
+            workers=workers,
+            degree=degree,
+        )
+        shift = phase.as_if(0)
+        return (lambda step: rate(jnp.asarray(step) + shift)) if shift else rate
+
+    return [rate_of(regime) for regime in regimes.each]
+
+
+def _horizon(config: Any, examples: int) -> Horizon:
+    batch = config.batch_size
+    return Horizon(whole_batches(examples, batch), batch)
 
 
 def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
@@ -112,8 +178,9 @@ def _is_settings(value: Any) -> bool:
     return isinstance(value, Mapping) and bool(value)
 
 
-def _next(before: Regime, first: int, settings: Mapping[str, Any]) -> Regime:
-    """The regime that begins at a step, after the one before it."""
+def _next(before: Regime, regime: Regime) -> Regime:
+    """The regime after another one, with the config that holds in it."""
+    first, settings = regime.first, regime.settings
     if before.settings and first <= before.first:
         message = f"begins at step {first + 1}, and the one before it at step"
         raise UserError(f"{message} {before.first + 1}: a later one is later")
@@ -124,8 +191,11 @@ def _next(before: Regime, first: int, settings: Mapping[str, Any]) -> Regime:
     config = before.config.copy_and_resolve_references()
     config.update(settings)
     check_values(config, KINDS, FILLED)
+    if "batch_size" in settings:
+        check_one_batch(config)
+        check_fit(config.workers, config.batch_size, config.accumulate)
     _check_optimizer(before.config, config, first)
-    return Regime(first, dict(settings), config)
+    return regime._replace(settings=dict(settings), config=config)
 
 
 def _check_optimizer(before: Any, config: Any, first: int) -> None:

@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxcomp.errors import UserError
 from jaxcomp.imported import importable
 from jaxcomp.specs import Positive, Range, SpecError, build, publish
+from jaxcomp.training.calendar import Calendar
 from jaxcomp.training.durations import Horizon
 from jaxcomp.training.rate_scaling import Size, scaled_by
 
@@ -145,8 +146,8 @@ def learning_rate(
     schedule: str,
     *,
     horizon: Horizon,
-    total: int,
-    warmup: int = 0,
+    total: float,
+    warmup: float = 0,
     warmup_from: float = 0.0,
     scaling: str = "none",
     workers: int = 1,
@@ -158,8 +159,8 @@ def learning_rate(
       base: peak rate before scaling.
       schedule: spec string of a schedule.
       horizon: from the data set and the batch size.
-      total: steps of the whole run.
-      warmup: steps over which a linear ramp multiplies the schedule.
+      total: steps of the whole run, as long as those of the horizon.
+      warmup: likewise steps, over which a linear ramp multiplies the schedule.
       warmup_from: the share of the rate from which the ramp rises.
       scaling: spec string of a scaling, of `rate_scaling`.
       workers: their number.
@@ -191,18 +192,20 @@ class RateRow(NamedTuple):
 
 
 def rate_table(
-    rate: Callable[[int], float], horizon: Horizon, total: int, most: int = 24
+    rate: Callable[[int], float], calendar: Calendar, total: int, most: int = 24
 ) -> list[RateRow]:
     """The learning rates of a run at equal distances, the first and the last included.
 
     Args:
       rate: of a step, from 0, as `Setup.rate_on_host`.
-      horizon: of the run.
+      calendar: of the run.
       total: steps of the run.
       most: number of rows.
 
     Example:
-      >>> for row in rate_table(lambda step: step / 2, Horizon(10, 32), 21, most=3):
+      >>> from jaxcomp.training.calendar import calendar_of
+      >>> calendar = calendar_of(Horizon(steps_per_epoch=10, batch_size=32))
+      >>> for row in rate_table(lambda step: step / 2, calendar, 21, most=3):
       ...     print(*row)
       1 0.0 0.0
       11 1.0 5.0
@@ -210,7 +213,7 @@ def rate_table(
     """
     rows = max(2, min(most, total))
     steps = sorted({round(i * (total - 1) / (rows - 1)) for i in range(rows)})
-    return [RateRow(s + 1, s / horizon.steps_per_epoch, rate(s)) for s in steps]
+    return [RateRow(s + 1, float(calendar.epochs(s)), rate(s)) for s in steps]
 
 
 def _real(step: ArrayLike) -> Array:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from jaxcomp import compressors
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
-from jaxcomp.training.durations import Horizon, steps_at
+from jaxcomp.training.calendar import Calendar
 
 __all__ = ["REGISTRY", "Stage", "Stages", "make_stages"]
 
@@ -97,7 +97,7 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 def make_stages(
     config: Any,
     usual: Stage,
-    horizon: Horizon,
+    calendar: Calendar,
     schedule: Sequence[int] = (0,),
     regime_at: Callable[[int], int] = lambda step: 0,
 ) -> Stages:
@@ -106,7 +106,7 @@ def make_stages(
     Args:
       config: its keep_warmup, dense_for and flush_every.
       usual: what is sent at most steps. Without a compressor nothing warms up.
-      horizon: what an epoch is.
+      calendar: of the run.
       schedule: the phase of each step of a mixer's cycle.
       regime_at: the number of the regime of a step.
     """
@@ -115,13 +115,13 @@ def make_stages(
         keep = _keep_of(usual.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
         warmup = [_warm(usual.compressor, k) if k > keep else usual for k in keeps]
-    first = steps_at(config, "dense_for", horizon)
-    flush = steps_at(config, "flush_every", horizon)
+    first = calendar.steps_at(config, "dense_for")
+    flushes = calendar.every(config, "flush_every")
 
     def sent_at(step: int) -> Stage:
-        if step < first or (flush and (step + 1) % flush == 0):
+        if step < first or flushes(step + 1):
             return usual._replace(dense=True)
-        epoch = (step - first) // horizon.steps_per_epoch
+        epoch = int(calendar.epochs(step) - calendar.epochs(first))
         return warmup[epoch] if epoch < len(warmup) else usual
 
     def at(step: int) -> Stage:

@@ -44,7 +44,7 @@ def open_tables(
         return row["step"] <= start
 
     def is_epoch_done(row: dict[str, int]) -> bool:
-        return row["epoch"] * setup.horizon.steps_per_epoch <= start
+        return setup.calendar.end_of(row["epoch"]) <= start
 
     def path(name: str) -> Path:
         found = frame.folder / name

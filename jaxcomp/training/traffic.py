@@ -97,7 +97,7 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     over = _over(setup, axes)
     mapped = parallel.map_step(own_step, workers, **over, donate_argnums=(0,))
     local = workers.local.stop - workers.local.start
-    example = _example(setup)
+    example = setup.example(stage.regime)
     stacked = jax.tree.map(lambda x: x[None].repeat(local, axis=0), example)
     lowered = mapped.lower(state, *parallel.place(stacked, workers, 0))
     compiled = lowered.compile(setup.options)
@@ -139,16 +139,12 @@ def _traced(setup: Setup, stage: Stage) -> list[wire.Collective]:
     over = _over(setup, parallel.axes(fresh))
     return wire.traced_collectives(
         parallel.on_device(setup.step(stage), workers, **over),
-        *parallel.specs_of_device((fresh, *_example(setup)), workers, over["in_axes"]),
+        *parallel.specs_of_device(
+            (fresh, *setup.example(stage.regime)), workers, over["in_axes"]
+        ),
         axis=workers.device_axis,
         workers=workers.devices,
     )
-
-
-def _example(setup: Setup) -> tuple[Any, ...]:
-    """A worker's share of a batch."""
-    share = setup.horizon.batch_size // setup.workers.size
-    return tuple(array[:share] for array in setup.task.train)
 
 
 def _leaving(found: list[wire.Collective], setup: Setup) -> int | None:

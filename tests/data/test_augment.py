@@ -1,6 +1,7 @@
 """Composition: the keys, the order, normalisation and what people write themselves."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +12,7 @@ from jaxcomp.data import AUGMENTATIONS, Augmentation, make_augment, normalize
 from jaxcomp.specs import SpecError
 from tests.data.images import some_images
 
-COLOURS = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
+COLOURS: Any = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}
 HERE = "tests.data.test_augment"
 
 

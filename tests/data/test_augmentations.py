@@ -80,6 +80,23 @@ def test_a_crop_without_padding_is_the_identity() -> None:
     np.testing.assert_array_equal(applied("crop", images, pad=0), images)
 
 
+def test_a_crop_may_be_smaller_or_larger_than_its_image() -> None:
+    image = np.arange(12, dtype=np.uint8).reshape(3, 4, 1) + 1
+    out = applied("crop", np.tile(image, (3000, 1, 1, 1)), pad=0, size=2)
+    corners = [(r, c) for r in range(2) for c in range(3)]
+    times = [
+        (out == image[r : r + 2, c : c + 2]).all((1, 2, 3)).sum() for r, c in corners
+    ]
+    assert sum(times) == 3000
+    assert is_even(np.array(times))
+    assert applied("crop", image[None], pad=1, mode="zero", size=5).shape == (
+        1,
+        5,
+        5,
+        1,
+    )
+
+
 # --- cutout ---------------------------------------------------------------------------
 
 
@@ -223,6 +240,7 @@ def test_one_image_of_one_pixel(name: str, arguments: dict[str, Any]) -> None:
     ("name", "arguments", "message"),
     [
         ("crop", {"pad": 1}, "pad is below the 1 pixels of a side of an image, not 1"),
+        ("crop", {"pad": 0, "size": 2}, "a window of 2 pixels does not fit into the 1"),
         ("cutout", {"size": 2}, "2 pixels is larger than an image of 1x1"),
         ("random_resized_crop", {"size": 2}, "size 2 is larger than an image of 1x1"),
     ],

@@ -96,7 +96,7 @@ def test_logits_are_averaged_over_the_views() -> None:
         ("ten_crop", "needs size"),
         ("ten_crop(5)", "size 5 is larger than an image of 4x6"),
         ("center_crop(size=9, resize=8)", "at most the 8 pixels of the resized image"),
-        ("rectangular", "unknown eval_view 'rectangular'"),
+        ("rectangles", "unknown eval_view 'rectangles'"),
         (f"{HERE}:nothing", "makes no function, but a int"),
     ],
 )

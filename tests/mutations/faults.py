@@ -540,4 +540,18 @@ FAULTS = [
         "return leaf",
         "tests/training/test_regimes.py::test_arrays_of_the_same_name_and_shape_go_on",
     ),
+    Fault(
+        "epochs begin again where the batch changes",
+        "jaxcomp/training/calendar.py",
+        '"epoch": self.epoch * self.horizon.steps_per_epoch,',
+        '"epoch": 0,',
+        "tests/training/test_calendar.py",
+    ),
+    Fault(
+        "pictures of the first rectangle alone are evaluated",
+        "jaxcomp/data/rectangles.py",
+        "for places, pictures in images.groups:",
+        "for places, pictures in images.groups[:1]:",
+        "tests/data/test_rectangles.py",
+    ),
 ]

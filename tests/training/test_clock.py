@@ -21,6 +21,7 @@ from jaxcomp.exchanges.budget import BudgetState
 from jaxcomp.optimizers.one_bit_adam import OneBitAdamState
 from jaxcomp.tasks.classification import classifier
 from jaxcomp.training import optimizers, schedules
+from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.durations import Horizon
 from jaxcomp.training.method import make_graph, make_method
 from jaxcomp.training.momenta import of_memory
@@ -87,7 +88,7 @@ def program(**settings: Any) -> Program:
     usual = method_at(sent)
     own_models = isinstance(usual, Mixer)
     cycle = usual.schedule if own_models else (0,)
-    stages = make_stages(config, sent, HORIZON, cycle)
+    stages = make_stages(config, sent, calendar_of(HORIZON), cycle)
     setting = Setting(rate_of("cosine"), DECAY, stages.dense_steps)
 
     @functools.cache

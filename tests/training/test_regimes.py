@@ -16,7 +16,6 @@ from jaxcomp.errors import UserError
 from jaxcomp.make import make_exchange
 from jaxcomp.tasks import regime_of
 from jaxcomp.training import optimizers
-from jaxcomp.training.durations import Horizon
 from jaxcomp.training.regimes import KEYS, make_regimes
 from jaxcomp.training.state import own
 from jaxcomp.training.switching import carried
@@ -24,7 +23,7 @@ from jaxcomp.transform import distributed
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
-HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
+EXAMPLES = 1280  # ten steps of small_config
 LOWER = {"learning_rate": 0.01}
 WHOLE = (
     ("0 epochs", {"optimizer": "sgd(momentum=0.9)", "learning_rate": 0.2}),
@@ -43,7 +42,7 @@ def _promotion():
 
 def regimes(*pairs: Any, of_model: Any = (), **changes: Any) -> Any:
     config = small_config(regime=pairs, **changes)
-    return make_regimes(config, HORIZON, of_model)
+    return make_regimes(config, EXAMPLES, of_model)
 
 
 def test_settings_stay_until_they_change():
@@ -94,9 +93,9 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
 def test_a_command_may_give_a_single_word(word, count):
     config: Any = {**small_config().to_dict(), "regime": word}
     brought = (("1 epoch", LOWER), ("2 epochs", {"clip": "local(limit=1)"}))
-    assert len(make_regimes(ConfigDict(config), HORIZON, brought).each) == count
+    assert len(make_regimes(ConfigDict(config), EXAMPLES, brought).each) == count
     with pytest.raises(UserError, match="made of pairs"):
-        make_regimes(ConfigDict({**config, "regime": "models"}), HORIZON, brought)
+        make_regimes(ConfigDict({**config, "regime": "models"}), EXAMPLES, brought)
 
 
 @pytest.mark.parametrize(
@@ -107,7 +106,12 @@ def test_a_command_may_give_a_single_word(word, count):
         ([("", LOWER)], "made of pairs"),
         ([("30 epoks", LOWER)], "unknown unit"),
         ([("0 epoks", LOWER)], "unknown unit"),
-        ([("1 epoch", {"batch_size": 9})], "regime '1 epoch': batch_size does not"),
+        ([("1 epoch", {"batch_size": 9})], "regime '1 epoch': a batch of 9 does not"),
+        ([("1 epoch", {"batch_size": 0})], "regime '1 epoch': batch_size is a whole"),
+        ([("1 epoch", {"batch_size": 2000})], "2000 is more than 1280 examples"),
+        ([("15 steps", {"batch_size": 64})], "step 16 is 1.5 epochs into the run"),
+        ([("1 epoch", {"image_size": -8})], "regime '1 epoch': image_size is a whole"),
+        ([("1 epoch", {"accumulate": 2})], "regime '1 epoch': accumulate does not"),
         ([("1 epoch", {"optimiser": "adam"})], "Did you mean 'optimizer'"),
         ([("1 epoch", {"learning_rate": "high"})], "learning_rate is a number"),
         ([("1 epoch", {"learning_rate": -1.0})], "regime '1 epoch': learning_rate is"),

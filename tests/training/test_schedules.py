@@ -3,10 +3,12 @@
 import pytest
 
 from jaxcomp.specs import SpecError
+from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.durations import Horizon, steps_of
 from jaxcomp.training.schedules import REGISTRY, learning_rate, rate_table
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
+CALENDAR = calendar_of(HORIZON)
 
 
 def rate(schedule, **arguments):
@@ -30,8 +32,8 @@ def rate(schedule, **arguments):
 )
 def test_durations(duration, steps):
     assert steps_of(duration, HORIZON) == steps
-    assert steps_of(duration, HORIZON, may_be_zero=True) == steps
-    assert steps_of("0 epochs", HORIZON, may_be_zero=True) == 0
+    assert CALENDAR.steps_of(duration, may_be_zero=True) == steps
+    assert CALENDAR.steps_of("0 epochs", may_be_zero=True) == 0
 
 
 @pytest.mark.parametrize(
@@ -119,13 +121,13 @@ def test_scaling_with_workers_and_batch(scaling, factor):
 
 def test_the_table_of_a_schedule_has_both_ends():
     of_step = rate("polynomial")
-    table = rate_table(lambda step: float(of_step(step)), HORIZON, 100, most=5)
+    table = rate_table(lambda step: float(of_step(step)), CALENDAR, 100, most=5)
     assert [row.step for row in table] == [1, 26, 51, 75, 100]
     assert table[0].rate == 0.5
     assert table[-1].rate == pytest.approx(0.005)
     assert table[2].epoch == 5.0
-    assert [row.step for row in rate_table(float, HORIZON, 1)] == [1]
-    assert len(rate_table(float, HORIZON, 7)) == 7
+    assert [row.step for row in rate_table(float, CALENDAR, 1)] == [1]
+    assert len(rate_table(float, CALENDAR, 7)) == 7
 
 
 def test_unknown_names():

@@ -8,20 +8,21 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, training
+from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.console import headline
 from jaxcomp.training.durations import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
-HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
+CALENDAR = calendar_of(Horizon(steps_per_epoch=10, batch_size=32))
 
 
 def stages(**settings):
     usual = {"compressor": "top_k(keep=0.01)", "keep_warmup": ""}
     dense = {"dense_for": "", "flush_every": ""}
     config: Any = ConfigDict({**usual, **dense, **settings})
-    return make_stages(config, Stage(config.compressor, dense=False), HORIZON)
+    return make_stages(config, Stage(config.compressor, dense=False), CALENDAR)
 
 
 @pytest.mark.parametrize(

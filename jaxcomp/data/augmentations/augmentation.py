@@ -21,6 +21,8 @@ class Augmentation(NamedTuple):
     # (images [N, H, W, C], key) -> images [N, H', W', C] of the same dtype
     apply: Callable[[jax.Array, jax.Array], jax.Array]
     needs: Stage = "stored"
+    # (side) -> the same with results of another size; None for one that keeps the size
+    sized: Callable[[int], "Augmentation"] | None = None
 
 
 def check_channels(name: str, images: jax.Array, valid: tuple[int, ...]) -> None:

@@ -53,7 +53,10 @@ def random_resized_crop(
         windows = draw_windows(key, count, (height, width), scale_min, ratio)
         return resize_windows(images, windows, (size, size))
 
-    return Augmentation(name, apply)
+    def sized(side: int) -> Augmentation:
+        return random_resized_crop(size=side, scale_min=scale_min, ratio=ratio)
+
+    return Augmentation(name, apply, sized=sized)
 
 
 def draw_windows(
