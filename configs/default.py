@@ -26,6 +26,7 @@ def get_config() -> ConfigDict:
     # Of training images: crop(pad=4) | flip | cutout(size=8) | ...; "" for none
     config.augment = "crop(pad=2)"
     config.image_size = 0  # of a side of training images; 0 as they come
+    config.label_smoothing = 0.0  # the share of a label that all classes have alike
     config.eval_view = ""  # of test images: center_crop(size=224) | ten_crop(size=224)
 
     # --- How gradients cross the workers ----------------------------------------

@@ -205,6 +205,8 @@ KEYS = [
     ("augment='crop(16)'", "pad is below the 16 pixels of a side of an image, not 16"),
     ("eval_view='ten_crop(20)'", "size 20 is larger than an image of 16x16"),
     ("eval_view=middle", "unknown eval_view 'middle'"),
+    ("label_smoothing=1", "label_smoothing"),
+    ("label_smoothing=-0.1", "label_smoothing"),
     ("augment='crop | flap'", "unknown augmentation 'flap'. Did you mean 'flip'?"),
     ("clip='local(limit=-1)'", "limit is a positive number, not -1"),
     ("clip=local", "clip 'local' needs limit"),

@@ -23,6 +23,8 @@ from jaxcomp.tasks.task import Batch, Learnt, Shares, Sums, Task, Variables
 
 __all__ = ["classification", "classifier"]
 
+_TOP, _MANY = 5, 10  # sets with more than so many classes have a top 5
+
 _FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
 _KINDS = {
     "augment": str,
@@ -31,6 +33,7 @@ _KINDS = {
     "data_dir": str,
     "eval_view": str,
     "image_size": Annotated[int, Range(least=0)],
+    "label_smoothing": Annotated[float, Range(least=0, below=1)],
 }
 
 
@@ -38,8 +41,8 @@ def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
 
     Args:
-      config: its dataset, model, partition, augment, image_size, eval_view, batch_norm
-        and compute_dtype.
+      config: its dataset, model, partition, augment, image_size, eval_view, batch_norm,
+        label_smoothing and compute_dtype.
       workers: of the run.
     """
     check_values(config, _KINDS, _FILLED)
@@ -64,6 +67,8 @@ def classification(config: Any, workers: Any) -> Task:
             augment=data.make_augment(augment, size=side, **colours),
             normalize=functools.partial(data.normalize, **colours),
             views=views,
+            smoothing=config.label_smoothing,
+            top=_TOP if dataset.num_classes > _MANY else 0,
         )._replace(
             model=config.model,
             data=config.dataset,
@@ -83,6 +88,8 @@ def classifier(
     augment: Callable[[Array, Array], Array],
     normalize: Callable[[Array], Array],
     views: data.Views = lambda images: images[:, None],
+    smoothing: float = 0.0,
+    top: int = 0,
 ) -> Task:
     """The task of a model whose variables are `params` and `batch_stats`.
 
@@ -94,6 +101,9 @@ def classifier(
       augment: (stored images, key) -> float32 images.
       normalize: stored images -> float32 images.
       views: of each image, over which an evaluation averages the logits.
+      smoothing: the share of a training label that all classes have alike.
+      top: an evaluation also scores whether the label is among so many of the likeliest
+        classes; 0 for no such figure.
     """
     # Here, so that what does not fit the images is an error at once.
     stored, tested = (
@@ -102,6 +112,7 @@ def classifier(
     )
     seen = jax.eval_shape(augment, stored, jax.eval_shape(lambda: jax.random.key(0)))
     jax.eval_shape(views, tested)
+    scored = (f"top{top}",) if top else ()
 
     def init(key: Array) -> Variables:
         images = jnp.zeros(seen.shape, seen.dtype)
@@ -120,7 +131,7 @@ def classifier(
             mutable=["batch_stats"],
             rngs={"dropout": dropout_key},
         )
-        losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+        losses = _smoothed_cross_entropy(logits, labels, smoothing)
         accuracy = jnp.mean(_hits(logits, labels))
         return jnp.mean(losses), Learnt(new.get("batch_stats", {}), carry, accuracy)
 
@@ -139,6 +150,9 @@ def classifier(
             loss=jnp.sum(losses * weights),
             correct=jnp.sum(_hits(logits, labels) * weights),
             examples=jnp.sum(weights),
+            figures={
+                name: jnp.sum(_hits(logits, labels, top) * weights) for name in scored
+            },
         )
         return sums, carry
 
@@ -151,11 +165,34 @@ def classifier(
         init=init,
         loss=loss,
         score=score,
+        scored=scored,
     )
 
 
-def _hits(logits: Array, labels: Array) -> Array:
-    return (jnp.argmax(logits, -1) == labels).astype(jnp.float32)
+def _smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
+    """Cross entropy with 1 - s of each label, and s shared by all classes alike.
+
+    Example:
+      >>> logits, labels = jnp.array([[0.0, 2.0]]), jnp.array([1])
+      >>> plain, smooth = (_smoothed_cross_entropy(logits, labels, s) for s in (0, 0.5))
+      >>> (smooth - plain).tolist()  # half of the mean distance to both logits
+      [0.5]
+    """
+    losses = optax.softmax_cross_entropy_with_integer_labels(logits, labels)
+    if not smoothing:
+        return losses
+    uniform = -jnp.mean(jax.nn.log_softmax(logits), axis=-1)
+    return (1 - smoothing) * losses + smoothing * uniform
+
+
+def _hits(logits: Array, labels: Array, among: int = 1) -> Array:
+    """1 where the label is among the classes with the largest logits, else 0."""
+    if among == 1:
+        found = jnp.argmax(logits, -1) == labels
+    else:
+        _, classes = jax.lax.top_k(logits, among)
+        found = jnp.any(classes == labels[:, None], axis=-1)
+    return found.astype(jnp.float32)
 
 
 def _dataset(config: Any) -> data.Dataset:

@@ -35,11 +35,12 @@ class Learnt(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Totals over a batch of an evaluation; both means are taken over `examples`."""
+    """Totals over a batch of an evaluation; means are taken over `examples`."""
 
     loss: Array
     correct: Array
     examples: Array  # what is counted: images, or tokens
+    figures: Mapping[str, Array] = {}  # those that the task names in `scored`
 
 
 def _nothing(examples: int) -> Tree:
@@ -72,6 +73,7 @@ class Task(NamedTuple):
     # (examples of a batch) -> the carry with which a run, or an evaluation, begins
     carry: Callable[[int], Tree] = _nothing
     figures: tuple[str, ...] = ()  # names of `Learnt.figures`: columns of steps.csv
+    scored: tuple[str, ...] = ()  # names of `Sums.figures`: columns of metrics.csv
     measure: Measure = ACCURACY  # of loss and accuracy: what is shown, and what is best
     shared_stats: bool = (
         False  # the same on all workers, as of a synchronised BatchNorm

@@ -65,7 +65,7 @@ def make_end_of_epoch(
         is_best = False
         if due.evaluates:
             scores = score(seen.shown)
-            value = measure.of(*scores)
+            value = measure.of(*scores[:2])
             is_best = measure.beats(value, position.best)
             best = measure.better(value, position.best)
             ema = of_average(score, seen.shown)

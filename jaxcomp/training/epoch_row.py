@@ -66,9 +66,10 @@ def score_columns(
     return {
         "test_loss": scores and scores.loss,
         "test_accuracy": scores and scores.accuracy,
-        test: scores and measure.of(*scores),
+        test: scores and measure.of(*scores[:2]),
         own_mean: own and own.mean,
         own_worst: own and own.worst,
+        **{f"test_{name}": x for name, x in (scores.figures if scores else {}).items()},
     }
 
 
@@ -82,7 +83,9 @@ def ema_columns(scores: Scores | None, measure: Measure) -> dict[str, float]:
     """
     if scores is None:
         return {}
-    return {"ema_loss": scores.loss, f"ema_{measure.name}": measure.of(*scores)}
+    figures = {f"ema_{name}": value for name, value in scores.figures.items()}
+    value = measure.of(*scores[:2])
+    return {"ema_loss": scores.loss, f"ema_{measure.name}": value, **figures}
 
 
 def measured(measure: Measure) -> tuple[str, ...]:
@@ -103,6 +106,8 @@ def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
         for part in ("train", "test", "ema")
     )
     test = f"  test {tested}" if tested else ""
+    top = row.get("test_top5")
+    test += f"  top 5 {top:.2%}" if top is not None else ""
     test += f"  ema {averaged}" if averaged else ""
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""

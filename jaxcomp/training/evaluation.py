@@ -1,6 +1,6 @@
 """Test loss and accuracy of a state, each example counted once."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -27,10 +27,11 @@ __all__ = [
 
 
 class Scores(NamedTuple):
-    """Loss and accuracy of one model on the test set."""
+    """Loss and accuracy of one model on the test set, and what else the task scores."""
 
     loss: float
     accuracy: float
+    figures: Mapping[str, float] = {}
 
 
 class OwnScores(NamedTuple):
@@ -93,8 +94,10 @@ def make_evaluator(setup: Setup, state: TrainState) -> Callable[[TrainState], Sc
 
     def evaluate(state: TrainState) -> Scores:
         totals = parallel.sum_over_processes(count(state).sum(axis=0))
-        loss, correct, examples = totals.tolist()
-        return Scores(loss / examples, correct / examples)
+        loss, correct, examples, *others = totals.tolist()
+        means = (total / examples for total in others)
+        figures = dict(zip(setup.task.scored, means, strict=True))
+        return Scores(loss / examples, correct / examples, figures)
 
     return evaluate
 
@@ -131,7 +134,7 @@ def make_own_evaluator(
 
     def evaluate(state: TrainState) -> OwnScores:
         totals = np.zeros((workers.size, 3))
-        totals[workers.local] = count(state)
+        totals[workers.local] = count(state)[:, :3]
         loss, correct, examples = parallel.sum_over_processes(totals).T
         means = np.stack([loss, correct], axis=1) / examples[:, None]
         values = [measure.of(*pair) for pair in means.tolist()]
@@ -143,7 +146,9 @@ def make_own_evaluator(
 def _counter(
     setup: Setup, state: TrainState, *, shared: bool
 ) -> Callable[[TrainState], np.ndarray]:
-    """Make a function that sums up the test set for each local worker, [workers, 3].
+    """Make a function that sums up the test set: [local workers, 3 + m].
+
+    The last m are those that the task names in `scored`.
 
     Args:
       setup: of the run.
@@ -156,7 +161,9 @@ def _counter(
     fresh = parallel.spread(PerWorker(task.carry(batch_size // parts)), workers)
     carried = parallel.axes(fresh)
     here = workers.local.stop - workers.local.start
-    zeros = parallel.place(np.zeros((here, 3, 2), np.float32), workers, 0)
+    zeros = parallel.place(
+        np.zeros((here, 3 + len(task.scored), 2), np.float32), workers, 0
+    )
     mapped = parallel.map_step(
         _make_eval_step(task),
         workers,
@@ -190,7 +197,7 @@ def _evaluated(state: TrainState) -> TrainState:
 
 
 def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:
-    """Totals [3, 2] of the batches so far, and the next carry; padding weighs 0.
+    """Totals [3 + m, 2] of the batches so far, and the next carry; padding weighs 0.
 
     Each total is two float32 numbers, of which the second holds what rounding took from
     the first. So the sum over many batches is as exact as in float64.
@@ -201,12 +208,14 @@ def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:
     ) -> tuple[Array, Tree]:
         variables = Variables(own(state.params), own(state.stats))
         sums, carry = task.score(variables, own(carry), batch, weights)
-        return _plus(totals, Sums(*sums)), PerWorker(carry)
+        loss, correct, examples, figures = Sums(*sums)
+        others = (figures[name] for name in task.scored)
+        return _plus(totals, (loss, correct, examples, *others)), PerWorker(carry)
 
     return step
 
 
-def _plus(totals: Array, sums: Sums) -> Array:
+def _plus(totals: Array, sums: Sequence[Array]) -> Array:
     """Totals with rounding errors, and one more batch: Knuth's exact addition."""
     high, low = totals[:, 0], totals[:, 1]
     x = jnp.stack([jnp.asarray(x, jnp.float32) for x in sums])

@@ -214,7 +214,7 @@ def _run(
         time_parts(config, setup, state, frame)
     check_some_applied(position.skipped + position.overflowed, total)
     scores = position.scores or score(make_viewer(setup, state)(state).shown)
-    last = measure.of(*scores)
+    last = measure.of(*scores[:2])
     return Result(
         state=state,
         steps=total,

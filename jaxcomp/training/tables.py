@@ -54,8 +54,10 @@ def open_tables(
 
     # What the exchange and the task report are further columns.
     measure = setup.task.measure
-    averaged = ema_columns(Scores(0.0, 0.0), measure) if config["ema"] else ()
-    of_epoch = (*measured(measure), *averaged)
+    none = Scores(0.0, 0.0, dict.fromkeys(setup.task.scored, 0.0))
+    averaged = ema_columns(none, measure) if config["ema"] else ()
+    scored = (f"test_{name}" for name in setup.task.scored)
+    of_epoch = (*measured(measure), *scored, *averaged)
     epochs = open_table(path("metrics.csv"), EPOCHS, is_done, of_epoch)
     of_step = (*setup.figures, measure.name)
     steps = open_table(path("steps.csv"), STEPS, is_done, of_step)
