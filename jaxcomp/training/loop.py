@@ -226,7 +226,7 @@ def _run(
         test=last,
         best=measure.better(last, position.best),
         own=position.own,
-        ema=position.ema and measure.of(*position.ema),
+        ema=position.ema and measure.of(*position.ema[:2]),
         traffic=traffic._replace(wire=position.sent / max(1, total)),
         seconds=position.seconds,
         folder=frame.folder,
