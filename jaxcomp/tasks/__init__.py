@@ -48,7 +48,7 @@ def make(spec: str, config: Any, workers: Any) -> Task:
       >>> from ml_collections import ConfigDict
       >>> config = ConfigDict({"dataset": "digits", "model": "tiny", "data_dir": ""})
       >>> config.update(partition="dealt", batch_norm="local", augment="", eval_view="")
-      >>> config.update(image_size=0)
+      >>> config.update(image_size=0, label_smoothing=0.0)
       >>> config.update(batch_size=8, seed=0, compute_dtype="float32")
       >>> from jaxcomp import parallel
       >>> task = make("classification", config, parallel.setup(2, "vmap"))

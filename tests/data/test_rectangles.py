@@ -108,7 +108,7 @@ def test_an_evaluation_sees_each_picture_once_in_batches_of_one_shape(root):
     assert len(shapes) == len(task.test[0].groups) > 3
 
 
-def one_by_one(setup: Any) -> list[float]:
+def one_by_one(setup: Any) -> tuple[float, float]:
     """Mean loss and share of hits, from batches of one picture."""
     score, wanted = jax.jit(setup.task.score), np.zeros(3)
     variables = setup.task.init(jax.random.fold_in(jax.random.key(0), 0))
@@ -116,10 +116,10 @@ def one_by_one(setup: Any) -> list[float]:
         for place in range(len(part[0])):
             one = tuple(array[[place]] for array in part)
             sums, _ = score(variables, {}, one, np.ones(1, np.float32))
-            wanted += [float(x) for x in sums]
+            wanted += [float(x) for x in sums[:3]]
     loss, correct, examples = wanted
     assert examples == len(setup.task.test[0])
-    return [loss / examples, correct / examples]
+    return loss / examples, correct / examples
 
 
 @pytest.fixture
@@ -133,7 +133,7 @@ def test_scores_are_those_of_the_pictures_one_by_one(root):
     setup = built(config_of(root))
     state = parallel.spread(setup.fresh(), setup.workers)
     found = make_evaluator(setup, state)(state)
-    assert list(found) == pytest.approx(one_by_one(setup), rel=1e-5)
+    assert found[:2] == pytest.approx(one_by_one(setup), rel=1e-5)
 
 
 @pytest.mark.slow
