@@ -106,8 +106,9 @@ def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
         for part in ("train", "test", "ema")
     )
     test = f"  test {tested}" if tested else ""
-    top = row.get("test_top5")
-    test += f"  top 5 {top:.2%}" if top is not None else ""
+    for name in row:
+        if name.startswith("test_top"):
+            test += f"  top {name.removeprefix('test_top')} {row[name]:.2%}"
     test += f"  ema {averaged}" if averaged else ""
     left_out, skipped = row.get("overflow"), row.get("skipped_steps")
     room = f"  overflow {left_out:,.0f} a step" if left_out else ""

@@ -1,5 +1,6 @@
 """The default config, shrunk until a run takes seconds; comparing runs."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import default
-from jaxcomp import parallel
+from jaxcomp import parallel, training
 from jaxcomp.base import is_report
 from jaxcomp.data import Augmentation
 from jaxcomp.runs import frame
@@ -98,3 +99,15 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
             return None
 
     monkeypatch.setattr(frame, "catch_signals", Signals)
+
+
+def train_with_stops(
+    config: Any, folder: Path, stops: Iterable[int], monkeypatch: pytest.MonkeyPatch
+) -> training.Result:
+    """Train to the end; every attempt but the last is interrupted after some steps."""
+    for steps in stops:
+        with monkeypatch.context() as patched:
+            stop_at(patched, steps)
+            with pytest.raises(training.Interrupted):
+                training.train_and_evaluate(config, folder)
+    return training.train_and_evaluate(config, folder)

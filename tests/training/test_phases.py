@@ -13,7 +13,13 @@ from jaxcomp.training.feed import train_feed
 from jaxcomp.training.phases import batches_from
 from tests.data.class_folders import write_folders
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import (
+    assert_same_state,
+    built,
+    rows,
+    small_config,
+    train_with_stops,
+)
 
 # 11 steps in an epoch of 1437 digits, and then 5.
 GROWS = ("1 epoch", {"batch_size": 256, "image_size": 12})
@@ -201,12 +207,7 @@ def test_a_run_goes_on_to_the_bit_in_any_phase(
     config = config_of(SMALL, GROWS, log_every=1, **changes)
     whole = training.train_and_evaluate(config, tmp_path / "whole")
     assert "from step 12 on: batch_size=256, image_size=12" in capsys.readouterr().out
-    for steps in stops:
-        with monkeypatch.context() as patched:
-            stop_at(patched, steps)
-            with pytest.raises(training.Interrupted):
-                training.train_and_evaluate(config, tmp_path / "parts")
-    parts = training.train_and_evaluate(config, tmp_path / "parts")
+    parts = train_with_stops(config, tmp_path / "parts", stops, monkeypatch)
     assert_same_state(whole.state, parts.state)
     for name in ("metrics.csv", "steps.csv"):
         found, wanted = (rows(tmp_path / part / name) for part in ("parts", "whole"))

@@ -21,7 +21,13 @@ from jaxcomp.training.state import own
 from jaxcomp.training.switching import carried
 from jaxcomp.transform import distributed
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import (
+    assert_same_state,
+    built,
+    rows,
+    small_config,
+    train_with_stops,
+)
 
 EXAMPLES = 1280  # ten steps of small_config
 LOWER = {"learning_rate": 0.01}
@@ -235,12 +241,7 @@ def test_a_run_goes_on_to_the_bit_in_any_regime(
     begun = "optimizer='adam', clip='local(limit=1)', learning_rate=0.01"
     assert f"from step 3 on: {begun}" in said
     assert "compiling for top_k(keep=0.1) (regime 2)" in said
-    for steps in stops:
-        with monkeypatch.context() as patched:
-            stop_at(patched, steps)
-            with pytest.raises(training.Interrupted):
-                training.train_and_evaluate(config, tmp_path / "parts")
-    parts = training.train_and_evaluate(config, tmp_path / "parts")
+    parts = train_with_stops(config, tmp_path / "parts", stops, monkeypatch)
     assert_same_state(whole.state, parts.state)
     steps = [rows(tmp_path / part / "steps.csv") for part in ("whole", "parts")]
     assert steps[0] == steps[1]
