@@ -1,5 +1,8 @@
 """Spectral ATOMO: send random singular triples, without bias."""
 
+import math
+from typing import Literal
+
 import jax.numpy as jnp
 
 from jaxcomp import noise
@@ -10,11 +13,13 @@ from jaxcomp.compressors._compiled import compressor
 from jaxcomp.compressors._matrices import Factors
 from jaxcomp.specs import Count, method
 
-__all__ = ["atomo", "chances", "draw"]
+__all__ = ["atomo", "chances", "draw", "relative_chances"]
 
 
 @method("rank")
-def atomo(name: str, rank: Count = 4) -> Compressor:
+def atomo(
+    name: str, rank: Count = 4, chance: Literal["optimal", "relative"] = "optimal"
+) -> Compressor:
     """Send `rank` singular triples of the tensor as a matrix, drawn at random.
 
     C(A) = sum_{i in S} (1 / p_i) s_i u_i v_i^T, where triple i is in S with probability
@@ -24,8 +29,15 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
     exactly r triples: those at which the sum p_1 + ... + p_i exceeds u, u + 1,
     u + 2, ..., where u is uniform in [0, 1). Tensors become matrices as in `svd`.
 
+    With chance="relative" p_i = s_i / s_1, the rule of the published code for rank 0.
+    Then the number of triples is random, with the mean sum_i s_i / s_1, and often below
+    r; a message has room for r of them all the same. Where the mean is above r, all p_i
+    are made smaller such that it is r, so that nothing overflows and no bias arises.
+    The variance is never below that of the optimal chances.
+
     Args:
-      rank: r, the number of triples.
+      rank: r, the number of triples, or the most of them.
+      chance: "optimal" or "relative".
 
     Example:
       >>> import jax
@@ -48,10 +60,13 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
         matrix, factor = _matrices.in_range(_matrices.fold(x))
         lengths, left, right = _matrices.spectrum(matrix)
         order = jnp.argsort(lengths, descending=True)
-        p = chances(lengths[order], rank)
-        offset = noise.uniform(noise.seed_of(key), ())
-        drawn = draw(p, rank, offset.astype(p.dtype))
+        chances_of = relative_chances if chance == "relative" else chances
+        p = chances_of(lengths[order], rank)
+        offset = noise.uniform(noise.seed_of(key), ()).astype(p.dtype)
+        drawn, expected = draw(p, rank, offset), jnp.sum(p)
         places, p = order[drawn], p[drawn]
+        if chance == "relative":
+            p = jnp.where(jnp.arange(rank, dtype=p.dtype) + offset < expected, p, 0)
         # A triple with probability zero has the singular value zero.
         scale = jnp.where(p > 0, 1 / jnp.where(p > 0, p, 1), 0)
         left = left[places] * scale[:, None]
@@ -60,7 +75,11 @@ def atomo(name: str, rank: Count = 4) -> Compressor:
     def contraction(spec: Spec) -> float | None:
         if not _matrices.pays(spec.shape, rank):
             return 1.0
-        delta = 2 - _matrices.short_side(spec.shape) / rank
+        short = _matrices.short_side(spec.shape)
+        excess = short / rank
+        if chance == "relative":  # s_1 sum_i s_i is largest where all others are equal
+            excess = max(excess, (1 + math.sqrt(short)) / 2)
+        delta = 2 - excess
         return delta if delta > 0 else None
 
     return compressor(
@@ -95,11 +114,27 @@ def chances(lengths: Array, count: int) -> Array:
     return jnp.where(is_capped, 1, jnp.minimum(slopes[capped] * lengths, 1))
 
 
+def relative_chances(lengths: Array, most: int) -> Array:
+    """The probabilities p_i = min(1 / s_1, most / sum_j s_j) s_i.
+
+    Args:
+      lengths: [n] s_i >= 0 in descending order.
+      most: limit of their sum.
+
+    Example:
+      >>> relative_chances(jnp.array([8.0, 2.0, 1.0, 1.0]), 2)
+      Array([1.   , 0.25 , 0.125, 0.125], dtype=float32)
+    """
+    unit = jnp.maximum(lengths[0], jnp.sum(lengths) / most)
+    return lengths / jnp.where(unit > 0, unit, 1)
+
+
 def draw(chances: Array, count: int, offset: Array) -> Array:
     """Systematic sampling: `count` places, place i with probability chances[i].
 
     Args:
-      chances: [n] in [0, 1] in descending order; their sum is `count`.
+      chances: [n] in [0, 1] in descending order; their sum is `count`, or less, and
+        then only the places of the first ticks are meant.
       count: number of places.
       offset: [] uniform in [0, 1).
 

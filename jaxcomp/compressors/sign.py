@@ -1,7 +1,7 @@
 """Sign: one bit for each element and one scale, or one of three symbols."""
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 import jax.numpy as jnp
 import numpy as np
@@ -17,13 +17,15 @@ from jaxcomp.coding.payloads import Signs
 from jaxcomp.compressors import _buckets, _rows, _segmented
 from jaxcomp.compressors._compiled import compressor
 from jaxcomp.segments import Segments
-from jaxcomp.specs import method
+from jaxcomp.specs import SpecError, method
 
 __all__ = ["mean_magnitude", "mean_magnitudes", "sign"]
 
 
 @method()
-def sign(name: str, scaled: bool = True) -> Compressor:
+def sign(
+    name: str, scaled: bool = True, scale: Literal["l1", "l2"] = "l1"
+) -> Compressor:
     """Send the signs, eight to a byte, and the mean magnitude.
 
     C(x) = (|x|_1 / n) sgn(x), with sgn(0) = 1. Then
@@ -32,13 +34,20 @@ def sign(name: str, scaled: bool = True) -> Compressor:
     corrects in later steps what elements that are zero receive. A vector of zeros
     decodes to zeros.
 
+    With scale="l2" C(x) = (|x|_2 / sqrt(n)) sgn(x), as in 1-bit Adam. Then
+    |x - C(x)|_2^2 = 2 |x|_2^2 - 2 |x|_1 |x|_2 / sqrt(n), which is more than |x|_2^2
+    where few elements have most of the norm, so memories have to be told to `allow` it.
+    What they keep does not grow without end: the largest element of it shrinks,
+    |x - C(x)|_max <= sqrt(1 - 1/n) |x|_max.
+
     With scaled=False C(x) = sgn(x) with sgn(0) = 0, and five symbols share a byte. This
     form is used without a memory, so nothing would correct the step of an element that
     is zero. The error has no bound, and the learning rate alone sets the size of a
     step. In both forms a NaN or an infinity makes all of C(x) NaN.
 
     Args:
-      scaled: whether the signs are multiplied by the mean magnitude.
+      scaled: whether the signs are multiplied by a scale.
+      scale: "l1", the mean magnitude, or "l2", the root mean square.
 
     Example:
       >>> c = sign()
@@ -52,6 +61,9 @@ def sign(name: str, scaled: bool = True) -> Compressor:
       arXiv:1802.04434, 2018. Karimireddy et al., Error Feedback Fixes SignSGD and other
       Gradient Compression Schemes, arXiv:1901.09847, 2019.
     """
+    if not scaled and scale != "l1":
+        raise SpecError(f"scale={scale!r} goes with scaled=True, not False")
+    scale_of, scales_of = _SCALES[scale]
     if scaled:
         alphabet, to_symbols, from_symbols = 2, _bits, _signs_of_bits
     else:
@@ -60,28 +72,34 @@ def sign(name: str, scaled: bool = True) -> Compressor:
     def compress(x: Array, state: State, key: Array) -> tuple[Signs, State]:
         flat = x.reshape(-1)
         if scaled:
-            scale = mean_magnitude(flat)
+            factor = scale_of(flat)
         else:
             is_finite = jnp.isfinite(_buckets.peaks(flat, None)[0])
-            scale = jnp.where(is_finite, 1.0, jnp.nan)
+            factor = jnp.where(is_finite, 1.0, jnp.nan)
         symbols = to_symbols(complete(flat, alphabet))
-        return Signs(scale, pack_symbols(symbols, alphabet)), state
+        return Signs(factor, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Signs, spec: Spec) -> Array:
         symbols = unpack_symbols(payload.packed, alphabet, spec.size)
         return from_symbols(symbols) * payload.scale
+
+    def contraction(spec: Spec) -> float | None:
+        if not scaled:
+            return None
+        delta = 1 / spec.size if scale == "l1" else 2 / math.sqrt(spec.size) - 1
+        return delta if delta >= 0 else None
 
     one = compressor(
         name,
         compress,
         decompress,
         ideal_bits=lambda spec: spec.size * math.log2(alphabet) + 32,
-        contraction=lambda spec: 1 / spec.size if scaled else None,
+        contraction=contraction,
     )
 
     def compress_rows(rows: Array, segments: Segments, keys: Array) -> Signs:
         if scaled:
-            scales = mean_magnitudes(rows, segments)
+            scales = scales_of(rows, segments)
         else:
             largest = _rows.Shares(segments, by_tensor=True).peaks(rows)
             is_finite = jnp.isfinite(largest)
@@ -142,3 +160,27 @@ def mean_magnitudes(rows: Array, segments: Segments) -> Array:
     whole = np.array(powers, np.float32) * np.float32(segments.width)
     sums = _rows.row_sums(terms) * segments.spread(whole)[:, 0]
     return _mean(segments.sums(sums), np.array(segments.sizes) * np.array(powers))
+
+
+def _root_mean_square(flat: Array) -> Array:
+    factors = _buckets.factors(_buckets.peaks(flat, None))
+    norms = _buckets.norms(flat, None, factors)
+    return _root(norms, np.float32(flat.size), factors)[0]
+
+
+def _root_mean_squares(rows: Array, segments: Segments) -> Array:
+    shares = _rows.Shares(segments, by_tensor=True)
+    factors = _buckets.factors(shares.peaks(rows))
+    return _root(shares.norms(rows, factors), shares.counts(), factors)
+
+
+def _root(norms: Array, counts: Array | np.floating, factors: Array) -> Array:
+    # As of the mean, a root of numbers near the largest may overflow by rounding.
+    root = norms / jnp.sqrt(counts) / factors
+    return jnp.minimum(root, jnp.finfo(jnp.float32).max)
+
+
+_SCALES = {
+    "l1": (mean_magnitude, mean_magnitudes),
+    "l2": (_root_mean_square, _root_mean_squares),
+}

@@ -38,7 +38,11 @@ class ServerState(NamedTuple):
 
 @method(given=2)
 def two_phase(
-    name: str, plan: Plan, axis: Axis, server_feedback: bool = False
+    name: str,
+    plan: Plan,
+    axis: Axis,
+    server_feedback: bool = False,
+    allow: bool = False,
 ) -> Exchange:
     """Each worker owns a part of each vector, which it averages for all workers.
 
@@ -59,6 +63,7 @@ def two_phase(
       plan: which tensors are compressed as one vector, and how; without state.
       axis: the mapped axis.
       server_feedback: error feedback of the answers, as in DoubleSqueeze.
+      allow: accept a compressor that is not a contraction, as in `error_feedback`.
 
     References:
       Tang et al., DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-Pass
@@ -76,10 +81,10 @@ def two_phase(
         if not server_feedback:
             return ()
         spec = spec_of(tree)
-        way_out = "leave out server_feedback"
-        refuse_growth(
-            contraction(spec), spec, loser=plan.title, keeper=name, way_out=way_out
-        )
+        way_out = "leave out server_feedback, or add allow=True to try it all the same"
+        if not allow:
+            deltas, loser = contraction(spec), plan.title
+            refuse_growth(deltas, spec, loser=loser, keeper=name, way_out=way_out)
         return ServerState(PerWorker(zeros_like_spec(wide_spec(spec))))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:

@@ -45,6 +45,7 @@ SENT = [
     ("random_k(keep=0.01)", 100_000, "bfloat16", 1000 * 16 + 64),
     ("sign", 1000, "float32", 125 * 8 + 32),
     ("sign", 1001, "float16", 126 * 8 + 32),
+    ("sign(scale='l2')", 1000, "float32", 125 * 8 + 32),
     ("sign(scaled=False)", 1000, "float32", 200 * 8 + 32),
     ("sign(scaled=False)", 1001, "float16", 201 * 8 + 32),
     # 9 blocks of 112, so that 1008 elements are sent, a scale of each, the seed.
@@ -158,6 +159,8 @@ CONTRACTION = [
     ("qsgd(levels=7, bucket=196, rounding='nearest')", 0),
     ("qsgd(levels=7, bucket=197, norm='max', rounding='nearest')", 1 / 2),
     ("sign(scaled=False)", None),
+    ("sign(scale='l2')", None),
+    ("atomo(rank=16, chance='relative')", 1.0),
     ("terngrad", None),
     ("terngrad(bucket=4)", 1 / 2),
     ("terngrad(clip=2.5, bucket=4)", None),

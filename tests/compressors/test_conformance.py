@@ -17,6 +17,7 @@ FURTHER = [
     "adaptive_threshold(cap=0.5)",
     "atomo(rank=2)",
     "block_scaled(bits=4)",
+    "atomo(rank=2, chance='relative')",
     "block_scaled(bits=4, rounding='stochastic')",
     "block_top_k(keep=0.1) | qsgd(levels=7)",
     "block_top_k(keep=0.1, per_block=3)",
@@ -34,6 +35,7 @@ FURTHER = [
     "qsvd(rank=1, unbiased=True)",
     "random_k(keep=0.25, unbiased=True)",
     "random_k(keep=0.5, unbiased=True) | qsgd(levels=15)",
+    "sign(scale='l2')",
     "sign(scaled=False)",
     "svd(rank=1)",
     "svd(rank=2) | qsgd(levels=127)",
@@ -161,7 +163,8 @@ def mixes(method: str) -> bool:
     A memory takes back what such a method adds to elements that are zero.
     """
     marks = ("eden", "count_sketch", "svd", "atomo")
-    return make(method).name.endswith("sign") or method.startswith(marks)
+    is_mean = make(method).name.endswith(("sign", "sign(scale='l2')"))
+    return is_mean or method.startswith(marks)
 
 
 @pytest.mark.parametrize(

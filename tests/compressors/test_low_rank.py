@@ -15,7 +15,7 @@ from jaxcomp.base import Compressor
 from jaxcomp.coding.payloads import Dense, Quantized
 from jaxcomp.compressors import _matrices
 from jaxcomp.compressors._matrices import Factors
-from jaxcomp.compressors.atomo import chances, draw
+from jaxcomp.compressors.atomo import chances, draw, relative_chances
 from jaxcomp.trees import spec_of
 from tests import laws, references
 from tests.tiers import tiers
@@ -233,13 +233,38 @@ def test_an_offset_just_below_one_draws_no_triple_twice() -> None:
     assert len(set(drawn)) == 64
 
 
-@pytest.mark.parametrize("rank", [1, 3, 5])
-def test_atomo_errs_as_its_chances_say(rank: int) -> None:
+@pytest.mark.parametrize("count", [1, 4, 8])
+@pytest.mark.parametrize("name", LENGTHS)
+def test_relative_chances_are_their_reference(name: str, count: int) -> None:
+    expected = references.relative_atom_chances(LENGTHS[name], count)
+    falling = jnp.asarray(LENGTHS[name], jnp.float32)
+    np.testing.assert_allclose(relative_chances(falling, count), expected, rtol=1e-6)
+
+
+# With the room of 1 and 2 the chances are cut: sum_i s_i / s_1 is 2.3 here.
+@pytest.mark.parametrize(
+    ("rank", "chance"),
+    tiers(
+        [*((r, "optimal") for r in (1, 3, 5)), *((r, "relative") for r in (1, 2, 5))],
+        lambda case: case not in [(1, "relative"), (5, "optimal")],
+    ),
+)
+def test_atomo_errs_as_its_chances_say(rank: int, chance: str) -> None:
     x = of_lengths(np.array([9.0, 4, 3, 2, 1, 1, 0.5, 0.5, 0.1, 0.01]), rows=15)
     s = np.linalg.svd(x.astype(np.float64), compute_uv=False)
-    p = references.atom_chances(s, rank)
+    optimal = references.atom_chances(s, rank)
+    relative = references.relative_atom_chances(s, rank)
+    p = {"optimal": optimal, "relative": relative}[chance]
     expected = (s**2 * (1 / p - 1)).sum()
-    errors = np.square(draws(f"atomo(rank={rank})", x, 8000) - x).sum(axis=(1, 2))
+    outputs = draws(f"atomo({rank=}, {chance=})", x, 8000)
+    errors = np.square(outputs - x).sum(axis=(1, 2))
+    allowed = 5 * outputs.std(axis=0) / math.sqrt(len(outputs)) + 1e-5
+    assert (np.abs(outputs.mean(axis=0) - x) <= allowed).all()
+    if chance == "relative":
+        # How many triples were drawn: one of both numbers beside the mean.
+        ranks = np.linalg.matrix_rank(outputs[:400], tol=1e-4)
+        assert set(ranks) <= {math.floor(p.sum() + 1e-6), math.ceil(p.sum() - 1e-6)}
+        assert ranks.mean() == pytest.approx(p.sum(), abs=0.15)
     tolerance = 5 * errors.std() / math.sqrt(len(errors)) + 1e-6 * energy(x)
     assert errors.mean() == pytest.approx(expected, abs=tolerance)
 
@@ -248,6 +273,16 @@ def test_atomo_errs_as_its_chances_say(rank: int) -> None:
 def test_atomo_is_unbiased_on_more_triples_than_a_few(rank: int) -> None:
     laws.check_unbiased(make(f"atomo(rank={rank})"), jnp.asarray(normal(13, 18)))
     laws.check_unbiased(make(f"atomo(rank={rank})"), jnp.asarray(normal(3, 3, 3, 11)))
+
+
+def test_relative_chances_contract_no_less_than_declared() -> None:
+    """Where all singular values but the first are equal, and small, it is the bound."""
+    method = make("atomo(rank=3, chance='relative')")
+    x = of_lengths(np.array([3.0, 1, 1, 1]), rows=40)
+    assert method.contraction(spec_of(jnp.asarray(x))) == pytest.approx(0.5)
+    laws.check_contraction(method, jnp.asarray(x))
+    errors = np.square(draws(method.name, x, 4000) - x).sum(axis=(1, 2))
+    assert errors.mean() == pytest.approx(0.5 * energy(x), rel=0.05)
 
 
 def test_atomo_sends_matrices_of_low_rank_exactly() -> None:
@@ -317,6 +352,7 @@ def test_qsvd_rounds_small_tensors_themselves() -> None:
     [
         ("svd(rank=0)", "rank is a whole number of at least 1, not 0"),
         ("atomo(rank=1.5)", "rank is a whole number of at least 1, not 1.5"),
+        ("atomo(chance='equal')", "chance is one of optimal, relative, not 'equal'"),
         ("qsvd(rank=True)", "rank is a whole number of at least 1, not True"),
         ("qsvd(unbiased=1)", "unbiased is True or False, not 1"),
         ("qsvd(norm='l1')", "norm is one of l2, max, not 'l1'"),

@@ -149,6 +149,7 @@ def test_the_mean_is_off_by_what_is_said(
 
 DETERMINISTIC: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "sign": references.sign,
+    "sign(scale='l2')": lambda x: references.sign(x, "l2"),
     "sign(scaled=False)": np.sign,
     "qsgd(levels=7, bucket=100, rounding='nearest')": (
         lambda x: references.nearest(references.qsgd(x, 7, 100))
@@ -209,6 +210,7 @@ def test_block_scaling_of_any_size_is_its_reference(
 
 
 SCALED = [*STOCHASTIC, "qsgd(levels=7, bucket=100, rounding='nearest')", "sign"]
+SCALED += ["sign(scale='l2')"]
 
 
 @pytest.mark.parametrize("method", tiers(SCALED, ONE_OF_EACH.__contains__))
@@ -230,6 +232,19 @@ def test_powers_of_two_pass_through(method: str) -> None:
 def test_one_number_is_itself(method: str, x: float) -> None:
     y = through(method, np.asarray([x], np.float32))
     np.testing.assert_allclose(y, np.asarray([x], np.float32), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 9, 257])
+def test_signs_with_a_root_mean_square_shrink_the_largest(size: int) -> None:
+    """Their error may have a larger norm, yet what a memory keeps has a bound."""
+    bound = math.sqrt(1 - 1 / size) + 1e-6
+    dense = np.abs(heavy(size, size))
+    for x in (dense, np.where(dense < dense.max(), 0, 1), dense > dense.min(), dense * 0):
+        error = x - through("sign(scale='l2')", np.asarray(x, np.float32))
+        assert np.abs(error).max() <= bound * np.abs(x).max()
+    one = np.where(np.arange(size) == 0, 1, 0)
+    lost = np.square(one - references.sign(one, "l2")).sum()
+    assert lost == pytest.approx(2 - 2 / math.sqrt(size))
 
 
 @pytest.mark.parametrize("norm", ["l2", "max"])
@@ -580,6 +595,8 @@ BAD_ARGUMENTS = [
     ("terngrad(clip=True)", "clip is a positive number or None, not True"),
     ("terngrad(bucket=2.5)", "bucket is a whole number of at least 1 or None"),
     ("sign(scaled=None)", "scaled is True or False, not None"),
+    ("sign(scale='max')", "scale is one of l1, l2, not 'max'"),
+    ("sign(scaled=False, scale='l2')", "scale='l2' goes with scaled=True"),
     ("cast(dtype='float64')", "dtype is one of bfloat16, float16, float8_e4m3fn"),
     ("block_scaled(bits=6)", "bits is 4 or 8, not 6"),
     ("block_scaled(bits=8.0)", "bits is 4 or 8, not 8.0"),
@@ -610,6 +627,7 @@ def test_arguments_out_of_range_are_refused(method: str, message: str) -> None:
         ("terngrad(bucket=10)", "terngrad(bucket=10)"),
         ("sign(scaled=True)", "sign"),
         ("sign(False)", "sign(scaled=False)"),
+        ("sign(scale=l2)", "sign(scale='l2')"),
         ("natural", "natural"),
         ("cast", "cast(dtype='bfloat16')"),
         ("block_scaled(4)", "block_scaled(bits=4, block=32)"),

@@ -1,6 +1,12 @@
 """Slow and obvious versions in NumPy and plain Python, to compare with."""
 
-from tests.references.low_rank import as_matrix, atom_chances, draw_atoms, truncated_svd
+from tests.references.low_rank import (
+    as_matrix,
+    atom_chances,
+    draw_atoms,
+    relative_atom_chances,
+    truncated_svd,
+)
 from tests.references.packing import elias_fano, pack, pack_digits
 from tests.references.quantisers import (
     Levels,
@@ -43,6 +49,7 @@ __all__ = [
     "qsgd",
     "random_subset",
     "reflections",
+    "relative_atom_chances",
     "sign",
     "sketch_estimates",
     "sketch_tables",

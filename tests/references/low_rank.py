@@ -2,7 +2,13 @@
 
 import numpy as np
 
-__all__ = ["as_matrix", "atom_chances", "draw_atoms", "truncated_svd"]
+__all__ = [
+    "as_matrix",
+    "atom_chances",
+    "draw_atoms",
+    "relative_atom_chances",
+    "truncated_svd",
+]
 
 
 def as_matrix(x: np.ndarray) -> np.ndarray:
@@ -41,6 +47,14 @@ def atom_chances(lengths: np.ndarray, count: int) -> np.ndarray:
         if not over.any():
             return np.where(capped, 1.0, chances)
         capped |= over
+
+
+def relative_atom_chances(lengths: np.ndarray, most: int) -> np.ndarray:
+    """s_i / s_1, or in the same proportions with the sum `most`."""
+    if not lengths.any():
+        return lengths
+    chances = lengths / lengths.max()
+    return chances * min(1, most / chances.sum())
 
 
 def draw_atoms(chances: np.ndarray, count: int, offset: float) -> list[int]:

@@ -30,9 +30,11 @@ def nearest(levels: Levels) -> np.ndarray:
     return np.where(levels.chance > 0.5, levels.upper, levels.lower)
 
 
-def sign(x: np.ndarray) -> np.ndarray:
-    """The mean magnitude with the sign of each element, + for zero."""
-    return np.where(x < 0, -1.0, 1.0) * np.abs(x).mean()
+def sign(x: np.ndarray, scale: str = "l1") -> np.ndarray:
+    """The mean magnitude, or the root mean square, with each sign, + for zero."""
+    power = {"l1": 1, "l2": 2}[scale]
+    mean = np.mean(np.abs(x.astype(np.float64)) ** power) ** (1 / power)
+    return np.where(x < 0, -1.0, 1.0) * mean
 
 
 def qsgd(x: np.ndarray, levels: int, bucket: int | None, norm: str = "l2") -> Levels:
