@@ -1,6 +1,9 @@
 """What a person can mend, apart from what only a programmer can."""
 
-__all__ = ["RunFailed", "UserError", "message_of"]
+import contextlib
+from collections.abc import Iterator
+
+__all__ = ["RunFailed", "UserError", "message_of", "within"]
 
 
 class UserError(ValueError):
@@ -36,3 +39,19 @@ def message_of(error: BaseException) -> str:
     """
     is_plain = isinstance(error, UserError)
     return str(error) if is_plain else f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def within(place: str) -> Iterator[None]:
+    """Let errors of the user in the body begin with the place that they are about.
+
+    Example:
+      >>> with within("warmup"):
+      ...     raise UserError("a duration is positive")
+      Traceback (most recent call last):
+      jaxcomp.errors.UserError: warmup: a duration is positive
+    """
+    try:
+        yield
+    except UserError as error:
+        raise type(error)(f"{place}: {error}") from None

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from jaxcomp.errors import RunFailed
+from jaxcomp.errors import RunFailed, UserError
 
 __all__ = [
     "MANIFEST",
     "CheckpointError",
     "damage",
+    "expanded",
     "format_of",
     "listed",
     "sync_folder",
@@ -34,6 +35,20 @@ class CheckpointError(RunFailed, RuntimeError):
 class _Manifest(NamedTuple):
     format: int
     digests: dict[str, str]
+
+
+def expanded(path: str | os.PathLike[str]) -> Path:
+    """A path with the home folder in place of its ~; one error where there is none.
+
+    Example:
+      >>> expanded("runs/first").as_posix()
+      'runs/first'
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        message = "no home folder is known: set HOME, or name another folder"
+        raise UserError(f"{path}: {message}") from None
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -28,6 +28,7 @@ FILES = {
     "typo.py": "def update(config):\n    config.leraning_rate = 0.2\n",
     "taken.md": "mine",
 }
+LINKS = {"gone": "nowhere", "loop": "loop"}
 
 
 def overriding(config: str, keys: str) -> str:
@@ -67,6 +68,9 @@ COMMANDS = [
         "README.md is a file, and a run",
     ),
     ("--config=configs/default.py --workdir=LICENSE/a", "LICENSE is a file, and a run"),
+    (f"--config=configs/default.py --workdir={'long' * 75}", "used: File name too lon"),
+    ("--config=configs/default.py --workdir=FILES/gone", "gone is a link that leads n"),
+    ("--config=configs/default.py --workdir=FILES/loop/a", "loop is a link that leads"),
     # --- The file of the config -----------------------------------------------------
     ("--config=configs/defualt.py --workdir=RUN", "mean 'configs/default.py'?"),
     ("--config=chocco --workdir=RUN", "mean 'choco'?"),
@@ -174,6 +178,10 @@ COMMANDS = [
     ),
 ]
 # KEY=VALUE of configs/default.py.
+DURATIONS = (
+    *("checkpoint_every", "dense_for", "eval_every", "eval_workers_every"),
+    *("flush_every", "keep_every", "layers_every", "train_for", "warmup"),
+)
 KEYS = [
     # --- Numbers --------------------------------------------------------------------
     ("workers=-2", "workers is a whole number of at least 0, not -2"),
@@ -220,6 +228,11 @@ KEYS = [
     ("train_for='-3 epochs'", "train_for: a duration is positive, not '-3 epochs'"),
     ("train_for='nan epochs'", "a duration is positive, not 'nan epochs'"),
     ("train_for='1.5 steps'", "a number of steps is whole, not '1.5 steps'"),
+    *(
+        (f"{key}='1e308 epochs'", f"{key}: 1e+308 epochs are more than 2,147,483,647 s")
+        for key in DURATIONS
+    ),
+    ("train_for='3e9 steps'", "train_for: 3e+09 steps are more than 2,147,483,647 st"),
     ("eval_every=", "eval_every is empty: write for example '1 epoch'"),
     ("eval_every='100 steps'", "and '100 steps' is 4.55 epochs of 22 steps"),
     ("eval_workers_every='0.5 epochs'", "eval_workers_every counts in whole epochs"),
@@ -358,6 +371,7 @@ FIND = "find-rate --config=configs/default.py"
 JAXCOMP = [
     ("data prepare cifar", "unknown data set 'cifar'. Did you mean 'cifar10'?"),
     ("data prepare mnist --archive FILES/nowhere.tar", "nowhere.tar"),
+    ("data prepare mnist --archive ~xyzzy/a", "~xyzzy/a: no home folder is known: set"),
     ("topology", "needs SPEC and WORKERS: jaxcomp topology ring 16, or --list"),
     ("topology ring", "needs WORKERS: jaxcomp topology ring 16, or --list"),
     ("topology rign 4", "unknown topology 'rign'. Did you mean 'ring'?"),
@@ -429,6 +443,8 @@ def test_what_is_wrong_is_told_in_one_message(
         monkeypatch.setenv(f"JAXCOMP_{name}", "")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
+    for name, target in LINKS.items():
+        (tmp_path / name).symlink_to(tmp_path / target)
     run = tmp_path / "run"
     words = words.replace("RUN", str(run)).replace("FILES", str(tmp_path))
     assert main(shlex.split(words)) in (1, 2)

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import numpy as np
 
+from jaxcomp.files import expanded
 from jaxcomp.specs import Count, Range, method
 
 from . import ilsvrc, paths
@@ -56,7 +57,7 @@ def class_folders(
       DataError: a folder is missing or has no pictures.
     """
     del data_dir
-    root = Path(path).expanduser()
+    root = expanded(path)
     tests = [root / part for part in _TEST if (root / part).is_dir()]
     classes = _classes(root / _TRAIN)
     test_size = test_size or size

@@ -1,6 +1,7 @@
 """The classes of ImageNet's validation images, which their names do not tell."""
 
 import io
+import re
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,9 @@ import numpy as np
 from . import archives
 from .dataset import DataError
 
-__all__ = ["synsets_of_validation"]
+__all__ = ["SYNSET", "synsets_of_validation"]
+
+SYNSET = re.compile(r"n[0-9]{8}")  # each is the name of a folder
 
 DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
 # A line for each image, such as n01751748.
@@ -29,7 +32,7 @@ def synsets_of_validation(folder: Path, count: int) -> list[str]:
     """
     if (folder / LIST).is_file():
         where = folder / LIST
-        found = where.read_text(encoding="utf-8").split()
+        found = where.read_text(encoding="utf-8", errors="replace").split()
     elif (folder / DEVKIT).is_file():
         where = folder / DEVKIT
         members = archives.read_members(where, [[_TRUTH, _META]], {})
@@ -43,6 +46,9 @@ def synsets_of_validation(folder: Path, count: int) -> list[str]:
             f"{folder} holds neither {DEVKIT} nor {LIST}, of which one says the "
             "classes of the validation images"
         )
+    wrong = [name for name in found if not SYNSET.fullmatch(name)]
+    if wrong:
+        raise DataError(f"{where}: {wrong[0]!r} is no synset such as n01440764")
     if len(found) != count:
         message = f"classes of {len(found):,} images, expected {count:,}"
         raise DataError(f"{where}: {message}")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.files import write_atomically
+from jaxcomp.files import expanded, write_atomically
 
 from . import archives, paths, pickles
 from .builders import Progress
@@ -131,7 +131,7 @@ def prepare(
             f"login. Fetch its training and validation archives, unpack both into one "
             f"folder, and run\n  {again}"
         )
-    path, root = Path(archive).expanduser(), paths.data_root(data_dir)
+    path, root = expanded(archive), paths.data_root(data_dir)
     with scratch_folder(root) as scratch:
         written = scratch / "new"
         written.mkdir()

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, TypeAlias
 
-from jaxcomp.files import write_atomically
+from jaxcomp.files import expanded, write_atomically
 
 from . import paths
 from .builders import Progress
 from .dataset import DataError
-from .devkit import synsets_of_validation
+from .devkit import SYNSET, synsets_of_validation
 from .installing import install, scratch_folder
 
 __all__ = ["NAME", "find_prepared", "prepare"]
@@ -21,7 +21,6 @@ NAME = "imagenet"
 TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
 COUNTS = (1_281_167, 50_000)
 _DONE = "complete.txt"
-_SYNSET = re.compile(r"n\d{8}")
 _PICTURE = re.compile(r"[\w-]+\.JPEG")
 _REPORT_EVERY = 500
 
@@ -72,7 +71,7 @@ def prepare(
             f"folder, and run\n  {again}\nClass folders that you have need no "
             "preparation: dataset=imagenet(path='FOLDER')"
         )
-    source, root = Path(archive).expanduser(), paths.data_root(data_dir)
+    source, root = expanded(archive), paths.data_root(data_dir)
     synsets = synsets_of_validation(source, counts[1])
     with scratch_folder(root) as scratch:
         new = scratch / "new"
@@ -101,7 +100,7 @@ def _train(path: Path) -> Iterator[Picture]:
     """Those of a tar of tars, one for each synset."""
     for name, stream in _members(path):
         synset, suffix = os.path.splitext(name)
-        if suffix != ".tar" or not _SYNSET.fullmatch(synset):
+        if suffix != ".tar" or not SYNSET.fullmatch(synset):
             raise DataError(f"{path}: it holds {name}, expected tar files as n01440764")
         for picture, content in _members(path, stream):
             if not _PICTURE.fullmatch(picture):

@@ -4,6 +4,8 @@ import os
 import shlex
 from pathlib import Path
 
+from jaxcomp.files import expanded
+
 __all__ = ["command", "data_root"]
 
 
@@ -22,7 +24,7 @@ def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
       'data'
     """
     chosen = data_dir or os.environ.get("JAXCOMP_DATA_DIR") or "~/.cache/jaxcomp"
-    return Path(chosen).expanduser()
+    return expanded(chosen)
 
 
 def command(

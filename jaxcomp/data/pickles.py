@@ -2,6 +2,7 @@
 
 import io
 import pickle
+import pickletools
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ _DAMAGE = (
     ImportError,
     IndexError,
     KeyError,
+    MemoryError,
     OverflowError,
     TypeError,
     ValueError,
@@ -47,6 +49,7 @@ def read_batch(data: bytes, where: str) -> dict[str, Any]:
       {'labels': [3]}
     """
     try:
+        _check_places(data)
         # Python 2 stored pixels as byte strings.
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
     except _DAMAGE as error:
@@ -68,6 +71,16 @@ class _ArrayUnpickler(pickle.Unpickler):
                 f"({', '.join(sorted(_ADMITTED))})"
             )
         return _ADMITTED[full_name]
+
+
+def _check_places(data: bytes) -> None:
+    """Refuse a pickle that takes more memory than it has bytes.
+
+    Python makes room for a whole string, and for all places below one that is used.
+    """
+    for code, value, _ in pickletools.genops(data):
+        if "PUT" in code.name and value not in range(len(data)):
+            raise pickle.UnpicklingError(f"it uses place {value} of {len(data)}")
 
 
 def _empty_array(*_ignored: Any) -> np.ndarray:

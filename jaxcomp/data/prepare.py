@@ -4,6 +4,8 @@ import os
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from jaxcomp.files import expanded
+
 from . import builders, cache, download, paths, tfds_source
 from .builders import Progress
 from .checks import check
@@ -50,7 +52,7 @@ def prepare(
     root = paths.data_root(data_dir)
     with scratch_folder(root) as scratch:
         if archive is not None:
-            path = Path(archive).expanduser()
+            path = expanded(archive)
         else:
             path = _download(source, scratch, data_dir, progress)
         splits, evidence = source.read(path, source.md5)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from jaxcomp.files import expanded
 from jaxcomp.specs import build
 
 from . import paths
@@ -81,7 +82,7 @@ def from_folder(data_dir: str | os.PathLike[str] | None, path: str) -> Text:
       path: of the folder; see `text.read_folder`.
     """
     del data_dir
-    folder = Path(path).expanduser()
+    folder = expanded(path)
     return read_folder(folder, folder.name)
 
 
@@ -116,7 +117,7 @@ def prepare(
             f"plain text with a checksum. Fetch {', '.join(source.members)} and run\n"
             f"  {again}"
         )
-    path = Path(archive).expanduser()
+    path = expanded(archive)
     found = read_members(path, [source.members], {})
     write_folder(folder, _checked(found, source, path))
     return folder, True

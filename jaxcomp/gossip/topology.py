@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Callable, Iterable
-from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from jaxcomp.files import expanded
 from jaxcomp.gossip import _weights
 from jaxcomp.gossip._slots import Slot, decompose
 from jaxcomp.gossip.graphs import NAMED, Graph, Weights
@@ -156,7 +156,7 @@ def file(
       directed: as that of `edges`.
     """
     try:
-        lines = Path(path).expanduser().read_text(encoding="utf-8").splitlines()
+        lines = expanded(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not a text file"
         raise SpecError(f"cannot read {path}: {reason}") from error

@@ -65,8 +65,12 @@ _OTHERS = ("environment.json", "report.html")
 _OUTPUT = (".err", ".log", ".out", ".txt")
 
 
-def check_workdir(workdir: str | os.PathLike[str]) -> Path:
+def check_workdir(workdir: str | os.PathLike[str], *, make: bool = False) -> Path:
     """The path of a run folder; refuses a file, and a folder with other things.
+
+    Args:
+      workdir: as it was given.
+      make: the folder, if it is not there yet.
 
     Example:
       >>> check_workdir("")
@@ -77,12 +81,19 @@ def check_workdir(workdir: str | os.PathLike[str]) -> Path:
         raise RunError("--workdir is empty: name a folder, such as runs/first")
     folder = Path(workdir)
     for part in (folder, *folder.parents):
-        if part.exists() and not part.is_dir():
-            message = f"{part} is a file, and a run needs a folder: take another name"
+        if os.path.lexists(part) and not os.path.isdir(part):
+            what = "a file" if os.path.exists(part) else "a link that leads nowhere"
+            message = f"{part} is {what}, and a run needs a folder: take another name"
             raise RunError(f"--workdir={folder}: {message}")
-    if not folder.exists() or (folder / "config.json").exists():
-        return folder
-    names = {path.name for path in folder.iterdir() if not path.name.startswith(".")}
+    try:
+        if make:
+            folder.mkdir(parents=True, exist_ok=True)
+        is_ours = not folder.exists() or (folder / "config.json").exists()
+        names = set() if is_ours else {path.name for path in folder.iterdir()}
+    except OSError as error:
+        message = f"cannot be used: {error.strerror}: take another name"
+        raise RunError(f"--workdir={folder} {message}") from error
+    names = {name for name in names if not name.startswith(".")}
     lost = sorted(names & set(RESULTS))
     if lost:
         message = (

@@ -61,9 +61,8 @@ def framed(
     with contextlib.ExitStack() as stack:
 
         def enter() -> Path:
-            folder = check_workdir(workdir)
+            folder = check_workdir(workdir, make=first)
             if first:
-                folder.mkdir(parents=True, exist_ok=True)
                 stack.enter_context(locked(folder))
                 open_folder(folder, config, facts, changeable)
                 note_fact(folder, "failed", None)  # it is tried again

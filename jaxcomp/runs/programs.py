@@ -1,10 +1,12 @@
 """Compiled programs are kept on disk, so that a resumed run compiles nothing."""
 
 import os
-from pathlib import Path
 from typing import Any
 
 import jax
+
+from jaxcomp.errors import UserError
+from jaxcomp.files import expanded
 
 __all__ = ["keep_programs"]
 
@@ -26,10 +28,10 @@ def keep_programs() -> str:
         return "compiled programs are not kept: JAX_ENABLE_COMPILATION_CACHE is off"
     folder = settings.jax_compilation_cache_dir
     if folder is None:
-        path = Path(_FOLDER).expanduser()
         try:
+            path = expanded(_FOLDER)
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+        except (OSError, UserError) as error:
             return (
                 f"compiled programs are not kept: {error}. "
                 "JAX_COMPILATION_CACHE_DIR names another folder"

@@ -168,7 +168,16 @@ def _lines(path: Path) -> list[list[str]]:
         return []
     # A damaged byte then shows up in the message about the cell it is in.
     text = path.read_text(encoding="utf-8", errors="replace")
-    return list(csv.reader(text[: text.rfind("\n") + 1].splitlines()))
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    found: list[list[str]] = []
+    try:
+        # Each alone: a quote that is not closed would take in the lines after it.
+        for line in whole:
+            found += csv.reader([line], strict=True)
+    except csv.Error as error:
+        message = f"line {len(found) + 1} of {path} is no row ({error})"
+        raise RunError(f"{message}: mend or remove that line") from None
+    return found
 
 
 def _number(cell: str, path: Path, line: int) -> float:

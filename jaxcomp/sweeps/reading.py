@@ -1,11 +1,12 @@
 """Read the file of a sweep: Python with a function get_sweep, or YAML."""
 
+import json
 import runpy
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxcomp.errors import UserError
+from jaxcomp.errors import UserError, within
 from jaxcomp.specs import build, suggest
 from jaxcomp.sweeps.search import search
 from jaxcomp.sweeps.settings import Setting, Sweep, product
@@ -13,6 +14,14 @@ from jaxcomp.sweeps.settings import Setting, Sweep, product
 __all__ = ["from_parts", "read_sweep"]
 
 _PARTS = ("config", "grid", "runs", "always", "best")
+_KINDS: Mapping[str, tuple[type, str]] = {
+    "always": (Mapping, "keys with their values"),
+    "best": (str, "a rule such as 'min test_loss'"),
+    "config": (str, "the name of a config"),
+    "grid": (Mapping, "keys with their values"),
+    "runs": (Sequence, "a list"),
+    "settings": (Sequence, "a list of runs"),
+}
 _SEARCH = "search("
 
 
@@ -25,16 +34,15 @@ def read_sweep(file: Path) -> Sweep:
     Raises:
       UserError: there is no such file, or it is none of a sweep.
     """
-    try:
-        if file.suffix in (".yaml", ".yml"):
-            return from_parts(_parts_of(file))
-        if file.suffix == ".py":
-            return _from_program(file)
-    except OSError as error:
-        raise UserError(f"{file}: {error.strerror}") from None
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from error
-    raise UserError(f"{file}: a sweep is a .py or a .yaml file")
+    with within(str(file)):
+        try:
+            if file.suffix in (".yaml", ".yml"):
+                return from_parts(_parts_of(file))
+            if file.suffix == ".py":
+                return _from_program(file)
+        except OSError as error:
+            raise UserError(str(error.strerror)) from None
+        raise UserError("a sweep is a .py or a .yaml file")
 
 
 def from_parts(parts: Mapping[str, Any]) -> Sweep:
@@ -53,17 +61,14 @@ def from_parts(parts: Mapping[str, Any]) -> Sweep:
             raise UserError(f"a sweep has no {name!r}. {suggest(name, _PARTS)}")
     if "config" not in parts or not {"grid", "runs"} & parts.keys():
         raise UserError("a sweep names its config, and a grid or a list of runs")
+    _check_kinds(parts)
     grid, runs = parts.get("grid", {}), parts.get("runs", [])
-    for name, value, kind in (("grid", grid, Mapping), ("runs", runs, Sequence)):
-        if not isinstance(value, kind) or isinstance(value, str):
-            shown = "keys with their values" if kind is Mapping else "a list"
-            raise UserError(f"{name} is {shown}, not {value!r}")
     if not all(isinstance(run, Mapping) for run in runs):
         raise UserError("each of runs sets keys of the config, such as {seed: 1}")
     settings = product(**_with_searches(grid)) if grid else []
     settings += [Setting(_with_searches(run)) for run in runs]
     others = {name: parts[name] for name in ("always", "best") if name in parts}
-    return Sweep(str(parts["config"]), settings, **others)
+    return Sweep(parts["config"], settings, **others)
 
 
 def _from_program(file: Path) -> Sweep:
@@ -78,6 +83,7 @@ def _from_program(file: Path) -> Sweep:
     sweep = get_sweep()
     if not isinstance(sweep, Sweep):
         raise UserError(f"its get_sweep returns {sweep!r}, not a jaxcomp.sweeps.Sweep")
+    _check_kinds(sweep._asdict())
     return sweep
 
 
@@ -86,11 +92,24 @@ def _parts_of(file: Path) -> Mapping[str, Any]:
 
     try:
         parts = yaml.safe_load(file.read_text(encoding="utf-8"))
+        json.dumps(parts)  # dates and sets are no values, and nothing holds itself
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"it is no YAML: {error}") from None
+    except (RecursionError, TypeError, ValueError) as error:
+        message = "it has other values than text, numbers, lists and keys with values"
+        raise UserError(f"{message}: {error}") from None
     if not isinstance(parts, Mapping):
         raise UserError(f"a sweep has the parts {', '.join(_PARTS)}, not {parts!r}")
     return parts
+
+
+def _check_kinds(parts: Mapping[str, Any]) -> None:
+    """Refuse a part of a sweep that is of another kind than it has to be."""
+    for name, value in parts.items():
+        kind, shown = _KINDS[name]
+        is_text = isinstance(value, str)
+        if not isinstance(value, kind) or (is_text and kind is not str):
+            raise UserError(f"{name} is {shown}, not {value!r}")
 
 
 def _with_searches(values: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from jaxcomp.errors import UserError
+from jaxcomp.errors import UserError, within
 from jaxcomp.training.durations import Horizon, read_duration, steps_in
 
 __all__ = ["Calendar", "Phase", "calendar_of"]
@@ -103,7 +103,8 @@ class Calendar(NamedTuple):
 
     def steps_at(self, config: Any, key: str) -> int:
         """The steps of the duration at a key of a config."""
-        return _named(key, self.steps_of, config[key])
+        with within(key):
+            return self.steps_of(config[key])
 
     def every(self, config: Any, key: str) -> Callable[[int], bool]:
         """Make a function that says whether the interval at a key ends after a step.
@@ -118,8 +119,9 @@ class Calendar(NamedTuple):
         Returns:
           A function of the number of finished steps.
         """
-        found = _named(key, read_duration, config[key])
-        lengths = {phase: steps_in(found, phase.horizon) for phase in self.phases}
+        with within(key):
+            found = read_duration(config[key])
+            lengths = {phase: steps_in(found, phase.horizon) for phase in self.phases}
 
         def ends(done: int) -> bool:
             phase = self.at(done - 1)
@@ -130,11 +132,12 @@ class Calendar(NamedTuple):
 
     def epochs_every(self, config: Any, key: str) -> int:
         """The epochs of the interval at a key; refuses parts of an epoch."""
-        found = _named(key, read_duration, config[key])
-        lengths = [
-            Fraction(steps_in(found, phase.horizon), phase.horizon.steps_per_epoch)
-            for phase in self.phases
-        ]
+        with within(key):
+            found = read_duration(config[key])
+            lengths = [
+                Fraction(steps_in(found, phase.horizon), phase.horizon.steps_per_epoch)
+                for phase in self.phases
+            ]
         whole = -(-lengths[0] // 1)
         if any(length != whole for length in lengths):
             shown = " and ".join(dict.fromkeys(f"{float(x):.3g}" for x in lengths))
@@ -174,11 +177,3 @@ class Calendar(NamedTuple):
 def calendar_of(horizon: Horizon) -> Calendar:
     """The calendar of a run whose steps are all alike."""
     return Calendar((Phase(0, 0, 0, horizon),))
-
-
-def _named(key: str, read: Callable[[str], Any], duration: str) -> Any:
-    """What is read of a duration; an error names its key."""
-    try:
-        return read(duration)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None

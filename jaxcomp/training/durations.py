@@ -3,7 +3,7 @@
 import math
 from typing import Any, NamedTuple
 
-from jaxcomp.errors import UserError
+from jaxcomp.errors import UserError, within
 from jaxcomp.specs import suggest
 
 __all__ = ["Duration", "Horizon", "read_duration", "steps_at", "steps_in", "steps_of"]
@@ -24,6 +24,7 @@ class Duration(NamedTuple):
 
 
 _UNITS = ("step", "epoch", "example")
+_MOST = 2**31 - 1  # what a clock counts
 _HINT = "Write for example '500 steps', '1.5 epochs' or '50_000 examples'"
 
 
@@ -75,7 +76,11 @@ def steps_in(duration: Duration, horizon: Horizon) -> int:
         "epoch": float(horizon.steps_per_epoch),
         "example": 1 / horizon.batch_size,
     }
-    return max(1, math.ceil(duration.amount * units[duration.unit] - 1e-9))
+    count = duration.amount * units[duration.unit]
+    if count > _MOST:
+        shown = f"{duration.amount:g} {duration.unit}s"
+        raise UserError(f"{shown} are more than {_MOST:,} steps. {_HINT}")
+    return max(1, math.ceil(count - 1e-9))
 
 
 def steps_of(duration: str, horizon: Horizon) -> int:
@@ -90,7 +95,5 @@ def steps_of(duration: str, horizon: Horizon) -> int:
 
 def steps_at(config: Any, key: str, horizon: Horizon) -> int:
     """The steps of the duration at a key of a config, where all steps are alike."""
-    try:
+    with within(key):
         return steps_of(config[key], horizon)
-    except UserError as error:
-        raise UserError(f"{key}: {error}") from None

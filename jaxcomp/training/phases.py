@@ -10,11 +10,11 @@ import jax.numpy as jnp
 
 from jaxcomp import parallel
 from jaxcomp.data import Rectangles
-from jaxcomp.errors import UserError, message_of
+from jaxcomp.errors import UserError, message_of, within
 from jaxcomp.tasks import Batch, Task, Variables
 from jaxcomp.training.calendar import Phase
 from jaxcomp.training.precision import with_precision
-from jaxcomp.training.regimes import Regime, Regimes, of_regime
+from jaxcomp.training.regimes import Regime, Regimes
 from jaxcomp.trees import name_of
 
 __all__ = ["batches_from", "tasks_of"]
@@ -41,7 +41,8 @@ def tasks_of(
     made = {_sizes(config): with_precision(task, config.matmul_precision)}
     for regime in regimes.each:
         sizes, phase = _sizes(regime.config), regimes.calendar.at(regime.first)
-        with of_regime(regime.when) if regime.settings else contextlib.nullcontext():
+        place = within(f"regime {regime.when!r}")
+        with place if regime.settings else contextlib.nullcontext():
             if sizes not in made:
                 other = _resized(task, regime)
                 made[sizes] = with_precision(other, config.matmul_precision)

@@ -1,13 +1,12 @@
 """Regimes: settings that change at steps of a run, and stay until the next change."""
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 
 from jaxcomp.base import Array
-from jaxcomp.errors import UserError, message_of
+from jaxcomp.errors import UserError, within
 from jaxcomp.runs.checks import check_fit, check_values, whole_batches
 from jaxcomp.specs import Call, check, parse, suggest
 from jaxcomp.tasks.brought import MODEL
@@ -22,7 +21,6 @@ __all__ = [
     "Regime",
     "Regimes",
     "make_regimes",
-    "of_regime",
     "rates_of",
 ]
 
@@ -87,22 +85,13 @@ def make_regimes(config: Any, examples: int, of_model: Sequence[Any]) -> Regimes
     each = [Regime(0, {}, config)]
     calendar = calendar_of(_horizon(config, examples))
     for when, settings in _pairs(config.regime, of_model):
-        with of_regime(when):
+        with within(f"regime {when!r}"):
             first = calendar.steps_of(when, may_be_zero=True)
             regime = _next(each[-1], Regime(first, settings, config, when))
             calendar = calendar.then(first, _horizon(regime.config, examples))
         replaced = regime.first == 0 and len(each) == 1
         each = [regime] if replaced else [*each, regime]
     return Regimes(tuple(each), calendar)
-
-
-@contextlib.contextmanager
-def of_regime(when: str) -> Iterator[None]:
-    """Errors in the body name the regime that begins then."""
-    try:
-        yield
-    except UserError as error:
-        raise type(error)(f"regime {when!r}: {message_of(error)}") from None
 
 
 def rates_of(

@@ -158,6 +158,20 @@ def test_pickle_of_python_2_is_read() -> None:
     np.testing.assert_array_equal(read_batch(pickled, "here")["data"], expected)
 
 
+@pytest.mark.parametrize(
+    "pickled",
+    [
+        b"\x80\x04\x8e" + (2**62).to_bytes(8, "little") + b".",  # bytes
+        b"\x80\x05\x96" + (2**40).to_bytes(8, "little") + b".",  # a bytearray
+        b"\x80\x02Nr\xff\xff\xff\x7f.",  # a place for what is used again
+        b"\x80\x02Np99999999999\n.",
+    ],
+)
+def test_a_small_pickle_takes_no_more_memory_than_it_has_bytes(pickled: bytes) -> None:
+    with pytest.raises(DataError, match="here: damaged or refused pickle: "):
+        read_batch(pickled, "here")
+
+
 def changed(toy: Toy, name: str, content: bytes, folder: Path) -> Path:
     """The archive of a toy with another file, whose checksum is the published one."""
     [files] = toy.files.values()

@@ -17,6 +17,9 @@ from tests.data.archive_makers import pack
 SYNSETS = ("n01440764", "n01443537")
 TRUTH = (2, 1, 2)  # of the validation images, by the numbers of the kit
 COUNTS = (4, 3)
+META = [("ILSVRC2012_ID", "u2"), ("WNID", "O"), ("num_children", "u1")]
+KIT = "ILSVRC2012_devkit_t12/data"
+KIT_META = f"{KIT}/meta.mat"
 
 
 def tar(files: Mapping[str, bytes]) -> bytes:
@@ -31,15 +34,13 @@ def tar(files: Mapping[str, bytes]) -> bytes:
 
 def devkit() -> dict[str, bytes]:
     """Numbers of classes, of which the third has the others below it."""
-    kinds = [("ILSVRC2012_ID", "u2"), ("WNID", "O"), ("num_children", "u1")]
     rows = [(2, SYNSETS[0], 0), (1, SYNSETS[1], 0), (1001, "n00000000", 2)]
     stream = io.BytesIO()
-    savemat(stream, {"synsets": np.array(rows, kinds)[:, None]})
+    savemat(stream, {"synsets": np.array(rows, META)[:, None]})
     truth = "".join(f"{number}\n" for number in TRUTH).encode()
-    folder = "ILSVRC2012_devkit_t12/data"
     return {
-        f"{folder}/meta.mat": stream.getvalue(),
-        f"{folder}/ILSVRC2012_validation_ground_truth.txt": truth,
+        KIT_META: stream.getvalue(),
+        f"{KIT}/ILSVRC2012_validation_ground_truth.txt": truth,
     }
 
 
@@ -121,6 +122,25 @@ def test_other_files_are_refused_and_leave_nothing(
     with pytest.raises(DataError, match=message):
         ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.parametrize("name", ["/elsewhere", "../../elsewhere", "n0144\xff"])
+def test_a_label_that_is_no_synset_names_no_folder(
+    name: str, official: Path, tmp_path: Path
+) -> None:
+    """In the list and in the kit alike: nothing is written outside the data folder."""
+    outside = tmp_path / "elsewhere"
+    label = str(outside) if name == "/elsewhere" else name
+    rows = np.array([(1, label, 0), (2, label, 0)], META)
+    stream = io.BytesIO()
+    savemat(stream, {"synsets": rows[:, None]})
+    pack({**devkit(), KIT_META: stream.getvalue()}, official / DEVKIT)
+    with pytest.raises(DataError, match="is no synset such as n01440764"):
+        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+    (official / LIST).write_text("\n".join([label] * 3), encoding="latin1")
+    with pytest.raises(DataError, match="is no synset such as n01440764"):
+        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+    assert not outside.exists()
 
 
 def test_without_files_it_says_which_to_fetch(official: Path, tmp_path: Path) -> None:

@@ -72,6 +72,15 @@ def test_damage_in_the_middle_is_named_and_nothing_is_changed(tmp_path):
     assert path.read_text() == text
 
 
+@pytest.mark.parametrize("rows", [1, 50_000])
+def test_an_unclosed_quote_is_one_message_with_its_line(tmp_path, rows):
+    """The lines after it are no part of its cell, however many they are."""
+    path = tmp_path / "a.csv"
+    path.write_text('step,loss\n1,0.5\n2,"0.5\n' + "3,0.5\n" * rows)
+    with pytest.raises(RunError, match="line 3 of .* is no row .* remove that line"):
+        read_table(path, SCHEMA)
+
+
 def test_a_metric_sums_up_a_figure_of_steps_that_is_known():
     known = {*STEPS.columns, "overflow", "loss_scale", "overflowed"}  # of some runs
     assert {metric.of_step for metric in METRICS if metric.of_step} <= known

@@ -12,6 +12,10 @@ from jaxcomp.sweeps import Setting, Sweep, product, read_sweep, search
 from jaxcomp.sweeps.plan import differing, make_plan
 from jaxcomp.sweeps.search import proposals
 
+PROGRAM = (
+    "from jaxcomp.sweeps import Sweep\n"
+    "def get_sweep(): return Sweep('configs/default.py', []"
+)
 CONFIG = "configs/default.py"
 YAML = """
 config: configs/default.py
@@ -125,6 +129,12 @@ def test_wrong_axes_are_refused(axes, message):
     [
         ("a.py", "x = 1", "no function get_sweep"),
         ("a.py", "def get_sweep(): return 3", "returns 3, not a"),
+        ("a.py", f"{PROGRAM}, always=5)", "always is keys with their values, not 5"),
+        (
+            "a.py",
+            f"{PROGRAM}, best=5)",
+            "best is a rule such as 'min test_loss', not 5",
+        ),
         ("a.py", "def (", "not a Python file"),
         ("a.yaml", "config: [", "it is no YAML"),
         ("a.yaml", "- 1", "has the parts"),
@@ -133,6 +143,15 @@ def test_wrong_axes_are_refused(axes, message):
         ("a.yaml", "config: a\nruns: {}", "runs is a list"),
         ("a.yaml", "config: a\nruns: [3]", "each of runs"),
         ("a.yaml", "config: a\ngrid: {x: search(start=0)}", "start is a positive"),
+        ("a.yaml", "config: 5\nruns: []", "config is the name of a config, not 5"),
+        (
+            "a.yaml",
+            "config: a\nruns: []\nalways: 5",
+            "always is keys with their values",
+        ),
+        ("a.yaml", "config: a\nruns: []\nbest: 5", "best is a rule such as 'min tes"),
+        ("a.yaml", "config: a\ngrid: &g {x: *g}", "text, numbers, lists and .* Circul"),
+        ("a.yaml", "config: a\ngrid: {x: 2026-01-01}", "text, numbers, .* type date"),
         ("a.toml", "", "is a .py or a .yaml file"),
     ],
 )
