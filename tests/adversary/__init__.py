@@ -1,0 +1,1 @@
+"""Random programs over everything that can be combined, and the laws they keep."""

@@ -1,0 +1,264 @@
+"""What is drawn: a program, as a line that can be pasted; and what is simpler than it.
+
+Arguments of methods are drawn from the annotations of their factories, so a new method
+or argument takes part without a line here.
+"""
+
+import inspect
+import json
+import math
+from collections.abc import Callable, Iterator
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+import numpy as np
+
+from jaxcomp import compressors, exchanges, gossip, local, memory, scope
+from jaxcomp.gossip.graphs import NAMED
+from jaxcomp.specs import Range
+from jaxcomp.specs.arguments import kinds_of
+
+__all__ = ["Leaf", "Program", "draw", "line_of", "program_of", "simpler"]
+
+Rng = np.random.Generator
+
+
+class Leaf(NamedTuple):
+    """A tensor of the tree."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    cut: int | None = None  # the axis that lies over "model", under data_parallel
+
+
+class Program(NamedTuple):
+    """A method, what it is given, and what happens to it."""
+
+    kind: str = "exchange"  # or "mixer", "optimizer", "compressor"
+    method: str = "gather"
+    compressor: str = "none"
+    memory: str = "none"
+    scope: str = "per_leaf"
+    policy: tuple[tuple[str, str], ...] = ()
+    overlap: int = 1
+    graph: str = "ring"
+    mapper: str = "vmap"
+    workers: int = 2
+    per_device: int = 1
+    tree: tuple[Leaf, ...] = (Leaf("w", (3, 5), "float32"),)
+    dead: str = ""  # of each tensor: "first", "last" or "middle" rows, or "columns"
+    scale: float = 1.0
+    resize: int = 0  # to so many workers
+    saved: bool = False  # and restored
+    seed: int = 0
+
+
+# Of whole numbers without a limit; others are at most 5.
+MOST = {
+    **{"bits_per_step": 20_000, "bucket": 40, "bytes": 2_000, "levels": 300},
+    **{"min_size": 40},
+}
+# Of what argument another spec is drawn, by its name.
+NESTED: dict[str, Callable[[Rng], str]] = {
+    "inner": lambda rng: spec_of_any(rng, exchanges.REGISTRY, 2),
+    "outer": lambda rng: spec_of_any(rng, exchanges.REGISTRY, 2),
+    "ladder": lambda rng: f"[{', '.join(compressor(rng) for _ in range(2))}]",
+    "values": lambda rng: compressor(rng),
+    "scope": lambda rng: spec_of_any(rng, scope.REGISTRY, 1),
+}
+OPTIMIZERS = ("dgc_sgd", "ef_signsgd", "lion", "one_bit_adam", "signum")
+SHAPES = [
+    (),
+    (0,),
+    (1,),
+    (2,),
+    (7,),
+    (3, 5),
+    (1, 9),
+    (2, 3, 4),
+    (16, 16),
+    (4, 0),
+    (130,),
+]
+CUT = [(2,), (8,), (4, 3), (3, 2), (6, 10), (2, 3, 4)]  # an axis of each divides by 2
+NAMES = ["w", "b", "Dense_0/kernel", "Dense_0/bias", "blocks/a/scale"]
+PATTERNS = ["*kernel*", "b*", "size<10", "ndim>=2", "*", "ndim>=2&size>20"]
+MAPPERS = ["vmap", "pmap", "shard_map", "lanes", "data_parallel"]
+
+
+def one(rng: Rng, values: Any) -> Any:
+    """Any of them."""
+    values = list(values)
+    return values[int(rng.integers(len(values)))]
+
+
+def value(rng: Rng, name: str, kind: Any) -> str:
+    """A value of an annotation without a union."""
+    if name in NESTED:
+        return NESTED[name](rng)
+    if get_origin(kind) is Literal:
+        return repr(one(rng, get_args(kind)))
+    borders = Range()
+    if get_origin(kind) is Annotated:
+        kind, *notes = get_args(kind)
+        borders = next((n for n in notes if isinstance(n, Range)), borders)
+    if kind is bool:
+        return repr(bool(rng.integers(2)))
+    low = borders.least if borders.above is None else borders.above
+    high = borders.most if borders.below is None else borders.below
+    if kind is int:
+        low, high = int(low or 0), int(min(high or math.inf, MOST.get(name, 5)))
+        size = math.exp(rng.uniform(0, math.log(high - low + 2)))
+        return repr(min(low + int(size) - 1, high))
+    if kind is float:
+        low, high = float(low or 0), float(min(high or math.inf, (low or 0) + 4))
+        if rng.random() < 0.15 and borders.holds(edge := one(rng, (low, high))):
+            return repr(edge)
+        return repr(round(low + (high - low) * rng.uniform(0.02, 0.98) ** 2, 4))
+    raise TypeError(f"nothing is drawn for {name}: {kind}")
+
+
+def spec_of_any(rng: Rng, registry: Any, given: int) -> str:
+    """A member of a registry, with some of its arguments."""
+    name = one(rng, sorted(registry))
+    words = []
+    for p in list(inspect.signature(registry[name]).parameters.values())[given:]:
+        kinds = kinds_of(p.annotation)
+        rare = 0.1 if p.name == "allow" else 0.5
+        if p.name == "rules" or (p.default is not p.empty and rng.random() > rare):
+            continue
+        kind = one(rng, [k for k in kinds if k is not type(None)])
+        words.append(f"{p.name}={value(rng, p.name, kind)}")
+    return f"{name}({', '.join(words)})" if words else name
+
+
+def compressor(rng: Rng) -> str:
+    """One, or rarely two."""
+    found = [spec_of_any(rng, compressors.REGISTRY, 0)]
+    if rng.random() < 0.15:
+        found.append(spec_of_any(rng, compressors.REGISTRY, 0))
+    return " | ".join(found)
+
+
+def memories(rng: Rng) -> str:
+    if rng.random() < 0.3:
+        return "none" if rng.random() < 0.5 else "error_feedback"
+    found = [spec_of_any(rng, memory.REGISTRY, 1)]
+    if rng.random() < 0.15:
+        found.append(spec_of_any(rng, memory.REGISTRY, 1))
+    return " | ".join(found)
+
+
+def tree(rng: Rng, is_cut: bool) -> tuple[Leaf, ...]:
+    """Up to four tensors, most of them of one dtype."""
+    usual = one(rng, ["float32"] * 6 + ["bfloat16", "float16", "complex64"])
+    leaves = []
+    for name in rng.permutation(NAMES)[: rng.integers(1, 5)]:
+        cut, shape = None, one(rng, SHAPES)
+        if is_cut and rng.random() < 0.7:
+            shape = one(rng, CUT)
+            cut = one(rng, [i for i, n in enumerate(shape) if n % 2 == 0])
+        mixed = one(rng, ["float32", "bfloat16", "float16"])
+        dtype = mixed if rng.random() < 0.1 else usual
+        leaves.append(Leaf(str(name), shape, dtype, cut))
+    return tuple(leaves)
+
+
+def draw(seed: int) -> Program:
+    """The program of a seed."""
+    rng = np.random.default_rng(seed)
+    kind = one(rng, ["exchange"] * 5 + ["mixer"] * 3 + ["optimizer", "compressor"])
+    mapper, workers = one(rng, MAPPERS), int(rng.integers(1, 6))
+    if mapper == "lanes":
+        workers = 2 * int(rng.integers(1, 4))
+    if mapper == "data_parallel":
+        workers = one(rng, [2, 2, 4])
+    drawn = Program(
+        kind=kind,
+        compressor=compressor(rng),
+        mapper=mapper,
+        workers=workers,
+        per_device=2 if mapper == "lanes" else 1,
+        tree=tree(rng, mapper == "data_parallel"),
+        dead=one(rng, [""] * 4 + ["first", "last", "middle", "columns"]),
+        scale=one(rng, [1.0, 1.0, 1.0, 1e-3, 30.0]),
+        resize=int(rng.integers(1, 6)) if rng.random() < 0.35 else 0,
+        saved=bool(rng.random() < 0.2),
+        seed=seed,
+    )
+    if rng.random() < 0.25:
+        drawn = drawn._replace(scope=spec_of_any(rng, scope.REGISTRY, 1))
+    elif rng.random() < 0.2:
+        rules = [(one(rng, PATTERNS), compressor(rng)) for _ in range(2)]
+        drawn = drawn._replace(policy=tuple(rules))
+    if kind in ("exchange", "optimizer"):
+        return exchanging(rng, drawn)
+    return mixing(rng, drawn) if kind == "mixer" else drawn
+
+
+def exchanging(rng: Rng, drawn: Program) -> Program:
+    method = spec_of_any(rng, exchanges.REGISTRY, 2)
+    if rng.random() < 0.3:
+        method = one(rng, ["gather", "two_phase"])
+    drawn = drawn._replace(method=method, overlap=one(rng, [1, 1, 1, 2, 3]))
+    if drawn.kind == "optimizer":
+        return drawn._replace(memory=one(rng, OPTIMIZERS))
+    return drawn._replace(memory=memories(rng))
+
+
+def mixing(rng: Rng, drawn: Program) -> Program:
+    if rng.random() < 0.3:
+        spec = spec_of_any(rng, local.REGISTRY, 1)
+        inner = spec_of_any(rng, exchanges.REGISTRY, 2)
+        return drawn._replace(method=spec, graph=inner, memory=memories(rng))
+    if rng.random() < 0.3:
+        drawn = drawn._replace(compressor="none")
+    graph = spec_of_any(rng, NAMED, 1)
+    spec = spec_of_any(rng, gossip.REGISTRY, 3)
+    return drawn._replace(method=spec, graph=graph)
+
+
+# --- As a line ------------------------------------------------------------------------
+
+
+def line_of(program: Program) -> str:
+    """JSON of what is not the default."""
+    default = Program()
+    pairs = zip(Program._fields, program, default, strict=True)
+    return json.dumps({name: new for name, new, old in pairs if new != old})
+
+
+def program_of(line: str) -> Program:
+    """The inverse of `line_of`."""
+    found = json.loads(line)
+    if "tree" in found:
+        leaves = [Leaf(n, tuple(s), *rest) for n, s, *rest in found["tree"]]
+        found["tree"] = tuple(leaves)
+    if "policy" in found:
+        found["policy"] = tuple((a, b) for a, b in found["policy"])
+    return Program(**found)
+
+
+def simpler(program: Program) -> Iterator[Program]:
+    """Programs with one thing less each."""
+    default = Program(method=program.method, workers=min(program.workers, 2))
+    for i in range(len(program.tree) if len(program.tree) > 1 else 0):
+        yield program._replace(tree=program.tree[:i] + program.tree[i + 1 :])
+    names = ["mapper", "resize", "saved", "overlap", "policy", "scope", "dead", "scale"]
+    for name in [*names, "memory", "compressor", "workers"]:
+        change = {name: getattr(default, name)}
+        if name == "mapper":
+            plain = tuple(leaf._replace(cut=None) for leaf in program.tree)
+            change |= {"per_device": 1, "tree": plain}
+        if program._replace(**change) != program:
+            yield program._replace(**change)
+    for i, leaf in enumerate(program.tree):
+        for less in ({"cut": None}, {"dtype": "float32"}, {"shape": (4, 6)}):
+            new = leaf._replace(**less)
+            if new != leaf:
+                leaves = program.tree[:i] + (new,) + program.tree[i + 1 :]
+                yield program._replace(tree=leaves)
+    for name in ("method", "compressor", "memory"):
+        short = getattr(program, name).split(" | ")[0].split("(")[0]
+        if short != getattr(program, name):
+            yield program._replace(**{name: short})
