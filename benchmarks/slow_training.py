@@ -24,7 +24,6 @@ from matplotlib.figure import Figure
 from benchmarks.common import write_csv
 from benchmarks.network_plot import LOOKS
 from jaxcomp.report import style
-from jaxcomp.report.cards import bytes_sent
 from jaxcomp.report.run_folder import read_run
 from jaxcomp.runs.units import bytes_text, seconds_text
 
@@ -38,7 +37,7 @@ class Row(NamedTuple):
     epoch: int
     step: int
     seconds: float  # of training steps; compiling is not in it
-    nbytes: float  # that a worker has handed to collectives
+    nbytes: float  # that have left a worker
     accuracy: float  # on the test set
 
 
@@ -68,10 +67,9 @@ def main(arguments: list[str] | None = None) -> list[Row]:
 def rows_of(folder: Path) -> list[Row]:
     """The epochs of a run folder."""
     run = read_run(folder)
-    names = ("epoch", "step", "seconds", "test_accuracy")
-    columns = [run.metrics[name].tolist() for name in names]
-    epochs = zip(*columns, bytes_sent(run, "wire").tolist(), strict=True)
-    return [Row(run.name, int(e), int(s), t, b, a) for e, s, t, a, b in epochs]
+    names = ("epoch", "step", "seconds", "bytes_left", "test_accuracy")
+    epochs = zip(*(run.metrics[name].tolist() for name in names), strict=True)
+    return [Row(run.name, int(e), int(s), t, b, a) for e, s, t, b, a in epochs]
 
 
 def read(table: Path) -> list[Row]:

@@ -192,6 +192,7 @@ class Exchange(NamedTuple):
     clear: Callable[[Tree, Payload], Tree] | None = None
     # What averaging does not do when the number of workers changes.
     resize: tuple[Resize, ...] = ()
+    per_host: int = 1  # neighbouring workers that it takes to share a host
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
@@ -225,6 +226,7 @@ class Mixer(NamedTuple):
     # How its state goes on with another number of workers; without an entry for the
     # type of its state, a mixer that has a state refuses that.
     resize: tuple[Resize, ...] = ()
+    per_host: int = 1  # of its exchange
 
     def phase(self, step: int) -> int:
         """The phase of a step; steps are counted from 0."""

@@ -26,7 +26,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jaxcomp.wire import KINDS, Collective
+from jaxcomp.wire import KINDS, PAIRWISE, Collective, link_bytes
 
 __all__ = ["Cost", "Link", "bandwidth_for", "break_even", "cost", "utilisation"]
 
@@ -41,7 +41,6 @@ _ROUNDS = {
     "collective-permute": lambda n: 1,
     "collective-broadcast": lambda n: n - 1,
 }
-_PAIRWISE = {"all-to-all", "ragged-all-to-all"}
 
 
 class Link(NamedTuple):
@@ -85,8 +84,7 @@ def cost(
 ) -> Cost:
     """The cost of one exchange on one host.
 
-    The workers of a host share its link: of a ring one edge leaves the host, whichever
-    workers are neighbours in it, and groups that work side by side add up.
+    The workers of a host share its link, as `wire.link_bytes` counts what leaves it.
 
     Args:
       collectives: of one exchange, as `wire` reads them.
@@ -108,7 +106,7 @@ def cost(
     transfer = waiting = nbytes = 0.0
     rounds = 0
     for collective in collectives:
-        leaving = _leaving(collective, per_host)
+        leaving = link_bytes([collective], per_host)
         if leaving:
             nbytes += leaving
             steps = _rounds(collective, link)
@@ -214,57 +212,16 @@ def _turns(collective: Collective, link: Link) -> float:
     kind, size = collective.kind, collective.workers
     if kind == "all-gather" and size == 2:
         return 1.25
-    return 2.0 if kind in _PAIRWISE or _swaps(collective) else 1.0
+    return 2.0 if kind in PAIRWISE or _swaps(collective) else 1.0
 
 
 def _swaps(collective: Collective) -> bool:
     """Whether a permutation sends from one worker to another one and back."""
     if collective.kind != "collective-permute":
         return False
-    pairs = set(_pairs(collective, 1))
-    return any(s != t and (t, s) in pairs for s, t in pairs)
-
-
-def _pairs(collective: Collective, shift: int) -> Iterable[tuple[int, ...]]:
-    """Sources and targets of a permutation: those it has, or all shifted by some."""
     size = collective.workers
-    return collective.groups or [(i, (i + shift) % size) for i in range(size)]
-
-
-def _leaving(collective: Collective, per_host: int) -> float:
-    """Bytes that leave the host which sends the most of them.
-
-    Without groups there is one of all workers, or a permutation to the next host.
-    """
-    kind, size = collective.kind, collective.workers
-    handed = collective.nbytes * collective.times
-    groups = collective.groups
-    if kind == "collective-permute":
-        pairs = _pairs(collective, per_host)
-        crossing = [s // per_host for s, t in pairs if s // per_host != t // per_host]
-        return handed * _most(crossing)
-    groups = groups or (tuple(range(size)),)
-    if kind in _PAIRWISE:
-        return max(_to_other_hosts(group, per_host) for group in groups) * handed
-    across = [h for group in groups for h in _hosts(group, per_host)]
-    return KINDS[kind](size) * handed * _most(across)
-
-
-def _hosts(group: tuple[int, ...], per_host: int) -> set[int]:
-    """The hosts of a group that has several."""
-    hosts = {place // per_host for place in group}
-    return hosts if len(hosts) > 1 else set()
-
-
-def _to_other_hosts(group: tuple[int, ...], per_host: int) -> float:
-    """What the workers of one host send to others, in operands of one worker."""
-    hosts = [place // per_host for place in group]
-    mine = max(hosts.count(host) for host in set(hosts))
-    return mine * (len(group) - mine) / len(group)
-
-
-def _most(places: list[int]) -> int:
-    return max(map(places.count, set(places)), default=0)
+    pairs = {*(collective.groups or [(i, (i + 1) % size) for i in range(size)])}
+    return any(s != t and (t, s) in pairs for s, t in pairs)
 
 
 def _check(link: Link, inside: Link, local: float, per_host: int) -> None:

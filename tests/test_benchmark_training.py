@@ -5,9 +5,9 @@ import pytest
 from benchmarks import simulated_workers, slow_training
 from benchmarks.slow_training import Row
 
-TABLE = """epoch,step,seconds,test_accuracy,wire_bytes_per_step
-1,11,2.5,0.25,72
-2,22,4.75,0.5,72
+TABLE = """epoch,step,seconds,test_accuracy,bytes_left
+1,11,2.5,0.25,792
+2,22,4.75,0.5,1584
 3,33,7.25,0.
 """
 

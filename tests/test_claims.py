@@ -105,8 +105,7 @@ def test_diloco_sends_a_hundredth_and_is_as_good_as_exact(tmp_path):
             rows = table(folder, config, f"--config.seed={seed}", *settings)
             ends[config].append(float(rows[-1]["test_accuracy"]))
             if config == "diloco":
-                sent = np.mean([float(row["wire_bytes_per_step"]) for row in rows])
-                assert sent <= float(rows[-1]["dense_bytes_per_step"]) / 100
+                assert float(rows[-1]["times_fewer"]) >= 100
     print(ends)
     assert np.mean(ends["diloco"]) > np.mean(ends["default"]) - 0.01
 
@@ -118,6 +117,6 @@ def test_choco_needs_a_twentieth_of_the_bytes_on_a_convex_problem(tmp_path):
     for config in ("d_psgd", "choco_top_k"):
         rows = table(tmp_path / config, f"convex/{config}", once)
         reached = [r for r in rows if float(r["suboptimality"]) <= 1e-3]
-        sent[config] = float(reached[0]["bytes_sent"])
+        sent[config] = float(reached[0]["bytes_left"])
     print(sent)
     assert sent["d_psgd"] >= 20 * sent["choco_top_k"]

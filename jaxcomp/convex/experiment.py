@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import optax
 
-from jaxcomp import local, specs
+from jaxcomp import specs
 from jaxcomp.base import Exchange, Mixer
 from jaxcomp.convex import Average, Facts, Optimum, Rate, make_average, make_rate, solve
 from jaxcomp.data import Partition, make_partition
@@ -19,7 +19,12 @@ from jaxcomp.specs import Call, Count, SpecError, error_at, parse
 from jaxcomp.training.durations import Horizon, steps_at
 from jaxcomp.training.method import make_graph
 from jaxcomp.transform import distributed, mixing
-from jaxcomp.wire import collective_bytes, traced_collectives
+from jaxcomp.wire import (
+    collective_bytes,
+    exact_bytes,
+    link_bytes,
+    traced_collectives,
+)
 
 __all__ = ["Experiment", "Traffic", "build", "partition_of"]
 
@@ -46,21 +51,19 @@ class Traffic(NamedTuple):
     """Bytes that each worker would send, for each step of a cycle that repeats.
 
     Example:
-      >>> traffic = Traffic(wire=(0, 10), plain=(0, 40))  # every other step sends
-      >>> traffic.sent(3), traffic.dense(4)
-      (10, 80)
+      >>> traffic = Traffic(wire=(0, 10), left=(0, 30), exact=60)
+      >>> traffic.of(3)  # every other step sends
+      (10, 30, 180)
     """
 
-    wire: tuple[int, ...]
-    plain: tuple[int, ...]  # of the same method without compression
+    wire: tuple[int, ...]  # the message
+    left: tuple[float, ...]  # of the worker that sends the most, as in rings
+    exact: float  # would leave it in any step with `exact`
 
-    def sent(self, steps: int) -> int:
-        """Bytes of the first steps of a run."""
-        return _total(self.wire, steps)
-
-    def dense(self, steps: int) -> int:
-        """Bytes of the same steps without compression."""
-        return _total(self.plain, steps)
+    def of(self, steps: int) -> tuple[int, float, float]:
+        """The bytes of the first steps of a run, in the same order."""
+        sent, left = (_total(cycle, steps) for cycle in (self.wire, self.left))
+        return sent, left, steps * self.exact
 
 
 class Experiment(NamedTuple):
@@ -91,7 +94,7 @@ def build(config: Any) -> Experiment:
     facts = Facts(problem.regulariser, horizon.steps_per_epoch)
     rate = make_rate(config.learning_rate, facts)
     average = make_average(config.average)
-    method, plain = _method(config), _method(config, plain=True)
+    method = _method(config)
     total = steps_at(config, "train_for", horizon)
     every = steps_at(config, "eval_every", horizon)
     return Experiment(
@@ -106,10 +109,7 @@ def build(config: Any) -> Experiment:
         total_steps=total,
         eval_steps=min(every, total),
         save_steps=steps_at(config, "checkpoint_every", horizon) or total,
-        traffic=Traffic(
-            _bytes(method, problem.dimension, workers),
-            _bytes(plain, problem.dimension, workers),
-        ),
+        traffic=_traffic(method, problem.dimension, workers),
     )
 
 
@@ -137,44 +137,42 @@ def _problem(config: Any) -> Problem:
         raise UserError(message) from error
 
 
-def _method(config: Any, plain: bool = False) -> Exchange | Mixer:
-    """The exchange or mixer of a config; if `plain`, without compression."""
+def _method(config: Any) -> Exchange | Mixer:
+    """The exchange or mixer of a config."""
     graph = make_graph(config)
     compressor = compressor_for(config.exchange, config.compressor)
     if not config.mixer and not config.exchange:
         raise UserError("set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'")
     if not config.mixer:
-        return make_exchange(config.exchange, compressor, config.memory, dense=plain)
-    call = parse(config.mixer)
-    is_local = isinstance(call, Call) and call.name in local.REGISTRY
+        return make_exchange(config.exchange, compressor, config.memory)
     return make_mixer(
         config.mixer,
         graph,
-        compressor="none" if plain and not is_local else compressor,
+        compressor=compressor,
         exchange=config.exchange or None,
         memory=config.memory,
-        dense=plain and is_local,
     )
 
 
-def _bytes(method: Exchange | Mixer, dimension: int, workers: int) -> tuple[int, ...]:
-    """Bytes that one worker hands to collectives, for each step of a cycle."""
+def _traffic(method: Exchange | Mixer, dimension: int, workers: int) -> Traffic:
+    """The bytes of one worker, for each step of a cycle."""
     x = jax.ShapeDtypeStruct((dimension,), np.float32)
 
-    def measure(phase: int) -> int:
+    def measure(phase: int) -> tuple[int, float]:
         if isinstance(method, Mixer):
             link = mixing(method, seed=0, phase=phase)
         else:
             link = distributed(method, seed=0)
         state = jax.eval_shape(link.init, x)
         found = traced_collectives(link.update, x, state, x, axis=AXIS, workers=workers)
-        return sum(collective_bytes(found).values())
+        return sum(collective_bytes(found).values()), link_bytes(found)
 
     schedule = method.schedule if isinstance(method, Mixer) else (0,)
     measured = {phase: measure(phase) for phase in sorted(set(schedule))}
-    return tuple(measured[phase] for phase in schedule)
+    sent, left = zip(*(measured[phase] for phase in schedule), strict=True)
+    return Traffic(sent, left, exact_bytes(x, workers))
 
 
-def _total(cycle: tuple[int, ...], steps: int) -> int:
+def _total(cycle: tuple[Any, ...], steps: int) -> Any:
     whole, rest = divmod(steps, len(cycle))
     return whole * sum(cycle) + sum(cycle[:rest])

@@ -39,7 +39,7 @@ def read_rows(path: Path) -> list[Evaluation]:
     Example:
       >>> import tempfile
       >>> from jaxcomp.runs.table import open_table
-      >>> row = Evaluation(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0)
+      >>> row = Evaluation(0, 10, 0.5, 1920, 0.25, 0.5, 0.125, 1.0, 192.0, 9.0)
       >>> with tempfile.TemporaryDirectory() as folder:
       ...     path = Path(folder) / "metrics.csv"
       ...     append = open_table(path, EVALUATIONS, lambda row: True)

@@ -76,7 +76,6 @@ def run(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "start": start,
         "method": experiment.method.name,
         "wire_bytes_per_step": list(experiment.traffic.wire),
-        "plain_bytes_per_step": list(experiment.traffic.plain),
         "simulated": True,
         **graph_facts(config.topology, config.workers),
     }
@@ -138,10 +137,9 @@ def summary(result: Result) -> dict[str, str]:
     if len(ends) > 1:
         seeds = f"{len(ends)} seeds, {min(ends):.3g} to {max(ends):.3g}"
     steps, traffic = result.experiment.total_steps, result.experiment.traffic
-    sent, dense = traffic.sent(steps), traffic.dense(steps)
     return {
         "suboptimality": f"{np.median(ends):.3g} ({seeds}), from {result.start:.3g}",
-        "each worker": traffic_line(sent, dense, steps, moved=False),
+        "each worker": traffic_line(traffic.of(steps), steps, moved=False),
     }
 
 
@@ -196,11 +194,14 @@ def _resume(
 
 
 def _evaluate(experiment: Experiment, state: State, seed: int) -> Evaluation:
+    sent, left, exact = experiment.traffic.of(state.step)
     return Evaluation(
         seed=seed,
         step=state.step,
         epoch=state.step / experiment.horizon.steps_per_epoch,
-        bytes_sent=experiment.traffic.sent(state.step),
+        bytes_sent=sent,
+        bytes_left=left,
+        exact_bytes_left=exact,
         learning_rate=float(experiment.rate(state.step - 1)),
         **score(experiment, state.crew),
     )
@@ -242,7 +243,7 @@ def _check(row: Evaluation, above: float, config: Any) -> None:
 def _headline(experiment: Experiment) -> str:
     problem, optimum = experiment.problem, experiment.optimum
     steps = len(experiment.traffic.wire)
-    sent = bytes_text(experiment.traffic.sent(steps))
+    sent = bytes_text(experiment.traffic.of(steps)[0])
     per = "step" if steps == 1 else f"{steps} steps"
     return (
         f"{problem.name}: {problem.examples} examples, {problem.dimension} features, "

@@ -176,6 +176,7 @@ def hierarchical(
         chooses=chooses,
         ignores_compressor=probe.ignores_compressor,
         resize=(Resize(HierarchicalState, ("outer",), rebuild),),
+        per_host=share,
     )
 
 

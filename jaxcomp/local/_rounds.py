@@ -115,6 +115,7 @@ def rounds(
         figures,
         simulated=exchange.simulated,
         resize=(Resize(RoundState), *_of_exchange(exchange, fragments)),
+        per_host=exchange.per_host,
     )
 
 

@@ -57,6 +57,12 @@ class Workers(NamedTuple):
         return self.size // self.per_device
 
     @property
+    def hosts(self) -> int:
+        """How many processes hold their devices."""
+        devices = () if self.mesh is None else self.mesh.devices.flat
+        return len({device.process_index for device in devices}) or 1
+
+    @property
     def lengths(self) -> dict[Any, int]:
         """The mapped axes with their lengths."""
         if isinstance(self.axis, Lanes):

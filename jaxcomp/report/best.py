@@ -5,14 +5,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.curves import bytes_sent
-from jaxcomp.report.evaluations import compression
+from jaxcomp.report.curves import message_bytes
+from jaxcomp.report.endings import ending
 from jaxcomp.report.groups import Group
 from jaxcomp.report.measure import Judged
 from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.report.run_folder import Run, holds_convex
 from jaxcomp.report.titles import convex_problem
-from jaxcomp.report.whose import sender
+from jaxcomp.report.whose import leaver
 
 __all__ = [
     "Best",
@@ -22,6 +22,7 @@ __all__ = [
     "rule",
     "seeds",
     "trade_off",
+    "unfinished",
     "winner",
 ]
 
@@ -34,8 +35,9 @@ class Best(NamedTuple):
     high: float
     epoch: float  # of the best
     last: float  # the value at the end
-    sent: float  # bytes of one worker, or device, in the whole run
-    dense: float  # what they would have been without compression
+    left: float  # bytes that left a worker, device or host in the whole run
+    exact: float  # what would have left it with `exact`
+    message: float  # bytes of a worker's or device's messages
     seconds: float
 
 
@@ -44,12 +46,9 @@ def best_of(group: Group, measure: Judged) -> Best:
     found = [one for run in group.runs for one in _of_run(run, measure)]
     table = np.array([list(one) for one in found], float)
     middle = np.median if holds_convex(group.runs[0]) else np.mean
-    value, epoch, last, sent, dense, seconds = middle(table, axis=0)
+    value, *others = middle(table, axis=0).tolist()
     values = table[:, 0]
-    return Best(
-        *(float(x) for x in (value, values.min(), values.max())),
-        *(float(x) for x in (epoch, last, sent, dense, seconds)),
-    )
+    return Best(value, float(values.min()), float(values.max()), *others)
 
 
 def seeds(group: Group) -> int:
@@ -71,19 +70,30 @@ def are_comparable(groups: Sequence[Group]) -> bool:
 def winner(
     groups: Sequence[Group], found: Sequence[Best], measure: Judged
 ) -> int | None:
-    """The place of the best group; of equal ones, of the one that sent least.
+    """The place of the best group; of equal ones, of the one whom the least left.
 
-    None where the groups had different things to learn, or nothing was measured.
+    Groups that have not come to their end are left out. None where the groups had
+    different things to learn, or nothing was measured.
     """
     if not are_comparable(groups):
         return None
-    values = np.array([one.value for one in found])
+    values = np.array([one.value for one in _of_ended(groups, found)])
     if not np.isfinite(values).any():
         return None
     top = values[measure.best(values)]
     equal = np.flatnonzero(values == top)
-    sent = np.nan_to_num([found[int(i)].sent for i in equal], nan=np.inf)
-    return int(equal[np.argmin(sent)])
+    left = np.nan_to_num([found[int(i)].left for i in equal], nan=np.inf)
+    return int(equal[np.argmin(left)])
+
+
+def unfinished(group: Group) -> str:
+    """How far the runs of a group have come that are not at their end; "" if all are.
+
+    A run that diverged has come to its end, as far as anybody knows.
+    """
+    ends = [ending(run) for run in group.runs]
+    texts = [end.text for end in ends if end.kind in ("unfinished", "failed")]
+    return "; ".join(dict.fromkeys(texts))
 
 
 def rule(measure: Judged, groups: Sequence[Group]) -> str:
@@ -109,8 +119,10 @@ def rule(measure: Judged, groups: Sequence[Group]) -> str:
         return (
             f"{text}. The runs had different things to learn, so that none is marked."
         )
-    marked = f"Marked is the row whose best is {ways}; of equal ones, the one that sent"
-    return f"{text}. {marked} least."
+    if any(map(unfinished, groups)):
+        text += ". What is said of a run that has not ended is of its steps so far"
+    marked = f"Marked is the row whose best is {ways}, of runs that have ended; of"
+    return f"{text}. {marked} equal ones, the one with the fewest bytes."
 
 
 def front(found: Sequence[Best], measure: Judged) -> list[tuple[float, float]]:
@@ -118,42 +130,42 @@ def front(found: Sequence[Best], measure: Judged) -> list[tuple[float, float]]:
 
     Example:
       >>> three = [(0.9, 5.0), (0.8, 6.0), (0.95, 9.0)]
-      >>> found = [Best(v, v, v, 1.0, v, sent, 9.0, 1.0) for v, sent in three]
+      >>> found = [Best(v, v, v, 1.0, v, left, 9.0, 9.0, 1.0) for v, left in three]
       >>> front(found, Judged("test_accuracy", "percent", True))
       [(5.0, 0.9), (9.0, 0.95)]
     """
     sign = 1 if measure.higher else -1
     steps: list[tuple[float, float]] = []
-    for one in sorted(found, key=lambda one: (one.sent, -sign * one.value)):
-        if not np.isfinite([one.sent, one.value]).all():
+    for one in sorted(found, key=lambda one: (one.left, -sign * one.value)):
+        if not np.isfinite([one.left, one.value]).all():
             continue
         if not steps or sign * one.value > sign * steps[-1][1]:
-            steps.append((one.sent, one.value))
+            steps.append((one.left, one.value))
     return steps
 
 
 def trade_off(groups: Sequence[Group], measure: Judged) -> Plot | None:
     """What each group reached over what it sent; None without bytes or values."""
-    found = [best_of(group, measure) for group in groups]
+    found = _of_ended(groups, [best_of(group, measure) for group in groups])
     series = [
         Series(
             group.key,
             group.label,
             slot,
-            *(np.array([x]) for x in (one.sent, one.value, one.low, one.high)),
+            *(np.array([x]) for x in (one.left, one.value, one.low, one.high)),
             points=True,
             short=group.short,
         )
         for slot, (group, one) in enumerate(zip(groups, found, strict=True))
-        if np.isfinite([one.sent, one.value]).all() and one.sent > 0
+        if np.isfinite([one.left, one.value]).all() and one.left > 0
     ]
     if len(series) < 2:
         return None
-    sent = [float(one.x[0]) for one in series]
-    who = sender([run for group in groups for run in group.runs])
-    across = Axis(f"bytes that one {who} sent in the whole run", "bytes")
+    left = [float(one.x[0]) for one in series]
+    who = leaver([run for group in groups for run in group.runs])
+    across = Axis(f"bytes that left one {who} in the whole run", "bytes")
     panel = Panel(
-        across._replace(log=max(sent) > 4 * min(sent)),
+        across._replace(log=max(left) > 4 * min(left)),
         Axis(f"best {measure.title}", measure.unit),
         series,
         front=front(found, measure),
@@ -170,25 +182,33 @@ def trade_off(groups: Sequence[Group], measure: Judged) -> Plot | None:
     )
 
 
+def _of_ended(groups: Sequence[Group], found: Sequence[Best]) -> list[Best]:
+    """The figures, without a value for a group that has not come to its end."""
+    return [
+        one._replace(value=float("nan")) if unfinished(group) else one
+        for group, one in zip(groups, found, strict=True)
+    ]
+
+
 def _of_run(run: Run, measure: Judged) -> list[tuple[float, ...]]:
-    """Best, epoch, end, bytes, uncompressed bytes and seconds; of each seed."""
+    """What `Best` has without the range, of each seed."""
     if holds_convex(run):
         return [_of_seed(run, seed) for seed in np.unique(run.metrics["seed"])]
     values, epochs = run.metrics[measure.column], run.metrics["epoch"]
     seen = np.flatnonzero(np.isfinite(values))
-    sent, dense = (float(bytes_sent(run, kind)[-1]) for kind in ("wire", "dense"))
     best = measure.best(values) if seen.size else 0
     last = values[seen[-1]] if seen.size else np.nan
-    seconds = run.metrics["seconds"][-1]
-    figures = (values[best], epochs[best], last, sent, dense, seconds)
+    ends = [run.metrics[name][-1] for name in ("bytes_left", "exact_bytes_left")]
+    ends += [message_bytes(run)[-1], run.metrics["seconds"][-1]]
+    figures = (values[best], epochs[best], last, *ends)
     return [tuple(float(figure) for figure in figures)]
 
 
 def _of_seed(run: Run, seed: float) -> tuple[float, ...]:
     rows = np.flatnonzero(run.metrics["seed"] == seed)
     end = rows[np.argmax(run.metrics["step"][rows])]
-    value, epoch, sent = (
-        float(run.metrics[name][end])
-        for name in ("suboptimality", "epoch", "bytes_sent")
+    names = ("bytes_left", "exact_bytes_left", "bytes_sent")
+    value, epoch, *sent = (
+        float(run.metrics[name][end]) for name in ("suboptimality", "epoch", *names)
     )
-    return (value, epoch, value, sent, sent * compression(run), float("nan"))
+    return (value, epoch, value, *sent, float("nan"))

@@ -5,15 +5,21 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.best import Best, best_of, seeds, winner
+from jaxcomp.report.best import Best, best_of, seeds, unfinished, winner
 from jaxcomp.report.groups import Group, different_keys
 from jaxcomp.report.measure import Judged
 from jaxcomp.report.run_folder import holds_convex
 from jaxcomp.report.settings import settings_of
 from jaxcomp.report.svg_marks import slot_class
 from jaxcomp.report.units import rounded
-from jaxcomp.report.whose import sender
-from jaxcomp.runs.units import MISSING, bytes_text, seconds_text, times_text
+from jaxcomp.report.whose import leaver, sender
+from jaxcomp.runs.units import (
+    MISSING,
+    bytes_text,
+    seconds_text,
+    times_fewer,
+    times_text,
+)
 
 __all__ = ["Cell", "best_table"]
 
@@ -57,9 +63,10 @@ def _figures(
     groups: Sequence[Group], found: Sequence[Best], measure: Judged
 ) -> list[_Column]:
     several = max(map(seeds, groups)) > 1
-    who = sender([run for group in groups for run in group.runs])
+    runs = [run for group in groups for run in group.runs]
     # Of a convex run the end is judged, and no time is measured.
     convex = holds_convex(groups[0].runs[0])
+    open_ends = [unfinished(group) for group in groups]
     timed = bool(np.isfinite([one.seconds for one in found]).any())
     name = f"final {measure.title}" if convex else f"best {measure.title}"
 
@@ -79,16 +86,21 @@ def _figures(
         return Cell(str(seeds(group)), seeds(group))
 
     def ratio(group: Group, one: Best) -> Cell:
-        times = one.dense / one.sent if one.sent else float("nan")
+        times = times_fewer(one.exact, one.left)
         return Cell(times_text(times), times)
+
+    def bytes_cell(name: str) -> Callable[[Group, Best], Cell]:
+        return lambda _, one: Cell(bytes_text(getattr(one, name)), getattr(one, name))
 
     return [
         _Column(name, value),
         _Column("range", spread, several),
         _Column("in epoch", lambda _, x: Cell(rounded(x.epoch), x.epoch), not convex),
         _Column("at the end", last, not convex),
-        _Column(f"sent per {who}", lambda _, x: Cell(bytes_text(x.sent), x.sent)),
+        _Column("ended", lambda g, _: Cell(unfinished(g) or "yes"), any(open_ends)),
+        _Column(f"left a {leaver(runs)}", bytes_cell("left")),
         _Column("ratio", ratio),
+        _Column(f"messages of a {sender(runs)}", bytes_cell("message")),
         _Column("time", lambda _, x: Cell(seconds_text(x.seconds), x.seconds), timed),
         _Column("seeds", count, several),
     ]

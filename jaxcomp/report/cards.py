@@ -2,17 +2,18 @@
 
 import numpy as np
 
-from jaxcomp.report.curves import bytes_sent
+from jaxcomp.report.curves import message_bytes
 from jaxcomp.report.measure import Judged, measure_name, of_part
 from jaxcomp.report.page import Card
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.titles import mixer_title
-from jaxcomp.report.whose import holder, sender
+from jaxcomp.report.whose import holder, leaver, sender
 from jaxcomp.runs.units import (
     MISSING,
     bytes_text,
     number_text,
     seconds_text,
+    times_fewer,
     times_text,
 )
 
@@ -33,17 +34,19 @@ def headline(run: Run) -> list[Card]:
     values, name = run.metrics[measure.column], measure.title
     steps, speed = run.metrics["step"][-1], _images_per_second(run)
     count = f"epochs: {len(seconds):,}, steps: {number_text(steps)}"
-    sent, dense = bytes_sent(run, "wire")[-1], bytes_sent(run, "dense")[-1]
-    per_step = _sent(_divide(sent, steps), _divide(dense, steps))
+    sent, who = message_bytes(run)[-1], sender([run])
+    left, exact = (run.metrics[name][-1] for name in ("bytes_left", "exact_bytes_left"))
     whose = " of the mean model" if mixer_title(run.config) else ""
     best = measure.best(values) if np.isfinite(values).any() else None
     return [
         Card(f"final {name}{whose}", *_judged(run, measure, _last(values))),
         Card(f"best {name}{whose}", *_judged(run, measure, best)),
         *_own_cards(run),
-        Card(f"sent per {sender([run])} and step", *per_step),
-        Card("compression", times_text(_divide(dense, sent)), "uncompressed / sent"),
-        Card(f"sent per {sender([run])} in total", *_sent(sent, dense)),
+        Card(
+            f"message of a {who}", bytes_text(_divide(sent, steps)), "in the mean step"
+        ),
+        Card("bytes saved", times_text(times_fewer(exact, left)), "exact / this run"),
+        Card(f"left a {leaver([run])} in total", bytes_text(left), _of_exact(exact)),
         Card("training time", seconds_text(seconds[-1]), f"without compiling; {count}"),
         Card("images per second", number_text(speed), "all workers together"),
     ]
@@ -66,8 +69,9 @@ def _own_cards(run: Run) -> list[Card]:
     return [card for card in cards if card.value != MISSING]
 
 
-def _sent(sent: float, dense: float) -> tuple[str, str]:
-    return bytes_text(sent), f"uncompressed {bytes_text(dense)}"
+def _of_exact(exact: float) -> str:
+    known = np.isfinite(exact)
+    return f"with exact {bytes_text(exact)}" if known else "not recorded by this run"
 
 
 def _judged(run: Run, measure: Judged, row: int | None) -> tuple[str, str]:

@@ -15,7 +15,7 @@ __all__ = ["convex_plots"]
 
 _CAPTION = (
     "Suboptimality f(x) − f*, where x is the mean over workers of their averaged "
-    "models, over the bytes that one worker has sent (left) and over steps (right). "
+    "models, over the bytes that have left one worker (left) and over steps (right). "
     "Lines are medians over the seeds, bands reach from the lowest to the highest."
 )
 _WORKERS = (
@@ -41,7 +41,7 @@ def convex_plots(groups: Sequence[Group]) -> dict[str, Plot]:
             _CAPTION,
             [
                 _panel(members, tables, x, "suboptimality", _LEVEL)
-                for x in ("bytes_sent", "step")
+                for x in ("bytes_left", "step")
             ],
             wide=True,
         )
@@ -67,7 +67,7 @@ def _panel(
     column: str,
     y: Axis,
 ) -> Panel:
-    x = ACROSS["bytes" if across == "bytes_sent" else across]._replace(log=True)
+    x = ACROSS["bytes" if across == "bytes_left" else across]._replace(log=True)
     series = []
     for (slot, group), table in zip(members, tables, strict=True):
         middle, low, high = (table[f"{column}{end}"] for end in ("", "_low", "_high"))

@@ -1,10 +1,10 @@
 """The headline numbers and the table of evaluations of a convex run."""
 
-from jaxcomp.report.evaluations import compression, joined
+from jaxcomp.report.evaluations import joined
 from jaxcomp.report.page import Card
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.units import rounded
-from jaxcomp.runs.units import bytes_text, number_text, times_text
+from jaxcomp.runs.units import bytes_text, number_text, times_fewer, times_text
 
 __all__ = ["convex_cards", "evaluation_rows"]
 
@@ -13,7 +13,8 @@ _COLUMNS = (
     ("epoch", "epoch", rounded),
     ("step", "step", number_text),
     ("seeds", "seeds", str),
-    ("bytes_sent", "sent", bytes_text),
+    ("bytes_sent", "messages", bytes_text),
+    ("bytes_left", "left a worker", bytes_text),
     ("learning_rate", "learning rate", number_text),
     ("suboptimality", "suboptimality", number_text),
     ("suboptimality_low", "lowest", number_text),
@@ -26,13 +27,13 @@ _COLUMNS = (
 def convex_cards(run: Run) -> list[Card]:
     """The cards of a convex run, of its last evaluation."""
     end = {name: values[-1] for name, values in joined([run.metrics]).items()}
-    ratio = compression(run)
+    left, exact = end["bytes_left"], end["exact_bytes_left"]
     start, optimum = run.environment.get("start"), run.environment.get("optimum")
     middle = "one seed" if end["seeds"] == 1 else f"median of {end['seeds']} seeds"
     if isinstance(start, float) and isinstance(optimum, float):
         middle += f", {number_text(start - optimum)} at the start"
-    sent = bytes_text(end["bytes_sent"])
-    dense = f"uncompressed {bytes_text(end['bytes_sent'] * ratio)}, simulated"
+    sent = f"messages of {bytes_text(end['bytes_sent'])}, simulated"
+    saved = f"exact / this run; with exact {bytes_text(exact)}"
     lowest, highest = (
         number_text(end[f"suboptimality_{side}"]) for side in ("low", "high")
     )
@@ -42,8 +43,8 @@ def convex_cards(run: Run) -> list[Card]:
         Card("suboptimality of the seeds", lowest, f"lowest; highest {highest}"),
         Card("of the worst worker", number_text(end["worst_suboptimality"]), "median"),
         Card("consensus distance", apart, "at the end"),
-        Card("sent per worker in total", sent, dense),
-        Card("compression", times_text(ratio), "uncompressed / sent"),
+        Card("left a worker in total", bytes_text(left), sent),
+        Card("bytes saved", times_text(times_fewer(exact, left)), saved),
         Card("steps", number_text(end["step"]), f"epochs: {rounded(end['epoch'])}"),
     ]
 

@@ -8,7 +8,7 @@ import numpy as np
 from jaxcomp.report.run_folder import Run
 from jaxcomp.runs.table import Table
 
-__all__ = ["MANY", "Points", "bytes_sent", "points_of", "smooth"]
+__all__ = ["MANY", "Points", "message_bytes", "points_of", "smooth"]
 
 # The most points of a curve, alone and among others.
 MANY, _FEW = 120, 48
@@ -58,24 +58,22 @@ def smooth(values: np.ndarray, most: int) -> list[np.ndarray]:
     return np.array_split(np.arange(values.size), min(most, max(1, values.size)))
 
 
-def bytes_sent(run: Run, kind: str) -> np.ndarray:
-    """The bytes that one worker has sent by the end of each epoch.
+def message_bytes(run: Run) -> np.ndarray:
+    """The bytes of all messages of one worker by the end of each epoch.
 
     Args:
       run: from `read_run`.
-      kind: "wire" for what was sent, "dense" for what it would have been without
-        compression.
 
     Example:
       >>> columns = {"step": np.array([10.0, 20.0, 25.0])}
       >>> columns["wire_bytes_per_step"] = np.array([100.0, 100.0, 40.0])
-      >>> bytes_sent(Run("run", {}, {}, columns), "wire")
+      >>> message_bytes(Run("run", {}, {}, columns))
       array([1000., 2000., 2200.])
     """
     # The bytes of a step may change between epochs, so the total of the last epoch
     # is not its bytes per step times all steps.
     steps_of_epoch = np.diff(run.metrics["step"], prepend=0.0)
-    return np.cumsum(steps_of_epoch * run.metrics[f"{kind}_bytes_per_step"])
+    return np.cumsum(steps_of_epoch * run.metrics["wire_bytes_per_step"])
 
 
 def _curve(run: Run, column: str, table: str, most: int, *, band: bool) -> Points:
@@ -93,7 +91,7 @@ def _curve(run: Run, column: str, table: str, most: int, *, band: bool) -> Point
     across = {
         "epoch": _at(step, run.metrics["step"], run.metrics["epoch"]),
         "seconds": _at(step, run.metrics["step"], run.metrics["seconds"]),
-        "bytes": _at(step, run.metrics["step"], bytes_sent(run, "wire")),
+        "bytes": _at(step, run.metrics["step"], run.metrics["bytes_left"]),
         "step": step,
     }
     return Points(step, across, value, low, high, np.ones(step.size))

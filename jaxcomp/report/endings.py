@@ -29,6 +29,10 @@ _ALARMS = {
         "The table of epochs says how many."
     ),
 }
+_OLD = (
+    "This run does not know how many bytes left a worker, which older versions did not "
+    "record: its bytes are those of the messages, and there is no ratio."
+)
 
 
 class Ending(NamedTuple):
@@ -94,6 +98,8 @@ def alarms(run: Run) -> list[str]:
     failure = run.environment.get("failed")
     if failure:
         found.insert(0, f"This run has failed: {failure}")
+    if np.isnan(run.metrics.get("bytes_left", np.zeros(1))[-1]):
+        found.append(_OLD)
     for column, text in _ALARMS.items():
         seen = run.metrics.get(column, np.array([]))  # a convex run has none of them
         epochs = run.metrics["epoch"][np.flatnonzero(seen > 0)]

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jaxcomp.report.run_folder import Run
 from jaxcomp.runs.metrics import EVALUATIONS
 from jaxcomp.runs.table import Table
 
-__all__ = ["compression", "joined"]
+__all__ = ["joined"]
 
 
 def joined(tables: Sequence[Table]) -> Table:
@@ -46,26 +45,3 @@ def joined(tables: Sequence[Table]) -> Table:
         for end, reduce in ways.items()
     }
     return found | {"seeds": np.array([group.size for group in groups])}
-
-
-def compression(run: Run) -> float:
-    """How many times fewer bytes were sent than without compression.
-
-    Args:
-      run: from `read_convex`.
-
-    Returns:
-      The factor, NaN if it was not recorded.
-
-    Example:
-      >>> facts = {"wire_bytes_per_step": [10, 30], "plain_bytes_per_step": [100, 100]}
-      >>> compression(Run("run", {}, facts, {}))
-      5.0
-    """
-    keys = ("plain_bytes_per_step", "wire_bytes_per_step")
-    # Methods that do not send at every step list the steps of one round.
-    plain, wire = (run.environment.get(key) for key in keys)
-    if not (isinstance(plain, list) and isinstance(wire, list) and plain and wire):
-        return float("nan")
-    sent = float(np.mean(wire))
-    return float(np.mean(plain)) / sent if sent else float("nan")

@@ -119,4 +119,4 @@ def _x_of(panel: Panel, series: Series) -> np.ndarray:
 
 
 def _short(axis: Axis) -> str:
-    return {"bytes": "sent", "seconds": "time"}.get(axis.unit, axis.title)
+    return {"bytes": "bytes", "seconds": "time"}.get(axis.unit, axis.title)

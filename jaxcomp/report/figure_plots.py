@@ -18,7 +18,7 @@ from jaxcomp.report.measure import measure_name
 from jaxcomp.report.plot import Panel, Plot, Series
 from jaxcomp.report.run_folder import Run
 from jaxcomp.report.titles import mixer_title
-from jaxcomp.report.whose import holder, sender
+from jaxcomp.report.whose import holder, leaver
 
 __all__ = ["plots_of"]
 
@@ -68,7 +68,7 @@ def _panel(view: View, groups: Sequence[Group], *, alone: bool) -> Panel:
     # One that sends a hundredth would be a vertical line beside one that sends all.
     is_log = view.across == "bytes" and max(ends, default=1) > 4 * min(ends, default=1)
     across = ACROSS[view.across]
-    who = sender([run for group in groups for run in group.runs])
+    who = leaver([run for group in groups for run in group.runs])
     return Panel(
         across._replace(title=across.title.replace("worker", who), log=is_log),
         view.y._replace(most=view.most(series)),

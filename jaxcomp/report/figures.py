@@ -22,7 +22,7 @@ ACROSS = {
     "epoch": Axis("epoch", "count"),
     "step": Axis("step", "count"),
     "seconds": Axis("time of training, without compiling", "seconds"),
-    "bytes": Axis("bytes that one worker has sent", "bytes"),  # or who else sends
+    "bytes": Axis("bytes that have left one worker", "bytes"),  # or what else
 }
 
 
@@ -139,8 +139,8 @@ REGISTRY: dict[str, Figure] = {
         (
             View(
                 "epoch",
-                Axis("uncompressed bytes / sent bytes", "times"),
-                (Curve("", "compression_ratio"),),
+                Axis("times fewer bytes than exact, so far", "times"),
+                (Curve("", "times_fewer"),),
             ),
             View(
                 "epoch",

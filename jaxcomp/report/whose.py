@@ -9,7 +9,7 @@ from typing import Any
 
 from jaxcomp.report.run_folder import Run
 
-__all__ = ["holder", "sender", "workers_text"]
+__all__ = ["holder", "leaver", "sender", "workers_text"]
 
 
 def sender(runs: Sequence[Run]) -> str:
@@ -24,6 +24,18 @@ def sender(runs: Sequence[Run]) -> str:
     shared = {any(_count(run.config, key) > 1 for key in keys) for run in runs}
     names = {False: "worker", True: "device"}
     return " or ".join(names[kind] for kind in sorted(shared))
+
+
+def leaver(runs: Sequence[Run]) -> str:
+    """What the bytes leave that tables and curves count, as the runs say.
+
+    Example:
+      >>> facts = {"leaver": "host of 2 workers"}
+      >>> leaver([Run("a", {}, facts, {})]), leaver([Run("a", {}, {}, {})])
+      ('host of 2 workers', 'worker')
+    """
+    names = {str(run.environment.get("leaver") or sender([run])) for run in runs}
+    return " or ".join(sorted(names))
 
 
 def holder(runs: Sequence[Run]) -> str:

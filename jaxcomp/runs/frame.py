@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,7 @@ from jaxcomp.runs.interrupt import catch_signals
 from jaxcomp.runs.lock import locked
 from jaxcomp.runs.progress import Display, display
 from jaxcomp.runs.shared import check_shared
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.runs.units import bytes_text, times_fewer
 
 __all__ = ["Frame", "closing_lines", "framed", "traffic_line"]
 
@@ -99,19 +100,30 @@ def _why_unwritable(error: Exception) -> str:
 
 
 def traffic_line(
-    sent: float, dense: float, steps: int, *, moved: bool, notes: str = ""
+    nbytes: tuple[float, float, float], steps: int, *, moved: bool, whom: str = "it"
 ) -> str:
-    """What each worker sent, for `closing_lines`.
+    """What each worker sent in a run, for `closing_lines`.
+
+    Args:
+      nbytes: of its messages; that left it, NaN where that was not recorded from the
+        beginning; and that would have left it with `exact`.
+      steps: of the run.
+      moved: False for simulated workers.
+      whom: what the bytes left.
 
     Example:
-      >>> traffic_line(1e6, 4e7, 100, moved=True)
-      'sent 1 MB instead of 40 MB (40x less) in 100 steps'
+      >>> print(traffic_line((1e6, 3e6, 6e7), 9, moved=True))
+      messages of 1 MB in 9 steps; 3 MB left it, 20 times fewer than the 60 MB of exact
     """
-    less = dense / sent if sent else float("inf")
-    return (
-        f"{'sent' if moved else 'would have sent'} {bytes_text(sent)} instead of "
-        f"{bytes_text(dense)} ({less:.3g}x less{notes}) in {steps} steps"
-    )
+    sent, left, exact = nbytes
+    less = times_fewer(exact, left)
+    if math.isnan(left):
+        gone = f"what left {whom} was not recorded from the beginning"
+    else:
+        gone = f"{bytes_text(left)} {'left' if moved else 'would have left'} {whom}"
+    if not math.isnan(less):
+        gone += f", {less:.3g} times fewer than the {bytes_text(exact)} of exact"
+    return f"messages of {bytes_text(sent)} in {steps} steps; {gone}"
 
 
 def closing_lines(

@@ -49,9 +49,11 @@ METRICS = (
     Metric("test_accuracy", "test accuracy", percent_text),
     Metric("own_accuracy", "own accuracy", percent_text),
     Metric("worst_accuracy", "worst own accuracy", percent_text),
-    Metric("wire_bytes_per_step", "sent / step", bytes_text),
+    Metric("wire_bytes_per_step", "message / step", bytes_text),
     Metric("dense_bytes_per_step"),
-    Metric("compression_ratio", "ratio", times_text),
+    Metric("bytes_left", "left a worker", bytes_text),  # since the start of the run
+    Metric("exact_bytes_left"),  # likewise, with `exact`
+    Metric("times_fewer", "ratio", times_text),  # exact_bytes_left / bytes_left
     Metric("simulated"),
     Metric("traced"),
     Metric("residual_norm", "residual norm", number_text, "residual_norm", "last"),
@@ -104,11 +106,13 @@ class Evaluation(NamedTuple):
     seed: int
     step: int
     epoch: float
-    bytes_sent: int  # by one worker since the start
+    bytes_sent: int  # the messages of one worker since the start
     suboptimality: float  # f(mean of the workers' averages) - f*
     worst_suboptimality: float  # of one worker's average
     consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
     learning_rate: float  # of the last step
+    bytes_left: float  # what would have left a worker since the start
+    exact_bytes_left: float  # likewise with `exact`
 
 
 EVALUATIONS = Schema(Evaluation._fields, ("seed", "step"), digits=10)

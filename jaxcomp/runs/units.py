@@ -9,6 +9,7 @@ __all__ = [
     "percent_text",
     "rate_text",
     "seconds_text",
+    "times_fewer",
     "times_text",
 ]
 
@@ -90,6 +91,27 @@ def times_text(factor: float) -> str:
       ('49.9×', '1×')
     """
     return f"{_three_digits(factor)}×" if math.isfinite(factor) else MISSING
+
+
+def times_fewer(exact: float, left: float) -> float:
+    """How many times fewer bytes left a worker over a run than with `exact`.
+
+    This is the ratio that tables, plots and the console show.
+
+    Args:
+      exact: bytes that would have left it with `exact`, whose all-reduce is a ring.
+      left: bytes that left it.
+
+    Returns:
+      NaN for one worker, whom nothing leaves, and where either is not known.
+
+    Example:
+      >>> times_fewer(60e6, 3e6), times_fewer(0, 0), times_fewer(60e6, 0)
+      (20.0, nan, inf)
+    """
+    if not exact > 0 or math.isnan(left):
+        return math.nan
+    return exact / left if left else math.inf
 
 
 def number_text(value: float) -> str:

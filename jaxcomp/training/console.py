@@ -39,8 +39,8 @@ def summary(result: Result) -> dict[str, str]:
     traffic, steps, own = result.traffic, result.steps, result.own
     measure = result.measure
     traced = ", as traced" if traffic.unread else ""
-    sent, dense = traffic.wire * steps, traffic.dense * steps
-    moved = traffic_line(sent, dense, steps, moved=not traffic.simulated, notes=traced)
+    simulated, whom = traffic.simulated, traffic.whom
+    moved = traffic_line(traffic.of(steps), steps, moved=not simulated, whom=whom)
     of_mean = " of the mean model" if own else ""
     last, best = measure.text(result.test), measure.text(result.best)
     lines = {f"test {measure.name}": f"{last} (best {best}){of_mean}"}
@@ -50,7 +50,7 @@ def summary(result: Result) -> dict[str, str]:
     if result.ema is not None:
         lines["averaged weights"] = measure.text(result.ema)
     lines[f"each {traffic.sender}"] = (
-        f"{moved}, {result.seconds:.1f} s without compiling"
+        f"{moved}{traced}, {result.seconds:.1f} s without compiling"
     )
     left_out = {
         "skipped": (result.skipped, "which were not finite"),

@@ -13,13 +13,14 @@ import numpy as np
 
 from jaxcomp.base import Tree
 from jaxcomp.runs.folder import is_begun
+from jaxcomp.runs.frame import traffic_line
 from jaxcomp.runs.units import bytes_text
 from jaxcomp.training.build import Setup, build, gather_workers, settled
 from jaxcomp.training.changeable import changeable_keys
 from jaxcomp.training.checkpoint import steps_in
 from jaxcomp.training.console import headline
 from jaxcomp.training.start import begins, read_start
-from jaxcomp.training.traffic import traced_traffic
+from jaxcomp.training.traffic import run_traffic
 
 __all__ = ["corners", "dry_run"]
 
@@ -107,13 +108,16 @@ def _length(setup: Setup) -> Iterator[str]:
 
 
 def _bytes(setup: Setup, notes: list[str]) -> Iterator[str]:
-    """A line for the first and for the last step, where they differ."""
-    numbers = {setup.stages.at(n): n for n in (setup.total_steps - 1, 0)}
+    """A line for the first and for the last step, where they differ; and for all."""
+    total = setup.total_steps
+    whole, found = run_traffic(setup)
+    numbers = {setup.stages.at(n): n for n in (total - 1, 0)}
     for stage, number in reversed(numbers.items()):
-        traffic = traced_traffic(setup, stage)
-        yield f"step {number + 1:,}, {stage}: {traffic}"
-        if traffic.wire > traffic.dense:
+        yield f"step {number + 1:,}, {stage}: {found[stage]}"
+        if found[stage].wire > found[stage].dense:
             notes.append(f"step {number + 1:,} sends more than the gradient itself")
+    told = traffic_line(whole.of(total), total, moved=False, whom=whole.whom)
+    yield f"the run: {told}"
 
 
 def _memory(setup: Setup) -> str:

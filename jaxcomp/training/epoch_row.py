@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from jaxcomp.runs.units import times_fewer
 from jaxcomp.tasks import Measure
 from jaxcomp.training.build import Setup
 from jaxcomp.training.evaluation import OwnScores, Scores
@@ -24,10 +25,9 @@ def epoch_row(
       done: steps of the run so far.
       position: with the sums of the epoch.
       setup: of the run.
-      traffic: of the last step; the bytes are the mean of the epoch.
+      traffic: of the last step.
       distance: of the workers' models from their mean; None for one common model.
     """
-    sent = traffic._replace(wire=position.totals.bytes_per_step())
     figures, measure = position.totals.figures(), setup.task.measure
     loss, accuracy = figures.get("train_loss"), figures.get("train_accuracy")
     value = None
@@ -39,10 +39,12 @@ def epoch_row(
         "examples": setup.calendar.examples(done),
         "seconds": position.seconds,
         "learning_rate": setup.rate_on_host(done - 1),
-        "wire_bytes_per_step": sent.wire,
-        "dense_bytes_per_step": sent.dense,
-        "compression_ratio": sent.ratio,
-        "simulated": int(sent.simulated or sent.stand_in),
+        "wire_bytes_per_step": position.totals.bytes_per_step(),
+        "dense_bytes_per_step": traffic.dense,
+        "bytes_left": position.left,
+        "exact_bytes_left": position.exact,
+        "times_fewer": times_fewer(position.exact, position.left),
+        "simulated": int(traffic.simulated or traffic.stand_in),
         "traced": int(position.totals.traced > 0),
         "consensus_distance": distance,
         "residual_grows": int(position.growth.grows),

@@ -54,7 +54,7 @@ from jaxcomp.training.stretch import (
 )
 from jaxcomp.training.switching import make_switch, saved_like
 from jaxcomp.training.tables import open_tables
-from jaxcomp.training.traffic import programs
+from jaxcomp.training.traffic import leaver, programs
 
 __all__ = ["train_and_evaluate"]
 
@@ -86,6 +86,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         "model": setup.task.model,
         "data": setup.task.data,
         "measure": setup.task.measure.name,
+        "leaver": leaver(setup),
         "simulated": setup.method.simulated or setup.workers.mapper == "vmap",
         **graph_facts(config.topology, node_count(config)),
     }
@@ -227,7 +228,11 @@ def _run(
         best=measure.better(last, position.best),
         own=position.own,
         ema=position.ema and measure.of(*position.ema[:2]),
-        traffic=traffic._replace(wire=position.sent / max(1, total)),
+        traffic=traffic._replace(
+            wire=position.sent / max(1, total),
+            left=position.left / max(1, total),
+            exact=position.exact / max(1, total),
+        ),
         seconds=position.seconds,
         folder=frame.folder,
     )

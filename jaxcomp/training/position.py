@@ -1,5 +1,6 @@
 """What the host knows beside the state: sums and scores, and where to resume."""
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -24,7 +25,9 @@ class Position(NamedTuple):
     best: float | None = None
     scores: Scores | None = None  # of the last evaluation
     own: OwnScores | None = None  # likewise
-    sent: float = 0.0  # bytes of the whole run
+    sent: float = 0.0  # bytes of the messages of the whole run
+    left: float = 0.0  # likewise, those that left a worker; NaN: not recorded
+    exact: float = 0.0  # likewise, those that would have left it with `exact`
     growth: Growth = Growth()  # of the residual
     skipped: float = 0.0  # steps of the epochs that have ended
     overflowed: float = 0.0  # likewise; the loss scale was too large for them
@@ -37,7 +40,12 @@ class Position(NamedTuple):
             wire=self.totals.wire + traffic.wire,
             traced=self.totals.traced + bool(traffic.unread),
         )
-        return self._replace(totals=totals, sent=self.sent + traffic.wire)
+        return self._replace(
+            totals=totals,
+            sent=self.sent + traffic.wire,
+            left=self.left + traffic.left,
+            exact=self.exact + traffic.exact,
+        )
 
 
 def resume(
@@ -77,6 +85,8 @@ def resume(
         scores=Scores(*saved["scores"]) if saved["scores"] else None,
         own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
+        left=saved.get("left", math.nan),
+        exact=saved.get("exact", math.nan),
         growth=Growth(**saved["growth"]),
         skipped=saved.get("skipped", 0.0),
         overflowed=saved.get("overflowed", 0.0),

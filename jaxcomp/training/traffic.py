@@ -2,6 +2,7 @@
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -9,43 +10,63 @@ import jax
 
 from jaxcomp import parallel, wire
 from jaxcomp.base import Mixer
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.runs.units import bytes_text, times_fewer
 from jaxcomp.training.build import Setup
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
 
-__all__ = ["Program", "Programs", "Traffic", "programs", "traced_traffic"]
+__all__ = [
+    "Program",
+    "Programs",
+    "Traffic",
+    "leaver",
+    "programs",
+    "run_traffic",
+    "traced_traffic",
+]
 
 
 class Traffic(NamedTuple):
-    """Bytes that a worker, or a device of several, hands to the network in one step."""
+    """Bytes of one step, or the mean of several."""
 
-    wire: float
+    wire: float  # the message: what a worker, or device of several, hands over
+    left: float  # leave the worker, device or host that sends the most, as in rings
+    exact: float  # would leave it with `exact` in as many workers
     dense: int  # of the uncompressed gradient
     simulated: bool  # vmap: nothing moves; what the traced step would send
     stand_in: bool = False  # the dense bytes of a method that is meant to send less
     unread: str = ""  # why the program could not be read; the bytes are of the trace
     sender: str = "worker"  # or "device", where workers share one
-    leaving: int | None = None  # of them to other nodes, where a node has many devices
+    leaver: str = "worker"  # which `left` and `exact` leave: or "host of 2 workers"
 
     @property
-    def ratio(self) -> float:
-        return self.dense / self.wire if self.wire else float("inf")
+    def fewer(self) -> float:
+        """The ratio: how many times fewer bytes leave than with `exact`."""
+        return times_fewer(self.exact, self.left)
+
+    def of(self, steps: int) -> tuple[float, float, float]:
+        """The message, what left and what would have left, of so many steps."""
+        return steps * self.wire, steps * self.left, steps * self.exact
+
+    @property
+    def whom(self) -> str:
+        """What the bytes leave, after a word of who sends the messages."""
+        return "it" if self.leaver == self.sender else f"each {self.leaver}"
 
     def __str__(self) -> str:
-        kind = "would send" if self.simulated else "sends"
+        would = "would " if self.simulated else ""
+        sends = "would send" if self.simulated else "sends"
         if not self.wire:
-            return f"each {self.sender} {kind} nothing in this step"
-        leaving = bytes_text(self.leaving or 0)
+            return f"each {self.sender} {sends} nothing in this step"
         notes = [
-            (self.leaving is not None, f", {leaving} of them to other nodes"),
             (self.stand_in, ": SIMULATED, the method's own bytes are in steps.csv"),
             (self.unread, ": TRACED, the compiled program could not be read"),
         ]
+        left, exact = bytes_text(self.left), bytes_text(self.exact)
         return (
-            f"each {self.sender} {kind} {bytes_text(self.wire)} a step instead of "
-            f"{bytes_text(self.dense)} ({self.ratio:.3g}x less)"
+            f"each {self.sender} {sends} messages of {bytes_text(self.wire)} a step; "
+            f"{left} {would}leave {self.whom}, and {exact} with exact"
             f"{''.join(note for holds, note in notes if holds)}"
         )
 
@@ -112,16 +133,56 @@ def traced_traffic(setup: Setup, stage: Stage) -> Traffic:
     return _traffic(setup, _traced(setup, stage))
 
 
+def run_traffic(setup: Setup) -> tuple[Traffic, dict[Stage, Traffic]]:
+    """The mean step of the whole run, and a step of each of its stages, as traced."""
+    steps = Counter(map(setup.stages.at, range(setup.total_steps)))
+    found = {stage: traced_traffic(setup, stage) for stage in steps}
+
+    def mean(name: str) -> float:
+        whole = sum(getattr(found[stage], name) * n for stage, n in steps.items())
+        return whole / setup.total_steps
+
+    sums = {name: mean(name) for name in ("wire", "left", "exact")}
+    return next(iter(found.values()))._replace(**sums), found
+
+
+def leaver(setup: Setup) -> str:
+    """Whose bytes are counted where they leave: a worker's, a device's or a host's."""
+    several = _per_host(setup)
+    sender = _sender(setup)
+    return f"host of {several} {sender}s" if several > 1 else sender
+
+
+def _sender(setup: Setup) -> str:
+    return "device" if setup.workers.per_device > 1 else "worker"
+
+
 def _traffic(setup: Setup, found: list[wire.Collective], unread: str = "") -> Traffic:
+    params = jax.eval_shape(setup.fresh).params
     return Traffic(
         wire=sum(wire.collective_bytes(found).values()),
-        dense=wire.dense_bytes(jax.eval_shape(setup.fresh).params),
+        left=wire.link_bytes(found, _per_host(setup)),
+        exact=wire.exact_bytes(params, setup.workers.devices),
+        dense=wire.dense_bytes(params),
         simulated=setup.workers.mapper == "vmap",
         stand_in=setup.method.simulated,
         unread=unread,
-        sender="device" if setup.workers.per_device > 1 else "worker",
-        leaving=_leaving(found, setup),
+        sender=_sender(setup),
+        leaver=leaver(setup),
     )
+
+
+def _per_host(setup: Setup) -> int:
+    """Devices of a host: a process of several, a node of gossip, or as methods say.
+
+    Where all workers share the one host, each counts as if it had its own.
+    """
+    workers, method = setup.workers, setup.method
+    if workers.hosts > 1:
+        return workers.devices // workers.hosts
+    nodes = method.workers if isinstance(method, Mixer) else None
+    together = workers.size // nodes if nodes else method.per_host
+    return max(1, together // workers.per_device) if together < workers.size else 1
 
 
 def _over(setup: Setup, axes: Any) -> dict[str, Any]:
@@ -145,20 +206,6 @@ def _traced(setup: Setup, stage: Stage) -> list[wire.Collective]:
         axis=workers.device_axis,
         workers=workers.devices,
     )
-
-
-def _leaving(found: list[wire.Collective], setup: Setup) -> int | None:
-    """The bytes of messages between nodes; None where each worker is a node."""
-    method, size = setup.method, setup.workers.size
-    if not isinstance(method, Mixer) or method.workers in (None, size):
-        return None
-    devices = size // method.workers
-    between = [
-        collective
-        for collective in found
-        if any(len({i // devices for i in group}) > 1 for group in collective.groups)
-    ]
-    return sum(wire.collective_bytes(between).values())
 
 
 def _read(

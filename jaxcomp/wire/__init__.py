@@ -4,25 +4,33 @@ The dtypes in Python do not tell how many bytes are sent: some backends convert 
 bfloat16 all-reduce to float32, and send a bool as a byte. The compiled program shows
 what is really sent.
 
-Bytes are those that one worker hands to a collective, the size of its operands. How
-often the network copies them depends on the algorithm of the collective; `link_bytes`
-gives the number for ring algorithms. If workers hand over different amounts, the
-largest one counts.
+A worker's message is what it hands to a collective, the size of the operands; if
+workers hand over different amounts, the largest one counts. How many bytes leave the
+worker depends on the algorithm of the collective: of an all-gather in a ring it
+forwards the messages of all others. `link_bytes` gives the number for ring algorithms,
+and `exact_bytes` that of the uncompressed all-reduce to compare it with.
 """
 
 from jaxcomp.wire.apart import first_message, without_messages
-from jaxcomp.wire.figures import collective_bytes, dense_bytes, link_bytes
-from jaxcomp.wire.found import KINDS, Collective, WireError
+from jaxcomp.wire.figures import (
+    collective_bytes,
+    dense_bytes,
+    exact_bytes,
+    link_bytes,
+)
+from jaxcomp.wire.found import KINDS, PAIRWISE, Collective, WireError
 from jaxcomp.wire.program import collectives
 from jaxcomp.wire.traced import traced_collectives
 
 __all__ = [
     "KINDS",
+    "PAIRWISE",
     "Collective",
     "WireError",
     "collective_bytes",
     "collectives",
     "dense_bytes",
+    "exact_bytes",
     "first_message",
     "link_bytes",
     "traced_collectives",

@@ -1,18 +1,19 @@
 """Sum up the bytes of collectives: by kind, by mesh axis, and on network links."""
 
 import math
-from collections import defaultdict
-from collections.abc import Iterable
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from typing import Any, overload
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.wire.found import KINDS, Collective
+from jaxcomp.trees import wide_spec
+from jaxcomp.wire.found import KINDS, PAIRWISE, Collective
 from jaxcomp.wire.program import collectives
 
-__all__ = ["collective_bytes", "dense_bytes", "link_bytes"]
+__all__ = ["collective_bytes", "dense_bytes", "exact_bytes", "link_bytes"]
 
 AxisNames = str | tuple[str, ...]  # one mesh axis, or several
 
@@ -66,18 +67,41 @@ def collective_bytes(program: Any, *, by_axis: Any = None) -> dict[Any, Any]:
     return {axes: _by_kind(theirs) for axes, theirs in of_axes.items()}
 
 
-def link_bytes(found: Iterable[Collective]) -> float:
-    """Bytes that leave each worker if collectives are run as ring algorithms.
+def link_bytes(found: Iterable[Collective], per_host: int = 1) -> float:
+    """Bytes that leave the worker, or the host of several, which sends the most.
 
     all-reduce: 2 (N-1)/N n; all-gather: (N-1) n; reduce-scatter and all-to-all:
     (N-1)/N n; permute and broadcast: n; where n are the operand's bytes and N is the
-    number of workers.
+    number of workers in a group. Of a ring one edge leaves a host, whichever workers
+    are neighbours in it. Without groups there is one of all workers, or a permutation
+    to the next host.
+
+    Args:
+      found: collectives, as `collectives` and `traced_collectives` return them.
+      per_host: workers of one host, which are neighbours in the order of devices.
 
     Example:
       >>> link_bytes([Collective("all-gather", nbytes=10, workers=4)])
       30.0
     """
-    return float(sum(KINDS[c.kind](c.workers) * c.nbytes * c.times for c in found))
+    total: dict[int, float] = defaultdict(float)
+    for collective in found:
+        for host, nbytes in _of_hosts(collective, per_host):
+            total[host] += nbytes * collective.times
+    return float(max(total.values(), default=0.0))
+
+
+def exact_bytes(tree: Any, workers: int) -> float:
+    """Bytes that leave each worker if `exact` averages a tree in a ring.
+
+    2 (N-1)/N n, where n are the bytes of the tree in at least float32. With any number
+    of workers on a host, as many leave each host.
+
+    Example:
+      >>> exact_bytes(jnp.zeros(8, jnp.bfloat16), workers=4)
+      48.0
+    """
+    return KINDS["all-reduce"](workers) * dense_bytes(wide_spec(tree))
 
 
 def dense_bytes(tree: Any) -> int:
@@ -96,6 +120,24 @@ def _by_kind(found: Iterable[Collective]) -> dict[str, int]:
     for collective in found:
         total[collective.kind] += collective.nbytes * collective.times
     return dict(total)
+
+
+def _of_hosts(collective: Collective, per_host: int) -> Iterator[tuple[int, float]]:
+    """The hosts that send, each as often as it does, and the bytes that leave it."""
+    kind, nbytes, size = collective.kind, collective.nbytes, collective.workers
+    if kind == "collective-permute":
+        shifted = [(i, (i + per_host) % size) for i in range(size)]
+        for source, target in collective.groups or shifted:
+            if source // per_host != target // per_host:
+                yield source // per_host, nbytes
+        return
+    for group in collective.groups or (tuple(range(size)),):
+        members, count = Counter(place // per_host for place in group), len(group)
+        for host, mine in members.items() if len(members) > 1 else ():
+            if kind in PAIRWISE:
+                yield host, nbytes * mine * (count - mine) / count
+            else:
+                yield host, nbytes * KINDS[kind](count)
 
 
 def _axes_of(collective: Collective, mesh: Any) -> AxisNames:

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-__all__ = ["KINDS", "Collective", "Groups", "WireError"]
+__all__ = ["KINDS", "PAIRWISE", "Collective", "Groups", "WireError"]
 
 # Bytes that leave a worker for each byte that it hands to the collective, if this is
 # run as a ring algorithm of n workers.
@@ -15,6 +15,8 @@ KINDS = {
     "collective-permute": lambda n: 1,
     "collective-broadcast": lambda n: 1,
 }
+
+PAIRWISE = {"all-to-all", "ragged-all-to-all"}  # each to each: no ring forwards them
 
 Groups = tuple[tuple[int, ...], ...]
 

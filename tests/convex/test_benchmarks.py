@@ -40,7 +40,7 @@ def test_a_config_says_what_it_is_and_what_it_sends(path, monkeypatch):
         assert part in header
     assert f"--config=configs/convex/{path.name} --workdir=" in header
     monkeypatch.setattr(experiment, "solve", lambda problem: None)  # it takes a while
-    sent = experiment.build(config.lock()).traffic.sent(1)
+    sent = experiment.build(config.lock()).traffic.wire[0]
     assert f"; {bytes_text(sent)} a step." in header
 
 
@@ -54,7 +54,8 @@ def test_a_config_runs(path, tmp_path):
 
 def test_the_plot_and_the_levels():
     rows = [
-        Evaluation(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5) for t in (10, 20, 30)
+        Evaluation(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5, t, t)
+        for t in (10, 20, 30)
     ]
     found = [convex._joined("random", "d_psgd", "method", [row]) for row in rows]
     plot = convex._plot(found, "random", "At random")

@@ -66,23 +66,24 @@ def test_bytes_are_those_of_the_payload(compressor):
     neighbours = 2
     each = jaxcomp.nbits(payload) / 8
     for step in (1, 7):
-        words = traffic.sent(step) / step / neighbours
+        sent, left, exact = traffic.of(step)
+        words = sent / step / neighbours
         assert each <= words < each + 4 * len(jax.tree.leaves(payload))
-    assert traffic.plain == (2 * 4 * 30,)
+        assert left == sent, "a message to a neighbour leaves the worker once"
+        assert exact == step * 2 * (4 - 1) / 4 * 4 * 30
 
 
-def test_bytes_follow_the_turns_of_a_mixer():
-    """Local SGD sends at every third step alone."""
-    traffic = build(small(**(CENTRALISED | {"mixer": "local_sgd(h=3)"}))).traffic
-    assert traffic.wire == (0, 0, 120)
-    assert [traffic.sent(t) for t in (2, 3, 5, 6)] == [0, 120, 120, 240]
-
-
-def test_local_methods_know_what_they_save():
-    changes = {"mixer": "local_sgd(h=3)", "exchange": "gather", "compressor": "sign"}
+@pytest.mark.parametrize(
+    ("sent", "message", "left"),
+    [("exact", 120, 180), ("gather", 8, 3 * 8)],
+)
+def test_bytes_follow_the_turns_of_a_mixer(sent, message, left):
+    """Local SGD sends at every third step alone; `exact` would send at each."""
+    changes = {"mixer": "local_sgd(h=3)", "exchange": sent, "compressor": "sign"}
     traffic = build(small(**(CENTRALISED | changes))).traffic
-    assert traffic.plain == (0, 0, 120)
-    assert 0 < traffic.wire[2] < 120
+    assert (traffic.wire, traffic.left) == ((0, 0, message), (0, 0, left))
+    assert [traffic.of(t)[0] for t in (2, 3, 5)] == [0, message, message]
+    assert traffic.of(6) == (2 * message, 2 * left, 6 * 180)
 
 
 def test_batches_run_through_epochs():

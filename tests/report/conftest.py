@@ -43,7 +43,6 @@ CONVEX_FACTS = {
     "optimum": 0.25,
     "start": 0.75,
     "wire_bytes_per_step": [192],
-    "plain_bytes_per_step": [1920],
 }
 STEPS_PER_EPOCH = 100
 DENSE, WIRE = 1_090_000, 21_800
@@ -65,7 +64,9 @@ def epoch_row(epoch: int, epochs: int) -> dict[str, Any]:
         "test_accuracy": 0.1 + 0.81 * progress + wobble,
         "wire_bytes_per_step": WIRE,
         "dense_bytes_per_step": DENSE,
-        "compression_ratio": DENSE / WIRE,
+        "bytes_left": 3.0 * WIRE * STEPS_PER_EPOCH * epoch,
+        "exact_bytes_left": 1.5 * DENSE * STEPS_PER_EPOCH * epoch,
+        "times_fewer": DENSE / (2 * WIRE),
         "residual_norm": 3.1 * progress + wobble,
         "gradient_error": 0.93 - 0.2 * progress,
     }
@@ -152,6 +153,8 @@ def make_convex(tmp_path: Path) -> Callable[..., Path]:
                 "worst_suboptimality": 2 * level / i**2,
                 "consensus_distance": 1 / i,
                 "learning_rate": 6 / i,
+                "bytes_left": 19200 * i,
+                "exact_bytes_left": 10 * 19200 * i,
             }
             for seed, level in enumerate(levels)
             for i in range(1, evaluations + 1)

@@ -18,6 +18,8 @@ from tests.report.test_report_page import figures
 MakeRun = Callable[..., Path]
 SIGN = {"compressor": "sign"}
 NONE = {"compressor": "none", "exchange": "exact", "memory": "none"}
+# Two epochs of 100 steps, of which 1.5 gradients leave each of four workers.
+EXACT = {"wire_bytes_per_step": 1_090_000, "bytes_left": 327_000_000}
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def folders(make_run: MakeRun) -> list[Path]:
     return [
         make_run(2, SIGN, "sign-0", test_accuracy=0.9),
         make_run(2, SIGN | {"seed": 1}, "sign-1", test_accuracy=0.8),
-        make_run(2, NONE, "exact", test_accuracy=0.95, wire_bytes_per_step=1_090_000),
+        make_run(2, NONE, "exact", test_accuracy=0.95, **EXACT),
     ]
 
 
@@ -58,15 +60,16 @@ def test_the_table_has_the_best_and_what_differs(folders: list[Path]) -> None:
     head, sign, exact = best_table(page.read_text(encoding="utf-8"))
     assert head == [
         *("runs", "best test accuracy", "range", "in epoch", "at the end"),
-        *("sent per worker", "ratio", "time", "seeds"),
+        *("left a worker", "ratio", "messages of a worker", "time", "seeds"),
         *("exchange", "compressor", "memory"),
     ]
     assert sign == [
         *("sign", "85.00 %", "80.00 % to 90.00 %", "1", "85.00 %"),
-        *("4.36 MB", "50×", "25 s", "2", "gather", "sign", "error_feedback"),
+        # A message is a fiftieth, of which three are forwarded: 50 x 2 / 4.
+        *("13.1 MB", "25×", "4.36 MB", "25 s", "2", "gather", "sign", "error_feedback"),
     ]
     assert exact[:2] == ["exact best", "95.00 %"]
-    assert exact[5:7] == ["218 MB", "1×"]
+    assert exact[5:8] == ["327 MB", "1×", "218 MB"]
 
 
 def test_the_page_says_how_the_best_was_chosen(folders: list[Path]) -> None:
@@ -78,10 +81,12 @@ def test_the_page_says_how_the_best_was_chosen(folders: list[Path]) -> None:
     assert "by the test set flatters" in text
 
 
-def test_of_equal_groups_the_one_that_sent_least_is_best(make_run: MakeRun) -> None:
+def test_of_equal_groups_the_one_with_the_fewest_bytes_is_best(
+    make_run: MakeRun,
+) -> None:
     runs = [
-        read_run(make_run(1, NONE, "a", test_accuracy=0.5, wire_bytes_per_step=9)),
-        read_run(make_run(1, SIGN, "b", test_accuracy=0.5, wire_bytes_per_step=3)),
+        read_run(make_run(1, NONE, "a", test_accuracy=0.5, bytes_left=900)),
+        read_run(make_run(1, SIGN, "b", test_accuracy=0.5, bytes_left=300)),
     ]
     measure = judged(runs)
     groups = group_runs(runs)
@@ -139,11 +144,36 @@ def test_unfinished_and_diverged_runs_are_said(
     text = (lost / "steps.csv").read_text()
     (lost / "steps.csv").write_text(re.sub(r"(?m)^(200,\d+),[^,]*", r"\1,inf", text))
     page = write_comparison([short, lost], tmp_path / "page.html").read_text()
-    assert "unfinished: step 200 of 500" in page
     assert (
         'role="alert">lost: This run diverged: the loss is not finite at the end.'
         in page
     )
+    # The short one has better figures and fewer bytes, because it has not ended.
+    head, *rows = best_table(page)
+    ended = head.index("ended")
+    assert [(row[0], row[ended]) for row in rows] == [
+        ("sign", "unfinished: step 200 of 500"),
+        ("exact best", "yes"),
+    ]
+    assert "of runs that have ended" in page
+    groups = group_runs([read_run(short), read_run(lost)])
+    assert trade_off(groups, judged([*groups[0].runs])) is None
+
+
+def test_a_run_of_an_older_version_has_messages_and_no_ratio(
+    make_run: MakeRun, tmp_path: Path
+) -> None:
+    old = {"bytes_left": "", "exact_bytes_left": "", "times_fewer": ""}
+    runs = [make_run(2, SIGN, "new"), make_run(2, NONE, "old", **old)]
+    page = write_comparison(runs, tmp_path / "page.html").read_text()
+    head, new, older = best_table(page)
+    columns = [
+        head.index(x) for x in ("left a worker", "ratio", "messages of a worker")
+    ]
+    assert [new[i] for i in columns] == ["13.1 MB", "25×", "4.36 MB"]
+    assert [older[i] for i in columns] == ["–", "–", "4.36 MB"]
+    assert "old: This run does not know how many bytes left a worker" in page
+    assert "new: This run" not in page
 
 
 def test_a_note_is_kept_until_it_is_replaced(folders: list[Path]) -> None:

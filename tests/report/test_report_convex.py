@@ -33,11 +33,12 @@ def test_page_of_one_run(make_convex: Make) -> None:
         "suboptimality of the seeds": ("0.025", "lowest; highest 0.1"),
         "of the worst worker": ("0.1", "median"),
         "consensus distance": ("0.5", "at the end"),
-        "sent per worker in total": ("38.4 kB", "uncompressed 384 kB, simulated"),
-        "compression": ("10×", "uncompressed / sent"),
+        "left a worker in total": ("38.4 kB", "messages of 38.4 kB, simulated"),
+        "bytes saved": ("10×", "exact / this run; with exact 384 kB"),
         "steps": ("200", "epochs: 1"),
     }
-    row = "<td>0.5</td><td>100</td><td>3</td><td>19.2 kB</td><td>6</td><td>0.2</td>"
+    row = "<td>0.5</td><td>100</td><td>3</td><td>19.2 kB</td><td>19.2 kB</td>"
+    row += "<td>6</td><td>0.2</td>"
     assert row in text
     page = Page(text)
     assert figures(text) == ["suboptimality", "workers"]

@@ -117,7 +117,7 @@ def test_consensus_plot_has_the_distances(make_run: MakeRun) -> None:
     assert [panel.series[0].x.tolist() for panel in plot.panels] == [
         [1, 2, 3],
         [12.5, 25, 37.5],
-        [2.18e6, 4.36e6, 6.54e6],
+        [6.54e6, 13.08e6, 19.62e6],
     ]
 
 

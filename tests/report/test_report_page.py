@@ -55,20 +55,20 @@ def test_headline_holds_the_numbers(make_run: MakeRun) -> None:
     table = (folder / "metrics.csv").read_text().splitlines()
     names = table[0].split(",")
     rows = [dict(zip(names, line.split(","), strict=True)) for line in table[1:]]
-    # Epoch 3 was not evaluated, and it sent half of what the others sent.
+    # Epoch 3 was not evaluated, and its messages were half as large as the others'.
     accuracies, sent = ("0.5", "0.4375", ""), ("1000", "1000", "500")
     for row, accuracy, wire in zip(rows, accuracies, sent, strict=True):
         row |= {"test_accuracy": accuracy, "wire_bytes_per_step": wire}
-        row["dense_bytes_per_step"] = "20000"
+        row |= {"bytes_left": "375000", "exact_bytes_left": "9000000"}
     lines = [table[0], *(",".join(row.values()) for row in rows)]
     (folder / "metrics.csv").write_text("".join(f"{line}\n" for line in lines))
     assert headline(write_report(folder).read_text(encoding="utf-8")) == {
         "final test accuracy": ("43.75 %", "epoch 2"),
         "best test accuracy": ("50.00 %", "epoch 1"),
         # 100 steps of 1000, 1000 and 500 bytes: 250 kB in 300 steps.
-        "sent per worker and step": ("833 B", "uncompressed 20 kB"),
-        "compression": ("24×", "uncompressed / sent"),
-        "sent per worker in total": ("250 kB", "uncompressed 6 MB"),
+        "message of a worker": ("833 B", "in the mean step"),
+        "bytes saved": ("24×", "exact / this run"),
+        "left a worker in total": ("375 kB", "with exact 9 MB"),
         # 3 epochs of 12.5 seconds.
         "training time": ("37.5 s", "without compiling; epochs: 3, steps: 300"),
         # Steps 10, 20, ... 300 log 4000 + step % 7, whose median is 4003.
@@ -135,8 +135,8 @@ def test_loss_is_drawn_as_often_as_it_was_logged(make_run: MakeRun) -> None:
     table = text[text.index('id="loss-0"') :]
     rows = re.findall(r"<tr .*?</tr>", table[: table.index("</table>")])
     cells = [re.findall(r"<td>(.*?)</td>", row) for row in rows]
-    # Step 10 is a tenth of epoch 1, of 12.5 s and of 100 steps of 21.8 kB.
-    assert cells[0] == ["train", "0.1", "1.25 s", "218 kB", "2.271"]
+    # Step 10 is a tenth of epoch 1, of 12.5 s and of 100 steps of 65.4 kB.
+    assert cells[0] == ["train", "0.1", "1.25 s", "654 kB", "2.271"]
     assert [row[0] for row in cells].count("train") == 20
 
 

@@ -89,7 +89,7 @@ def test_curves_lie_over_epochs_seconds_and_bytes(make_run: MakeRun) -> None:
     found = points_of([run], "test_loss")
     assert found.across["epoch"].tolist() == [1, 2]
     assert found.across["seconds"].tolist() == [12.5, 25]
-    assert found.across["bytes"].tolist() == [2_180_000, 4_360_000]
+    assert found.across["bytes"].tolist() == [6_540_000, 13_080_000]
     logged = points_of([run], "loss", "steps").across
     assert logged["epoch"][:2].tolist() == [0.1, 0.2]
     # Rows after the last epoch go on as in it.

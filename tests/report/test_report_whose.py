@@ -1,5 +1,6 @@
 """Pages say whose bytes and models they show: of workers, devices or nodes."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from jaxcomp.report.run_page import render_run
 
 MakeRun = Callable[..., Path]
 SHARED = {"workers_per_device": 2}
+HOST = "host of 2 workers"
 NODES = {
     **{"mixer": "choco(gamma=0.5)", "topology": "ring", "exchange": "", "memory": ""},
     **{"workers": 4, "devices_per_node": 2},
@@ -34,9 +36,9 @@ def test_bytes_are_those_of_who_sends(
 ) -> None:
     run = read_run(make_run(1, config))
     names = [card.name for card in headline(run)]
-    assert {f"sent per {who} and step", f"sent per {who} in total"} <= {*names}
+    assert {f"message of a {who}", f"left a {who} in total"} <= {*names}
     [*_, panel] = plots_of(group_runs([run]))["loss"].panels
-    assert panel.x.title == f"bytes that one {who} has sent"
+    assert panel.x.title == f"bytes that have left one {who}"
     assert f", {workers}, resnet20 on cifar10</h1>" in render_run(run)
 
 
@@ -58,8 +60,11 @@ def test_a_comparison_says_where_devices_stand_beside_workers(
 
     def heads(*folders: Path) -> str:
         page = write_comparison(folders, tmp_path / "page.html").read_text()
-        return " ".join(re.findall(r"sent per ([\w ]+)<", page))
+        return " ".join(re.findall(r"left a ([\w ]+)<", page))
 
     assert heads(alone) == "worker"
     assert heads(shared) == "device"
-    assert heads(alone, shared) == "worker or device"
+    assert heads(alone, shared) == "device or worker"
+    facts = json.loads((alone / "environment.json").read_text()) | {"leaver": HOST}
+    (alone / "environment.json").write_text(json.dumps(facts))
+    assert heads(alone) == HOST

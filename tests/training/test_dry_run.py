@@ -12,13 +12,16 @@ from jaxcomp import files
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
 from jaxcomp.runs.errors import RunError
+from jaxcomp.runs.frame import traffic_line
 from jaxcomp.runs.units import bytes_text
 from jaxcomp.training import dry_run
 from jaxcomp.training.dry_run import corners
+from jaxcomp.training.traffic import run_traffic
 from tests.convex.small import small
 from tests.training.small import built, small_config
 
 SMALL = {"mapper": "vmap", "workers": 2}
+KEYS = {"keep_warmup": "exponential(epochs=1)", "warmup": "4 steps"}
 
 
 def table(text):
@@ -29,8 +32,7 @@ def table(text):
 
 @pytest.fixture(scope="module")
 def told():
-    keys = {"keep_warmup": "exponential(epochs=1)", "warmup": "4 steps"}
-    config = small_config(**SMALL, **keys, schedule="multistep(epochs=[1])")
+    config = small_config(**SMALL, **KEYS, schedule="multistep(epochs=[1])")
     return dry_run(config, "nowhere/run")
 
 
@@ -43,11 +45,19 @@ def test_the_figures_are_those_of_the_run(told):
     assert "2,816 examples in all" in told
     kept = round(0.1 * count)
     assert re.search(r"^step 1, top_k\(keep=0\.316\d+\): each worker would", told, re.M)
-    sent = re.search(r"^step 22, top_k\(keep=0\.1\): .* send (\d+) B", told, re.M)
+    sent = re.search(r"^step 22, top_k\(keep=0\.1\): .* of (\d+) B a", told, re.M)
     assert sent
     # A float32 for each element kept, and the places in less than as much again.
     assert 4 * kept < float(sent[1]) < 8 * kept
-    assert f"would send {sent[1]} B a step instead of {bytes_text(4 * count)}" in told
+    exact = bytes_text(4 * count)  # a step of two workers
+    assert f"{sent[1]} B would leave it, and {exact} with exact" in told
+    # Half of the steps are those of the warm-up.
+    traffic, stages = run_traffic(built(small_config(**SMALL, **KEYS)))
+    assert [t.left for t in stages.values()] == [t.wire for t in stages.values()]
+    assert traffic.left == sum(t.wire for t in stages.values()) / 2
+    whole = traffic_line(traffic.of(22), 22, moved=False)
+    assert f"\nthe run: {whole}\n" in told
+    assert f"{traffic.fewer:.3g} times fewer than the" in whole
     assert f"parameters {bytes_text(4 * count)}, optimiser" in told
 
 

@@ -67,8 +67,14 @@ def test_figures_of_traffic_are_those_of_the_program(finished):
     row = rows(finished.folder / "metrics.csv")[-1]
     assert int(row["wire_bytes_per_step"]) == by_hand == finished.traffic.wire
     assert int(row["dense_bytes_per_step"]) == 4 * size
+    # Of two workers, each sends its message to the other one: in 22 steps.
+    assert float(row["bytes_left"]) == 22 * by_hand
+    assert float(row["exact_bytes_left"]) == 22 * 4 * size
     ratio = 4 * size / by_hand
-    assert float(row["compression_ratio"]) == pytest.approx(ratio, rel=1e-6)
+    assert float(row["times_fewer"]) == pytest.approx(ratio, rel=1e-6)
+    assert finished.traffic.fewer == pytest.approx(ratio)
+    told = training.summary(finished)["each worker"]
+    assert f"B left it, {ratio:.3g} times fewer than the" in told
     assert float(row["residual_norm"]) > 0
     assert 0 < float(row["gradient_error"]) < 1
 

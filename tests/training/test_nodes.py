@@ -53,13 +53,14 @@ def test_nodes_learn_what_workers_learn_that_have_their_whole_share(mixer, tmp_p
     np.testing.assert_allclose(nodes[0::2], alone, rtol=1e-4, atol=1e-5)
     assert len(np.unique(nodes, axis=0)) == 4
     if mixer.startswith("choco"):
-        assert sent.leaving is not None
-        assert usual.wire is not None
-        assert sent.wire is not None
-        # Half of both messages, up to a word; the rest stays inside the node.
-        assert usual.wire / 2 <= sent.leaving <= usual.wire / 2 + 8
-        assert sent.wire > sent.leaving + sent.dense
-        assert "B of them to other nodes" in str(sent)
+        # The halves of both messages, up to a word; the rest stays inside the node.
+        assert usual.left == usual.wire
+        assert usual.left <= sent.left <= usual.left + 16
+        assert sent.wire > sent.left / 2 + sent.dense
+        assert "B would leave each host of 2 workers, and" in str(sent)
+        # Of a ring of eight, one edge leaves each node.
+        assert sent.exact == 2 * 7 / 8 * sent.dense
+        assert usual.exact == 2 * 3 / 4 * usual.dense
 
 
 @pytest.mark.slow
@@ -69,7 +70,7 @@ def test_devices_of_a_node_hold_the_same_model_to_the_bit(mapper, tmp_path):
     expected, simulated = models_of(config_of(), tmp_path / "vmap")
     np.testing.assert_array_equal(found[0::2], found[1::2])
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert sent.leaving == simulated.leaving
+    assert sent.left == simulated.left
 
 
 RING = [(i, (i + 1) % 4) for i in range(4)]

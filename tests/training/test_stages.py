@@ -12,6 +12,7 @@ from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.console import headline
 from jaxcomp.training.durations import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
+from jaxcomp.training.traffic import run_traffic
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
@@ -127,6 +128,17 @@ def test_bytes_are_those_of_each_stage(staged):
     assert dense * (0.3 * 10 + 1) / 11 < first < dense * (0.45 * 10 + 1) / 11
     assert second < 0.6 * first
     assert staged.traffic.wire == pytest.approx((11 * first + 11 * second) / 22)
+    # The ratio is that of the whole run, and not that of its last stage.
+    left, exact = (
+        [float(row[name]) for row in table]
+        for name in ("bytes_left", "exact_bytes_left")
+    )
+    assert exact == [11 * dense, 22 * dense], "two workers: a gradient a step"
+    assert left[0] == pytest.approx(11 * first)
+    assert 22 * first > left[1] > 11 * first
+    assert float(table[1]["times_fewer"]) == pytest.approx(exact[1] / left[1], rel=1e-6)
+    mean = run_traffic(built(small_config(**STAGED)))[0]
+    assert 22 * mean.left == pytest.approx(left[1], rel=1e-6)
 
 
 @pytest.mark.parametrize("step", tiers([8, 17], (8).__eq__))
