@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
     config.dataset = "wikitext2"
     config.model = "lstm(width=650, layers=3, dropout=0.4)"
     config.workers = 8
-    config.mixer = "choco(gamma=0.5)"
+    config.mixer = "choco_overlapped(gamma=0.5)"
     config.topology = "ring"
     config.exchange = config.memory = ""
     config.compressor = "sign"

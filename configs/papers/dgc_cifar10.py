@@ -9,6 +9,9 @@ Command:    python train.py --config=configs/papers/dgc_cifar10.py:resnet20
             python train.py --config=configs/papers/dgc_cifar10.py:resnet110
 Baseline:   the same with ,configs/parts/exact.py after the config
 Differs:    too many elements above the threshold: the largest go, not the first ones.
+            The rate falls with each step, not with each epoch. Where tensors are sent
+            as they are, a worker has its own momentum, not that of the mean; steps are
+            the same.
 """
 
 from ml_collections import ConfigDict
@@ -30,7 +33,7 @@ def get_config(model: str = "resnet20") -> ConfigDict:
     config.train_for = "200 epochs"
     config.learning_rate = 0.1
     config.lr_scaling = "linear"
-    config.schedule = "cosine"
+    config.schedule = "cosine(begin=5)"
     config.warmup = "5 epochs"
     config.warmup_from = 1 / 8
     config.weight_decay = 1e-4

@@ -8,7 +8,9 @@ Cost:       not run here; 164 or 200 epochs on one device.
 Command:    python train.py --config=configs/papers/virtual_workers.py:resnet44
             python train.py --config=configs/papers/virtual_workers.py:mobilenet_v2
 Baseline:   the same with ,configs/parts/exact.py after the config
-Differs:    images are normalised by the figures of CIFAR, not of ImageNet.
+Differs:    images are normalised by the figures of CIFAR, not of ImageNet. With
+            flush_every a flush leaves the momenta as they are; there it clears them,
+            and each epoch begins with one.
 """
 
 from ml_collections import ConfigDict

@@ -9,10 +9,11 @@ Expected:   not run here.
 Cost:       not run here; 200 epochs on 2 workers.
 Command:    python train.py --config=configs/papers/wide_resnet.py:34
             python train.py --config=configs/papers/wide_resnet.py:100
-            With singular vectors: --config.compressor=atomo
+            With singular vectors: --config.compressor='atomo(rank=4, chance=relative)'
 Baseline:   the same with ,configs/parts/exact.py after the config
 Differs:    the code sums gradients, so its rate grows with the workers; so it does
             here, by lr_scaling. Its rate falls in every third epoch only; here in each.
+            Momentum and decay are read there and not used, so here there are none.
 """
 
 from ml_collections import ConfigDict
@@ -27,6 +28,8 @@ def get_config(layers: str = "34") -> ConfigDict:
     config.compressor = "qsgd_sparse"
     config.memory = "none"
     config.scope = "per_leaf"
+    config.optimizer = "sgd(momentum=0)"
+    config.weight_decay = 0.0
     config.batch_size = 1024
     config.train_for = "200 epochs"
     config.learning_rate = 0.1

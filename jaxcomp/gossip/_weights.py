@@ -15,7 +15,7 @@ __all__ = [
 ]
 
 TOLERANCE = 1e-12  # of sums that are to be 1
-_RULES = ("metropolis", "uniform")
+_RULES = ("metropolis", "uniform", "max_degree")
 
 
 def mixing_matrix(
@@ -24,13 +24,15 @@ def mixing_matrix(
     """W with 1 / (1 + max(d_i, d_j)) for each edge (i, j), and rows that sum to 1.
 
     d_i is the number of neighbours of worker i. With 'uniform' each edge has the weight
-    1 / (1 + max d). Columns sum to 1 too if every edge goes both ways, or if all
-    workers have equally many neighbours.
+    1 / (1 + max d). With 'max_degree', the rule of ChocoSGD, it is 1 / max(d_i, d_j),
+    d_i counts a loop of i too, and a worker keeps less of its own value. Columns sum to
+    1 too if every edge goes both ways, or if all workers have equally many neighbours.
 
     Args:
-      edges: (source, destination). Repeated edges count once, loops not at all.
+      edges: (source, destination). Repeated edges count once, loops not at all, but
+        for 'max_degree'.
       size: number of workers.
-      weights: 'metropolis' or 'uniform'.
+      weights: 'metropolis', 'uniform' or 'max_degree'.
 
     Example:
       >>> mixing_matrix([(0, 1), (1, 0), (1, 2), (2, 1)], 3).round(3).tolist()
@@ -42,13 +44,16 @@ def mixing_matrix(
     """
     if weights not in _RULES:
         raise SpecError(f"unknown weights {weights!r}. {suggest(weights, _RULES)}")
-    hears = np.zeros((size, size), bool)
+    joined = np.zeros((size, size), bool)
     for source, destination in edges:
-        hears[destination, source] = source != destination
-    degree = np.maximum(hears.sum(axis=0), hears.sum(axis=1))
+        joined[destination, source] = True
+    hears = joined & ~np.eye(size, dtype=bool)
+    counted = joined if weights == "max_degree" else hears
+    degree = np.maximum(counted.sum(axis=0), counted.sum(axis=1))
     if weights == "uniform":
         degree = np.full(size, degree.max())
-    return fill_diagonal(hears / (1.0 + np.maximum.outer(degree, degree)))
+    own = 0.0 if weights == "max_degree" else 1.0
+    return fill_diagonal(hears / np.maximum(own + np.maximum.outer(degree, degree), 1))
 
 
 def fill_diagonal(matrix: np.ndarray) -> np.ndarray:

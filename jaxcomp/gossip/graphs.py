@@ -16,7 +16,7 @@ from jaxcomp.specs import SpecError, method
 __all__ = ["NAMED", "Graph", "Weights", "both_ways", "torus_sides"]
 
 Edges = set[tuple[int, int]]
-Weights = Literal["metropolis", "uniform"]
+Weights = Literal["metropolis", "uniform", "max_degree"]
 
 
 class Graph(NamedTuple):
@@ -94,7 +94,7 @@ def expander(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
 
     Args:
       workers: a prime, or 1.
-      weights: 'metropolis' or 'uniform'.
+      weights: 'metropolis', 'uniform' or 'max_degree'.
 
     References:
       Hoory, Linial, Wigderson, Expander Graphs and their Applications, Bulletin of the
@@ -104,7 +104,8 @@ def expander(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
         sizes = _nearest(workers, _is_prime)
         raise SpecError(f"inverses need a prime: {sizes} workers, not {workers}")
     edges = {(i, (i + 1) % workers) for i in range(workers)}
-    edges |= {(i, pow(i, -1, workers)) for i in range(1, workers)}
+    # 0 has no inverse, and a loop instead; 1 and -1 are their own.
+    edges |= {(0, 0), *((i, pow(i, -1, workers)) for i in range(1, workers))}
     return _weighted(name, edges, workers, weights)
 
 
@@ -117,7 +118,8 @@ def margulis(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
 
     Args:
       workers: a perfect square.
-      weights: 'metropolis' or 'uniform'; some workers have fewer neighbours than 8.
+      weights: 'metropolis', 'uniform' or 'max_degree'; some workers have fewer
+        neighbours than 8.
 
     References:
       Gabber, Galil, Explicit Constructions of Linear-Sized Superconcentrators, Journal
@@ -148,7 +150,7 @@ def social(name: str, workers: int, weights: Weights = "metropolis") -> Graph:
 
     Args:
       workers: 32.
-      weights: 'metropolis' or 'uniform'.
+      weights: 'metropolis', 'uniform' or 'max_degree'.
 
     References:
       Davis, Gardner, Gardner, Deep South, University of Chicago Press, 1941.

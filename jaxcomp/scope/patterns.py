@@ -40,11 +40,12 @@ def leaf_test(pattern: str) -> Callable[[Leaf], bool]:
 
     Args:
       pattern: a path with wildcards ("*/bias", "Dense*"), a comparison of `size` or
-        `ndim` ("size<1000", "ndim>=2"), or several of these joined by "&".
+        `ndim` ("size<1000", "ndim>=2"), what does not fit one ("!*/bias"), or several
+        of these joined by "&".
 
     Example:
       >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0, 0)
-      >>> leaf_test("Dense*&ndim>=2")(leaf), leaf_test("*/bias")(leaf)
+      >>> leaf_test("Dense*&ndim>=2")(leaf), leaf_test("!*/kernel")(leaf)
       (True, False)
     """
     tests = [_test(part.strip()) for part in pattern.split("&")]
@@ -75,7 +76,10 @@ def which_fit(pattern: str, tree: Tree) -> Tree:
 
 
 def _test(part: str) -> Callable[[Leaf], bool]:
-    """The test for one part of a pattern, a path or a comparison."""
+    """The test for one part of a pattern: a path, a comparison, or not one of them."""
+    if part.startswith("!"):
+        fits = _test(part[1:].strip())
+        return lambda leaf: not fits(leaf)
     comparison = re.fullmatch(r"(\w+)\s*(<=|>=|==|<|>)\s*([\d_]+)", part)
     if comparison is None:
         if not part or re.search(r"[<>=]", part):

@@ -35,15 +35,20 @@ def constant(horizon: Horizon, total: int) -> Schedule:
     return lambda step: jnp.float32(1)
 
 
-def cosine(horizon: Horizon, total: int, final: Share = 0.0) -> Schedule:
-    """Half a cosine from 1 to `final` over the whole run.
+def cosine(
+    horizon: Horizon, total: int, final: Share = 0.0, begin: FromZero = 0.0
+) -> Schedule:
+    """Half a cosine from 1 to `final` over the whole run, or from epoch `begin` on.
 
     References:
       Loshchilov and Hutter, SGDR, arXiv:1608.03983, 2017.
     """
-
     of_share = optax.cosine_decay_schedule(1.0, decay_steps=1, alpha=final)
-    return lambda step: jnp.asarray(of_share(_real(step) / total))
+    first = begin * horizon.steps_per_epoch
+    length = max(total - first, 1)
+    return lambda step: jnp.asarray(
+        of_share(jnp.maximum(_real(step) - first, 0) / length)
+    )
 
 
 def polynomial(

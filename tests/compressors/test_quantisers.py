@@ -239,7 +239,12 @@ def test_signs_with_a_root_mean_square_shrink_the_largest(size: int) -> None:
     """Their error may have a larger norm, yet what a memory keeps has a bound."""
     bound = math.sqrt(1 - 1 / size) + 1e-6
     dense = np.abs(heavy(size, size))
-    for x in (dense, np.where(dense < dense.max(), 0, 1), dense > dense.min(), dense * 0):
+    for x in (
+        dense,
+        np.where(dense < dense.max(), 0, 1),
+        dense > dense.min(),
+        dense * 0,
+    ):
         error = x - through("sign(scale='l2')", np.asarray(x, np.float32))
         assert np.abs(error).max() <= bound * np.abs(x).max()
     one = np.where(np.arange(size) == 0, 1, 0)

@@ -53,6 +53,7 @@ def test_a_bad_duration_is_shown_with_good_ones(duration):
         ("constant", {0: 0.5, 99: 0.5}),
         ("cosine", {0: 0.5, 50: 0.25, 100: 0.0}),
         ("cosine(final=0.1)", {0: 0.5, 100: 0.05}),
+        ("cosine(begin=5)", {0: 0.5, 50: 0.5, 75: 0.25, 100: 0.0}),
         ("multistep(epochs=[2, 5])", {19: 0.5, 21: 0.05, 51: 0.005}),
         ("multistep(epochs=[2], factor=0.5)", {19: 0.5, 20: 0.25}),
         ("multistep(epochs=[0, 2.5], factor=0.5)", {0: 0.25, 24: 0.25, 25: 0.125}),
