@@ -164,7 +164,7 @@ def begin(
             return 0
         if not folder.exists():
             folder.mkdir(parents=True)
-            files.sync_folder(folder.parent)
+            files.sync(folder.parent)
         checkpoint_folder.tidy(folder)
         (folder / checkpoint_folder.BEGUN).touch()
         return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0

@@ -20,7 +20,7 @@ __all__ = [
     "expanded",
     "format_of",
     "listed",
-    "sync_folder",
+    "sync",
     "write_atomically",
     "write_manifest",
 ]
@@ -65,9 +65,9 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def sync_folder(folder: Path) -> None:
-    """Make renames durable: a power cut must not leave a manifest without files."""
-    descriptor = os.open(folder, os.O_RDONLY)
+def sync(path: Path) -> None:
+    """Make a file, or the names in a folder, last through a power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
@@ -85,10 +85,10 @@ def write_manifest(folder: Path, names: Iterable[str], version: int) -> None:
     found = [p for name in names for p in [folder / name, *(folder / name).rglob("*")]]
     files = sorted(str(p.relative_to(folder)) for p in found if p.is_file())
     digests = {name: _digest(folder / name) for name in files}
-    sync_folder(folder)
+    sync(folder)
     content = {"format": version, "files": digests}
     write_atomically(folder / MANIFEST, json.dumps(content, indent=1))
-    sync_folder(folder)
+    sync(folder)
 
 
 def listed(folder: Path) -> set[str]:
@@ -124,9 +124,9 @@ def _read(folder: Path) -> _Manifest | None:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
-    if not isinstance(content, dict):
+    # A manifest of the first format holds the digests only, under no name.
+    if not isinstance(content, dict) or ("format" in content) != ("files" in content):
         return None
-    # A manifest of the first format holds the digests only.
     version, digests = content.get("format", 1), content.get("files", content)
     is_ours = isinstance(digests, dict) and all(
         isinstance(digest, str) and len(digest) == 64 for digest in digests.values()

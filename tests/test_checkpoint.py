@@ -374,6 +374,16 @@ def test_a_new_figure_makes_no_state_another(first_format, tmp_path):
     same(got["info"], zero["info"])
 
 
+@pytest.mark.parametrize("name", ["format", "files"])
+def test_a_manifest_that_lacks_a_part_is_none_of_the_first_format(name, tmp_path):
+    jaxcomp.save(tmp_path, of(1))
+    manifest = json.loads((tmp_path / files.MANIFEST).read_text())
+    del manifest[name]
+    (tmp_path / files.MANIFEST).write_text(json.dumps(manifest))
+    with pytest.raises(CheckpointError, match=r"manifest\.json is cut off, or not one"):
+        jaxcomp.restore(tmp_path, of(0))
+
+
 def test_a_later_format_is_refused(tmp_path):
     jaxcomp.save(tmp_path, of(1))
     manifest = json.loads((tmp_path / files.MANIFEST).read_text())

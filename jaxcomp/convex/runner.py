@@ -169,6 +169,7 @@ def _run(
             due = last // experiment.save_steps > first // experiment.save_steps
             signum = frame.caught()
             if due or signum or last == total:
+                frame.secure()
                 save_state(folder / _STATE, state)
             if signum:
                 message = f"stopped at step {last}, seed {seed}; saved in {folder}"

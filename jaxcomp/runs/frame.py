@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp.errors import RunFailed
+from jaxcomp.files import sync
 from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.processes import on_all_processes
 from jaxcomp.runs.errors import RunError
@@ -34,6 +35,9 @@ class Frame(NamedTuple):
     show: Display
     caught: Callable[[], int | None]  # the signal that came, if any
     writes: bool  # whether this process writes; the others compute only
+    # To be called by it before it saves: keeps the lock, and the rows through a power
+    # cut, so that a checkpoint never has steps that the tables lack.
+    secure: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -61,21 +65,27 @@ def framed(
     first = jax.process_index() == 0
     with contextlib.ExitStack() as stack:
 
-        def enter() -> Path:
+        def enter() -> tuple[Path, Callable[[], None]]:
             folder = check_workdir(workdir, make=first)
-            if first:
-                stack.enter_context(locked(folder))
-                open_folder(folder, config, facts, changeable)
-                note_fact(folder, "failed", None)  # it is tried again
-            return folder
+            if not first:
+                return folder, lambda: None
+            hold = stack.enter_context(locked(folder))
+            open_folder(folder, config, facts, changeable)
+            note_fact(folder, "failed", None)  # it is tried again
+            return folder, hold
+
+        def secure() -> None:
+            hold()
+            for path in (*folder.glob("*.csv"), folder):
+                sync(path)
 
         try:
-            folder = on_all_processes(enter)
+            folder, hold = on_all_processes(enter)
             check_shared(folder)
             caught = stack.enter_context(catch_signals())
             show = stack.enter_context(display(total, quiet=not first))
             show.say(f"run folder: {folder}")
-            yield Frame(folder, show, caught, first)
+            yield Frame(folder, show, caught, first, secure)
         except Exception as error:
             problem = _why_unwritable(error)
             if not problem:

@@ -12,9 +12,10 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxcomp.errors import within
 from jaxcomp.runs.errors import RunError
 
 __all__ = ["LOCK", "locked"]
@@ -23,11 +24,14 @@ LOCK = ".lock"
 
 
 @contextlib.contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path) -> Iterator[Callable[[], None]]:
     """Lock a folder, or raise an error that names the process that has locked it.
 
     Args:
       folder: that exists.
+
+    Yields:
+      A function that locks it again if somebody has removed the file meanwhile.
 
     Raises:
       RunError: another process holds it; names its host and pid.
@@ -40,16 +44,32 @@ def locked(folder: Path) -> Iterator[None]:
       process
     """
     path = folder / LOCK
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    owner = f"held by process {os.getpid()} on {socket.gethostname()} since {since}\n"
+    held: list[int] = []
+
+    def hold() -> None:
+        # A file that was removed is still locked, and the next run makes another one.
+        while not held or not _is_at(path, held[-1]):
+            held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
+            _take(held[-1], folder)
+            os.ftruncate(held[-1], 0)
+            os.write(held[-1], owner.encode())
+
+    def keep() -> None:
+        with within(f"{path} was removed while this run held it"):
+            hold()
+
     try:
-        _take(descriptor, folder)
-        since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        owner = f"held by process {os.getpid()} on {socket.gethostname()} since {since}"
-        os.ftruncate(descriptor, 0)
-        os.write(descriptor, f"{owner}\n".encode())
-        yield
+        hold()
+        yield keep
     finally:
-        os.close(descriptor)
+        for descriptor in held:
+            os.close(descriptor)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    return path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor))
 
 
 def _take(descriptor: int, folder: Path) -> None:

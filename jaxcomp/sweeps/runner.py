@@ -106,7 +106,7 @@ def run_sweep(
     """
     for name in ("logs", "runs"):
         (job.folder / name).mkdir(exist_ok=True)
-    with locked(job.folder), caught_signals() as caught, _ending() as running:
+    with locked(job.folder) as hold, caught_signals() as caught, _ending() as running:
         entries = read_record(job.folder)
         if retry:
             entries = {n: e for n, e in entries.items() if e.state != "failed"}
@@ -114,6 +114,7 @@ def run_sweep(
         while look.left and not caught:
             for run in look.left:
                 if run.name not in running and _has_room(len(running), limits):
+                    hold()
                     running[run.name] = _begin(job, run)
                     entry = look.entry(run)._replace(state="started", error="")
                     entries[run.name] = entry

@@ -22,10 +22,11 @@ _ELASTIC = {
 }
 
 
-def changeable_keys(config: Any) -> Mapping[str, str]:
+def changeable_keys(config: Any, *, elastic: bool = False) -> Mapping[str, str]:
     """The keys that may differ from those of the folder's run, with the reasons.
 
     Args:
       config: that asks to go on.
+      elastic: whether the number of workers may differ, whatever the config says.
     """
-    return _CHANGEABLE | (_ELASTIC if config.elastic else {})
+    return _CHANGEABLE | (_ELASTIC if elastic or config.elastic else {})

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from jaxcomp.base import Tree
 from jaxcomp.checkpoint import CheckpointError, Resizer
 from jaxcomp.errors import UserError
 from jaxcomp.processes import on_all_processes
+from jaxcomp.runs.folder import CHANGEABLE, check_config
 
 __all__ = [
     "CheckpointError",
@@ -64,14 +65,25 @@ class Checkpoints(NamedTuple):
     restore: Callable[..., Restored | None]
 
 
-def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
+def open_checkpoints(
+    folder: Path,
+    newest: int = 2,
+    config: dict[str, Any] | None = None,
+    changeable: Mapping[str, str] = CHANGEABLE,
+    before: Callable[[], None] = lambda: None,
+) -> Checkpoints:
     """Checkpoints in `folder`: the newest ones, the best, and those kept for ever.
 
     Args:
       folder: created when the first is saved.
       newest: how many recent ones are kept; with two, one may be damaged.
+      config: of the run, plain values. Each checkpoint has it, and one of another
+        config is refused; those of older versions have none.
+      changeable: keys of the config that may differ, with the reason.
+      before: called by the first process before a checkpoint is written.
     """
     folder = folder.absolute()
+    is_first = jax.process_index() == 0
     writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
     begun: list[Future[None]] = []
 
@@ -80,10 +92,14 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
     ) -> None:
         finish()
         target = folder / f"step_{step:08d}"
-        is_first = jax.process_index() == 0
-        if is_first:
+
+        def prepare() -> None:
+            before()
             shutil.rmtree(target, ignore_errors=True)  # a damaged one, replayed
+
+        on_all_processes(prepare if is_first else lambda: None)
         texts = {"position.json": json.dumps(position, indent=1)}
+        texts |= {"config.json": json.dumps(config, indent=1)} if config else {}
         texts |= {"keep": ""} if for_ever else {}
         commit = checkpoint.begin(target, state, texts)
 
@@ -112,6 +128,8 @@ def open_checkpoints(folder: Path, newest: int = 2) -> Checkpoints:
         found = find_whole(folder, which)
         if found is None:
             return None
+        if config and (found / "config.json").exists():
+            check_config(found, config, changeable)
         position = json.loads((found / "position.json").read_text())
         step = step_of(found)
         wanted = like(step) if callable(like) else like

@@ -35,14 +35,18 @@ def evaluate(
     """
     folder, workers = Path(workdir), gather_workers(config)
     config = settled(config, workers)
-    check_config(folder, json.loads(config.to_json()), changeable_keys(config))
+    plainly = json.loads(config.to_json())
+    check_config(folder, plainly, changeable_keys(config))
     setup = build(config, workers)
     if split == "train":  # in the batches of training: columns of a text go on so
         task = setup.tasks[-1]._replace(test=setup.tasks[-1].train)
         setup = setup._replace(tasks=(task,), eval_batch=config.batch_size)
     keep_programs()
-    checkpoints = open_checkpoints(folder / "checkpoints")
-    resize = make_resize(setup, allowed=True)  # the best may be of other workers
+    # The best may be of other workers.
+    changeable = changeable_keys(config, elastic=True)
+    kept = folder / "checkpoints"
+    checkpoints = open_checkpoints(kept, config=plainly, changeable=changeable)
+    resize = make_resize(setup, allowed=True)
     restored = checkpoints.restore(saved_like(setup), which, resize)
     if restored is None:
         there = what_is_in(folder / "checkpoints")

@@ -99,8 +99,10 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
         framed(workdir, plainly, facts, setup.total_steps, changeable) as frame,
         ExitStack() as stack,
     ):
-        kept = frame.folder / "checkpoints"
-        checkpoints = open_checkpoints(kept, newest=config.keep_last)
+        checkpoints = open_checkpoints(
+            frame.folder / "checkpoints",
+            *(config.keep_last, plainly, changeable, frame.secure),
+        )
         stack.callback(checkpoints.close)
         return _run(config, setup, frame, checkpoints, stack, begun_with)
 

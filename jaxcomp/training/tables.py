@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxcomp import loggers
@@ -46,21 +45,15 @@ def open_tables(
     def is_epoch_done(row: dict[str, int]) -> bool:
         return setup.calendar.end_of(row["epoch"]) <= start
 
-    def path(name: str) -> Path:
-        found = frame.folder / name
-        if start and not found.exists():
-            frame.show.say(f"WARNING: {found} is lost; it begins again at step {start}")
-        return found
-
     # What the exchange and the task report are further columns.
     measure = setup.task.measure
     none = Scores(0.0, 0.0, dict.fromkeys(setup.task.scored, 0.0))
     averaged = ema_columns(none, measure) if config["ema"] else ()
     scored = (f"test_{name}" for name in setup.task.scored)
     of_epoch = (*measured(measure), *scored, *averaged)
-    epochs = open_table(path("metrics.csv"), EPOCHS, is_done, of_epoch)
+    epochs = open_table(frame.folder / "metrics.csv", EPOCHS, is_done, of_epoch)
     of_step = (*setup.figures, measure.name)
-    steps = open_table(path("steps.csv"), STEPS, is_done, of_step)
+    steps = open_table(frame.folder / "steps.csv", STEPS, is_done, of_step)
     layers_path = frame.folder / "layers.csv"
     if layers_path.exists() or config["layers_every"]:
         layers = open_table(layers_path, LAYERS, is_epoch_done)
@@ -73,6 +66,16 @@ def open_tables(
         read_rows(frame.folder / "metrics.csv"),
         read_rows(frame.folder / "steps.csv"),
     )
+    ended = setup.calendar.end_of(setup.calendar.epoch_at(start) - 1)
+    looked = start - start % config["log_every"]
+    for name, rows, done in (
+        ("metrics", run.epochs, ended),
+        ("steps", run.steps, looked),
+    ):
+        last = max((int(float(row["step"])) for row in rows), default=0)
+        if last < done:
+            lost = f"{name}.csv lacks the rows of steps {last + 1} to {done}"
+            frame.show.say(f"WARNING: {lost}, which are lost")
     logger = loggers.opened(setup.loggers, run, frame.show.say)
 
     def epoch(row: dict[str, Any]) -> None:

@@ -74,6 +74,18 @@ def test_a_lock_dies_with_its_process(tmp_path):
         pass
 
 
+def test_a_lock_that_was_removed_is_taken_again_or_the_run_ends(tmp_path):
+    with framed(tmp_path, CONFIG, {}, total=1) as frame:
+        (tmp_path / ".lock").unlink()
+        frame.secure()
+        with pytest.raises(RunError, match=f"held by process {os.getpid()}"):
+            opened(tmp_path)
+        (tmp_path / ".lock").unlink()
+        lost = r"\.lock was removed while this run held it: .* is held by process"
+        with locked(tmp_path), pytest.raises(RunError, match=lost):
+            frame.secure()
+
+
 @pytest.mark.parametrize(
     ("variables", "message"),
     [

@@ -1,13 +1,19 @@
 """Runs that cannot hurt themselves: what is lost, left, skipped or asked wrongly."""
 
+import contextlib
+import csv
 import json
+import os
 import shutil
 
 import pytest
 
-from jaxcomp import report, training
+from jaxcomp import files, report, training
 from jaxcomp.cli import train
+from jaxcomp.loggers import Logger
 from jaxcomp.runs.frame import framed
+from jaxcomp.runs.lock import LOCK, locked
+from jaxcomp.training.checkpoint import step_of
 from jaxcomp.training.meters import read_totals
 from tests.training.small import (
     NAN_WHERE_BLACK,
@@ -20,10 +26,36 @@ from tests.training.test_loop import poison
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def synced():
+    """For each checkpoint, the rows until its step that fsync had not made last."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, synced):
     """The folder of a whole run; copied by who changes it."""
     folder = tmp_path_factory.mktemp("finished")
-    return training.train_and_evaluate(small_config(), folder)
+    lasting, fsync, write = {}, os.fsync, files.write_manifest
+
+    def watched(descriptor):
+        fsync(descriptor)
+        found = os.fstat(descriptor)
+        lasting[found.st_ino] = found.st_size
+
+    def written(kept, *args):
+        lost = []
+        for path in folder.glob("*.csv"):
+            safe = path.read_text()[: lasting.get(path.stat().st_ino, 0)]
+            shown = {row["step"] for row in csv.DictReader(safe.splitlines())}
+            lost += [row["step"] for row in rows(path) if row["step"] not in shown]
+        synced.append([step for step in lost if int(step) <= step_of(kept)])
+        assert folder.stat().st_ino in lasting
+        write(kept, *args)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", watched)
+        patch.setattr(files, "write_manifest", written)
+        return training.train_and_evaluate(small_config(), folder)
 
 
 @pytest.fixture
@@ -86,7 +118,7 @@ def test_a_lost_table_is_said_and_the_run_goes_on(copied, finished, capsys):
     result = training.train_and_evaluate(small_config(), copied)
     assert_same_state(result.state, finished.state)
     [line] = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
-    assert "steps.csv is lost; it begins again at step 22" in line
+    assert "steps.csv lacks the rows of steps 1 to 20, which are lost" in line
 
 
 def test_a_table_of_another_version_keeps_its_rows(copied):
@@ -100,6 +132,69 @@ def test_a_table_of_another_version_keeps_its_rows(copied):
     assert [row["theirs"] for row in found] == ["7", "7"]
     assert [row["skipped_steps"] for row in found] == ["", ""]
     assert 'role="alert"' not in report.write_report(copied).read_text()
+
+
+def test_tables_last_through_a_power_cut_before_the_checkpoint_does(finished, synced):
+    assert len(rows(finished.folder / "steps.csv")) == 5
+    assert synced == [[], []]
+
+
+def test_rows_that_are_lost_are_named_and_the_run_goes_on(copied, capsys):
+    """As after a power cut, which could leave a checkpoint and not the rows."""
+    for name in ("metrics.csv", "steps.csv"):
+        lines = (copied / name).read_text().splitlines(keepends=True)
+        (copied / name).write_text("".join(lines[:2]))
+    training.train_and_evaluate(small_config(), copied)
+    found = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
+    assert found == [
+        "WARNING: metrics.csv lacks the rows of steps 12 to 22, which are lost",
+        "WARNING: steps.csv lacks the rows of steps 5 to 20, which are lost",
+    ]
+
+
+def test_checkpoints_of_another_config_are_refused(copied, capsys):
+    """Of the same shapes: somebody has copied them, or has changed the config."""
+    path = copied / "config.json"
+    path.write_text(path.read_text().replace('"seed": 0', '"seed": 7'))
+    for which in (None, "best"):
+        assert train.run(small_config(seed=7), str(copied), which) == 2
+        message = capsys.readouterr().err
+        assert "step_00000022 holds a run with another config:" in message
+        assert "seed: the folder has 0, you ask for 7" in message
+
+
+def test_a_checkpoint_without_a_config_is_read(copied):
+    """Those of older versions."""
+    for kept in (copied / "checkpoints").glob("step_*"):
+        manifest = json.loads((kept / files.MANIFEST).read_text())
+        del manifest["files"]["config.json"]
+        (kept / files.MANIFEST).write_text(json.dumps(manifest))
+        (kept / "config.json").unlink()
+    assert training.train_and_evaluate(small_config(), copied).steps == 22
+
+
+def thief():
+    """A logger that takes the folder of its run after the first epoch."""
+
+    def open_logger(run):
+        def steal(row):
+            (run.folder / LOCK).unlink()
+            stolen.enter_context(locked(run.folder))
+
+        return Logger(steal, lambda row: None)
+
+    return open_logger
+
+
+stolen = contextlib.ExitStack()
+
+
+def test_a_run_whose_folder_was_taken_ends_at_its_next_checkpoint(tmp_path, capsys):
+    config = small_config(loggers=("tests.training.test_mishaps:thief",))
+    with stolen:
+        assert train.run(config, str(tmp_path)) == 2
+    assert ".lock was removed while this run held it" in capsys.readouterr().err
+    assert not list((tmp_path / "checkpoints").glob("*"))
 
 
 def test_evaluating_compares_configs(finished, capsys):
