@@ -49,7 +49,7 @@ PARTITIONS = {
 # The config for sorted examples, where it has other settings than the one for random.
 SORTED = {"choco_top_k": "choco_sorted"}
 LEVELS = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4, 3e-5)
-BASELINE = "d_psgd"
+BASELINE = "centralised"  # whose ring of all-reduces the ratio is against
 
 
 class Summary(NamedTuple):
@@ -60,7 +60,7 @@ class Summary(NamedTuple):
     method: str
     step: int
     epoch: float
-    bytes_sent: int
+    bytes_left: int  # that have left a worker, if collectives run as rings
     suboptimality: float  # the median
     lowest: float
     highest: float
@@ -98,7 +98,7 @@ def print_levels(rows: Sequence[Summary]) -> None:
     """A table: bytes and steps to each level, and how many times fewer bytes."""
     by_config = {c: [r for r in rows if r.config == c] for c in _configs(rows)}
     print(f"\n{PARTITIONS[rows[0].partition]}: first at or below a level")
-    print(f"{'config':16} {'level':>7} {'steps':>7} {'sent':>9} {'less':>7}")
+    print(f"{'config':16} {'level':>7} {'steps':>7} {'left':>9} {'fewer':>7}")
     for level in LEVELS:
         exact = reached(by_config[BASELINE], level)
         for config, own in by_config.items():
@@ -106,8 +106,8 @@ def print_levels(rows: Sequence[Summary]) -> None:
             if row is None:
                 print(f"{config:16} {level:7.0e} {'-':>7}")
                 continue
-            ratio = exact.bytes_sent / row.bytes_sent if exact else float("nan")
-            sent = bytes_text(row.bytes_sent)
+            ratio = exact.bytes_left / row.bytes_left if exact else float("nan")
+            sent = bytes_text(row.bytes_left)
             print(f"{config:16} {level:7.0e} {row.step:7} {sent:>9} {ratio:6.1f}x")
 
 
@@ -152,7 +152,7 @@ def _joined(
         method=method,
         step=rows[0].step,
         epoch=rows[0].epoch,
-        bytes_sent=rows[0].bytes_sent,
+        bytes_left=round(rows[0].bytes_left),
         suboptimality=float(np.median(values)),
         lowest=min(values),
         highest=max(values),
@@ -164,10 +164,10 @@ def _joined(
 def _plot(found: Sequence[Summary], partition: str, title: str) -> Plot:
     """Suboptimality over bytes and over steps, of one way to deal the examples."""
     y = Axis("f(x) − f*", "number", log=True)
-    bytes_axis = Axis("sent by one worker since the start", "bytes", log=True)
+    bytes_axis = Axis("left one worker since the start", "bytes", log=True)
     panels = []
     for x, column in (
-        (bytes_axis, "bytes_sent"),
+        (bytes_axis, "bytes_left"),
         (Axis("steps", "count", True), "step"),
     ):
         series = [_series(found, partition, line, column) for line in LINES]

@@ -111,6 +111,15 @@ def _with_no_limit() -> Table:
         yield [*line, seconds_text(row.unlimited / 1e3)]
 
 
+def _rounds() -> Table:
+    rows = rows_of("rounds")
+    sizes = list(dict.fromkeys(row["hosts"] for row in rows))
+    yield ["collective", *(f"{size} hosts" for size in sizes)]
+    for name in dict.fromkeys(row["collective"] for row in rows):
+        theirs = [row for row in rows if row["collective"] == name]
+        yield [name, *(f"{row['measured']}, {row['model']}" for row in theirs)]
+
+
 def _simulated() -> Table:
     rows = rows_of("simulated_workers")
     sizes = list(dict.fromkeys(row["workers"] for row in rows))
@@ -164,20 +173,51 @@ def _convex(partition: str) -> Table:
             for row in reversed(rows)
             if float(row["suboptimality"]) <= float(level)
         }
-        dense = _left(first["centralised"])
+        dense = float(first["centralised"]["bytes_left"])
         cells = []
         for config in configs:
             cells.append("not reached")
             if config in first:
-                left, step = _left(first[config]), first[config]["step"]
+                left, step = float(first[config]["bytes_left"]), first[config]["step"]
                 cells[-1] = f"{bytes_text(left)}, step {step}, {dense / left:.3g}x"
         yield [level, *cells]
 
 
-def _left(row: dict[str, str]) -> float:
-    """A worker's message to each neighbour leaves it, a gradient runs around a ring."""
-    ring = wire.KINDS["all-reduce"](9) if row["config"] == "centralised" else 1
-    return ring * float(row["bytes_sent"])
+def _convex_ends() -> Table:
+    """The last evaluation of each run: median and range over the seeds."""
+    yield "config", "leave a worker in a step", "random", "sorted"
+    last = {(row["config"], row["partition"]): row for row in rows_of("convex")}
+    for config in dict.fromkeys(config for config, _ in last):
+        ends = [last[config, partition] for partition in ("random", "sorted")]
+        each = bytes_text(float(ends[0]["bytes_left"]) / int(ends[0]["step"]))
+        cells = (
+            f"{float(row['suboptimality']):.2g} "
+            f"({float(row['lowest']):.2g} to {float(row['highest']):.2g})"
+            for row in ends
+        )
+        yield f"`{config}`", each, *cells
+
+
+def _convex_grid() -> Table:
+    """The fewest steps to each level among the rates, and what leaves a worker."""
+    yield "level", "examples", "D-PSGD", "top-k"
+    rows = rows_of("convex_grid")
+    levels = [key for key in rows[0] if key.startswith("steps_to_")]
+    for partition in ("random", "sorted"):
+        theirs = [row for row in rows if row["partition"] == partition]
+        for level in levels:
+            cells = []
+            for config in dict.fromkeys(row["config"] for row in theirs):
+                there = [r for r in theirs if r["config"] == config and r[level]]
+                best = min(there, key=lambda row: float(row[level]), default=None)
+                cells.append(_reached(best, level) if best else "not reached")
+            yield level.removeprefix("steps_to_"), partition, *cells
+
+
+def _reached(row: dict[str, str], level: str) -> str:
+    steps = float(row[level])
+    left = bytes_text(steps * int(row["step_bytes"]))
+    return f"{left}, {steps:,.0f} steps (a = {row['a']}, tau = {row['tau']})"
 
 
 _MADE: dict[str, Callable[[], Table]] = {
@@ -189,8 +229,11 @@ _MADE: dict[str, Callable[[], Table]] = {
     "network_far": lambda: scaling.by_rate(_network(4, 10.0)),
     "network_steps": _with_no_limit,
     "network_needs": lambda: scaling.needs(_network(4)),
+    "rounds": _rounds,
     "simulated_workers": _simulated,
     "targets": _targets,
+    "convex_ends": _convex_ends,
+    "convex_grid": _convex_grid,
     **{f"convex_{name}": partial(_convex, name) for name in ("random", "sorted")},
     **{
         f"scaling_{kind}": partial(_scaling, kind)

@@ -12,6 +12,7 @@ The row is the text of the first column, without its spaces; `;COLUMN=VALUE` beh
 narrows the choice, and `min` and `max` are the least and the largest of the column. The
 figure keeps the digits and the unit that it has in the text. A whole table stands
 between `<!--table:NAME-->` and `<!--/table-->`; benchmarks/figure_tables.py makes it.
+Configs say how many "times fewer bytes" they send: that of their row of runs.csv.
 """
 
 import argparse
@@ -24,15 +25,26 @@ from pathlib import Path
 
 from benchmarks.figure_tables import TABLES
 
-__all__ = ["PAGES", "ROOT", "bare", "cell", "main", "rewritten"]
+__all__ = [
+    "CONFIGS",
+    "PAGES",
+    "ROOT",
+    "bare",
+    "cell",
+    "in_config",
+    "main",
+    "rewritten",
+]
 
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+CONFIGS = sorted((ROOT / "configs").glob("*.py"))
 
 _FIGURE = re.compile(r"<!--=([^>]+)-->(.*?)<!--/-->")
 _TABLE = re.compile(r"<!--table:(\w+)-->\n(?:.*?\n)??<!--/table-->", re.DOTALL)
 _SHOWN = re.compile(r"(-?[\d,]+(?:\.(\d+))?)(e-?\d+)?( ?[A-Za-zµ%]+)?")
+_FEWER = re.compile(r"[\d.]+(?=\s+times\s+fewer\s+bytes)")
 _UNITS = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
@@ -40,9 +52,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--write", action="store_true", help="write them anew")
     write = parser.parse_args(arguments).write
-    for page in PAGES:
+    for page in (*PAGES, *CONFIGS):
         text = page.read_text()
-        new = rewritten(text)
+        new = in_config(page) if page in CONFIGS else rewritten(text)
         changes = difflib.unified_diff(
             text.splitlines(),
             new.splitlines(),
@@ -74,6 +86,17 @@ def rewritten(text: str) -> str:
     return _FIGURE.sub(figure, _TABLE.sub(table, text))
 
 
+def in_config(file: Path) -> str:
+    """A config whose first lines say what its run of runs.csv gives."""
+
+    def figure(found: re.Match[str]) -> str:
+        return _as_shown(
+            cell("runs", f"*;config={file.stem};settings=", "fewer"), found[0]
+        )
+
+    return _FEWER.sub(figure, file.read_text())
+
+
 def bare(text: str) -> str:
     """A page without what this module writes, code, and what is no text of its own."""
     for pattern, left in (
@@ -100,7 +123,7 @@ def cell(file: str, row: str, column: str) -> float:
     rows = [
         each
         for each in _rows(file)
-        if name in ("min", "max", _plain(next(iter(each.values()))))
+        if name in ("min", "max", "*", _plain(next(iter(each.values()))))
         and all(_plain(each[key]) == value for key, value in wanted.items())
     ]
     values = [float(each[column]) for each in rows if each[column]]

@@ -59,14 +59,14 @@ def draw(
 
 
 def _accuracy(axes: Axes, runs: Sequence[slow_training.Row]) -> None:
-    axes.set_title("Accuracy over bytes sent")
-    axes.set_xlabel("sent by one worker")
+    axes.set_title("Accuracy over bytes")
+    axes.set_xlabel("left one worker")
     labels = []
     for look, name in zip(LOOKS, dict.fromkeys(row.run for row in runs), strict=False):
         theirs = [row for row in runs if row.run == name]
         x, y = [row.nbytes for row in theirs], [row.accuracy for row in theirs]
         axes.plot(x, y, f"{look.marker}-", color=look.colour, markersize=4)
-        text = f"{name}: {100 * y[-1]:.1f} %\nafter {seconds_text(theirs[-1].seconds)}"
+        text = f"{name}: {100 * y[-1]:.1f} %\nafter {theirs[-1].epoch} epochs"
         labels.append(style.EndLabel(text, y[-1], look.colour, look.marker))
     axes.set_xscale("log")
     axes.xaxis.set_major_formatter(style.ticks_with(bytes_text))

@@ -115,7 +115,7 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
         nbytes = figure.add_axes((0.5, 0.14, 0.36, 0.76))
         seconds.set_title("Test accuracy over seconds")
         nbytes.set_title("Test accuracy over bytes")
-        nbytes.set_xlabel("sent by one worker")
+        nbytes.set_xlabel("left one worker")
         nbytes.set_xscale("log")
         seconds.set_xlabel("seconds of training")
         nbytes.xaxis.set_major_formatter(style.ticks_with(bytes_text))

@@ -1,7 +1,7 @@
 """ResNet-20 on CIFAR-10, top 1 % of the gradients with error feedback, 4 workers.
 
 Reproduces: nothing published; a short schedule that compares methods fairly.
-Expected:   82 % test accuracy, within 1.5 points of the baseline, 46 times fewer bytes.
+Expected:   82 % test accuracy, within 1.5 points of the baseline, 23 times fewer bytes.
 Cost:       about 10 minutes on 2 CPU cores.
 Command:    jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
             python train.py --config=configs/cifar10.py --workdir=runs/cifar10

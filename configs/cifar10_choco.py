@@ -2,8 +2,7 @@
 
 Reproduces: Koloskova et al., arXiv:1907.09356, in small.
 Expected:   82.39 % test accuracy of the mean model with seed 0, 82.0 % the worst
-            worker's; 15.9 times fewer bytes than the gradient, to both
-            neighbours.
+            worker's; 27.8 times fewer bytes.
 Cost:       a quarter to half an hour on 2 CPU cores.
 Command:    python train.py --config=configs/cifar10_choco.py --workdir=runs/choco
 Baseline:   configs/cifar10_exact8.py

@@ -1,7 +1,8 @@
 """Deep Gradient Compression to a thousandth, warmed up over 4 of 8 epochs.
 
 Reproduces: Lin et al., arXiv:1712.01887, in small: no loss against the baseline.
-Expected:   85.5 % test accuracy (85.53 % with seed 0); in the end 11.3 kB a step.
+Expected:   85.5 % test accuracy (85.53 % with seed 0), 8.7 times fewer bytes,
+            the warm-up included.
 Cost:       15 minutes on 2 CPU cores.
 Command:    python train.py --config=configs/cifar10_dgc.py --workdir=runs/dgc
 Baseline:   configs/cifar10_exact.py

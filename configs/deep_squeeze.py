@@ -2,8 +2,7 @@
 
 Reproduces: nothing published.
 Expected:   97.78 % test accuracy of the mean model with seed 0, 97.2 % the worst
-            worker's; 3.9 times fewer bytes than the gradient, to both
-            neighbours.
+            worker's; 6.9 times fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/deep_squeeze.py --workdir=runs/deep_squeeze
 """

@@ -1,7 +1,7 @@
-"""Handwritten digits with top-k gradients: the main job, a minute on two cores.
+"""Handwritten digits with top-k gradients: the main job, half a minute on two cores.
 
 Reproduces: nothing published; it shows every setting.
-Expected:   test accuracy about 98 %, sending 1/40 of the gradient bytes.
+Expected:   test accuracy about 98 %, 20.1 times fewer bytes.
 Cost:       half a minute on 2 CPU cores, once installed.
 Command:    python train.py --config=configs/default.py --workdir=runs/digits
 """

@@ -2,7 +2,7 @@
 
 Reproduces: nothing published.
 Expected:   98.4 % test accuracy of the mean model (98.33, 98.61 and 98.33 % with seeds
-            0, 1, 2, against 98.61, 98.33 and 97.50 % of `exact`), 130 times
+            0, 1, 2, against 98.61, 98.33 and 97.50 % of `exact`), 65 times
             fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/diloco.py --workdir=runs/diloco

@@ -2,8 +2,7 @@
 
 Reproduces: nothing published.
 Expected:   98.61 % test accuracy of the mean model with seed 0, 98.3 % the worst
-            worker's; 1.3 times fewer bytes than the gradient, to both
-            neighbours.
+            worker's; 2.3 times fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/ecd_psgd.py --workdir=runs/ecd_psgd
 """

@@ -1,7 +1,7 @@
 """EF21 with momentum: workers send how far they are from what all believe.
 
 Reproduces: nothing published.
-Expected:   97.5 % test accuracy (97.50 % with seed 0), 40 times fewer bytes.
+Expected:   97.5 % test accuracy (97.50 % with seed 0), 20 times fewer bytes.
 Cost:       about a minute on 2 CPU cores.
 Command:    python train.py --config=configs/ef21.py --workdir=runs/ef21
 """

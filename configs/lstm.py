@@ -1,7 +1,7 @@
 """An LSTM language model on the embedded text; the top 1 % of gradients.
 
 Reproduces: nothing published.
-Expected:   test perplexity 8.40 with seed 0, 79 times fewer bytes; 8.29 with `exact`,
+Expected:   test perplexity 8.40 with seed 0, 39 times fewer bytes; 8.29 with `exact`,
             and 7.96 is that of the text's own grammar.
 Cost:       a minute and a half on 2 CPU cores.
 Command:    python train.py --config=configs/lstm.py --workdir=runs/lstm

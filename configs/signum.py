@@ -1,7 +1,7 @@
 """Signum: the majority of the signs of local momenta, five of them in a byte.
 
 Reproduces: nothing published.
-Expected:   98.6 % test accuracy (98.61 % with seed 0), 16.0 times fewer bytes.
+Expected:   98.6 % test accuracy (98.61 % with seed 0), 20.0 times fewer bytes.
 Cost:       about a minute on 2 CPU cores.
 Command:    python train.py --config=configs/signum.py --workdir=runs/signum
 """

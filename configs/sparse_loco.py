@@ -2,7 +2,7 @@
 
 Reproduces: nothing published.
 Expected:   98.2 % test accuracy of the mean model (98.33, 98.06 and 98.33 % with seeds
-            0 to 2), 885 times fewer bytes.
+            0 to 2), 443 times fewer bytes.
 Cost:       half a minute on 2 CPU cores.
 Command:    python train.py --config=configs/sparse_loco.py --workdir=runs/sparse_loco
 """

@@ -1,5 +1,6 @@
 """Compile the exchange of a case for a target, and put it into a row of the table."""
 
+import csv
 import json
 import time
 from pathlib import Path
@@ -13,9 +14,11 @@ from jaxcomp import make_exchange, make_mixer, parallel, targets, wire
 from jaxcomp.base import PerWorker
 from tests.targets.cases import CASES, Case
 
-__all__ = ["ROWS", "Row", "measure", "save", "step_of", "table", "tree_of"]
+__all__ = ["ROWS", "Row", "measure", "save", "step_of", "tree_of", "write"]
 
-ROWS = Path(__file__).resolve().parents[2] / "build" / "targets"  # one file for each
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = ROOT / "build" / "targets"  # one file for each
+TABLE = ROOT / "docs" / "measured" / "targets.csv"
 
 
 class Row(NamedTuple):
@@ -114,35 +117,37 @@ def step_of(case: Case, workers: int, tree: Any) -> Any:
 
 
 def save(row: Row) -> None:
-    """Keep a row for `table`, which another process may print."""
+    """Keep a row for `write`, which another process may call."""
     ROWS.mkdir(parents=True, exist_ok=True)
     name = "".join(c if c.isalnum() else "_" for c in f"{row.method} {row.target}")
     (ROWS / f"{name}.json").write_text(json.dumps(row._asdict()))
 
 
-def table() -> str:
-    """All rows that are kept, as a table of Markdown."""
+def write() -> None:
+    """All rows of one host that are kept, as the table of docs/accelerators.md."""
     rows = [Row(**json.loads(path.read_text())) for path in ROWS.glob("*.json")]
     titles = [case.title for case in CASES]
-    rows.sort(key=lambda row: (titles.index(row.method), row.target))
-    lines = [
-        "| exchange, compressor, memory, scope | target | launches | loops of unknown "
-        "length | temporary memory, in gradients | bytes sent | compile, s |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        cells = (
-            row.method,
-            row.target,
-            f"{row.launches:,}",
-            str(row.open_loops),
-            f"{row.temporary:.2f}",
-            f"{sum(row.sent.values()):,}",
-            f"{row.seconds:.0f}",
+    rows = [row for row in rows if row.target.startswith("1 x ")]
+    rows.sort(key=lambda row: titles.index(row.method))
+    with open(TABLE, "w", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(
+            (
+                "method",
+                "target",
+                "launches",
+                "open_loops",
+                "temporary",
+                "sent",
+                "seconds",
+            )
         )
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        for row in rows:
+            sent, size = sum(row.sent.values()), f"{row.temporary:.2f}"
+            counts = row.launches, row.open_loops, size, sent, round(row.seconds)
+            writer.writerow((row.method, row.target, *counts))
+    print(f"wrote {TABLE}; `python -m benchmarks.figures --write` shows it")
 
 
 if __name__ == "__main__":
-    print(table())
+    write()

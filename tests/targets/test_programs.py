@@ -1,7 +1,7 @@
 """Programs that XLA compiles for GPUs and TPUs which are not here: `make test-targets`.
 
 Each test is skipped where the compiler of its target is not installed. What is measured
-is kept, and `python -m tests.targets.programs` prints it as a table.
+is kept, and `python -m tests.targets.programs` makes a table of them.
 """
 
 import functools
