@@ -1,20 +1,21 @@
 """The ladder of compressors of `budget`, and the layout of its message."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec
+from jaxcomp.base import Array, Compressor, Payload, Spec
 from jaxcomp.bounds import split_lossless, worst
 from jaxcomp.coding.message import fuse, split
 from jaxcomp.compressors import make
 from jaxcomp.scope import Group, Leaf, Plan, groups_of
 from jaxcomp.scope.plans import joined_spec
 from jaxcomp.specs import Call, Pipe, SpecError
-from jaxcomp.trees import norm
+from jaxcomp.trees import norm, spec_of
 
 __all__ = [
     "LADDER",
@@ -95,7 +96,7 @@ def lay_out(
 
     def sent(option: Compressor, group: Group) -> Spec:
         key = jax.eval_shape(lambda: jax.random.key(0))
-        return jax.eval_shape(option.compress, joined_spec(group), (), key)[0]
+        return jax.eval_shape(partial(_payload, option), joined_spec(group), key)
 
     payloads = [[sent(option, group) for option in options] for group in chosen]
     counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
@@ -121,12 +122,17 @@ def errors_of(options: list[Compressor], vectors: Sequence[Array], keys: list) -
     """
 
     def error(option: Compressor, x: Array, key: Array) -> Array:
-        payload, _ = option.compress(x, (), key)
+        payload = _payload(option, x, key)
         x_hat = option.decompress(payload, x).astype(jnp.float32)
         return norm(x.astype(jnp.float32) - x_hat)
 
     pairs = zip(vectors, keys, strict=True)
     return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])
+
+
+def _payload(option: Compressor, x: Array, key: Array) -> Payload:
+    """What it sends; its state, such as that of a composition, holds no array."""
+    return option.compress(x, option.init(spec_of(x)), key)[0]
 
 
 def encoder(
@@ -135,7 +141,7 @@ def encoder(
     """A function that returns the message of x, padded to `width`, and its decoding."""
 
     def encode() -> tuple[Array, Array]:
-        payload, _ = option.compress(x, (), key)
+        payload = _payload(option, x, key)
         words = fuse(payload)
         padding = (0, width - words.size)
         return jnp.pad(words, padding), option.decompress(payload, x)

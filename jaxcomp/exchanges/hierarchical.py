@@ -82,6 +82,8 @@ def hierarchical(
     """
     from jaxcomp import exchanges  # its registry holds this function too
 
+    if isinstance(axis, Part):
+        raise SpecError("divides workers into hosts once, not in another hierarchical")
     shared = isinstance(axis, Lanes)
     if shared and not per_host:
         message = "several workers share a device: say how many of them are on a host"

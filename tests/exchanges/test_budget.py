@@ -106,7 +106,8 @@ def test_the_mean_of_what_is_sent_is_the_mean(ladder, workers):
 )
 def test_a_ladder_of_one_is_gather(scope):
     trees = [two(3, seed) for seed in range(2)]
-    method = "random_k(keep=0.1)"  # workers and tensors have keys of their own
+    # Workers and tensors have keys of their own.
+    method = "random_k(keep=0.1) | qsgd(levels=7)"
     steps = average(make(8000, (method,), scope=scope), *trees)
     expected = average(make_exchange("gather", method, "none", scope), *trees)
     for a, b in zip(steps, expected, strict=True):

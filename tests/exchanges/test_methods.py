@@ -503,6 +503,8 @@ def test_hierarchical_names_what_does_not_fit():
         make_exchange("hierarchical(outer=majority_vote)", "sign")
     with pytest.raises(SpecError, match="gather"):
         make_exchange("hierarchical(outer=gatherr)", "sign")
+    with pytest.raises(SpecError, match="into hosts once"):
+        make_exchange("hierarchical(outer=hierarchical)", "sign")
 
 
 @pytest.mark.parametrize(
