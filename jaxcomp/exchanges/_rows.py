@@ -110,6 +110,8 @@ def reduce_rows(
     payloads = each(lambda pair: compress(*pair), (rows, keys))
     arrived = swap_rows(payloads, axis)
     total = jax.tree.map(jnp.add, codec.decompress_sum(arrived, narrow), held)
+    if is_sparse(codec, narrow):
+        total = jax.tree.map(_all_or_none, total)
 
     def decoded(payload: Payload) -> Tree:
         return codec.decompress(payload, wide)
@@ -121,6 +123,11 @@ def reduce_rows(
     mean = jax.tree.map(lambda a: a / count, answers)
     missing = jax.tree.map(jnp.subtract, total, decoded(answer))
     return Reduced(mean, each(decoded, payloads), missing, payloads)
+
+
+def _all_or_none(row: Array) -> Array:
+    """The row, all NaN if a part is: the answer may hold other places than messages."""
+    return jnp.where(jnp.all(jnp.isfinite(row)), row, jnp.nan)
 
 
 def _each_row(

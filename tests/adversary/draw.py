@@ -213,9 +213,14 @@ def mixing(rng: Rng, drawn: Program) -> Program:
         return drawn._replace(method=spec, graph=inner, memory=memories(rng))
     if rng.random() < 0.3:
         drawn = drawn._replace(compressor="none")
-    graph = spec_of_any(rng, NAMED, 1)
     spec = spec_of_any(rng, gossip.REGISTRY, 3)
-    return drawn._replace(method=spec, graph=graph)
+    graphs = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
+    name = spec.split("(")[0]
+    if name in ("d_psgd", "stale_hypercube"):
+        drawn = drawn._replace(compressor="none", policy=(), scope="per_leaf")
+    if name in graphs and rng.random() < 0.8:
+        return drawn._replace(method=spec, graph=graphs[name])
+    return drawn._replace(method=spec, graph=spec_of_any(rng, NAMED, 1))
 
 
 # --- As a line ------------------------------------------------------------------------

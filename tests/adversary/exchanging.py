@@ -23,7 +23,20 @@ from jaxcomp.trees import spec_of, widen
 from tests.adversary.draw import Program
 from tests.adversary.verdicts import Laws, flat
 
-__all__ = ["check_exchange", "gradients", "nested"]
+__all__ = [
+    "SHORT",
+    "axis_of",
+    "build",
+    "check_copies",
+    "check_exchange",
+    "gradients",
+    "mesh_of",
+    "nested",
+    "params_of",
+    "restored",
+    "unclocked",
+    "with_events",
+]
 
 STEPS = 50
 SHORT = 6  # of which a mapped loop makes a step at a time
@@ -335,17 +348,26 @@ def loop_of(program: Program, one: Any, workers: int) -> Loop:
     return Loop(exchange, state, step, shared=False)
 
 
-def sharded_loop(program: Program, exchange: Exchange, one: Any, workers: int) -> Loop:
+def mesh_of(workers: int) -> Mesh:
     devices = np.array(jax.devices()[: 2 * workers]).reshape(workers, 2)
-    mesh = Mesh(devices, ("data", "model"))
+    return Mesh(devices, ("data", "model"))
+
+
+def params_of(program: Program, tree: Any, mesh: Mesh, lead: tuple[str, ...]) -> Any:
+    """The tree on the mesh, each tensor cut as the program says."""
 
     def placed(leaf: Any) -> NamedSharding:
         names: list[str | None] = [None] * len(leaf.shape)
         if leaf.cut is not None:
             names[leaf.cut] = "model"
-        return NamedSharding(mesh, PartitionSpec(*names))
+        return NamedSharding(mesh, PartitionSpec(*lead, *names))
 
-    params = jax.device_put(one, nested({x.name: placed(x) for x in program.tree}))
+    return jax.device_put(tree, nested({x.name: placed(x) for x in program.tree}))
+
+
+def sharded_loop(program: Program, exchange: Exchange, one: Any, workers: int) -> Loop:
+    mesh = mesh_of(workers)
+    params = params_of(program, one, mesh, ())
     whole = jaxcomp.overlapped(exchange, program.overlap)
     dp = jaxcomp.data_parallel(whole, mesh)
 

@@ -18,6 +18,7 @@ from tests.exchanges.matrix import (
     close,
     compiled,
     few_workers,
+    mapped,
     steps_of,
 )
 from tests.exchanges.matrix import gradients as gradients_of_pairs
@@ -377,6 +378,17 @@ def test_a_liar_changes_no_unanimous_sign():
     x[1] *= -1e30
     [step] = take(exchanges.make("majority_vote"), {"x": jnp.asarray(x)})
     assert (step.shared["x"] == 1).all()
+
+
+def test_the_places_of_an_answer_hide_no_nan():
+    """Owners answer with other places than those that the messages held."""
+    built = make_exchange("two_phase", "random_k(keep=0.1)", "none")
+    tree = gradients_of_pairs(3, 0)
+    tree = jax.tree.map(lambda x: x.at[1].set(jnp.nan), tree)
+    average_of = jax.vmap(lambda key: mapped(built, 3, ())((), tree, key).mean)
+    means = jax.jit(average_of)(jax.random.split(jax.random.key(0), 32))
+    for mean in jax.tree.leaves(means):
+        assert np.isnan(mean).reshape(32, -1).any(axis=1).all()
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])

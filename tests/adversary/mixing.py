@@ -1,0 +1,246 @@
+"""The laws of gossip and of local training."""
+
+import functools
+import tempfile
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxcomp
+from jaxcomp import local, parallel
+from jaxcomp.base import Mixer, PerWorker
+from jaxcomp.make import compressor_for
+from jaxcomp.specs import calls
+from tests.adversary.draw import Program
+from tests.adversary.exchanging import (
+    SHORT,
+    axis_of,
+    check_copies,
+    gradients,
+    mesh_of,
+    params_of,
+    restored,
+)
+from tests.adversary.verdicts import Laws, flat
+
+__all__ = ["check_mixer"]
+
+STEPS = 40
+leaves = jax.tree.leaves
+# They compress models, or what grows with the step, so that agreement is not kept.
+RESTLESS = ("deep_squeeze", "ecd_psgd")
+
+
+class Run(NamedTuple):
+    """A state as a loop has it: all of it is each worker's own."""
+
+    params: PerWorker
+    state: Any
+
+
+def build(program: Program, workers: int, axis: Any = "workers") -> Mixer:
+    plan = {"scope": program.scope, "policy": program.policy, "axis": axis}
+    if calls(program.method)[0].name in local.REGISTRY:
+        return jaxcomp.make_mixer(
+            program.method,
+            exchange=program.graph,
+            compressor=compressor_for(program.graph, program.compressor),
+            memory=program.memory,
+            **plan,
+        )
+    graph = (program.method, program.graph, workers)
+    return jaxcomp.make_mixer(*graph, compressor=program.compressor, **plan)
+
+
+def check_mixer(program: Program, laws: Laws) -> None:
+    """Everything that is known of a mixer."""
+    workers = program.workers
+    link = jaxcomp.mixing(build(program, workers), seed=0)
+
+    def step(carry: Any, update: Any) -> Any:
+        updates, state = link.update(update, carry[1], carry[0])
+        params = plus(carry[0], updates)
+        return (params, state), params
+
+    def of_worker(start: Any, updates: Any) -> Any:
+        return jax.lax.scan(step, (start, link.init(start)), updates)[1]
+
+    mapped = jax.vmap(of_worker, (0, 1), 1, axis_name="workers")
+    walk = jax.jit(mapped)
+    start, noise = one_step(program, workers, 0), updates_of(program, workers)
+    quiet = jax.tree.map(jnp.zeros_like, noise)
+    check_quiet(laws, program, start, walk(start, quiet))
+    same = jax.tree.map(lambda x: jnp.stack([x[0]] * workers), start)
+    check_agreed(laws, program, same, walk(same, quiet))
+    mapped_run(laws, program, start, noise, walk(start, noise))
+
+
+def one_step(program: Program, workers: int, seed: int) -> Any:
+    return jax.tree.map(lambda x: x[0], gradients(program, workers, 1, seed))
+
+
+def updates_of(program: Program, workers: int) -> Any:
+    return gradients(program._replace(scale=0.1 * program.scale), workers, STEPS, 1)
+
+
+def plus(params: Any, updates: Any) -> Any:
+    """`optax.apply_updates`, of which strict promotion refuses narrow params."""
+    return jax.tree.map(
+        lambda p, u: (p.astype(u.dtype) + u).astype(p.dtype), params, updates
+    )
+
+
+def facts(program: Program) -> tuple[str, bool, bool]:
+    """Name of the mixer, whether it is local training, whether nothing gets lost."""
+    name = calls(program.method)[0].name
+    is_local = name in local.REGISTRY
+    lossless = program.compressor == "none" and not program.policy
+    if is_local:
+        lossless = program.graph == "exact" and program.memory == "none"
+    return name, is_local, lossless
+
+
+def ulps(program: Program) -> float:
+    """Of the narrowest dtype, a few."""
+    return 8 * max(float(jnp.finfo(leaf.dtype).eps) for leaf in program.tree) + 2e-5
+
+
+def check_quiet(laws: Laws, program: Program, start: Any, models: Any) -> None:
+    """Workers that start apart and learn nothing."""
+    name, is_local, lossless = facts(program)
+    shapes = [[(x.shape, x.dtype) for x in leaves(t)] for t in (start, models)]
+    kept = [((STEPS, *s), d) for s, d in shapes[0]] == shapes[1]
+    laws.check("dtypes and shapes", kept, f"{shapes}")
+    x, first = flat(models, 2), flat(start, 1)
+    free = "allow=True" in program.method + program.memory
+    number = "gamma" not in program.method or "'" not in program.method
+    if (free or number) and not lossless:
+        return  # nothing is promised of how workers agree
+    laws.check("gossip stays finite", np.isfinite(x).all())
+    size, rounding = np.abs(first).max(initial=0), ulps(program)
+    if not is_local or name == "local_sgd":
+        drift = np.abs(x.mean(axis=1) - first.mean(axis=0)).max(initial=0)
+        law = "zero updates keep the mean model"
+        laws.check(law, drift <= rounding * size, f"{drift} of {size}")
+    apart = [np.linalg.norm(y - y.mean(axis=0)) for y in (first, x[-1])]
+    laws.check(
+        "workers come together",
+        apart[1] <= (1 + rounding) * apart[0] if apart[0] > size / 100 else True,
+        f"{apart[0]} to {apart[1]}",
+    )
+    if lossless and name in ("choco", "d_psgd", "stale_hypercube", "dcd_psgd"):
+        limit = 0.9 * apart[0] + 4 * rounding * size * np.sqrt(first.size)
+        found = f"{apart[0]} to {apart[1]}"
+        if program.workers <= 6 and "gamma" not in program.method:
+            laws.check("workers agree in the end", apart[1] <= limit, found)
+
+
+def check_agreed(laws: Laws, program: Program, start: Any, models: Any) -> None:
+    """Workers that agree and learn nothing stay where they are, to the bit."""
+    name, _, lossless = facts(program)
+    if name in RESTLESS and not lossless:
+        return
+    moved = np.abs(flat(models, 1) - flat(start)).max(initial=0)
+    size = np.abs(flat(start)).max(initial=0)
+    limit = ulps(program) * size if name in RESTLESS else 0
+    laws.check("who agrees and learns nothing stays", moved <= limit, f"{moved}")
+
+
+# --- Mapped loops ---------------------------------------------------------------------
+
+
+class Loop(NamedTuple):
+    """A loop as a user has it."""
+
+    mixer: Mixer
+    start: Any
+    step: Any  # (run, updates) -> run
+
+
+def loop_of(program: Program, start: Any, workers: int) -> Loop:
+    mixer = build(program, workers, axis_of(program))
+    if program.mapper == "data_parallel":
+        return sharded_loop(program, mixer, start, workers)
+    mapper = "shard_map" if program.per_device > 1 else program.mapper
+    crew = parallel.setup(workers, mapper, per_device=program.per_device)
+    link = jaxcomp.mixing(mixer, seed=0)
+
+    def first(params: Any) -> Any:
+        return Run(PerWorker(params), PerWorker(link.init(params)))
+
+    def step(run: Any, update: Any) -> Any:
+        params = run.params.value
+        updates, state = link.update(update, run.state.value, params)
+        return Run(PerWorker(plus(params, updates)), PerWorker(state))
+
+    init = parallel.map_step(first, crew, in_axes=(0,), out_axes=0)
+    mapped = parallel.map_step(step, crew, in_axes=(0, 0), out_axes=0)
+
+    def take(run: Any, update: Any) -> Any:
+        return mapped(run, parallel.place(update, crew, 0))
+
+    return Loop(mixer, init(parallel.place(start, crew, 0)), take)
+
+
+def sharded_loop(program: Program, mixer: Mixer, start: Any, workers: int) -> Loop:
+    mesh = mesh_of(workers)
+    tx = jaxcomp.decentralised(mixer, mesh).chain(optax.identity())
+    params = params_of(program, start, mesh, ("data",))
+    like = jax.tree.map(lambda x: x.sharding, params)
+
+    @jax.jit
+    def step(run: Any, update: Any) -> Any:
+        updates, state = tx.update(update, run.state, run.params.value)
+        return Run(PerWorker(plus(run.params.value, updates)), state)
+
+    first = Run(PerWorker(params), tx.init(params))
+    return Loop(mixer, first, lambda run, u: step(run, jax.device_put(u, like)))
+
+
+def mapped_run(
+    laws: Laws, program: Program, start: Any, noise: Any, models: Any
+) -> None:
+    """The same models under the mapper; a checkpoint; another number of workers."""
+    loop = loop_of(program, start, program.workers)
+    run, found = loop.start, []
+    for i in range(SHORT):
+        run = loop.step(run, jax.tree.map(lambda x, i=i: x[i], noise))
+        check_copies(laws, run)
+        found.append(jax.tree.map(np.asarray, run.params.value))
+        if i == SHORT - 2 and program.saved:
+            run = restored(laws, run, loop.start)
+    _, _, lossless = facts(program)
+    if lossless or all(leaf.cut is None for leaf in program.tree):
+        expected = jax.tree.map(lambda x: np.asarray(x[:SHORT]), models)
+        stacked = jax.tree.map(lambda *x: np.stack(x), *found)
+        law = f"as under vmap: {program.mapper}"
+        laws.same(law, stacked, expected, 2 * ulps(program))
+    if program.resize:
+        resized(laws, program, run)
+
+
+def resized(laws: Laws, program: Program, run: Any) -> None:
+    """The mean model stays, and training goes on."""
+    count = program.resize * program.per_device
+    if program.mapper == "data_parallel":
+        count = min(count, 4)
+    new = loop_of(program, one_step(program, count, 2), count)
+    with tempfile.TemporaryDirectory() as folder:
+        jaxcomp.save(folder, run)
+        resize = functools.partial(
+            jaxcomp.resized, method=new.mixer, params=lambda run: run.params
+        )
+        after = jaxcomp.restore(folder, new.start, resize=resize)
+    means = [flat(x.params.value, 1).mean(axis=0) for x in (run, after)]
+    size = np.abs(flat(run.params.value)).max(initial=0)
+    worst = np.abs(means[0] - means[1]).max(initial=0)
+    law = "a resize keeps the mean model"
+    laws.check(law, worst <= ulps(program) * size, f"{worst} of {size}")
+    nothing = jax.tree.map(np.zeros_like, one_step(program, count, 2))
+    for _ in range(3):
+        after = new.step(after, nothing)
+    is_finite = np.isfinite(flat(after.params.value)).all()
+    laws.check("finite after a resize", is_finite or not np.isfinite(size))

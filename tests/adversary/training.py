@@ -1,0 +1,115 @@
+"""The laws of whole optimisers, in a chain that skips bad steps."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import jaxcomp
+from jaxcomp import optimizers, parallel
+from tests.adversary.draw import Leaf, Program
+from tests.adversary.exchanging import (
+    BAD,
+    SHORT,
+    axis_of,
+    build,
+    precision,
+    restored,
+    unclocked,
+    with_events,
+)
+from tests.adversary.verdicts import Laws, flat
+
+__all__ = ["check_optimizer"]
+
+RATE = 0.1
+DENSE = {"one_bit_adam": {"dense_steps": 4}}
+
+
+def chain(program: Program, axis: Any = "workers") -> Any:
+    exchange = build(program._replace(memory="none"), axis)
+    exchange = jaxcomp.overlapped(exchange, program.overlap)
+    make = getattr(optimizers, program.memory)
+    tx = make(RATE, exchange, seed=0, **DENSE.get(program.memory, {}))
+    return exchange, jaxcomp.skip_nonfinite(tx, overlap=program.overlap)
+
+
+def check_optimizer(program: Program, laws: Laws) -> None:
+    """Parameters without a gradient, bad steps, and the loop under the mapper."""
+    if program.mapper == "data_parallel":
+        program = program._replace(mapper="shard_map")
+    dead = Leaf("dead", (5,), program.tree[0].dtype)
+    tree = tuple(leaf._replace(cut=None) for leaf in program.tree)
+    program = program._replace(tree=(*tree, dead))
+    workers = program.workers
+    trees = with_events(program, workers)
+    given = trees["dead"]
+    trees["dead"] = np.where(np.isfinite(given), np.zeros_like(given), given)
+    live = jax.tree.map(
+        lambda x: np.isfinite(x).all(axis=(0, 1)) & x.any((0, 1)), trees
+    )
+    start = jax.tree.map(lambda x: jnp.ones(x.shape[2:], x.dtype), trees)
+    _, tx = chain(program)
+
+    def of_worker(trees: Any) -> Any:
+        def step(carry: Any, tree: Any) -> Any:
+            updates, state = tx.update(tree, carry[1], carry[0])
+            params = optax.apply_updates(carry[0], updates)
+            return (params, state), params
+
+        return jax.lax.scan(step, (start, tx.init(start)), trees)[1]
+
+    walk = jax.vmap(of_worker, 1, None, axis_name="workers", axis_size=workers)
+    models = jax.tree.map(np.asarray, jax.jit(walk)(trees))
+    x, moving = flat(models, 1), flat(live).astype(bool)
+    if "nan" not in program.compressor + str(program.policy):
+        laws.check("finite stays finite", np.isfinite(x).all())
+        laws.check("a bad step changes nothing", (x[BAD] == x[BAD - 1]).all())
+    moved = np.abs(x - 1).max(axis=0)
+    if moving.size == moved.size:
+        most = 3 * moved[moving].max(initial=0) + 10 * RATE * program.scale + RATE
+        worst = moved[~moving].max(initial=0)
+        law = "who has no gradient stays"
+        laws.check(law, worst <= most, f"{worst} > {most}")
+    stays = np.abs(flat(models["dead"]) - 1).max(initial=0)
+    if program.scope in ("per_leaf", "policy"):
+        laws.check("a tensor without gradient stays", stays == 0, f"{stays}")
+    mapped_loop(laws, program, trees, start, models)
+
+
+def mapped_loop(
+    laws: Laws, program: Program, trees: Any, start: Any, models: Any
+) -> None:
+    """The same weights under the mapper; a checkpoint; another number of workers."""
+    mapper = "shard_map" if program.per_device > 1 else program.mapper
+    crew = parallel.setup(program.workers, mapper, per_device=program.per_device)
+    exchange, tx = chain(program, axis_of(program))
+    state = first = parallel.spread((start, tx.init(start)), crew)
+    axes = parallel.axes(state)
+
+    def step(state: Any, tree: Any) -> Any:
+        updates, new = tx.update(tree, state[1], state[0])
+        return optax.apply_updates(state[0], updates), new
+
+    mapped = parallel.map_step(step, crew, in_axes=(axes, 0), out_axes=axes)
+    found = []
+    for i in range(SHORT):
+        before, tree = state, jax.tree.map(lambda x, i=i: x[i], trees)
+        state = mapped(state, parallel.place(tree, crew, 0))
+        found.append(jax.tree.map(np.asarray, state[0]))
+        if i == BAD and "nan" not in program.compressor:
+            law = "a bad step changes nothing"
+            laws.same(law, unclocked(before), unclocked(state), 0)
+        if i == SHORT - 2 and program.saved:
+            state = restored(laws, state, first)
+    expected = jax.tree.map(lambda x: x[:SHORT], models)
+    law = f"as under vmap: {program.mapper}"
+    stacked = jax.tree.map(lambda *x: np.stack(x), *found)
+    laws.same(law, stacked, expected, 4 * precision(program), 1.0)
+    if program.resize:
+        count = program.resize * program.per_device
+        after = jaxcomp.resized(state, count, exchange, lambda state: state[0])
+        fine = all(np.isfinite(flat(x)).all() for x in unclocked(after))
+        laws.check("finite after a resize", fine)
