@@ -36,5 +36,5 @@ def get_config(model: str = "resnet50") -> ConfigDict:
         config.memory = "dgc(momentum=0.9, nesterov=True)"
         config.optimizer = "dgc_sgd(momentum=0.9, nesterov=True)"
         config.weight_decay = 1e-4
-        config.decay = "kernels"
+        config.decay = "!*BatchNorm*"
     return config

@@ -76,10 +76,9 @@ def atomo(
         if not _matrices.pays(spec.shape, rank):
             return 1.0
         short = _matrices.short_side(spec.shape)
-        excess = short / rank
-        if chance == "relative":  # s_1 sum_i s_i is largest where all others are equal
-            excess = max(excess, (1 + math.sqrt(short)) / 2)
-        delta = 2 - excess
+        # s_1 sum_i s_i is largest where all s_i but the first are equal.
+        relative = (1 + math.sqrt(short)) / 2 if chance == "relative" else 0
+        delta = 2 - max(short / rank, relative)
         return delta if delta > 0 else None
 
     return compressor(

@@ -84,10 +84,8 @@ def sign(
         return from_symbols(symbols) * payload.scale
 
     def contraction(spec: Spec) -> float | None:
-        if not scaled:
-            return None
         delta = 1 / spec.size if scale == "l1" else 2 / math.sqrt(spec.size) - 1
-        return delta if delta >= 0 else None
+        return delta if scaled and delta >= 0 else None
 
     one = compressor(
         name,
@@ -164,8 +162,7 @@ def mean_magnitudes(rows: Array, segments: Segments) -> Array:
 
 def _root_mean_square(flat: Array) -> Array:
     factors = _buckets.factors(_buckets.peaks(flat, None))
-    norms = _buckets.norms(flat, None, factors)
-    return _root(norms, np.float32(flat.size), factors)[0]
+    return _root(_buckets.norms(flat, None, factors), flat.size, factors)[0]
 
 
 def _root_mean_squares(rows: Array, segments: Segments) -> Array:
@@ -174,10 +171,9 @@ def _root_mean_squares(rows: Array, segments: Segments) -> Array:
     return _root(shares.norms(rows, factors), shares.counts(), factors)
 
 
-def _root(norms: Array, counts: Array | np.floating, factors: Array) -> Array:
+def _root(norms: Array, counts: Array | int, factors: Array) -> Array:
     # As of the mean, a root of numbers near the largest may overflow by rounding.
-    root = norms / jnp.sqrt(counts) / factors
-    return jnp.minimum(root, jnp.finfo(jnp.float32).max)
+    return jnp.minimum(norms / jnp.sqrt(counts) / factors, jnp.finfo(jnp.float32).max)
 
 
 _SCALES = {

@@ -6,7 +6,6 @@ Example:
 """
 
 import functools
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +21,7 @@ from .digits import digits
 from .downsampled import DOWNSAMPLED
 from .downsampled import load as load_downsampled
 from .partition import PARTITIONS, Partition, make_partition
+from .paths import DataDir
 from .pictures import Pictures, of_side, take
 from .rectangles import Rectangles, in_rectangles, parts_of
 from .sources import SOURCES
@@ -66,9 +66,7 @@ REGISTRY: dict[str, Callable[..., Dataset]] = {
 }
 
 
-def load(
-    spec: str, *, data_dir: str | os.PathLike[str] | None = None, **options: Any
-) -> Dataset:
+def load(spec: str, *, data_dir: DataDir = None, **options: Any) -> Dataset:
     """Load a data set, as a spec string says.
 
     Args:

@@ -128,12 +128,8 @@ def imagenet(
     """
     folder = Path(path) if path else ilsvrc.find_prepared(data_dir)
     if folder is None:
-        looked = paths.data_root(data_dir) / ilsvrc.NAME
-        command = paths.command("imagenet", data_dir, options="--archive FOLDER")
-        message = f"imagenet is not prepared: looked for {looked}. Prepare it with"
-        raise DataError(
-            f"{message}\n  {command}\nor name class folders: imagenet(path='FOLDER')"
-        )
+        more = "\nor name class folders: imagenet(path='FOLDER')"
+        raise paths.not_prepared(ilsvrc.NAME, data_dir, more=more)
     views = (size, resize, test_size, scale_min, ratio, seed)
     return class_folders(data_dir, os.fspath(folder), *views)._replace(name=name)
 

@@ -1,13 +1,13 @@
 """The 1797 handwritten digits of scikit-learn, which need no download."""
 
 import functools
-import os
 
 import numpy as np
 
 from jaxcomp.specs import Count, method
 
 from .dataset import Dataset
+from .paths import DataDir
 
 __all__ = ["digits"]
 
@@ -19,9 +19,7 @@ SPLIT_SEED = 20240229
 
 
 @method(given=1)
-def digits(
-    name: str, data_dir: str | os.PathLike[str] | None = None, size: Count = 16
-) -> Dataset:
+def digits(name: str, data_dir: DataDir = None, size: Count = 16) -> Dataset:
     """Handwritten digits 0..9 as grey images, 1437 for training and 360 for test.
 
     Args:

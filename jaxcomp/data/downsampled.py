@@ -13,6 +13,7 @@ from . import archives, paths, pickles
 from .builders import Progress
 from .dataset import DataError, Dataset
 from .installing import install, scratch_folder
+from .paths import DataDir
 from .sources import IMAGENET_COLOURS
 
 __all__ = ["DOWNSAMPLED", "Downsampled", "find_prepared", "load", "prepare"]
@@ -34,6 +35,11 @@ class Downsampled(NamedTuple):
     batches: tuple[str, ...] = BATCHES
 
     @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self.side, self.side, 3
+
+    @property
     def about(self) -> str:
         """What it holds, in one line."""
         train, test = self.counts
@@ -48,9 +54,7 @@ DOWNSAMPLED = {
 }
 
 
-def find_prepared(
-    source: Downsampled, data_dir: str | os.PathLike[str] | None = None
-) -> Path | None:
+def find_prepared(source: Downsampled, data_dir: DataDir = None) -> Path | None:
     """The prepared folder, or None.
 
     Args:
@@ -61,9 +65,7 @@ def find_prepared(
     return folder if (folder / _DONE).is_file() else None
 
 
-def load(
-    source: Downsampled, data_dir: str | os.PathLike[str] | None = None
-) -> Dataset:
+def load(source: Downsampled, data_dir: DataDir = None) -> Dataset:
     """A data set whose images are read from disk when they are needed.
 
     Args:
@@ -75,10 +77,7 @@ def load(
     """
     folder = find_prepared(source, data_dir)
     if folder is None:
-        looked = paths.data_root(data_dir) / source.name
-        command = paths.command(source.name, data_dir, options="--archive FOLDER")
-        message = f"{source.name} is not prepared: looked for {looked}. Prepare it with"
-        raise DataError(f"{message}\n  {command}")
+        raise paths.not_prepared(source.name, data_dir)
     mapped = {
         name: np.load(folder / f"{name}.npy", mmap_mode="r")
         for name in ("train_images", "test_images")
@@ -99,7 +98,7 @@ def prepare(
     source: Downsampled,
     *,
     archive: str | os.PathLike[str] | None,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: DataDir = None,
     force: bool = False,
     progress: Progress = lambda task, done, total: None,
 ) -> Path | None:

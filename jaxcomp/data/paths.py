@@ -6,10 +6,14 @@ from pathlib import Path
 
 from jaxcomp.files import expanded
 
-__all__ = ["command", "data_root"]
+from .dataset import DataError
+
+__all__ = ["DataDir", "command", "data_root", "not_prepared"]
+
+DataDir = str | os.PathLike[str] | None
 
 
-def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
+def data_root(data_dir: DataDir = None) -> Path:
     """The folder of all prepared data.
 
     Args:
@@ -27,9 +31,7 @@ def data_root(data_dir: str | os.PathLike[str] | None = None) -> Path:
     return expanded(chosen)
 
 
-def command(
-    name: str, data_dir: str | os.PathLike[str] | None = None, *, options: str = ""
-) -> str:
+def command(name: str, data_dir: DataDir = None, *, options: str = "") -> str:
     """The shell command that prepares a data set, for error messages.
 
     Args:
@@ -50,3 +52,25 @@ def command(
     if data_dir is not None:
         words.append(f"--data-dir {shlex.quote(os.fspath(data_dir))}")
     return " ".join(words)
+
+
+def not_prepared(
+    name: str,
+    data_dir: DataDir,
+    below: str = "",
+    archive: str = "FOLDER",
+    more: str = "",
+) -> DataError:
+    """The error about a data set that has to be prepared first.
+
+    Args:
+      name: of the data set.
+      data_dir: as the user gave it.
+      below: the folder of its version.
+      archive: what it is prepared from.
+      more: what else one may do.
+    """
+    looked = data_root(data_dir) / name / below
+    how = command(name, data_dir, options=f"--archive {archive}")
+    message = f"{name} is not prepared: looked for {looked}. Prepare it with\n  "
+    return DataError(f"{message}{how}{more}")

@@ -1,17 +1,15 @@
 """What `jaxcomp data` can prepare, all by the same three functions."""
 
 import functools
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import downsampled, ilsvrc, paths, sources, texts, tfds_source
+from .paths import DataDir
 from .prepare import prepare
 
 __all__ = ["Preparable", "preparable"]
-
-DataDir = str | os.PathLike[str] | None
 
 
 class Preparable(NamedTuple):

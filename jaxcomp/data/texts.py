@@ -13,6 +13,7 @@ from . import paths
 from .archives import read_members
 from .dataset import DataError
 from .grammar import grammar
+from .paths import DataDir
 from .text import (
     PARTS,
     Text,
@@ -60,7 +61,7 @@ SOURCES = {
 }
 
 
-def load(spec: str, *, data_dir: str | os.PathLike[str] | None = None) -> Text:
+def load(spec: str, *, data_dir: DataDir = None) -> Text:
     """The text that a spec string names.
 
     Args:
@@ -74,7 +75,7 @@ def load(spec: str, *, data_dir: str | os.PathLike[str] | None = None) -> Text:
     return build(spec, REGISTRY, "text", data_dir)
 
 
-def from_folder(data_dir: str | os.PathLike[str] | None, path: str) -> Text:
+def from_folder(data_dir: DataDir, path: str) -> Text:
     """A text of your own: a folder with train.txt, test.txt and perhaps valid.txt.
 
     Args:
@@ -90,7 +91,7 @@ def prepare(
     source: TextSource,
     *,
     archive: str | os.PathLike[str] | None,
-    data_dir: str | os.PathLike[str] | None = None,
+    data_dir: DataDir = None,
     force: bool = False,
 ) -> tuple[Path, bool]:
     """Check the files of a text and keep them with their vocabulary.
@@ -123,23 +124,16 @@ def prepare(
     return folder, True
 
 
-def find_prepared(
-    source: TextSource, data_dir: str | os.PathLike[str] | None = None
-) -> Path | None:
+def find_prepared(source: TextSource, data_dir: DataDir = None) -> Path | None:
     """The prepared folder, or None."""
     folder = paths.data_root(data_dir) / source.name
     return folder if is_complete(folder) else None
 
 
-def _prepared(
-    source: TextSource, data_dir: str | os.PathLike[str] | None = None
-) -> Text:
+def _prepared(source: TextSource, data_dir: DataDir = None) -> Text:
     folder = find_prepared(source, data_dir)
     if folder is None:
-        command = paths.command(source.name, data_dir, options="--archive FOLDER")
-        looked = paths.data_root(data_dir) / source.name
-        message = f"{source.name} is not prepared: looked for {looked}"
-        raise DataError(f"{message}. Prepare it with\n  {command}")
+        raise paths.not_prepared(source.name, data_dir)
     return read_folder(folder, source.name)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from . import cache, paths
 from .dataset import DataError, Dataset, Splits
+from .paths import DataDir
 from .sources import Source
 
 __all__ = ["find_prepared", "load", "read_records"]
@@ -27,9 +28,7 @@ class _Records(Protocol):
     def __getitems__(self, keys: Sequence[int]) -> Sequence[Mapping[str, Any]]: ...
 
 
-def find_prepared(
-    source: Source, data_dir: str | os.PathLike[str] | None = None
-) -> Path | None:
+def find_prepared(source: Source, data_dir: DataDir = None) -> Path | None:
     """The prepared folder, or None. TFDS is not imported for this.
 
     Args:
@@ -44,7 +43,7 @@ def find_prepared(
     return folder if all(file.is_file() for file in written) else None
 
 
-def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Dataset:
+def load(source: Source, data_dir: DataDir = None) -> Dataset:
     """Load a prepared data set into memory, in the order of the original archive.
 
     `prepare` keeps the arrays beside the records. If they are missing, because TFDS's
@@ -63,13 +62,8 @@ def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Data
     """
     folder = find_prepared(source, data_dir)
     if folder is None:
-        root = paths.data_root(data_dir)
-        raise DataError(
-            f"{source.name} is not prepared: looked for "
-            f"{root / source.name / source.version}. Prepare it with\n"
-            f"  {paths.command(source.name, data_dir, options='--archive FILE')}\n"
-            "or leave --archive out to download it"
-        )
+        more = "\nor leave --archive out to download it"
+        raise paths.not_prepared(source.name, data_dir, source.version, "FILE", more)
     splits = cache.read(folder)
     if splits is None:
         splits = _decode(source, folder, data_dir)
@@ -83,9 +77,7 @@ def load(source: Source, data_dir: str | os.PathLike[str] | None = None) -> Data
     )
 
 
-def _decode(
-    source: Source, folder: Path, data_dir: str | os.PathLike[str] | None
-) -> Splits:
+def _decode(source: Source, folder: Path, data_dir: DataDir) -> Splits:
     # Imported here, because it takes time and is not needed once the arrays are kept.
     import tensorflow_datasets as tfds
 

@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Tree
+from jaxcomp.data import DataError
+from jaxcomp.data.stand_ins import stand_in_for
+from jaxcomp.parallel import Workers
 from jaxcomp.runs.folder import is_begun
 from jaxcomp.runs.frame import traffic_line
 from jaxcomp.runs.units import bytes_text
@@ -42,7 +45,7 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
         warnings.simplefilter("always")
         workers = gather_workers(config)
         config = settled(config, workers)
-        setup = build(config, workers)
+        setup = _built(config, workers)
     notes = [str(warning.message) for warning in caught]
     lines = [
         f"run folder: {workdir}, {_place(config, Path(workdir))}",
@@ -81,6 +84,20 @@ def corners(x: np.ndarray, y: np.ndarray, tolerance: float) -> list[int]:
             found.add(place)
             left += [(first, place), (place, last)]
     return sorted(found)
+
+
+def _built(config: Any, workers: Workers) -> Setup:
+    """The setup of a run; of published shapes, if its data are not prepared."""
+    try:
+        return build(config, workers)
+    except DataError as missing:
+        stand_in = stand_in_for(config.dataset, config.data_dir or None)
+        if not stand_in:
+            raise
+        warnings.warn(f"of published shapes only: {missing}", stacklevel=1)
+        changed = config.copy_and_resolve_references()
+        changed.dataset = stand_in
+        return build(changed, workers)
 
 
 def _place(config: Any, folder: Path) -> str:

@@ -50,8 +50,8 @@ FAULTS = [
     Fault(
         "sign claims twice its contraction",
         "jaxcomp/compressors/sign.py",
-        "contraction=lambda spec: 1 / spec.size",
-        "contraction=lambda spec: min(1, 2 / spec.size)",
+        "delta = 1 / spec.size if",
+        "delta = min(1, 2 / spec.size) if",
         "tests/compressors/test_conformance.py::test_contraction",
     ),
     Fault(

@@ -11,6 +11,9 @@ import pytest
 from jaxcomp import files
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
+from jaxcomp.data import DataError, texts
+from jaxcomp.data.preparable import preparable
+from jaxcomp.data.stand_ins import stand_in_for
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.frame import traffic_line
 from jaxcomp.runs.units import bytes_text
@@ -106,6 +109,36 @@ def test_the_command_ends_with_0_and_names_the_default_folder(
     assert train.main([*words.split(), "--config.exchange=gahter"]) == 2
     assert "Did you mean 'gather'?" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []
+
+
+def test_data_that_are_not_prepared_stand_in_by_their_published_shapes(
+    tmp_path, capsys
+):
+    config = small_config(
+        **SMALL,
+        data_dir=str(tmp_path),
+        dataset="cifar10",
+        model="mlp(hidden=[5], batch_norm=False)",
+    )
+    told = dry_run(config, "nowhere")
+    assert f"({32 * 32 * 3 * 5 + 5 + 5 * 10 + 10:,} parameters)" in told
+    assert "2 epochs of 390 steps, 99,840 examples in all" in told
+    assert "WARNING: of published shapes only: cifar10 is not prepared" in told
+    words = f"--config=papers/choco_lstm --config.data_dir={tmp_path} --dry-run"
+    assert train.main([*words.split(), "--config.mapper=vmap"]) == 0
+    assert "(31,811,778 parameters)" in capsys.readouterr().out
+    assert stand_in_for("digits", tmp_path) == ""
+    with config.unlocked():
+        config.dataset = f"class_folders(path='{tmp_path}')"
+    with pytest.raises(DataError, match="there is no folder"):
+        dry_run(config, "nowhere")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted({*preparable()} - {*texts.SOURCES}))
+def test_every_data_set_has_a_stand_in(name, tmp_path):
+    config = small_config(**SMALL, data_dir=str(tmp_path), dataset=name, augment="flip")
+    assert f"{name} is not prepared" in dry_run(config, "nowhere")
 
 
 def test_corners_of_a_line_a_point_and_a_curve():
