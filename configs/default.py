@@ -17,7 +17,7 @@ def get_config() -> ConfigDict:
     # Of your own, by import path: "my_package.nets:mlp(width=9)", for all four of task,
     # dataset, model and schedule.
     config.task = "classification"  # see jaxcomp.tasks.REGISTRY
-    config.dataset = "digits"  # digits | cifar10 | cifar100 | mnist | fashion_mnist
+    config.dataset = "digits"  # see jaxcomp.data.REGISTRY, with arguments if any
     config.data_dir = ""  # prepared data sets; "" for $JAXCOMP_DATA_DIR or the cache
     config.model = "resnet8"  # see jaxcomp.models.REGISTRY, with arguments if any
     config.partition = (

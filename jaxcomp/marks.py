@@ -70,13 +70,17 @@ def check_state(state: Tree) -> None:
         for inner, leaf in _nodes(node):
             problem = _problem(numbers_of(leaf), is_per_worker(node), is_stacked)
             if problem:
-                wrong.append(f"{name_of((*path, *inner))} {problem}")
+                wrong.append(f"{_called((*path, *inner))} {problem}")
     for path, link in _nodes(state, _is_link):
         # Where marks are wrong, this would report the same parts again.
         if _is_link(link) and not wrong and _has_run(link):
-            wrong += [f"{name_of(path)} {problem}" for problem in _problems(link)]
+            wrong += [f"{_called(path)} {problem}" for problem in _problems(link)]
     if wrong:
         raise ValueError("; ".join(wrong))
+
+
+def _called(path: tuple[Any, ...]) -> str:
+    return name_of(path) or "the state"
 
 
 _WAY_OUT = (

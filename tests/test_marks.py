@@ -244,6 +244,8 @@ def test_one_workers_part_of_the_state_is_told():
             ValueError, match=r"^1 holds one worker's part.*unreplicate"
         ):
             jaxcomp.check_state(flax.jax_utils.unreplicate(state))
+        with pytest.raises(ValueError, match="^the state holds one worker's part"):
+            jaxcomp.check_state(flax.jax_utils.unreplicate(state)[1])
     jaxcomp.check_state(LINK.init(trees()))  # fresh: nothing is kept yet
 
 

@@ -67,8 +67,8 @@ def parse(text: str) -> Call | Pipe:
     """Parse a spec string.
 
     Example:
-      >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=7)"))
-      'top_k(keep=0.01) | qsgd(levels=7)'
+      >>> str(parse("top_k( keep = 0.01 )|qsgd(levels=127)"))
+      'top_k(keep=0.01) | qsgd(levels=127)'
     """
     if not isinstance(text, str):
         raise SpecError(f"a spec is a string such as 'top_k(keep=0.01)', not {text!r}")
@@ -90,7 +90,7 @@ def calls(spec: "str | Call | Pipe") -> list[Call]:
     """The parts of a composition, from left to right.
 
     Example:
-      >>> [call.name for call in calls("top_k | qsgd(levels=7)")]
+      >>> [call.name for call in calls("top_k | qsgd(levels=127)")]
       ['top_k', 'qsgd']
     """
     spec = parse(spec) if isinstance(spec, str) else spec
