@@ -1,6 +1,7 @@
 """`jaxcomp sweep`: train every setting of a grid once, through any interruption."""
 
 import argparse
+import copy
 import os
 import shlex
 import sys
@@ -53,6 +54,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    from jaxcomp.sweeps.checking import check_runs
     from jaxcomp.sweeps.console import lines
     from jaxcomp.sweeps.runner import Limits, run_sweep
     from jaxcomp.sweeps.summary import line_of, time_left, write_summary
@@ -64,6 +66,7 @@ def _run(args: argparse.Namespace) -> int:
     if args.list:
         print(*(run.setting.title for run in job.plan({})), sep="\n")
         return 0
+    check_runs(job)
     job.folder.mkdir(parents=True, exist_ok=True)
     with lines() as console:
         console.say(f"sweep in {job.folder}")
@@ -100,16 +103,17 @@ def _job(args: argparse.Namespace) -> "Job":
     from jaxcomp.sweeps.runner import Job
 
     sweep = read_sweep(args.file)
-    plan = make_plan(sweep, lambda words: override(load_config(sweep.config), words))
+    config = load_config(sweep.config)
+    plan = make_plan(sweep, lambda words: override(copy.deepcopy(config), words))
     folder = find_folder(args.file, args.out)
     best = parse_best(sweep.best)
-    return Job(plan, best, sweep.config, args.file, folder, _TRAIN)
+    return Job(plan, best, args.file, folder, _TRAIN)
 
 
 def _conclude(job: "Job", look: "Look") -> int:
     """Write summary and comparison; say which run is the best, and what has failed."""
     from jaxcomp.sweeps.record import note_labels
-    from jaxcomp.sweeps.runner import logfile, words_of, workdir
+    from jaxcomp.sweeps.runner import frozen, logfile, workdir
     from jaxcomp.sweeps.summary import best_run, figure_text, write_summary
 
     summary = write_summary(job, look)
@@ -135,7 +139,7 @@ def _conclude(job: "Job", look: "Look") -> int:
         figure = figure_text(job.best, look.figures[best.name])
         print(f"best run       {best.setting.title}: {figure}")
         print(f"               {workdir(job, best)}")
-        words = words_of(job, best, Path("runs") / best.name)
+        words = frozen(job.folder / "configs", best), f"--workdir=runs/{best.name}"
         print(f"the same again jaxcomp train {shlex.join(words)}")
         print(f"comparison     {page}")
     print(f"summary        {summary}")

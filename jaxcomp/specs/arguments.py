@@ -165,4 +165,5 @@ def _words(kind: Any) -> Iterable[str]:
         return [(borders or Range()).phrase(base)]
     names = {bool: "True or False", NoneType: "None", str: "a string"}
     names |= dict.fromkeys((Call, Pipe), "a spec such as 'sign'")
+    names[Mapping] = "keys with their values"
     return [names.get(base, f"a {getattr(base, '__name__', base)}")]

@@ -1,7 +1,7 @@
 """The figures of a run, from its metrics.csv: at the end, and where it was best."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ from jaxcomp.errors import UserError
 from jaxcomp.runs.table import Schema, Table, read_header, read_table
 from jaxcomp.specs import suggest
 
-__all__ = ["Best", "figures_of", "parse_best"]
+__all__ = ["Best", "check_column", "figures_of", "parse_best"]
 
 _TABLE = "metrics.csv"
 _PER_STEP = "wire_bytes_per_step"
@@ -54,6 +54,13 @@ def parse_best(text: str) -> Best:
     return Best(column, signs[sign])
 
 
+def check_column(best: Best, columns: Sequence[str]) -> None:
+    """Refuse a rule by a column that the metrics.csv of a run does not have."""
+    if best.column not in columns:
+        hint = suggest(best.column, columns)
+        raise UserError(f"{_TABLE} has no column {best.column!r}. {hint}")
+
+
 def figures_of(folder: Path, best: Best) -> dict[str, float]:
     """The figures of a run: `final_COLUMN`, and where it was best `best_COLUMN`.
 
@@ -68,9 +75,7 @@ def figures_of(folder: Path, best: Best) -> dict[str, float]:
     columns = read_header(path)
     if not columns:
         return {}
-    if best.column not in columns:
-        hint = suggest(best.column, columns)
-        raise UserError(f"{path} has no column {best.column!r}. {hint}")
+    check_column(best, columns)
     keys = ("seed", "step") if "seed" in columns else ("step",)
     table = read_table(path, Schema(tuple(columns), keys))
     table = _mean_over_seeds(table) if "seed" in columns else table

@@ -24,7 +24,6 @@ class Run(NamedTuple):
 
     name: str  # of its folder
     setting: Setting
-    words: tuple[str, ...]  # that set keys of the config
     config: Mapping[str, Any]  # whole
 
 
@@ -49,7 +48,7 @@ def make_plan(sweep: Sweep, configure: Configure) -> Plan:
         keys = {**sweep.always, **setting.meant, **setting.values}
         words = tuple(f"--config.{key}={_text(value)}" for key, value in keys.items())
         config = json.loads(configure(words).to_json())
-        return Run(_name(setting, config), setting, words, config)
+        return Run(_name(setting, config), setting, config)
 
     def of_one(setting: Setting) -> Plan:
         key = _searched(setting)
@@ -67,7 +66,7 @@ def differing(runs: Iterable[Run]) -> list[str]:
     """The keys in which the configs of runs differ.
 
     Example:
-      >>> runs = [Run("", Setting({}), (), {"seed": n, "overlap": 2}) for n in (0, 1)]
+      >>> runs = [Run("", Setting({}), {"seed": n, "overlap": 2}) for n in (0, 1)]
       >>> differing(runs)
       ['seed']
     """

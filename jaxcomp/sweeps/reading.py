@@ -2,25 +2,22 @@
 
 import json
 import runpy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from jaxcomp.errors import UserError, within
-from jaxcomp.specs import build, suggest
+from jaxcomp.specs import build, check, suggest
 from jaxcomp.sweeps.search import search
 from jaxcomp.sweeps.settings import Setting, Sweep, product
 
 __all__ = ["from_parts", "read_sweep"]
 
 _PARTS = ("config", "grid", "runs", "always", "best")
-_KINDS: Mapping[str, tuple[type, str]] = {
-    "always": (Mapping, "keys with their values"),
-    "best": (str, "a rule such as 'min test_loss'"),
-    "config": (str, "the name of a config"),
-    "grid": (Mapping, "keys with their values"),
-    "runs": (Sequence, "a list"),
-    "settings": (Sequence, "a list of runs"),
+_KINDS = {
+    **dict.fromkeys(("best", "config"), str),
+    **dict.fromkeys(("always", "grid"), Mapping),
+    **dict.fromkeys(("runs", "settings"), list | tuple),
 }
 _SEARCH = "search("
 
@@ -104,12 +101,8 @@ def _parts_of(file: Path) -> Mapping[str, Any]:
 
 
 def _check_kinds(parts: Mapping[str, Any]) -> None:
-    """Refuse a part of a sweep that is of another kind than it has to be."""
     for name, value in parts.items():
-        kind, shown = _KINDS[name]
-        is_text = isinstance(value, str)
-        if not isinstance(value, kind) or (is_text and kind is not str):
-            raise UserError(f"{name} is {shown}, not {value!r}")
+        check(_KINDS[name], name, value)
 
 
 def _with_searches(values: Any) -> Any:

@@ -89,10 +89,11 @@ def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Pa
             raise UserError(message)
         return out
     whole = str(file.resolve())
-    begun = sorted(root.glob(f"{file.stem}-*/{RECORD}"))
-    mine = [path.parent for path in begun if read_json(path).get("file") == whole]
+    begun = [p for p in root.glob(f"*/{RECORD}") if read_json(p).get("file") == whole]
+    mine = [p.parent for p in begun if p.parent.name.startswith(f"{file.stem}-")]
     if mine:
-        return mine[-1]  # names end with a date: the newest
+        end = len(file.stem) + 11  # of the date; others of it have numbers
+        return max(mine, key=lambda it: (it.name[:end], len(it.name), it.name))
     new = f"{file.stem}-{datetime.date.today().isoformat()}"
     names = itertools.chain([new], (f"{new}-{n}" for n in itertools.count(2)))
     return next(root / name for name in names if not (root / name).exists())

@@ -1,6 +1,7 @@
 """Run what is left of a sweep, and write down what has become of each run."""
 
 import contextlib
+import pprint
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from jaxcomp.files import write_atomically
 from jaxcomp.launch.signals import caught_signals
 from jaxcomp.runs.lock import locked
 from jaxcomp.sweeps.figures import Best, figures_of
@@ -22,11 +24,20 @@ from jaxcomp.sweeps.processes import (
 )
 from jaxcomp.sweeps.record import Entry, read_record, write_record
 
-__all__ = ["Job", "Limits", "Look", "logfile", "run_sweep", "words_of", "workdir"]
+__all__ = ["Job", "Limits", "Look", "logfile", "frozen", "run_sweep", "workdir"]
 
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 120.0  # to save, after Ctrl-C
 _TRIES = 2
+_PROGRAM = """\
+from math import inf, nan
+
+from ml_collections import ConfigDict
+
+
+def get_config():
+    return ConfigDict({})
+"""
 
 
 class Job(NamedTuple):
@@ -34,7 +45,6 @@ class Job(NamedTuple):
 
     plan: Plan
     best: Best
-    config: str  # of all runs
     file: Path  # that describes the sweep
     folder: Path  # that exists
     program: Sequence[str]  # that trains, before its words
@@ -74,9 +84,12 @@ def logfile(job: Job, run: Run) -> Path:
     return job.folder / "logs" / f"{run.name}.log"
 
 
-def words_of(job: Job, run: Run, folder: Path) -> list[str]:
-    """The words by which train.py trains a run in a folder."""
-    return [f"--config={job.config}", f"--workdir={folder}", *run.words]
+def frozen(folder: Path, run: Run) -> str:
+    """Write the config of a run into a folder; returns the word of train.py for it."""
+    path = folder / f"{run.name}.py"
+    folder.mkdir(exist_ok=True)
+    write_atomically(path, _PROGRAM.format(pprint.pformat(run.config)))
+    return f"--config={path}"
 
 
 def run_sweep(
@@ -157,7 +170,7 @@ def _look(job: Job, entries: Mapping[str, Entry]) -> Look:
 
 
 def _begin(job: Job, run: Run) -> Started:
-    words = words_of(job, run, workdir(job, run))
+    words = frozen(job.folder / "configs", run), f"--workdir={workdir(job, run)}"
     return begin([*job.program, *words], logfile(job, run))
 
 

@@ -12,7 +12,7 @@ from jaxcomp.training.build import Setup
 from jaxcomp.training.epoch_row import ema_columns, measured
 from jaxcomp.training.evaluation import Scores
 
-__all__ = ["Tables", "open_tables"]
+__all__ = ["Tables", "columns_of", "open_tables"]
 
 
 class Tables(NamedTuple):
@@ -46,13 +46,9 @@ def open_tables(
         return setup.calendar.end_of(row["epoch"]) <= start
 
     # What the exchange and the task report are further columns.
-    measure = setup.task.measure
-    none = Scores(0.0, 0.0, dict.fromkeys(setup.task.scored, 0.0))
-    averaged = ema_columns(none, measure) if config["ema"] else ()
-    scored = (f"test_{name}" for name in setup.task.scored)
-    of_epoch = (*measured(measure), *scored, *averaged)
+    of_epoch = columns_of(setup, config)
     epochs = open_table(frame.folder / "metrics.csv", EPOCHS, is_done, of_epoch)
-    of_step = (*setup.figures, measure.name)
+    of_step = (*setup.figures, setup.task.measure.name)
     steps = open_table(frame.folder / "steps.csv", STEPS, is_done, of_step)
     layers_path = frame.folder / "layers.csv"
     if layers_path.exists() or config["layers_every"]:
@@ -90,6 +86,15 @@ def open_tables(
         yield Tables(epoch, step, layers)
     finally:
         logger.close()
+
+
+def columns_of(setup: Setup, config: Mapping[str, Any]) -> tuple[str, ...]:
+    """The columns of metrics.csv."""
+    measure = setup.task.measure
+    none = Scores(0.0, 0.0, dict.fromkeys(setup.task.scored, 0.0))
+    averaged = ema_columns(none, measure) if config["ema"] else ()
+    scored = (f"test_{name}" for name in setup.task.scored)
+    return (*EPOCHS.columns, *measured(measure), *scored, *averaged)
 
 
 def _dropped(row: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """`jaxcomp report` and `jaxcomp compare` on the command line."""
 
 import argparse
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.cli import compare, report
+from jaxcomp.cli import compare, main, report
 
 MakeRun = Callable[..., Path]
 
@@ -54,6 +55,30 @@ def test_compare_writes_page_and_pictures(
     assert "<h1>Mine</h1>" in page.read_text(encoding="utf-8")
     assert str(tmp_path / "png" / "trade_off.png") in printed
     assert all(Path(line).is_file() for line in printed)
+
+
+def test_what_a_config_names_is_not_called_where_it_is_only_read(
+    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Import paths are code. Who shows a run or lists a sweep runs none of it."""
+    victim = tmp_path / "victim"
+    code = f"os:mkdir(path={str(victim)!r})"
+    keys = ("task", "dataset", "model", "augment", "eval_view", "schedule")
+    config = {**dict.fromkeys(keys, code), "loggers": [code]}
+    folder = make_run(epochs=1, config=config)
+    written = json.loads((folder / "config.json").read_text())
+    assert config.items() <= written.items()
+    assert run_command(folder, "--png", tmp_path / "png") == 0
+    words = (folder, "--out", tmp_path / "page.html")
+    assert run_command(*words, name="compare") == 0
+    plan = {
+        "config": "configs/default.py",
+        "runs": [{**config, "loggers": f"[{code!r}]"}],
+    }
+    (tmp_path / "plan.yaml").write_text(json.dumps(plan))
+    assert main(["sweep", str(tmp_path / "plan.yaml"), "--list"]) == 0
+    assert "os:mkdir" in capsys.readouterr().out
+    assert not victim.exists()
 
 
 def test_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """Sweeps of a trainer that takes no time: failures, kills, limits and the summary."""
 
 import csv
+import io
 import json
 import os
 import signal
@@ -14,11 +15,17 @@ import pytest
 
 from jaxcomp import report
 from jaxcomp.cli import main, sweep
+from jaxcomp.cli.config import load_config
 from jaxcomp.runs.errors import RunError
 from jaxcomp.runs.lock import locked
-from jaxcomp.sweeps import runner
+from jaxcomp.sweeps import checking, runner
+from jaxcomp.sweeps.figures import parse_best
+from jaxcomp.sweeps.record import find_folder, write_record
+from tests.convex.small import small
+from tests.training.small import small_config
 
 TRAINER = [sys.executable, str(Path(__file__).with_name("trainer.py"))]
+PROGRAM = checking._PROGRAM
 FILE = """
 config: configs/default.py
 always: {{train_for: 2 epochs}}
@@ -32,13 +39,17 @@ grid:
 def write(tmp_path, monkeypatch):
     """Write a sweep of two methods, and train it in no time."""
     monkeypatch.setattr(sweep, "_TRAIN", TRAINER)
+    monkeypatch.setattr(checking, "_PROGRAM", (sys.executable, "-c", ""))
     monkeypatch.setattr(runner, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(report, "write_comparison", compared, raising=False)
 
     def write(seeds="[0, 1]", **others):
         file = tmp_path / "small.yaml"
         more = "".join(f"{key}: {value}\n" for key, value in others.items())
-        file.write_text(FILE.format(seeds=seeds) + more)
+        text = FILE.format(seeds=seeds)
+        if "config" in others:
+            text = text.replace("config: configs/default.py\n", "")
+        file.write_text(text + more)
         return str(file), f"--out={tmp_path / 'out'}"
 
     return write
@@ -77,7 +88,12 @@ def test_each_run_runs_once_and_the_summary_has_all(write, tmp_path, capsys):
     assert found[0]["train_for"] == "2 epochs"
     folder = tmp_path / "out" / "runs" / found[0]["run"]
     assert str(folder) in printed
-    assert "jaxcomp train --config=configs/default.py --workdir=runs/exact" in printed
+    [again] = [line for line in printed.splitlines() if "the same again" in line]
+    frozen = tmp_path / "out" / "configs" / f"{folder.name}.py"
+    assert again.split()[-2:] == [f"--config={frozen}", f"--workdir=runs/{folder.name}"]
+    plainly = json.loads(load_config(str(frozen)).to_json())
+    assert found[0]["batch_size"] == str(plainly["batch_size"])
+    assert plainly["policy"] == []
     assert (tmp_path / "out" / "comparison.html").read_text() == "small: 4 runs"
     assert "4 of 4" in printed
     noted = json.loads((folder / "environment.json").read_text())["sweep"]
@@ -91,6 +107,51 @@ def test_a_sweep_that_has_grown_runs_what_is_new(write, tmp_path):
     assert main(["sweep", *write("[0]")]) == 0
     assert main(["sweep", *write("[0, 1]")]) == 0
     assert starts(tmp_path / "out") == [1] * 4
+
+
+def test_a_config_that_is_edited_meanwhile_changes_no_run(write, tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(Path("configs/default.py").read_text())
+    file, out = write("[6, 1]", config=own)
+    assert main(["sweep", file, out]) == 0
+    assert own.read_text() == "changed = True\n"
+    found = rows(tmp_path / "out")
+    assert {row["state"] for row in found} == {"finished"}
+    for row in found:
+        reached = 0.9 - int(row["seed"]) / 100 - abs(float(row["learning_rate"]) - 0.4)
+        assert float(row["best_test_accuracy"]) == pytest.approx(reached)
+
+
+def test_every_value_is_checked_before_the_first_run(
+    write, tmp_path, monkeypatch, capsys
+):
+    """By a process of its own; the wrong run is the last one, and nothing is left."""
+    monkeypatch.setattr(checking, "_PROGRAM", PROGRAM)
+    file, out = write("[0]", runs="[{seed: 3, learning_rate: -5}]")
+    assert main(["sweep", file, out]) == 2
+    message = capsys.readouterr().err
+    assert message.startswith("jaxcomp sweep: seed-3-learning-rate-5-")
+    assert "learning_rate is a number of at least 0, not -5.0" in message
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "best", "message"),
+    [
+        (small_config(), "max test_acc", "Did you mean 'test_accuracy'"),
+        (small_config(ema=0.9), "max ema_accuracy", ""),
+        (small_config(ema=0.9), "max ema_acuracy", "Did you mean 'ema_accuracy'"),
+        (small_config(compressor="topk"), "max test_accuracy", "Did you mean 'top_k'"),
+        (small(), "min suboptimality", ""),
+        (small(), "max test_accuracy", "Valid: bytes_left, bytes_sent, "),
+        (small(mixer="chocco"), "min suboptimality", "Did you mean 'choco'"),
+    ],
+)
+def test_a_run_is_built_and_has_the_column(config, best, message, monkeypatch, capsys):
+    given = json.dumps([parse_best(best), [("name", json.loads(config.to_json()))]])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(given))
+    assert checking._main() == (2 if message else 0)
+    assert message in capsys.readouterr().out
 
 
 def test_a_failure_is_tried_once_more_and_reported(write, tmp_path, capsys):
@@ -222,6 +283,26 @@ def test_the_folder_is_found_again_by_the_file(write, tmp_path, monkeypatch, cap
 def test_wrong_flags_are_refused(write, flags, message, capsys):
     assert main(["sweep", *write(), *flags]) == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["small", "s[1]", "a*"])
+def test_of_many_sweeps_of_a_day_the_newest_goes_on(name, tmp_path, monkeypatch):
+    """The eleventh is after the ninth, and a name is no pattern."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / f"{name}.yaml"
+    folders = []
+    for number in range(11):
+        folders.append(find_folder(file, None))
+        assert folders[-1] not in folders[:-1]
+        folders[-1].mkdir(parents=True)
+        other = tmp_path / "other.yaml" if number < 10 else file
+        write_record(folders[-1], other, {})
+    write_record(folders[8], file, {})
+    older = Path("output", f"{name}-1999-01-01-12")
+    older.mkdir()
+    write_record(older, file, {})
+    assert find_folder(file, None) == folders[10]
+    assert find_folder(tmp_path / "nothing.yaml", None) not in folders
 
 
 def test_a_folder_of_other_things_is_refused(write, tmp_path, capsys):

@@ -1,11 +1,13 @@
 """A trainer for tests of sweeps, which takes the words of train.py and needs no jax.
 
 It writes in each run folder how often it was started. Its accuracy is best for a
-learning rate of 0.4. Seed 7 always fails, seed 8 the first time, and seed 9 waits to be
-killed until the sweep's folder has a file `again`.
+learning rate of 0.4. Seed 6 changes the file that the sweep names as config. Seed 7
+always fails, seed 8 the first time, and seed 9 waits to be killed until the sweep's
+folder has a file `again`.
 """
 
 import os
+import runpy
 import signal
 import sys
 import threading
@@ -17,7 +19,8 @@ HEADER = "epoch,step,seconds,test_loss,test_accuracy,wire_bytes_per_step\n"
 
 def main(words: list[str]) -> int:
     flags = dict(word.removeprefix("--").split("=", 1) for word in words)
-    folder, seed = Path(flags["workdir"]), int(flags.get("config.seed", 0))
+    config = runpy.run_path(flags["config"])["get_config"]()
+    folder, seed = Path(flags["workdir"]), config.seed
     folder.mkdir(exist_ok=True)
     with open(folder / "starts.txt", "a") as file:
         file.write(f"{os.getpid()}\n")
@@ -28,8 +31,9 @@ def main(words: list[str]) -> int:
     if seed == 9 and not (folder.parent.parent / "again").exists():
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # has saved
         time.sleep(60)
-    rate = float(flags.get("config.learning_rate", 0.1))
-    accuracy = 0.9 - seed / 100 - abs(rate - 0.4)
+    if seed == 6:
+        (folder.parents[2] / "own.py").write_text("changed = True\n")
+    accuracy = 0.9 - seed / 100 - abs(config.learning_rate - 0.4)
     rows = f"1,5,0.1,0.5,{accuracy},100\n2,10,0.2,0.6,{accuracy - 0.01},50\n"
     (folder / "metrics.csv").write_text(HEADER + rows)
     return 0
