@@ -147,15 +147,18 @@ def _scaling(name: str) -> Table:
 
 def _targets() -> Table:
     yield (
-        *("exchange, compressor, memory, scope", "target", "launches"),
-        *("loops of unknown length", "temporary memory, in gradients", "bytes sent"),
-        "compile, s",
+        *("exchange, compressor, memory, scope", "launches"),
+        *(
+            "loops of unknown length",
+            "temporary memory, in gradients",
+            "message, bytes",
+        ),
     )
     for row in rows_of("targets"):
         yield (
-            *(row["method"], row["target"], f"{int(row['launches']):,}"),
+            *(row["method"], f"{int(row['launches']):,}"),
             *(row["open_loops"], f"{float(row['temporary']):.2f}"),
-            *(f"{int(row['sent']):,}", row["seconds"]),
+            f"{int(row['sent']):,}",
         )
 
 
@@ -217,7 +220,7 @@ def _convex_grid() -> Table:
 def _reached(row: dict[str, str], level: str) -> str:
     steps = float(row[level])
     left = bytes_text(steps * int(row["step_bytes"]))
-    return f"{left}, {steps:,.0f} steps (a = {row['a']}, tau = {row['tau']})"
+    return f"{left}, {steps:,.0f} steps"
 
 
 _MADE: dict[str, Callable[[], Table]] = {
@@ -237,7 +240,7 @@ _MADE: dict[str, Callable[[], Table]] = {
     **{f"convex_{name}": partial(_convex, name) for name in ("random", "sorted")},
     **{
         f"scaling_{kind}": partial(_scaling, kind)
-        for kind in ("bytes", "time_office", "allowed_site", "allowed_centre")
+        for kind in ("bytes", "time_office", "allowed_site")
     },
     **{
         f"scaling_hosts_{n}": partial(_scaling, f"hosts_{n}")

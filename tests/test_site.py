@@ -1,5 +1,6 @@
 """The pages of the documentation site: their programs, figures and links."""
 
+import pkgutil
 import re
 import subprocess
 import sys
@@ -91,6 +92,21 @@ def test_the_front_pages_count_the_methods():
     says = "**{} compressors, {} exchanges, {} memories,".format(*counts)
     for page in (ROOT / "README.md", DOCS / "index.md"):
         assert says in page.read_text()
+
+
+def test_what_documents_import_is_in_the_reference():
+    """But for methods that stand in the package, which may use what is private."""
+    pages = "\n".join(path.read_text() for path in DOCS.glob("api/*.md"))
+    listed = {"jaxcomp", *re.findall(r"<!-- api: ([\w.]+) -->", pages)}
+    texts = [path.read_text() for path in DOCS.glob("*.md") if path.stem != "extend"]
+    found = re.findall(r"^from (jaxcomp[\w.]*) import (.+)$", "\n".join(texts), re.M)
+    names = {f"{module}.{name}" for module, each in found for name in each.split(", ")}
+    known = {
+        f"jaxcomp.{module.name}" for module in pkgutil.iter_modules(jaxcomp.__path__)
+    }
+    used = {module for module, _ in found} | names & known
+    assert len(used) > 5
+    assert not used - listed
 
 
 def test_the_gallery_has_every_notebook():
