@@ -61,6 +61,15 @@ def test_no_line_begins_with_a_figure(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_one_ratio_of_bytes_is_quoted(page):
+    """What leaves a worker over the run, against `exact`: a column of runs.csv."""
+    text = PAGES[page].read_text()
+    tags = re.findall(r"<!--=([^>]+)-->[^<]*<!--/-->\s+times\s+(?:fewer|less)\b", text)
+    assert all(re.fullmatch(r"runs:\w+:fewer", tag) for tag in tags), tags
+    assert not re.findall(r"<!--=[^>]*:message[*/][^>]*-->", text)
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_no_figure_stands_without_its_data(page):
     text = figures.bare(PAGES[page].read_text())
     for pattern, _ in SAID:
