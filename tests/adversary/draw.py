@@ -50,6 +50,7 @@ class Program(NamedTuple):
     scale: float = 1.0
     resize: int = 0  # to so many workers
     saved: bool = False  # and restored
+    counted: bool = False  # bytes of the traced and of the compiled program
     seed: int = 0
 
 
@@ -83,7 +84,7 @@ SHAPES = [
 CUT = [(2,), (8,), (4, 3), (3, 2), (6, 10), (2, 3, 4)]  # an axis of each divides by 2
 NAMES = ["w", "b", "Dense_0/kernel", "Dense_0/bias", "blocks/a/scale"]
 PATTERNS = ["*kernel*", "b*", "size<10", "ndim>=2", "*", "ndim>=2&size>20"]
-MAPPERS = ["vmap", "pmap", "shard_map", "lanes", "data_parallel"]
+MAPPERS = ["vmap", "pmap", "shard_map", "typed", "lanes"] + ["data_parallel"] * 2
 
 
 def one(rng: Rng, values: Any) -> Any:
@@ -161,6 +162,8 @@ def tree(rng: Rng, is_cut: bool) -> tuple[Leaf, ...]:
         mixed = one(rng, ["float32", "bfloat16", "float16"])
         dtype = mixed if rng.random() < 0.1 else usual
         leaves.append(Leaf(str(name), shape, dtype, cut))
+    if len(leaves) == 1 and rng.random() < 0.3:
+        return (leaves[0]._replace(name=""),)
     return tuple(leaves)
 
 
@@ -184,6 +187,7 @@ def draw(seed: int) -> Program:
         scale=one(rng, [1.0, 1.0, 1.0, 1e-3, 30.0]),
         resize=int(rng.integers(1, 6)) if rng.random() < 0.35 else 0,
         saved=bool(rng.random() < 0.2),
+        counted=bool(rng.random() < 0.2),
         seed=seed,
     )
     if rng.random() < 0.25:
@@ -198,8 +202,13 @@ def draw(seed: int) -> Program:
 
 def exchanging(rng: Rng, drawn: Program) -> Program:
     method = spec_of_any(rng, exchanges.REGISTRY, 2)
-    if rng.random() < 0.3:
-        method = one(rng, ["gather", "two_phase"])
+    if rng.random() < 0.35:
+        usual = ["gather", "two_phase", "two_phase(server_feedback=True)"]
+        method = one(rng, [*usual, "exact"])
+    if method.startswith("hierarchical") and "per_host" not in method:
+        share = one(rng, [n for n in (1, 2, 3) if drawn.workers % n == 0])
+        rest = method.partition("(")[2] or ")"
+        method = f"hierarchical(per_host={share}{', ' * (rest != ')')}{rest}"
     drawn = drawn._replace(method=method, overlap=one(rng, [1, 1, 1, 2, 3]))
     if drawn.kind == "optimizer":
         return drawn._replace(memory=one(rng, OPTIMIZERS))
@@ -249,7 +258,17 @@ def simpler(program: Program) -> Iterator[Program]:
     default = Program(method=program.method, workers=min(program.workers, 2))
     for i in range(len(program.tree) if len(program.tree) > 1 else 0):
         yield program._replace(tree=program.tree[:i] + program.tree[i + 1 :])
-    names = ["mapper", "resize", "saved", "overlap", "policy", "scope", "dead", "scale"]
+    names = [
+        "mapper",
+        "resize",
+        "saved",
+        "counted",
+        "overlap",
+        "policy",
+        "scope",
+        "dead",
+        "scale",
+    ]
     for name in [*names, "memory", "compressor", "workers"]:
         change = {name: getattr(default, name)}
         if name == "mapper":

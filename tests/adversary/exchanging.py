@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxcomp
-from jaxcomp import parallel
+from jaxcomp import parallel, wire
 from jaxcomp.base import Exchange
 from jaxcomp.lanes import Lanes
 from jaxcomp.link_state import step_key
@@ -29,6 +29,7 @@ __all__ = [
     "build",
     "check_copies",
     "check_exchange",
+    "crew_of",
     "gradients",
     "mesh_of",
     "nested",
@@ -46,8 +47,10 @@ leaves = jax.tree.leaves
 UNBIASED = ("gather", "simulated", "two_phase")  # where their compressor is
 
 
-def nested(values: dict[str, Any]) -> dict[str, Any]:
-    """A tree from names with slashes."""
+def nested(values: dict[str, Any]) -> Any:
+    """A tree from names with slashes; a tensor without a name is the whole tree."""
+    if "" in values:
+        return values[""]
     result: dict[str, Any] = {}
     for name, x in values.items():
         *folders, last = name.split("/")
@@ -93,6 +96,7 @@ class Walk(NamedTuple):
     lost: Any  # of each leaf, |given - sent|^2 over all workers
     applied: Any
     state: Any
+    info: Any  # of each worker
 
 
 def wide_mean(tree: Any) -> Any:
@@ -107,12 +111,12 @@ def walker(exchange: Exchange, overlap: int, workers: int, state: Any) -> Callab
     def of_worker(state: Any, tree: Any, key: Any) -> Any:
         shown = cut.map(lambda part: instead_of_bad(part, all_finite(part)), tree)
         result = whole.average(shown, state, key)
-        return result.mean, result.sent, result.state
+        return result.mean, result.sent, result.state, result.info
 
     average = jax.vmap(
         of_worker,
         in_axes=(axes, 0, None),
-        out_axes=(None, 0, axes),
+        out_axes=(None, 0, axes, 0),
         axis_name="workers",
         axis_size=workers,
     )
@@ -120,7 +124,7 @@ def walker(exchange: Exchange, overlap: int, workers: int, state: Any) -> Callab
     def step(carry: Any, tree: Any) -> Any:
         state, count, seed = carry
         key = step_key(jax.random.key(seed), None, count, tree)
-        mean, sent, new = average(state, tree, key)
+        mean, sent, new, info = average(state, tree, key)
         applied = all_finite(mean)
         state = applied_if(applied, new, state)
         held = None
@@ -129,7 +133,7 @@ def walker(exchange: Exchange, overlap: int, workers: int, state: Any) -> Callab
         lost = jax.tree.map(
             lambda g, s: jnp.sum(jnp.square(jnp.abs(g - s))), widen(tree), widen(sent)
         )
-        walk = Walk(mean, wide_mean(sent), held, lost, applied, state)
+        walk = Walk(mean, wide_mean(sent), held, lost, applied, state, info)
         return (state, count + 1, seed), walk
 
     @jax.jit
@@ -176,6 +180,9 @@ def check_exchange(program: Program, laws: Laws) -> None:
     found = walk(state, trees, 0, 0)
     bare = build(program._replace(memory="none")) if exchange.keeper else exchange
     check_steps(laws, program, exchange, trees, found)
+    if all(leaf.dtype == "float32" for leaf in program.tree):
+        check_reports(laws, exchange, trees, found)
+        check_scale(laws, program, found, walk(state, small(trees), 0, 0))
     constant = np.where(np.arange(STEPS) > 0, 1, 0)
 
     def still(x: Any) -> Any:
@@ -221,13 +228,72 @@ def check_steps(
         sent = np.where(ok[:, None], flat(walk.sent, 1), 0)
         worst = np.abs(arrived - sent + change).max(initial=0)
         laws.check("mean of sent", worst <= rounding * size, f"{worst} of {size}")
-    plain = "error_feedback" in exchange.keeper if exchange.keeper else False
-    plain = plain and exchange.momentum is None and "decay" not in program.memory
-    lossless = own and "server_feedback=True" in program.method
-    if plain or (lossless and program.compressor == "none"):
-        total = np.cumsum(np.where(ok[:, None], given.mean(axis=1), 0), axis=0)
+    handed = handed_over(program, np.where(ok[:, None], given.mean(axis=1), 0), ok)
+    if exchange.keeper and handed is not None:
+        total = np.cumsum(handed, axis=0)
         worst = np.abs(np.cumsum(arrived, axis=0) + kept - total).max(initial=0)
+        size = max(size, np.abs(total).max(initial=0))
         laws.check("conservation", worst <= 10 * rounding * size, f"{worst} of {size}")
+
+
+def check_reports(laws: Laws, exchange: Exchange, trees: Any, walk: Walk) -> None:
+    """What is reported as lost, where it follows from what was sent."""
+    if exchange.keeper or exchange.momentum or not exchange.lawful:
+        return
+    lost = np.sqrt(sum(leaves(walk.lost), np.zeros(STEPS)))
+    said = np.sqrt(np.square(walk.info.unsent_norm.astype(float)).sum(axis=1))
+    given = np.sqrt(np.square(flat(trees, 1)).sum(axis=1))
+    good = walk.applied & np.isfinite(given)
+    worst = (np.abs(lost - said) / np.where(given > 0, given, 1))[good].max(initial=0)
+    laws.check("reports are right", worst <= 1e-3, f"{worst} of what is given")
+
+
+POWER = np.float32(2.0**-9)
+
+
+def small(trees: Any) -> Any:
+    return jax.tree.map(lambda x: x * POWER, trees)
+
+
+def check_scale(laws: Laws, program: Program, walk: Walk, less: Walk) -> None:
+    """A factor that is a power of two changes no digit, where nothing has a unit."""
+    text = " ".join((program.method, program.compressor, program.memory))
+    text += str(program.policy)
+    if any(word in text for word in ("threshold", "clip", "cast", "vote", "scaled=F")):
+        return
+    good = walk.applied & less.applied
+    a = jax.tree.map(lambda x: x[good], walk.mean)
+    b = jax.tree.map(lambda x: x[good] / POWER, less.mean)
+    laws.same("powers of two change nothing", b, a, 1e-4)
+
+
+def handed_over(program: Program, given: Any, ok: Any) -> Any:
+    """What a memory makes of gradients [steps, elements]; None: it is not linear."""
+    names = [call for call in calls(program.memory) if call.name != "none"]
+    used = {call.name: call.kwargs for call in names}
+    if "decay" in used.get("error_feedback", {}):
+        return None
+    if list(used) == ["error_feedback"]:
+        return given
+    beta = blend = before = after = 0.0
+    if list(used) == ["local_momentum", "error_feedback"]:
+        beta = used["local_momentum"].get("beta", 0.9)
+        blend = used["local_momentum"].get("blend", beta)
+        before, after = 1 - beta, 1 - blend
+    elif list(used) == ["dgc"] and not {"clip"} & set(used["dgc"]):
+        if used["dgc"].get("masking", True):
+            return None
+        beta = used["dgc"].get("momentum", 0.9)
+        blend, before, after = beta, 1.0, 1.0
+        if used["dgc"].get("nesterov", False):
+            blend, before, after = beta, beta, 1 + beta
+    else:
+        return None
+    old, rows = np.zeros_like(given[0]), []
+    for row, applied in zip(given, ok, strict=True):
+        rows.append((blend * old + after * row) * applied)
+        old = beta * old + before * row if applied else old
+    return np.stack(rows)
 
 
 def check_calm(
@@ -319,6 +385,7 @@ class Loop(NamedTuple):
     state: Any
     step: Callable[[Any, Any], tuple[Any, Any]]  # (state, gradients) -> (mean, state)
     shared: bool  # means have no axis of workers
+    count: Any = None  # bytes as traced and as compiled
 
 
 def axis_of(program: Program) -> Any:
@@ -327,12 +394,17 @@ def axis_of(program: Program) -> Any:
     return Lanes("workers", "lanes") if program.per_device > 1 else "workers"
 
 
+def crew_of(program: Program, workers: int) -> parallel.Workers:
+    usual = program.mapper in parallel.MAPPERS
+    mapper = program.mapper if usual else "shard_map"
+    return parallel.setup(workers, mapper, per_device=program.per_device)
+
+
 def loop_of(program: Program, one: Any, workers: int) -> Loop:
     exchange = build(program, axis_of(program))
     if program.mapper == "data_parallel":
         return sharded_loop(program, exchange, one, workers)
-    mapper = "shard_map" if program.per_device > 1 else program.mapper
-    crew = parallel.setup(workers, mapper, per_device=program.per_device)
+    crew = crew_of(program, workers)
     mean = jaxcomp.pmean(exchange, seed=0, overlap=program.overlap)
     state = parallel.spread(mean.init(one), crew)
     axes = parallel.axes(state)
@@ -340,12 +412,24 @@ def loop_of(program: Program, one: Any, workers: int) -> Loop:
     def averaged(tree: Any, state: Any) -> Any:
         return mean(tree, state)
 
-    mapped = parallel.map_step(averaged, crew, in_axes=(0, axes), out_axes=(0, axes))
+    typed = program.mapper == "typed"
+    mapped = parallel.map_step(
+        averaged, crew, in_axes=(0, axes), out_axes=(0, axes), check_vma=typed
+    )
 
     def step(state: Any, tree: Any) -> Any:
         return mapped(parallel.place(tree, crew, 0), state)
 
-    return Loop(exchange, state, step, shared=False)
+    def count() -> Any:
+        spec = spec_of(one)
+        found = wire.traced_collectives(
+            averaged, spec, mean.init(one), axis="workers", workers=workers
+        )
+        rows = jax.tree.map(lambda x: jnp.zeros((workers, *x.shape), x.dtype), spec)
+        compiled = mapped.lower(parallel.place(rows, crew, 0), state).compile()
+        return wire.collective_bytes(found), wire.collective_bytes(compiled)
+
+    return Loop(exchange, state, step, shared=False, count=count)
 
 
 def mesh_of(workers: int) -> Mesh:
@@ -413,6 +497,10 @@ def mapped_loop(
         a, b = (jax.tree.map(lambda x: x[:SHORT][good], t) for t in (found, walk.mean))
         law = "how params are cut" if is_cut else f"as under vmap: {program.mapper}"
         laws.same(law, a, b, 2 * precision(program))
+    if program.counted and program.mapper in ("pmap", "shard_map"):
+        traced, compiled = loop.count()
+        law = "bytes as traced and as compiled"
+        laws.check(law, traced == compiled, f"{traced} and {compiled}")
     if program.resize:
         resized(laws, program, loop, state, trees, walk.applied, found)
 
@@ -475,8 +563,9 @@ def resized(
         jaxcomp.save(folder, state)
         resize = functools.partial(jaxcomp.resized, method=whole, params=lambda _: one)
         state = jaxcomp.restore(folder, new.state, resize=resize)
-    plain = "error_feedback" in (loop.exchange.keeper or "")
-    plain = plain and loop.exchange.momentum is None and "decay" not in program.memory
+    plain = loop.exchange.keeper or "server_feedback=True" in program.method
+    plain = plain and handed_over(program, np.zeros((1, 1)), [True]) is not None
+    plain = plain and loop.exchange.momentum is None
     given = flat(trees, 2)[:SHORT].mean(axis=1)[ok[:SHORT]].sum(axis=0)
     arrived = flat(found, 1)[ok[:SHORT]].sum(axis=0)
     last: list[bool] = []

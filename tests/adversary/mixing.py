@@ -19,6 +19,7 @@ from tests.adversary.exchanging import (
     SHORT,
     axis_of,
     check_copies,
+    crew_of,
     gradients,
     mesh_of,
     params_of,
@@ -164,8 +165,7 @@ def loop_of(program: Program, start: Any, workers: int) -> Loop:
     mixer = build(program, workers, axis_of(program))
     if program.mapper == "data_parallel":
         return sharded_loop(program, mixer, start, workers)
-    mapper = "shard_map" if program.per_device > 1 else program.mapper
-    crew = parallel.setup(workers, mapper, per_device=program.per_device)
+    crew = crew_of(program, workers)
     link = jaxcomp.mixing(mixer, seed=0)
 
     def first(params: Any) -> Any:

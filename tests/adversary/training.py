@@ -15,6 +15,7 @@ from tests.adversary.exchanging import (
     SHORT,
     axis_of,
     build,
+    crew_of,
     precision,
     restored,
     unclocked,
@@ -41,7 +42,9 @@ def check_optimizer(program: Program, laws: Laws) -> None:
     if program.mapper == "data_parallel":
         program = program._replace(mapper="shard_map")
     dead = Leaf("dead", (5,), program.tree[0].dtype)
-    tree = tuple(leaf._replace(cut=None) for leaf in program.tree)
+    names = [leaf.name or "w" for leaf in program.tree]
+    pairs = zip(names, program.tree, strict=True)
+    tree = tuple(leaf._replace(cut=None, name=name) for name, leaf in pairs)
     program = program._replace(tree=(*tree, dead))
     workers = program.workers
     trees = with_events(program, workers)
@@ -83,8 +86,7 @@ def mapped_loop(
     laws: Laws, program: Program, trees: Any, start: Any, models: Any
 ) -> None:
     """The same weights under the mapper; a checkpoint; another number of workers."""
-    mapper = "shard_map" if program.per_device > 1 else program.mapper
-    crew = parallel.setup(program.workers, mapper, per_device=program.per_device)
+    crew = crew_of(program, program.workers)
     exchange, tx = chain(program, axis_of(program))
     state = first = parallel.spread((start, tx.init(start)), crew)
     axes = parallel.axes(state)
