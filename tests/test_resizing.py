@@ -248,7 +248,8 @@ def check_neighbours(name: str, workers: int, run: Run, tolerance: float) -> Non
         pull = jax.tree.map(lambda x: mixed(x) - np.float64(x), models)
         close(state.pull, pull, tolerance)
     if name == "ecd_psgd":
-        close(state.heard, jax.tree.map(mixed, models), tolerance)
+        heard = jax.tree.map(np.add, state.ahead, models)
+        close(heard, jax.tree.map(mixed, models), tolerance)
     if name == "stale_hypercube":
         after = jax.tree.map(np.add, state.way, params)
         close(after, jax.tree.map(lambda m, x: m + 0 * x, mean(params), after), 1e-5)

@@ -34,7 +34,7 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
     codec = lift(plan)
 
     def mix(params: Tree, updates: Tree, state: State, key: Array, phase: int) -> Mixed:
-        half, spec = plus(params, updates), spec_of(params)
+        half, spec = plus(widen(params), widen(updates)), spec_of(params)
         neighbours = Neighbours(codec, graph.rounds[phase], axis, key, spec)
         result = neighbours.send(half, state)
         return Mixed(plus(widen(updates), result.pull), result.state, result.info)

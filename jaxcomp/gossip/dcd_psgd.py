@@ -2,6 +2,9 @@
 
 from typing import NamedTuple
 
+import jax
+import numpy as np
+
 from jaxcomp.base import Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip._starts import first_pull, first_pulls
@@ -9,6 +12,7 @@ from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan
 from jaxcomp.specs import method
+from jaxcomp.trees import cast_like, wide_spec, widen, zeros_like_spec
 
 __all__ = ["DcdState", "dcd_psgd"]
 
@@ -17,6 +21,7 @@ class DcdState(NamedTuple):
     """State of `dcd_psgd`."""
 
     pull: Tree  # p_i = sum_j w_ij (x_j - x_i)
+    lost: Tree  # what neighbours know of x_i and its dtype could not hold
     codec: State = ()
 
 
@@ -32,8 +37,9 @@ def dcd_psgd(
 
     p = sum_j w_ij (x_j - x_i) leads from this model to the weighted mean of the
     neighbours' models. They are known exactly: a model is its start plus the sum of its
-    messages, and p begins with the differences of the starts (`jaxcomp.starts`). What a
-    message leaves out is lost. So with a compressor that keeps little, training
+    messages, and p begins with the differences of the starts (`jaxcomp.starts`). What
+    rounding took from x + D(q) is added in the next step, so that this stays true. What
+    a message leaves out is lost. So with a compressor that keeps little, training
     diverges unless the learning rate is tiny; with `choco` it does not diverge.
 
     With another number of workers, models are averaged or copied, and p is computed
@@ -51,17 +57,22 @@ def dcd_psgd(
     """
 
     def start(params: Tree) -> DcdState:
-        return DcdState(first_pull(params, graph, axis))
+        pull = first_pull(params, graph, axis)
+        return DcdState(pull, zeros_like_spec(wide_spec(params)))
 
     def step(
         params: Tree, updates: Tree, state: DcdState, neighbours: Neighbours
     ) -> Mixed:
         result = neighbours.send(plus(state.pull, updates), state.codec)
-        new = DcdState(plus(state.pull, result.pull), result.state)
-        return Mixed(result.sent, new, result.info)
+        change = plus(result.sent, state.lost)
+        after = widen(cast_like(plus(params, change), neighbours.spec))
+        lost = plus(change, plus(after, params, -1), -1)
+        new = DcdState(plus(state.pull, result.pull), lost, result.state)
+        return Mixed(change, new, result.info)
 
     def rebuild(state: DcdState, params: Tree, workers: int) -> DcdState:
-        return state._replace(pull=first_pulls(params, graph))
+        known = jax.tree.map(np.add, params, state.lost)
+        return state._replace(pull=first_pulls(known, graph))
 
     resize = Resize(DcdState, ("pull",), rebuild)
     return symmetric_mixer(

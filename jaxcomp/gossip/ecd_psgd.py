@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
 from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree
@@ -11,7 +12,7 @@ from jaxcomp.gossip._symmetric import symmetric_mixer
 from jaxcomp.gossip.topology import Topology
 from jaxcomp.scope import Plan
 from jaxcomp.specs import method
-from jaxcomp.trees import widen
+from jaxcomp.trees import wide_spec, zeros_like_spec
 
 __all__ = ["EcdState", "ecd_psgd"]
 
@@ -20,7 +21,7 @@ class EcdState(NamedTuple):
     """State of `ecd_psgd`."""
 
     step: Array  # [] int32, steps done
-    heard: Tree  # s_i = sum_j w_ij x_hat_j
+    ahead: Tree  # h_i = s_i - x_i, with s_i = sum_j w_ij x_hat_j
     codec: State = ()
 
 
@@ -39,6 +40,10 @@ def ecd_psgd(
     which grows with t, is compressed precisely. With a biased compressor, or one that
     keeps little, training diverges; with `choco` it does not.
 
+    The state holds h = s - x instead of s. Rounding is then relative to h, which is as
+    small as the differences between workers: an error of s would be taken for a
+    movement, and extrapolated.
+
     With another number of workers, models are averaged or copied, and s is computed
     anew from them in the new graph: neighbours then know each other's models exactly.
 
@@ -54,24 +59,24 @@ def ecd_psgd(
     """
 
     def start(params: Tree) -> EcdState:
-        return EcdState(jnp.int32(0), widen(params))
+        return EcdState(jnp.int32(0), zeros_like_spec(wide_spec(params)))
 
     def step(
         params: Tree, updates: Tree, state: EcdState, neighbours: Neighbours
     ) -> Mixed:
         steps = state.step + 1
         t = steps.astype(jnp.float32)
-        change = plus(plus(state.heard, updates), params, -1)  # x' - x
+        change = plus(state.ahead, updates)  # x' - x
         result = neighbours.send(plus(params, change, t / 2), state.codec)
-        news = plus(plus(result.sent, result.pull), state.heard, -1)
-        new = EcdState(steps, plus(state.heard, news, 2 / t), result.state)
-        return Mixed(change, new, result.info)
+        beyond = plus(result.sent, params, -1)
+        news = plus(plus(beyond, result.pull), state.ahead, -1)
+        ahead = jax.tree.map(lambda n, u: 2 / t * n - u, news, updates)
+        return Mixed(change, EcdState(steps, ahead, result.state), result.info)
 
     def rebuild(state: EcdState, params: Tree, workers: int) -> EcdState:
-        heard = plus(widen(params), first_pulls(params, graph))
-        return state._replace(heard=heard)
+        return state._replace(ahead=first_pulls(params, graph))
 
-    resize = Resize(EcdState, ("heard",), rebuild)
+    resize = Resize(EcdState, ("ahead",), rebuild)
     return symmetric_mixer(
         name, plan, graph, axis, start, step, resize=resize, allow=allow
     )

@@ -20,7 +20,7 @@ from jaxcomp.base import (
 from jaxcomp.infos import nothing_lost
 from jaxcomp.specs import SpecError
 from jaxcomp.starts import mean_start
-from jaxcomp.trees import spec_of, widen
+from jaxcomp.trees import cast_like, spec_of, widen
 
 __all__ = ["Outer", "RoundState", "nesterov", "rounds", "scaled_mean"]
 
@@ -93,9 +93,9 @@ def rounds(
         spec = _cut(spec_of(params), fragments)[i]
         before = _cut(widen(params), fragments)[i]
         half = jax.tree.map(jnp.add, before, _cut(updates, fragments)[i])
-        learnt = jax.tree.map(
-            lambda a, x, s: (a - x).astype(s.dtype), state.anchors[i], half, spec
-        )
+        # A model begins its round as the anchor in its own dtype.
+        began = widen(cast_like(state.anchors[i], spec))
+        learnt = cast_like(jax.tree.map(jnp.subtract, began, half), spec)
         result = exchange.average(learnt, state.exchanges[i], key)
         step, momentum = outer(widen(result.mean), state.momenta[i])
         anchor = jax.tree.map(jnp.subtract, state.anchors[i], step)

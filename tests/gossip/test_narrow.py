@@ -1,0 +1,62 @@
+"""Models narrower than float32: rounding is nobody's update, and nobody's knowledge."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+import jaxcomp
+from jaxcomp.link_state import find_state
+from tests.every_method import MIXERS, WORKERS, mixer, trees
+from tests.gossip.runs import flat, spread_of
+from tests.tiers import tiers
+
+STEPS, LEARNT, SETTLED = 700, 300, 400
+DTYPES = {"brain": jnp.bfloat16, "half": jnp.float16, "usual": jnp.float32}
+
+
+def lived(name):
+    """The models after each step and the last state: they learn, and then only talk."""
+    tx = jaxcomp.mixing(mixer(name), seed=0)
+    targets = {d: trees(WORKERS)["kernel"] for d in DTYPES}
+
+    def run(start, targets):
+        def step(carry, number):
+            x, state = carry
+            rate = jnp.where(number < LEARNT, 0.01, 0)
+            learnt = jax.tree.map(
+                lambda t, x: (rate * (t - x.astype(jnp.float32))).astype(x.dtype),
+                targets,
+                x,
+            )
+            updates, state = tx.update(learnt, state, x)
+            with jax.numpy_dtype_promotion("standard"):  # as optax asks for
+                x = optax.apply_updates(x, updates)
+            return (x, state), x
+
+        fresh = (start, tx.init(start))
+        last, models = jax.lax.scan(step, fresh, jnp.arange(STEPS))
+        return models, find_state(last).exchange
+
+    start = {d: jnp.ones((10, 9), dtype) for d, dtype in DTYPES.items()}
+    mapped = jax.vmap(run, in_axes=(None, 0), axis_name="workers")
+    return jax.jit(mapped)(start, targets)
+
+
+@pytest.mark.parametrize(
+    "name", tiers(MIXERS, {"dcd_psgd", "diloco", "ecd_psgd"}.__contains__)
+)
+def test_rounding_moves_no_model_once_nobody_learns(name):
+    models, state = lived(name)
+    for dtype in DTYPES:
+        rows = flat(models[dtype], 2)
+        ulp = max(float(jnp.finfo(DTYPES[dtype]).eps), 2.0**-19) * np.abs(rows).max()
+        means = rows[:, SETTLED:].mean(0)
+        np.testing.assert_allclose(means, means[:1] + 0 * means, rtol=0, atol=4 * ulp)
+        apart = np.sqrt(spread_of(rows.swapaxes(0, 1)[SETTLED:]) / rows.shape[-1])
+        assert apart[-1] < apart[0] + 4 * ulp
+        if name == "dcd_psgd":
+            weights = jaxcomp.topology("star", WORKERS).matrix
+            pull = weights @ rows[:, -1] - rows[:, -1]
+            np.testing.assert_allclose(flat(state.pull[dtype], 1), pull, atol=ulp)
