@@ -10,7 +10,7 @@ import shlex
 import pytest
 from ml_collections import ConfigDict, config_dict
 
-from jaxcomp import cli
+from jaxcomp import cli, local
 from jaxcomp.cli import train
 from jaxcomp.cli.config import override
 
@@ -231,6 +231,15 @@ KEYS = [
     *(
         (f"{key}='1e308 epochs'", f"{key}: 1e+308 epochs are more than 2,147,483,647 s")
         for key in DURATIONS
+    ),
+    (
+        "regime=\"(('16 epochs', {'learning_rate': 0.1}),)\"",
+        "regime '16 epochs' begins after step 352, and the run of '15 epochs' ends with"
+        " step 330: leave it out",
+    ),
+    *(
+        (f"mixer='{name}(h=65537)' memory=none", "number from 1 to 65536, not 65537")
+        for name in local.REGISTRY
     ),
     ("train_for='3e9 steps'", "train_for: 3e+09 steps are more than 2,147,483,647 st"),
     ("eval_every=", "eval_every is empty: write for example '1 epoch'"),

@@ -1,7 +1,7 @@
 """Rounds of local training, the frame of all local-update methods."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,12 +18,14 @@ from jaxcomp.base import (
     ticked,
 )
 from jaxcomp.infos import nothing_lost
-from jaxcomp.specs import SpecError
+from jaxcomp.specs import Range, SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import cast_like, spec_of, widen
 
-__all__ = ["Outer", "RoundState", "nesterov", "rounds", "scaled_mean"]
+__all__ = ["Outer", "RoundState", "Steps", "nesterov", "rounds", "scaled_mean"]
 
+# A mixer lists the phase of each step of a round.
+Steps = Annotated[int, Range(least=1, most=2**16)]
 # (mean difference, momentum) -> (step of the common model, momentum)
 Outer = Callable[[Tree, Tree], tuple[Tree, Tree]]
 

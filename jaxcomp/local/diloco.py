@@ -1,7 +1,7 @@
 """DiLoCo: long rounds of local training and an outer step with Nesterov momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import nesterov, rounds
+from jaxcomp.local._rounds import Steps, nesterov, rounds
 from jaxcomp.memory._common import BelowOne, check_momentum
 from jaxcomp.specs import Count, Positive, method
 
@@ -12,7 +12,7 @@ __all__ = ["diloco"]
 def diloco(
     name: str,
     exchange: Exchange,
-    h: Count = 16,
+    h: Steps = 16,
     rate: Positive = 0.7,
     momentum: BelowOne = 0.9,
     fragments: Count = 1,

@@ -1,7 +1,7 @@
 """Local SGD: train alone for a while, then average the models."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import rounds, scaled_mean
+from jaxcomp.local._rounds import Steps, rounds, scaled_mean
 from jaxcomp.specs import Count, method
 
 __all__ = ["local_sgd"]
@@ -9,7 +9,7 @@ __all__ = ["local_sgd"]
 
 @method("h", given=1)
 def local_sgd(
-    name: str, exchange: Exchange, h: Count = 8, fragments: Count = 1
+    name: str, exchange: Exchange, h: Steps = 8, fragments: Count = 1
 ) -> Mixer:
     """Average the models every h steps: x_i <- anchor - mean of (anchor - x_j).
 

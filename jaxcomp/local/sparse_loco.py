@@ -1,7 +1,7 @@
 """SparseLoCo: few elements of what was learnt, and error feedback as momentum."""
 
 from jaxcomp.base import Exchange, Mixer
-from jaxcomp.local._rounds import rounds, scaled_mean
+from jaxcomp.local._rounds import Steps, rounds, scaled_mean
 from jaxcomp.memory._common import Factor
 from jaxcomp.memory.error_feedback import error_feedback
 from jaxcomp.specs import Count, Positive, SpecError, method
@@ -13,7 +13,7 @@ __all__ = ["sparse_loco"]
 def sparse_loco(
     name: str,
     exchange: Exchange,
-    h: Count = 16,
+    h: Steps = 16,
     rate: Positive = 1.0,
     decay: Factor = 0.95,
     fragments: Count = 1,

@@ -144,6 +144,11 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
             f"a warmup of {config.warmup!r} is longer than the run of "
             f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
         )
+    for regime in regimes.each:
+        if regime.first >= total and (regime.when, regime.settings) not in brought:
+            begins = f"begins after step {regime.first}, and the run of"
+            message = f"{begins} {config.train_for!r} ends with step {total}"
+            raise UserError(f"regime {regime.when!r} {message}: leave it out")
     graph = make_graph(config)
     rates = rates_of(
         regimes,

@@ -206,7 +206,7 @@ def test_a_step_tells_whether_it_sent_anything(sends):
 @pytest.mark.parametrize(
     ("spec", "settings", "reason"),
     [
-        ("diloco(h=0)", {}, "h is a whole number of at least 1, not 0"),
+        ("diloco(h=0)", {}, "h is a whole number from 1 to 65536, not 0"),
         ("diloco(h=2.5)", {}, "not 2.5"),
         ("diloco(rate=-1)", {}, "not -1"),
         ("diloco(momentum=1.0)", {}, r"\[0, 1\), not 1.0"),

@@ -164,7 +164,8 @@ def test_streamed_pictures_are_decoded_in_the_size_of_their_phase(tmp_path):
 
 
 def test_batches_are_those_of_their_phase_from_any_step():
-    setup = built(config_of(("1 epoch", {"batch_size": 256}), LAST))
+    grows = ("1 epoch", {"batch_size": 256})
+    setup = built(config_of(grows, LAST, train_for="4 epochs"))
     local = slice(0, 2)
 
     def labels(start: int) -> list[np.ndarray]:

@@ -95,6 +95,15 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
         built(small_config(regime=("model",)))
 
 
+def test_only_what_a_model_brings_may_begin_after_the_run():
+    """A short run of a model does without its later regimes."""
+    short = small_config(model="resnet8", regime=("model",), mapper="vmap")
+    assert built(short).total_steps < built(short).regimes.each[1].first
+    late = ("200 epochs", LOWER)
+    with pytest.raises(UserError, match="regime '200 epochs' begins after step 2200"):
+        built(small_config(model="resnet8", regime=("model", late), mapper="vmap"))
+
+
 @pytest.mark.parametrize(("word", "count"), [("model", 3), ("", 1)])
 def test_a_command_may_give_a_single_word(word, count):
     config: Any = {**small_config().to_dict(), "regime": word}
