@@ -170,6 +170,7 @@ def test_too_many_workers_is_an_error_that_says_what_to_do():
     [
         ({"mapper": "xmap"}, "unknown mapper 'xmap'. Valid: pmap, shard_map, vmap"),
         ({"workers": 0}, "workers is at least 1, not 0"),
+        ({"workers": 1_000_000}, "1024 devices at most, not 1000000: mapper 'vmap'"),
         ({"coordinator": "h:1"}, "needs the number of processes"),
         (
             {"coordinator": "h:1", "processes": 2, "process": 2},

@@ -1,13 +1,14 @@
-"""How commands end: user errors are one line, a closed pipe is none."""
+"""How commands end: user errors are one line, and lost output is an exit code."""
 
 import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from jaxcomp.errors import UserError
+from jaxcomp.runs.output import Output, as_output, open_closed
 
 __all__ = ["Parser", "add_command", "quietly", "told"]
 
@@ -75,8 +76,6 @@ def told(
     """
     try:
         return command()
-    except BrokenPipeError:
-        raise  # `quietly` knows what to do
     except mistakes as error:
         if debug:
             traceback.print_exc()
@@ -85,19 +84,41 @@ def told(
 
 
 def quietly(command: Callable[[], int]) -> int:
-    """Run a command; end silently if its output is no longer read, as in `| head`.
+    """Run a command to its end, also where its output cannot be written.
 
     Args:
       command: returns the exit code.
 
     Returns:
-      That code; 141 where the reader has left, as of a process that SIGPIPE ends.
+      That code. Where it is 0 and output was lost: 141 if the reader has left, as in
+      `| head`, like a process that SIGPIPE ends; 1 for any other reason, which is told.
     """
+    open_closed()
+    before = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = streams = [as_output(stream) for stream in before]
     try:
-        try:
-            return command()
-        finally:
-            sys.stdout.flush()  # later nobody could catch that the reader has left
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+        code = _unless_lost(command(), streams)
+    except SystemExit as left:  # of argparse, after --help
+        left.code = _unless_lost(left.code or 0, streams)
+        raise
+    finally:
+        sys.stdout, sys.stderr = before
+    joining = sys.modules.get("jaxcomp.parallel.joining")
+    if joining and joining.is_deserted():  # the end of Python would wait for nobody
+        os._exit(code)
+    return code
+
+
+def _unless_lost(code: Any, streams: Sequence[Output]) -> Any:
+    for stream in streams:
+        stream.flush()
+    error = next((stream.error for stream in streams if stream.error), None)
+    if error is None:
+        return code
+    has_left = isinstance(error, BrokenPipeError)
+    if not has_left:
+        print(f"jaxcomp: the output is not whole: {error}", file=sys.stderr, flush=True)
+    for stream in streams:
+        if stream.error:  # the end of Python would flush it again, and fail
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    return code or (141 if has_left else 1)

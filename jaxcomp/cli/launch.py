@@ -117,6 +117,8 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
     for name, (value, most) in least.items():
         if value is not None and not value >= most:
             raise UserError(f"{name} is at least {most}, not {value:g}")
+    if args.port and args.port > 65535:
+        raise UserError(f"--port is at most 65535, not {args.port}")
     if args.hosts is None and args.hostfile is None:
         return
     if args.stuck_after:

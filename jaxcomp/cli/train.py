@@ -67,7 +67,7 @@ def main(argv: Sequence[str], about: str = "") -> int:
         return _main(args)
 
     debug = "--debug" in argv
-    return _left(quietly(lambda: told("train.py", parse_and_run, debug=debug)))
+    return quietly(lambda: told("train.py", parse_and_run, debug=debug))
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -99,20 +99,13 @@ def _on_kept_pages(args: argparse.Namespace) -> int:
 
     keep_pages()
     debug = getattr(args, "debug", False)
-    return _left(told("jaxcomp train", lambda: _main(args), debug=debug))
-
-
-def _left(code: int) -> int:
-    """The exit code; ends this process here if others left it alone."""
-    joining = sys.modules.get("jaxcomp.parallel.joining")
-    if joining and joining.is_deserted():  # the end of Python would wait for nobody
-        sys.stdout.flush()
-        os._exit(code)
-    return code
+    return told("jaxcomp train", lambda: _main(args), debug=debug)
 
 
 def _main(args: argparse.Namespace) -> int:
     _check_given(args)
+    from asyncio.log import logger as of_loops
+
     from absl import logging
 
     from jaxcomp.cli.config import changed_keys, load_config, override
@@ -122,6 +115,12 @@ def _main(args: argparse.Namespace) -> int:
     from jaxcomp.runs.folder import check_workdir
 
     logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
+    of_loops.setLevel("CRITICAL")
+    shown = sys.unraisablehook
+    # tensorstore's threads answer orbax after an error, which is told, has closed this.
+    sys.unraisablehook = lambda args: (
+        str(args.exc_value) == "Event loop is closed" or shown(args)
+    )
     for name in ("coordinator", "processes", "process", "join_timeout", "peer_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
@@ -209,7 +208,7 @@ def _run(
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
-    except Exception as error:
+    except BaseException as error:  # also what a program of one's own raises to end
         if isinstance(error, jax.errors.JaxRuntimeError):
             await_verdict()
         leave(message_of(error), getattr(error, "exit_code", 1))

@@ -2,11 +2,14 @@
 
 import os
 import threading
-from collections.abc import Callable, Mapping
-from typing import IO, Any
+from collections.abc import Mapping
+from typing import Any
 
-__all__ = ["coloured", "passing_on"]
+from jaxcomp.runs.output import Output
 
+__all__ = ["coloured", "pass_on"]
+
+_LONGEST = 1 << 16  # bytes of a line; a longer one becomes several
 _COLOURS = (36, 33, 32, 35, 34, 31)  # of ANSI: cyan first, red last
 
 
@@ -16,38 +19,36 @@ def coloured(stream: Any, variables: Mapping[str, str]) -> bool:
     return not plain and stream.isatty()
 
 
-def passing_on(target: Any, lock: threading.Lock) -> Callable[..., threading.Thread]:
-    """Make a function that starts to pass on the lines of a pipe, in a thread.
+def pass_on(
+    pipe: Any, target: Output, label: str, index: int, lock: threading.Lock
+) -> threading.Thread:
+    """Start to pass on the lines of a pipe, in a thread.
+
+    The pipe is read to its end, whatever becomes of the target, because a process waits
+    for who reads it. Only if nobody reads the target is the pipe closed, so that the
+    process itself decides what that means.
 
     Args:
-      target: stdout or stderr of this process.
+      pipe: stdout or stderr of a process.
+      target: the same of this process.
+      label: before each line.
+      index: of its colour.
       lock: that keeps lines whole.
-
-    Returns:
-      `pass_on(pipe, label, index, gone)`; `gone()` is called where nobody reads.
     """
-    in_colour = coloured(target, os.environ)
+    front = f"[{label}] "
+    if coloured(target, os.environ):
+        front = f"\033[{_COLOURS[index % len(_COLOURS)]}m{front}\033[0m"
 
-    def pass_on(
-        pipe: IO[bytes], label: str, index: int, gone: Callable[[], None]
-    ) -> threading.Thread:
-        front = f"[{label}] "
-        if in_colour:
-            front = f"\033[{_COLOURS[index % len(_COLOURS)]}m{front}\033[0m"
-
-        def copy() -> None:
-            for line in pipe:
-                text = front + line.decode(errors="replace").rstrip("\r\n") + "\n"
-                try:
-                    with lock:
-                        target.write(text)
-                        target.flush()
-                except (BrokenPipeError, ValueError):
-                    gone()
+    def copy() -> None:
+        with pipe:
+            while line := pipe.readline(_LONGEST):
+                text = line.decode(errors="replace").rstrip("\r\n")
+                with lock:
+                    target.write(f"{front}{text}\n")
+                    target.flush()
+                if isinstance(target.error, BrokenPipeError):
                     return
 
-        thread = threading.Thread(target=copy, daemon=True)
-        thread.start()
-        return thread
-
-    return pass_on
+    thread = threading.Thread(target=copy, daemon=True)
+    thread.start()
+    return thread

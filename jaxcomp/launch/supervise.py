@@ -16,9 +16,9 @@ from jaxcomp.progress_file import PROGRESS
 
 __all__ = ["Limits", "free_port", "supervise"]
 
-# The exit code of what only a person can mend, such as a wrong command or a full disk:
-# the same would come again.
-_FINAL = 2
+# The exit codes of what only a person can mend, such as a wrong command or a full disk,
+# and of a process whose output nobody reads: the same would come again.
+_FINAL = (2, 141)
 
 
 class Limits(NamedTuple):
@@ -52,7 +52,7 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: Limits) -> Ended:
             ended = watch(children, limits.grace, _disturbing(watched, limits, strike))
         if not ended.code or ended.was_asked:
             return ended
-        if ended.code == _FINAL:
+        if ended.code in _FINAL:
             final = "which no restart mends: see what it says above"
             return ended._replace(why=f"{ended.why}, {final}")
         left = limits.restarts - attempt

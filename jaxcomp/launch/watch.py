@@ -8,12 +8,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import IO, NamedTuple, cast
 
 from jaxcomp.errors import UserError
-from jaxcomp.launch.output import passing_on
+from jaxcomp.launch.output import pass_on
 from jaxcomp.launch.plan import Child
 from jaxcomp.launch.signals import caught_signals
+from jaxcomp.runs.output import as_output
 
 __all__ = ["Ended", "watch"]
 
@@ -24,12 +25,23 @@ _KILL_SECONDS = 5.0
 _SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of the trainer
 
 
+# It gets the numbers of process groups, one a line, until the launcher has ended.
+_GUARD = """
+trap '' HUP INT TERM; exec >/dev/null 2>&1
+while read -r group; do groups="$groups -$group"; done
+tell() { left=; for group in $groups; do kill -s $1 -- $group && left=1; done; }
+tell TERM
+for second in $(seq $1); do sleep 1; tell 0; [ $left ] || exit 0; done
+tell KILL
+"""
+
+
 class Ended(NamedTuple):
     """How processes ended."""
 
     code: int  # 0, that of the first failure, or 128 + the signal that ended all
     why: str  # "" if all has gone well
-    was_asked: bool  # by a signal, or because nobody reads
+    was_asked: bool  # by a signal
 
 
 def watch(
@@ -44,12 +56,11 @@ def watch(
       grace: seconds between Ctrl-C, which all of them get, and SIGKILL.
       disturb: called all the time with the processes; a text ends all with that reason.
     """
-    gone = threading.Event()  # nobody reads our output
     why, code, told = "", 0, 0
     term_at = kill_at = float("inf")
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(caught_signals())
-        running = stack.enter_context(_started(children, gone.set))
+        running = stack.enter_context(_started(children, grace))
         while True:
             goes_on = any(process.poll() is None for process in running)
             now, failed = time.monotonic(), _first_failure(running)
@@ -63,8 +74,6 @@ def watch(
                 may_save = told or running[failed].returncode in _SAVED
                 seconds = grace if may_save else _OWN_END_SECONDS
                 term_at = now + seconds
-            elif gone.is_set() and not why:
-                code, why, term_at = 141, "nobody reads the output", now
             elif not why and not told and (stuck := disturb(running)):
                 code, why, term_at = 1, stuck, now
             if not goes_on:
@@ -78,7 +87,7 @@ def watch(
     if caught and code:
         ended_by = signal.Signals(caught[0])
         return Ended(128 + ended_by, f"{ended_by.name} ended all processes", True)
-    return Ended(code, why, gone.is_set())
+    return Ended(code, why, False)
 
 
 def _first_failure(running: list[subprocess.Popen[bytes]]) -> int | None:
@@ -94,11 +103,13 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 
 @contextlib.contextmanager
 def _started(
-    children: Sequence[Child], gone: Callable[[], None]
+    children: Sequence[Child], grace: float
 ) -> Iterator[list[subprocess.Popen[bytes]]]:
     """Start all, each in a session of its own, so that Ctrl-C comes from here alone."""
     lock, running, threads = threading.Lock(), [], []
-    streams = [passing_on(stream, lock) for stream in (sys.stdout, sys.stderr)]
+    out, err = as_output(sys.stdout), as_output(sys.stderr)
+    guard = _start_guard(grace)
+    groups = cast(IO[bytes], guard.stdin)
     try:
         for index, child in enumerate(children):
             try:
@@ -114,17 +125,28 @@ def _started(
                 message = f"{child.command[0]} cannot be started: {error.strerror}"
                 raise UserError(message) from None
             running.append(process)
-            for pipe, pass_on in zip(
-                (process.stdout, process.stderr), streams, strict=True
-            ):
-                threads.append(pass_on(pipe, child.label, index, gone))
+            groups.write(f"{process.pid}\n".encode())
+            for pipe, target in ((process.stdout, out), (process.stderr, err)):
+                threads.append(pass_on(pipe, target, child.label, index, lock))
         yield running
     finally:
         _tell(running, children[: len(running)], signal.SIGKILL)
+        guard.kill()
+        guard.communicate()
         for process in running:
             process.wait()
         for thread in threads:
             thread.join(1.0)  # a process of theirs may hold the pipe
+
+
+def _start_guard(grace: float) -> subprocess.Popen[bytes]:
+    """A process that ends the others if this one is killed: they save, or are killed.
+
+    The kernel closes its input when this process ends, whatever ends it.
+    """
+    words = ["sh", "-c", _GUARD, "guard", f"{grace:.0f}"]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(words, bufsize=0, stdin=pipe, start_new_session=True)
 
 
 def _tell(

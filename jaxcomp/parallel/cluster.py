@@ -11,6 +11,7 @@ from jaxcomp.parallel.launchers import Launcher, local_devices, number, started_
 __all__ = ["AUTO", "Cluster", "find_cluster"]
 
 AUTO = "auto"
+_LAST_PORT = 65535
 _FLAGS = "--coordinator=HOST:PORT, --processes=N and --process=I"
 # Without these of srun, jax cannot tell where process 0 runs.
 _OF_SRUN = ("SLURM_JOB_ID", "SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID")
@@ -92,8 +93,7 @@ def find_cluster(
         return _of_torchrun(variables, launcher) if launcher else None
     if coordinator == AUTO:
         return _found_by_jax(variables, launcher, has)
-    if not re.fullmatch(r".+:\d+", coordinator):
-        raise UserError(f"a coordinator is {AUTO} or HOST:PORT, not {coordinator!r}")
+    _check_address(coordinator)
     if launcher and not any(given.values()):
         names = (launcher.size, launcher.rank)
         given = {name: variables.get(name, "") for name in names}
@@ -125,6 +125,7 @@ def _of_torchrun(variables: Mapping[str, str], launcher: Launcher) -> Cluster:
     # The agents of torchrun keep MASTER_PORT for themselves.
     is_taken = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     address = f"{host}:{int(port) + is_taken}"
+    _check_address(address)
     return Cluster(address, count, index, local_devices(variables, launcher))
 
 
@@ -176,6 +177,13 @@ def _found_by_jax(
         f"--coordinator={AUTO} finds neither Open MPI, Slurm, Kubernetes nor another "
         f"MPI around this process: give {_FLAGS}"
     )
+
+
+def _check_address(text: str) -> None:
+    found = re.fullmatch(r".+:(\d{1,5})", text)
+    if not found or not 0 < int(found[1]) <= _LAST_PORT:
+        form = f"HOST:PORT with a port of 1 to {_LAST_PORT}"
+        raise UserError(f"a coordinator is {AUTO} or {form}, not {text!r}")
 
 
 def _check_index(count: int, index: int) -> None:

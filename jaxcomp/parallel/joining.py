@@ -1,8 +1,10 @@
 """Processes meet before a run; whoever waits is told for whom and until when."""
 
 import datetime
+import errno
 import math
 import platform
+import socket
 import sys
 import threading
 import time
@@ -108,11 +110,29 @@ def _placed(cluster: Cluster, seconds: int) -> Cluster:
     return cluster._replace(coordinator=address, processes=count, process=index)
 
 
+def _claim(cluster: Cluster) -> None:
+    """Refuse the number of another process of this host, while that one lives.
+
+    Two of one number meet in jax, which ends all processes of the run with a dump. The
+    kernel keeps the name for this process; it does so on Linux alone.
+    """
+    place = f" {cluster.coordinator} {cluster.process}"
+    with socket.socket(socket.AF_UNIX) as claim:
+        try:
+            claim.bind("\0jaxcomp" + place[-90:])
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                message = f"another process of this host is {_self(cluster)} already"
+                raise UserError(f"{message}: give each its own --process") from None
+        claim.detach()  # held until this process ends
+
+
 def _connect(cluster: Cluster, seconds: int, limit: float) -> None:
     """Connect to jax's coordinator, and to the process that it is in."""
     count, index, address = cluster.processes, cluster.process, cluster.coordinator
     if address is None or count is None or index is None:
         raise RuntimeError("jax does not find where process 0 runs")
+    _claim(cluster)
     near = cluster._replace(coordinator=relay(address) if index else address)
     jax.distributed.initialize(
         **near.arguments(),

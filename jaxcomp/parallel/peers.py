@@ -177,5 +177,7 @@ def _end(message: str) -> None:
     if why:  # the error of this process was told already
         os._exit(code)
     shown = "\033[?25h\n" if sys.stdout.isatty() else ""  # a live bar hides the cursor
-    print(f"{shown}{message}", file=sys.stderr, flush=True)
-    os._exit(1)
+    try:
+        print(f"{shown}{message}", file=sys.stderr, flush=True)
+    finally:  # also where nobody reads it
+        os._exit(1)

@@ -25,6 +25,7 @@ __all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
 
 AXIS = "workers"
 LANES = "lanes"  # the workers of a device, where it has several
+_MOST_DEVICES = 1024  # of one CPU; each has threads and memory of its own
 MAPPERS = ("pmap", "shard_map", "vmap")
 
 
@@ -210,6 +211,9 @@ def _make_cpu_devices(count: int) -> None:
     pool that is too small to run them all, and XLA aborts the process. Two threads for
     each device were enough in all cases seen. XLA reads NPROC once, when it starts.
     """
+    if count > _MOST_DEVICES:
+        most = f"a CPU is cut into {_MOST_DEVICES} devices at most, not {count}"
+        raise UserError(f"{most}: mapper 'vmap' simulates any number on one")
     threads = max(2 * count, os.cpu_count() or 1, int(os.environ.get("NPROC", 0)))
     os.environ["NPROC"] = str(threads)
     try:

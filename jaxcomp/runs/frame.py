@@ -79,11 +79,15 @@ def framed(
             for path in (*folder.glob("*.csv"), folder):
                 sync(path)
 
+        def note_lost(error: Exception) -> None:
+            with contextlib.suppress(OSError):  # perhaps on the same full disk
+                note_fact(folder, "output_lost", str(error))
+
         try:
             folder, hold = on_all_processes(enter)
             check_shared(folder)
             caught = stack.enter_context(catch_signals())
-            show = stack.enter_context(display(total, quiet=not first))
+            show = stack.enter_context(display(total, note_lost, quiet=not first))
             show.say(f"run folder: {folder}")
             yield Frame(folder, show, caught, first, secure)
         except Exception as error:

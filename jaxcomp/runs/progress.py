@@ -1,6 +1,7 @@
 """The console output of a run: a live bar, and a line for each epoch."""
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -14,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from jaxcomp.runs.output import as_output
+
 __all__ = ["Display", "bars", "display"]
 
 
@@ -25,17 +28,22 @@ class Display(NamedTuple):
 
 
 @contextlib.contextmanager
-def display(total: int, *, quiet: bool = False) -> Iterator[Display]:
+def display(
+    total: int, lost: Callable[[Exception], object], *, quiet: bool = False
+) -> Iterator[Display]:
     """A live progress bar on a terminal; plain lines where there is none.
 
     Args:
       total: steps of the run.
+      lost: called once, where a line cannot be written; nothing is raised.
       quiet: print nothing, as on processes other than the first.
     """
     if quiet:
         yield Display(lambda line: None, lambda done, status: None)
         return
-    console = Console(highlight=False, soft_wrap=True)
+    out = as_output(sys.stdout)  # rich ends a program whose reader has left
+    out.lost = lost
+    console = Console(file=out, highlight=False, soft_wrap=True)
     columns = (
         TextColumn("step"),
         MofNCompleteColumn(),

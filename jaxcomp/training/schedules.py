@@ -1,7 +1,7 @@
 """Learning rates: schedules give a factor of the base rate at each step."""
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax.numpy as jnp
 import optax
@@ -11,18 +11,10 @@ from jax.typing import ArrayLike
 from jaxcomp.errors import UserError
 from jaxcomp.imported import importable
 from jaxcomp.specs import Positive, Range, SpecError, build, publish
-from jaxcomp.training.calendar import Calendar
 from jaxcomp.training.durations import Horizon
 from jaxcomp.training.rate_scaling import Size, scaled_by
 
-__all__ = [
-    "REGISTRY",
-    "FromZero",
-    "RateRow",
-    "Schedule",
-    "learning_rate",
-    "rate_table",
-]
+__all__ = ["REGISTRY", "FromZero", "Schedule", "learning_rate"]
 
 Schedule = Callable[[ArrayLike], Array]
 FromZero = Annotated[float, Range(least=0)]
@@ -186,39 +178,6 @@ def learning_rate(
         return peak * jnp.asarray(factor(step)) * ramp
 
     return rate
-
-
-class RateRow(NamedTuple):
-    """The learning rate of a step."""
-
-    step: int  # from 1
-    epoch: float  # epochs before the step
-    rate: float
-
-
-def rate_table(
-    rate: Callable[[int], float], calendar: Calendar, total: int, most: int = 24
-) -> list[RateRow]:
-    """The learning rates of a run at equal distances, the first and the last included.
-
-    Args:
-      rate: of a step, from 0, as `Setup.rate_on_host`.
-      calendar: of the run.
-      total: steps of the run.
-      most: number of rows.
-
-    Example:
-      >>> from jaxcomp.training.calendar import calendar_of
-      >>> calendar = calendar_of(Horizon(steps_per_epoch=10, batch_size=32))
-      >>> for row in rate_table(lambda step: step / 2, calendar, 21, most=3):
-      ...     print(*row)
-      1 0.0 0.0
-      11 1.0 5.0
-      21 2.0 10.0
-    """
-    rows = max(2, min(most, total))
-    steps = sorted({round(i * (total - 1) / (rows - 1)) for i in range(rows)})
-    return [RateRow(s + 1, float(calendar.epochs(s)), rate(s)) for s in steps]
 
 
 def _real(step: ArrayLike) -> Array:

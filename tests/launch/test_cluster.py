@@ -3,8 +3,8 @@
 import pytest
 
 from jaxcomp.errors import UserError
-from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.parallel.joining import join_seconds
+from jaxcomp.parallel.cluster import Cluster, find_cluster
+from jaxcomp.parallel.joining import _claim, join_seconds
 
 TORCHRUN = {
     "MASTER_ADDR": "node0",
@@ -137,7 +137,9 @@ def test_one_process_is_no_cluster(variables, flags):
         ({"WORLD_SIZE": "2", "RANK": "0"}, {}, "WORLD_SIZE=2 says that 2 processes"),
         ({}, {"processes": 2}, r"--processes \(JAXCOMP_PROCESSES\) is set without"),
         ({}, {"coordinator": "auto"}, "auto finds neither Open MPI, Slurm, Kub"),
-        ({}, {"coordinator": "a"}, "auto or HOST:PORT, not 'a'"),
+        ({}, {"coordinator": "a"}, "auto or HOST:PORT with a port of .*, not 'a'"),
+        ({}, {"coordinator": "a:99999"}, "a port of 1 to 65535, not 'a:99999'"),
+        ({**TORCHRUN, "MASTER_PORT": "0"}, {}, "1 to 65535, not 'node0:0'"),
         ({}, {"coordinator": "a:1"}, "--processes and --process, or JAXCOMP_PROC"),
         (
             {**SLURM, "SLURM_STEP_NODELIST": ""},
@@ -159,6 +161,13 @@ def test_one_process_is_no_cluster(variables, flags):
 def test_what_is_missing_is_said(variables, flags, says):
     with pytest.raises(UserError, match=says):
         find_cluster(variables, **flags, has=lambda name: None)
+
+
+def test_one_number_is_of_one_process():
+    for index in range(2):
+        _claim(Cluster("here:1", 2, index))
+    with pytest.raises(UserError, match="of this host is process 1 of 2 already: give"):
+        _claim(Cluster("here:1", 2, 1))
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])

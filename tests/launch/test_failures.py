@@ -4,6 +4,7 @@ Each restart ends with the bits of a run that nothing happened to.
 """
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import namespaces
+from tests.launch.test_launch import is_alive, until
 from tests.launch.test_training import ENVIRONMENT, LAUNCH, assert_same_run, begin
 from tests.training.small import small_config
 from tests.training.test_processes import (
@@ -159,6 +161,49 @@ def test_a_signal_to_one_process_lets_all_save(unbroken, tmp_path):
     check_goes_on(tmp_path, unbroken)
 
 
+def test_a_reader_that_leaves_ends_no_run(unbroken, tmp_path):
+    with pair(tmp_path) as processes:
+        processes[0].stdout.close()
+        codes = [process.wait(HANGS) for process in processes]
+        processes[0].stdout = None
+    assert codes == [141, 0]
+    assert "output_lost" in json.loads((tmp_path / "environment.json").read_text())
+    assert_same_run(tmp_path, unbroken, CONFIG)
+
+
+def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_path):
+    words = ("-n", "2", "--devices-per-process=2", "--", *command(tmp_path, *FLAGS))
+    process = begin(*LAUNCH, *words)
+    wait_for_step(tmp_path, 28, process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    pids = [int(pid) for pid in children.read_text().split()]
+    assert len(pids) == 3, "a guard, and two processes"
+    process.kill()
+    process.communicate()
+    until(lambda: not any(is_alive(pid) for pid in pids), HANGS)
+    steps = [p.name for p in (tmp_path / "checkpoints").glob("step_*/manifest.json")]
+    assert steps
+    check_goes_on(tmp_path, unbroken)
+
+
+def test_a_program_that_ends_one_process_is_named(tmp_path):
+    """By SystemExit, which no error of a run is."""
+    task = "--config.task=tests.launch.leaving:make"
+    processes = begin_pair(tmp_path, task)
+    outputs = [said(process) for process in processes]
+    assert [process.returncode for process in processes] == [1, 1], outputs
+    check_told(outputs[0], "process 1 of 2 on .* has failed: SystemExit: 3")
+
+
+def test_two_processes_of_one_number_are_not_let_in(tmp_path):
+    processes = begin_pair(tmp_path, "--process=0", "--join-timeout=20")
+    outputs = [said(process) for process in processes]
+    assert [process.returncode for process in processes] == [1, 1]
+    message = "another process of this host is process 0 of 2 already"
+    assert sum(message in output for output in outputs) == 1
+    assert sum("did not come within 20 s" in output for output in outputs) == 1
+
+
 # --- Links ----------------------------------------------------------------------------
 
 
@@ -213,7 +258,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factory):
     folder = small_disk / "run"
     with pair(folder) as processes:
-        fill(small_disk / "filler")
+        fill(small_disk / "filler", spare=200_000)
         outputs = [said(process, "the disk is full") for process in processes]
         assert all(process.returncode > 0 for process in processes), outputs
     assert any("No space left on device" in output for output in outputs)
@@ -223,13 +268,10 @@ def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factor
     check_goes_on(folder, unbroken)
 
 
-def fill(path: Path) -> None:
-    """Write until the disk is full."""
-    with contextlib.suppress(OSError), path.open("wb", buffering=0) as file:
-        for size in (1 << 16, 1 << 12, 1):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
+def fill(path: Path, spare: int) -> None:
+    """Leave so little that a checkpoint fails amid its files."""
+    disk = os.statvfs(path.parent)
+    path.write_bytes(bytes(disk.f_bavail * disk.f_frsize - spare))
 
 
 def test_a_checkpoint_half_written_is_passed_over(unbroken, tmp_path):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,13 @@ def is_alive(pid: int) -> bool:
         )
     except FileNotFoundError:
         return False
+
+
+def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
 
 
 def test_lines_say_which_process_they_are_of():
@@ -101,6 +109,62 @@ def test_a_reader_who_leaves_ends_it():
     process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=60) == 141
+
+
+def test_processes_go_on_if_they_want_to_after_the_reader_has_left(tmp_path):
+    script = f"echo up; trap '' PIPE; sleep 0.5; echo x; touch {tmp_path}/end"
+    process = begun("-n", "1", "--", "sh", "-c", script)
+    assert process.stdout is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=60) == 141
+    assert (tmp_path / "end").exists()
+
+
+def test_a_full_disk_neither_blocks_nor_is_kept_back():
+    """Each child prints more than a pipe holds."""
+    words = (*LAUNCH, "-n", "2", "--", "sh", "-c", "seq 30000; echo end >&2")
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            words, cwd=ROOT, stdout=full, stderr=subprocess.PIPE, timeout=60
+        )
+    assert done.returncode == 1
+    assert done.stderr.count(b"end\n") == 2
+    assert b"the output is not whole: [Errno 28] No space left" in done.stderr
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
+def test_bytes_that_are_no_text_are_replaced(encoding):
+    words = ("-n", "1", "--", "printf", "a\\377b\\nend\\n")
+    done = launch(*words, PYTHONIOENCODING=encoding)
+    assert done.returncode == 0
+    mark = {"utf-8": "\N{REPLACEMENT CHARACTER}", "ascii": "?"}[encoding]
+    assert done.stdout == f"[0] a{mark}b\n[0] end\n"
+
+
+def test_what_has_no_newline_comes_in_pieces():
+    words = ("-n", "1", "--", "sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x")
+    lines = launch(*words).stdout.splitlines()
+    assert max(map(len, lines)) <= len("[0] ") + (1 << 16)
+    assert sum(line.count("x") for line in lines) == 200_000
+
+
+def test_the_processes_end_with_a_launcher_that_is_killed(tmp_path):
+    """One ends by itself once it is asked, the other has to be killed."""
+    script = (
+        "exec >/dev/null 2>&1; "
+        f"if [ $JAXCOMP_PROCESS = 1 ]; then trap '' TERM; "
+        f"else trap 'touch {tmp_path}/saved; exit' TERM; fi; "
+        f"echo $$ > {tmp_path}/$JAXCOMP_PROCESS; while :; do sleep 0.05; done"
+    )
+    process = begun("-n", "2", "--grace=1", "--", "sh", "-c", script)
+    paths = [tmp_path / str(index) for index in range(2)]
+    until(lambda: all(path.exists() and path.read_text() for path in paths))
+    process.kill()
+    process.communicate()
+    pids = [int(path.read_text()) for path in paths]
+    until(lambda: not any(is_alive(pid) for pid in pids))
+    assert (tmp_path / "saved").exists()
 
 
 def test_a_failure_starts_all_again(tmp_path):

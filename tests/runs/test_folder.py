@@ -1,11 +1,13 @@
 """The folder of a run: whose it is, what may differ, and what it must not be."""
 
+import contextlib
 import errno
 import json
 import os
 import signal
 import subprocess
 import sys
+from typing import IO
 
 import pytest
 
@@ -204,6 +206,29 @@ def test_a_full_disk_is_one_message(tmp_path):
     after = contents(tmp_path)
     assert before.keys() == after.keys()
     assert before["config.json"] == after["config.json"]
+
+
+def full() -> IO[str]:
+    return open("/dev/full", "w")
+
+
+def unread() -> IO[str]:
+    """A pipe whose reader has left."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w")
+
+
+@pytest.mark.parametrize(
+    ("stream", "why"), [(full, errno.ENOSPC), (unread, errno.EPIPE)]
+)
+def test_lost_output_is_noted_and_ends_no_run(stream, why, tmp_path, monkeypatch):
+    """Also not as a full folder would."""
+    with contextlib.suppress(OSError), stream() as out, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", out)
+        opened(tmp_path)
+    facts = json.loads((tmp_path / "environment.json").read_text())
+    assert facts["output_lost"] == f"[Errno {why}] {os.strerror(why)}"
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

@@ -1,6 +1,7 @@
 """Real processes: killed ones, interrupted ones, and two that are one."""
 
 import functools
+import json
 import os
 import random
 import signal
@@ -96,9 +97,13 @@ def test_a_run_that_is_stopped_and_then_killed_ends_with_the_same_bits(
     wait_for_step(tmp_path, 12, process)
     stop(process, signal.SIGTERM)
     process = begin(tmp_path)
+    assert process.stdout is not None
+    process.stdout.close()  # whoever reads its output does not end it
     wait_for_step(tmp_path, 28, process)
     process.send_signal(signal.SIGKILL)
-    process.communicate()
+    process.wait()
+    facts = json.loads((tmp_path / "environment.json").read_text())
+    assert facts["output_lost"] == "[Errno 32] Broken pipe"
     output = finish(begin(tmp_path))
     assert "going on from step" in output
     assert_same_state(final_state(tmp_path), final_state(unbroken))

@@ -5,7 +5,7 @@ import pytest
 from jaxcomp.specs import SpecError
 from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.durations import Horizon, steps_of
-from jaxcomp.training.schedules import REGISTRY, learning_rate, rate_table
+from jaxcomp.training.schedules import REGISTRY, learning_rate
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
 CALENDAR = calendar_of(HORIZON)
@@ -118,17 +118,6 @@ def test_warmup_rises_from_a_share_of_the_peak():
 def test_scaling_with_workers_and_batch(scaling, factor):
     scaled = rate("constant", scaling=scaling, workers=4, degree=2)
     assert float(scaled(0)) == pytest.approx(0.5 * factor)
-
-
-def test_the_table_of_a_schedule_has_both_ends():
-    of_step = rate("polynomial")
-    table = rate_table(lambda step: float(of_step(step)), CALENDAR, 100, most=5)
-    assert [row.step for row in table] == [1, 26, 51, 75, 100]
-    assert table[0].rate == 0.5
-    assert table[-1].rate == pytest.approx(0.005)
-    assert table[2].epoch == 5.0
-    assert [row.step for row in rate_table(float, CALENDAR, 1)] == [1]
-    assert len(rate_table(float, CALENDAR, 7)) == 7
 
 
 def test_unknown_names():
