@@ -146,7 +146,7 @@ def _of_compressor(spec: str, tree: Any) -> Explained:
     bound = cost.contraction
     facts = {
         "a message": f"{bytes_text(cost.message_bits / 8)} instead of "
-        f"{bytes_text(4.0 * cost.elements)} ({32 / bits:.3g}x less)",
+        f"{bytes_text(4.0 * cost.elements)}",
         "bits an element": f"{bits:.4g}; {ideal:.4g} with the best code",
         "unbiased": "yes: the mean of what it sends is what it is given"
         if cost.unbiased
@@ -167,9 +167,9 @@ def _of_exchange(spec: str, tree: Any) -> Explained:
     from jaxcomp import compressors, memory
     from jaxcomp.bounds import worst
     from jaxcomp.make import make_exchange
-    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.runs.units import bytes_text, times_fewer
     from jaxcomp.verdicts import WORKERS, of_exchange, traffic_of
-    from jaxcomp.wire import dense_bytes
+    from jaxcomp.wire import dense_bytes, exact_bytes
 
     verdicts = {}
     codec = None
@@ -181,9 +181,10 @@ def _of_exchange(spec: str, tree: Any) -> Explained:
     sent, links = traffic_of(built, tree)
     bound = worst(built.contraction(tree))
     facts = {
-        "a worker sends": f"{bytes_text(sent)} instead of "
+        "a message": f"{bytes_text(sent)} instead of "
         f"{bytes_text(dense_bytes(tree))}{f', with {codec}' if codec else ''}",
-        "leaves it as rings": f"{bytes_text(links)}, of {WORKERS} workers",
+        "leaves as rings": f"{bytes_text(links)} each of {WORKERS} workers, "
+        f"{times_fewer(exact_bytes(tree, WORKERS), links):.3g} times fewer than exact",
         "what is sent": "has the mean that all workers use"
         if built.lawful
         else "has another mean than the one that workers use: no memory keeps the rest",

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -71,17 +72,19 @@ def _run(args: argparse.Namespace) -> int:
 def _figures(found: "Inspection") -> dict[str, Any]:
     """The figures as plain values: bytes, numbers and names."""
     from jaxcomp.targets import overlap
-    from jaxcomp.wire import collective_bytes, link_bytes
 
-    program = found.program
+    program, sent = found.program, found.sent
+    fewer = found.run.fewer
     behind, products = overlap(program.order)
     return {
         "method": found.setup.method.name,
         "target": str(found.target),
         "step": found.step,
-        "sent_bytes": sum(collective_bytes(program.collectives).values()),
-        "dense_bytes": found.dense,
-        "link_bytes": link_bytes(program.collectives),
+        "sent_bytes": sent.wire,
+        "dense_bytes": sent.dense,
+        "link_bytes": sent.left,
+        "exact_link_bytes": sent.exact,
+        "times_fewer": fewer if math.isfinite(fewer) else None,  # over the run
         "collectives": [collective._asdict() for collective in program.collectives],
         "launches": program.launches,
         "open_loops": list(program.open_loops),
@@ -114,20 +117,15 @@ def _heading(found: "Inspection") -> str:
 
 
 def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
-    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.runs.units import bytes_text, times_text
     from jaxcomp.targets import overlap
-    from jaxcomp.wire import collective_bytes, link_bytes
 
-    program = found.program
-    sent = sum(collective_bytes(program.collectives).values())
-    ratio = f" ({found.dense / sent:.3g}x less)" if sent else ""
-    yield (
-        "each worker sends",
-        f"{bytes_text(sent)} a step instead of {bytes_text(found.dense)}{ratio}",
-    )
+    program, sent, dense = found.program, found.sent, bytes_text(found.sent.dense)
+    yield "messages of a worker", f"{bytes_text(sent.wire)} of a gradient of {dense}"
     yield from _messages(program)
-    links = bytes_text(link_bytes(program.collectives))
-    yield "leaves it, as rings", links
+    left, exact = bytes_text(sent.left), bytes_text(sent.exact)
+    yield f"leaves a {sent.leaver}", f"{left} as rings, and {exact} with exact"
+    yield "fewer over the run", times_text(found.run.fewer)
     low, high = (program.launches * us / 1000 for us in _LAUNCH_MICROSECONDS)
     launches = f"{program.launches:,}"
     if found.target.name[0] != "v":
@@ -141,7 +139,7 @@ def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
         temporary = program.memory.temporary
         yield (
             "temporary memory",
-            f"{bytes_text(temporary)}, {temporary / found.dense:.2g} gradients",
+            f"{bytes_text(temporary)}, {temporary / sent.dense:.2g} gradients",
         )
         yield "memory in all", bytes_text(program.memory.peak)
     behind, products = overlap(program.order)

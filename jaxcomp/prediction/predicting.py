@@ -12,6 +12,7 @@ from jaxcomp.cost import Cost, Link, bandwidth_for, break_even, cost
 from jaxcomp.errors import UserError
 from jaxcomp.prediction.measuring import Local, collectives_of, local_seconds
 from jaxcomp.prediction.methods import USUAL, make_method
+from jaxcomp.runs.units import times_fewer
 from jaxcomp.specs import Count, check
 from jaxcomp.trees import spec_of
 from jaxcomp.wire import Collective, dense_bytes
@@ -49,6 +50,10 @@ class Prediction(NamedTuple):
     @property
     def exact(self) -> Row:
         return next(row for row in self.rows if row.method == _EXACT)
+
+    def fewer(self, row: Row) -> float:
+        """How many times fewer bytes leave a host than with `exact`."""
+        return times_fewer(self.exact.exchange.nbytes, row.exchange.nbytes)
 
     @property
     def helps(self) -> bool:

@@ -11,7 +11,10 @@ from jaxcomp.runs.units import bytes_text, rate_text, seconds_text, times_text
 
 __all__ = ["as_json", "draw", "lines_of", "verdict"]
 
-_HEADINGS = ("method", "sent", "exchange", "local", "step", "speed-up", "pays below")
+_HEADINGS = (
+    *("method", "leaves", "fewer", "exchange", "local", "step", "speed-up"),
+    "pays below",
+)
 _SUFFIXES = (".pdf", ".png", ".svg")
 _DECADES = 2  # of bandwidth in the plot, on each side of the link's
 _POINTS = 81
@@ -20,7 +23,7 @@ _POINTS = 81
 def lines_of(found: Prediction) -> list[str]:
     """The table of a prediction, a line for each method."""
     shares = [f"{100 * share:.0f} % needs" for share in SHARES]
-    rows = [[*_HEADINGS, *shares], *(_cells(row) for row in found.rows)]
+    rows = [[*_HEADINGS, *shares], *(_cells(row, found) for row in found.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -58,6 +61,7 @@ def as_json(found: Prediction) -> dict[str, Any]:
         return {
             "method": row.method,
             "sent": row.exchange.nbytes,
+            "times_fewer": number(found.fewer(row)),
             "rounds": row.exchange.rounds,
             "exchange": row.exchange.seconds,
             "local": row.exchange.local,
@@ -113,10 +117,11 @@ def _at(row: Row, found: Prediction, bandwidth: float) -> float:
     )
 
 
-def _cells(row: Row) -> list[str]:
+def _cells(row: Row, found: Prediction) -> list[str]:
     return [
         row.method,
         bytes_text(row.exchange.nbytes),
+        times_text(found.fewer(row)),
         seconds_text(row.exchange.seconds),
         seconds_text(row.exchange.local),
         seconds_text(row.step),

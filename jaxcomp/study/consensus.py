@@ -24,7 +24,7 @@ class Consensus(NamedTuple):
 
     # |x - mean|^2 / |x - mean|^2 at the start, before each round and after the last
     distances: np.ndarray
-    round_bytes: int  # that one worker sends in a round, mean of a cycle
+    round_bytes: int  # the messages of one worker in a round, mean of a cycle
     models: np.ndarray  # [workers, size] after the last round
 
 

@@ -26,7 +26,7 @@ class History(NamedTuple):
     losses: np.ndarray  # mean over the workers
     errors: np.ndarray  # |given - sent|^2 / |given|^2, mean over the workers
     residuals: np.ndarray  # norm of what the memory keeps, largest of the workers
-    step_bytes: int  # that one worker sends in a step
+    step_bytes: int  # the message of one worker in a step
     params: Tree  # after the last step
     watched: np.ndarray  # what `watch` returned, after each step; empty without it
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from jaxcomp.errors import UserError
 from jaxcomp.runs.table import Schema, Table, read_header, read_table
+from jaxcomp.runs.units import times_fewer
 from jaxcomp.specs import suggest
 
 __all__ = ["Best", "check_column", "figures_of", "parse_best"]
@@ -84,6 +85,9 @@ def figures_of(folder: Path, best: Best) -> dict[str, float]:
     if _PER_STEP in table:
         steps = np.diff(table["step"], prepend=0)
         table["bytes_sent"] = np.cumsum(np.nan_to_num(steps * table[_PER_STEP]))
+    if "exact_bytes_left" in table:  # a convex run leaves the ratio to its readers
+        pairs = zip(table["exact_bytes_left"], table["bytes_left"], strict=True)
+        table["times_fewer"] = np.array([times_fewer(*pair) for pair in pairs])
     figures = {f"final_{name}": float(values[-1]) for name, values in table.items()}
     worth = best.sign * table[best.column]
     if not np.isnan(worth).all():

@@ -5,13 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxcomp import parallel, targets, wire
+from jaxcomp import parallel, targets
 from jaxcomp.errors import UserError
 from jaxcomp.runs.checks import check_values
 from jaxcomp.training.batch import check_batches, check_one_batch
 from jaxcomp.training.build import Setup, build
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.stages import Stage
+from jaxcomp.training.traffic import Traffic, run_traffic, traffic_of
 
 __all__ = ["Inspection", "compile_step", "inspect"]
 
@@ -24,7 +25,8 @@ class Inspection(NamedTuple):
     step: int  # of the run, from 1
     stage: Stage
     program: targets.Program
-    dense: int  # bytes of the gradient without compression
+    sent: Traffic  # of this step, as compiled
+    run: Traffic  # the mean step of the whole run, as traced
     seconds: float  # of compiling
 
 
@@ -64,13 +66,15 @@ def inspect(
     began = time.perf_counter()
     compiled = compile_step(setup, stage, target)
     seconds = time.perf_counter() - began
+    program = targets.read(compiled)
     return Inspection(
         setup,
         target,
         step=chosen,
         stage=stage,
-        program=targets.read(compiled),
-        dense=wire.dense_bytes(jax.eval_shape(setup.fresh).params),
+        program=program,
+        sent=traffic_of(setup, program.collectives),
+        run=run_traffic(setup)[0],
         seconds=seconds,
     )
 

@@ -3,7 +3,7 @@
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -24,6 +24,7 @@ __all__ = [
     "programs",
     "run_traffic",
     "traced_traffic",
+    "traffic_of",
 ]
 
 
@@ -125,12 +126,12 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     trace = functools.partial(_traced, setup, stage)
     simulated = workers.mapper == "vmap"
     found, unread = (trace(), "") if simulated else _read(compiled, trace)
-    return Program(compiled, _traffic(setup, found, unread), lowered.out_info[1])
+    return Program(compiled, traffic_of(setup, found, unread), lowered.out_info[1])
 
 
 def traced_traffic(setup: Setup, stage: Stage) -> Traffic:
     """The bytes of the step of a stage, which is traced and not compiled."""
-    return _traffic(setup, _traced(setup, stage))
+    return traffic_of(setup, _traced(setup, stage))
 
 
 def run_traffic(setup: Setup) -> tuple[Traffic, dict[Stage, Traffic]]:
@@ -157,7 +158,10 @@ def _sender(setup: Setup) -> str:
     return "device" if setup.workers.per_device > 1 else "worker"
 
 
-def _traffic(setup: Setup, found: list[wire.Collective], unread: str = "") -> Traffic:
+def traffic_of(
+    setup: Setup, found: Sequence[wire.Collective], unread: str = ""
+) -> Traffic:
+    """The bytes of a step whose collectives were found; `unread` as in `Traffic`."""
     params = jax.eval_shape(setup.fresh).params
     return Traffic(
         wire=sum(wire.collective_bytes(found).values()),

@@ -84,6 +84,7 @@ def test_each_run_runs_once_and_the_summary_has_all(write, tmp_path, capsys):
     assert {row["best_epoch"] for row in found} == {"1"}
     assert float(found[0]["final_test_accuracy"]) == pytest.approx(0.59)
     assert float(found[0]["final_bytes_sent"]) == 5 * 100 + 5 * 50
+    assert float(found[0]["final_times_fewer"]) == pytest.approx(12000 / 2250)
     assert found[0]["batch_size"] == "64"
     assert found[0]["train_for"] == "2 epochs"
     folder = tmp_path / "out" / "runs" / found[0]["run"]

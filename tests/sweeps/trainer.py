@@ -14,7 +14,10 @@ import threading
 import time
 from pathlib import Path
 
-HEADER = "epoch,step,seconds,test_loss,test_accuracy,wire_bytes_per_step\n"
+HEADER = (
+    "epoch,step,seconds,test_loss,test_accuracy,wire_bytes_per_step,bytes_left,"
+    "exact_bytes_left\n"
+)
 
 
 def main(words: list[str]) -> int:
@@ -32,10 +35,16 @@ def main(words: list[str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # has saved
         time.sleep(60)
     if seed == 6:
-        (folder.parents[2] / "own.py").write_text("changed = True\n")
+        (folder.parents[2] / "own.py").write_text("changed = True
+")
     accuracy = 0.9 - seed / 100 - abs(config.learning_rate - 0.4)
-    rows = f"1,5,0.1,0.5,{accuracy},100\n2,10,0.2,0.6,{accuracy - 0.01},50\n"
-    (folder / "metrics.csv").write_text(HEADER + rows)
+    rows = (
+        f"1,5,0.1,0.5,{accuracy},100,1500,6000",
+        f"2,10,0.2,0.6,{accuracy - 0.01},50,2250,12000
+",
+    )
+    (folder / "metrics.csv").write_text(HEADER + "
+".join(rows))
     return 0
 
 

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 from jaxcomp import UserError, cli, parallel, targets
+from jaxcomp.runs.units import bytes_text, times_text
 from jaxcomp.training import inspection
 from tests.training.small import small_config
 
@@ -44,6 +45,12 @@ def test_the_figures_are_those_of_the_program(here, tmp_path, capsys):
     message = 4 * -(-size // 32) + 4  # one bit for each element, and the scale
     assert re.search(rf"all-gather +1 between 2 workers, {message} B\n", told)
     assert re.search(r"loops of unknown length +0\n", told)
+    dense = 4 * size  # of two workers, as much as that leaves each with `exact`
+    line = f"{bytes_text(message)} as rings, and {bytes_text(dense)} with exact"
+    assert re.search(rf"leaves a worker +{line}\n", told)
+    # Half of the steps are dense.
+    ratio = times_text(2 * dense / (dense + message))
+    assert re.search(rf"fewer over the run +{ratio}\n", told)
 
 
 def _params(workers):
@@ -57,6 +64,6 @@ def test_a_step_of_another_stage(here):
     found = inspection.inspect(config, "cpu", 1, 2, step=1)
     assert found.stage.dense
     [message] = found.program.collectives
-    assert (message.kind, message.nbytes) == ("all-reduce", found.dense)
+    assert (message.kind, message.nbytes) == ("all-reduce", found.sent.dense)
     with pytest.raises(UserError, match="steps 1 to 22, and no step 23"):
         inspection.inspect(config, "cpu", 1, 2, step=23)

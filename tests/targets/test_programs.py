@@ -146,7 +146,7 @@ def test_a_whole_training_step(model, hosts):
     found = inspect(config, "a100", hosts, 8)
     [message] = found.program.collectives
     assert (message.kind, message.workers) == ("all-gather", 8 * hosts)
-    assert message.nbytes == pytest.approx(found.dense / 32, abs=64)
+    assert message.nbytes == pytest.approx(found.sent.dense / 32, abs=64)
     assert found.program.open_loops == ()
     _, products = targets.overlap(found.program.order)
     # Each convolution has a gradient for its weights, and all but the first one for
