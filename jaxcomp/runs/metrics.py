@@ -27,7 +27,7 @@ __all__ = [
 class Metric(NamedTuple):
     """A figure of an epoch: a column of metrics.csv, and of the report's table.
 
-    Figures of steps are means over the workers, and over the processes.
+    Figures of steps are means over the workers of all processes.
     """
 
     name: str

@@ -20,6 +20,7 @@ __all__ = ["account", "status"]
 def account(
     first: int,
     taken: list[StepMetrics],
+    everyone: list[StepMetrics],
     timing: Timing,
     position: Position,
     setup: Setup,
@@ -32,6 +33,7 @@ def account(
     Args:
       first: number of the first step, from 0.
       taken: the figures of that step and of those after it, NumPy arrays.
+      everyone: the same of the workers of all processes, from `of_all_workers`.
       timing: of each of them, the mean.
       position: before them.
       setup: of the run.
@@ -41,10 +43,11 @@ def account(
     """
     totals, seconds, growth = position.totals, position.seconds, position.growth
     measure = setup.task.measure
-    for number, metrics in enumerate(taken, start=first):
+    pairs = zip(taken, everyone, strict=True)
+    for number, (metrics, of_all) in enumerate(pairs, start=first):
         if config.nonfinite == "stop":
             check_applied(number, metrics, setup.leaf_names)
-        figures = step_figures(metrics)
+        figures = step_figures(of_all)
         totals = totals.add(figures)
         grew = growth.grows
         growth = growth.after(
@@ -52,7 +55,7 @@ def account(
         )
         if growth.grows and not grew:
             frame.show.say(growth_line(number + 1, growth))
-        if np.any(metrics.applied):  # the time of a skipped step taught nothing
+        if np.any(of_all.applied):  # the time of a skipped step taught nothing
             seconds += timing.total
         if is_due(number + 1, config.log_every):
             tables.steps(

@@ -36,7 +36,7 @@ from jaxcomp.training.end_of_epoch import make_end_of_epoch
 from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.loading import loaded
-from jaxcomp.training.meters import check_some_applied
+from jaxcomp.training.meters import check_some_applied, of_all_workers
 from jaxcomp.training.nodes import node_count
 from jaxcomp.training.phases import batches_from
 from jaxcomp.training.position import plain, resume
@@ -190,15 +190,13 @@ def _run(
             first = done - len(taken)
             position = on_all_processes(
                 functools.partial(
-                    *(account, first, taken, timing, position),
-                    *(setup, config, tables, frame),
+                    *(account, first, taken, of_all_workers(taken), timing),
+                    *(position, setup, config, tables, frame),
                 )
             )
             speed = calendar.batch_at(number) / timing.total
             show.step(done, status(position, due.epoch, epochs, speed, measure))
             mark_progress()
-        if due.ends_epoch or due.saves or signum:
-            position = position._replace(totals=position.totals.over_processes())
         if due.ends_epoch:
             check_replicas(state, done)
             state, position, is_best = end_of_epoch(done, due, state, position, traffic)

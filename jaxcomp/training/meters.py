@@ -20,6 +20,7 @@ __all__ = [
     "check_loss",
     "check_some_applied",
     "mean_timing",
+    "of_all_workers",
     "read_totals",
     "step_figures",
 ]
@@ -94,13 +95,6 @@ class Totals(NamedTuple):
         mean = self.wire / max(self.steps, 1)
         return int(mean) if mean.is_integer() else mean
 
-    def over_processes(self) -> "Totals":
-        """The mean over all processes; each sees its own workers only."""
-        leaves, structure = jax.tree.flatten(self)
-        sums = parallel.sum_over_processes(np.asarray(leaves, np.float64))
-        means = (sums / jax.process_count()).tolist()
-        return jax.tree.unflatten(structure, means)._replace(steps=self.steps)
-
     def figures(self) -> dict[str, float | None]:
         """Figures of the epoch, None where no step had one."""
         kinds = {metric.name: metric.over_steps for metric in METRICS}
@@ -128,17 +122,34 @@ def read_totals(saved: dict[str, Any]) -> Totals:
     return Totals(steps, **kept, sums=sums, counts=counts)
 
 
+def of_all_workers(taken: list[StepMetrics]) -> list[StepMetrics]:
+    """The figures of the workers of all processes, each with the norm of all leaves.
+
+    All processes must call it at the same place.
+
+    Args:
+      taken: steps, of this process's workers.
+    """
+    if jax.process_count() == 1:
+        return taken
+    short = [m._replace(gradient_norms=_whole_norms(m)) for m in taken]
+    leaves, structure = jax.tree.flatten(short)
+    mine = np.stack([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
+    rows = np.concatenate(parallel.of_processes(mine), axis=1)
+    found = jax.tree.unflatten(structure, list(rows))
+    return [m._replace(gradient_norms=m.gradient_norms[:, None]) for m in found]
+
+
 def step_figures(metrics: StepMetrics) -> dict[str, float]:
-    """The figures of a step, means over the workers that this process sees.
+    """The figures of a step, means over the workers.
 
     NaN where there is none: the error of a step at which nothing was sent.
     """
-    norms = np.asarray(metrics.gradient_norms, np.float64)
     silent = not np.all(metrics.sends)
     return {
         "loss": _mean(metrics.loss),
         "accuracy": _mean(metrics.accuracy),
-        "gradient_norm": float(np.mean(np.sqrt(np.sum(norms**2, axis=-1)))),
+        "gradient_norm": float(np.mean(_whole_norms(metrics))),
         "residual_norm": _mean(metrics.residual_norm),
         "gradient_error": math.nan if silent else _mean(metrics.gradient_error),
         **{name: _mean(value) for name, value in metrics.figures.items()},
@@ -216,6 +227,12 @@ def check_some_applied(skipped: float, steps: int) -> None:
             "the learning rate, clip (--config.clip='local(limit=1)'), or see which "
             "step fails with --config.nonfinite=stop."
         )
+
+
+def _whole_norms(metrics: StepMetrics) -> np.ndarray:
+    """The norm of each worker's gradient, from those of its leaves."""
+    norms = np.asarray(metrics.gradient_norms, np.float64)
+    return np.sqrt(np.sum(norms**2, axis=-1))
 
 
 def _mean(per_worker: Any) -> float:
