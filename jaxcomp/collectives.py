@@ -32,6 +32,7 @@ __all__ = [
     "mean",
     "mean_of_all",
     "permute",
+    "permute_each",
     "size",
     "swap",
     "total",
@@ -185,10 +186,9 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
     """
     if isinstance(axis, Nodes):
         return _permute_in_parts(x, pairs, axis)
-    permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
     if isinstance(axis, Lanes):
-        of_device = functools.partial(permute_rows, pairs=pairs, devices=axis.devices)
-        return written_out(permuted, of_device, x, axis.lanes)
+        return permute_each(x, [pairs], axis)[0]
+    permuted = functools.partial(jax.lax.ppermute, axis_name=axis, perm=pairs)
     if len(pairs) == size(axis):
         return permuted(x)
 
@@ -197,6 +197,28 @@ def permute(x: Array, pairs: Sequence[tuple[int, int]], axis: Axis) -> Array:
         return jnp.zeros_like(rows).at[destinations].set(rows[sources])
 
     return written_out(permuted, simulated, x, axis)
+
+
+def permute_each(
+    x: Array, slots: Sequence[Sequence[tuple[int, int]]], axis: Axis
+) -> list[Array]:
+    """`permute` by the pairs of each slot, of the same x.
+
+    Workers of a device that await the same x of another device get it by one message.
+
+    Args:
+      x: of this worker.
+      slots: pairs, as of `permute`.
+      axis: over whom.
+    """
+    if not isinstance(axis, Lanes):
+        return [permute(x, pairs, axis) for pairs in slots]
+
+    def alone(x: Array) -> Array:
+        return jnp.stack([jax.lax.ppermute(x, axis, pairs) for pairs in slots])
+
+    of_device = functools.partial(permute_rows, slots=slots, devices=axis.devices)
+    return list(written_out(alone, of_device, x, axis.lanes))
 
 
 def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:

@@ -30,35 +30,48 @@ class Lanes(NamedTuple):
     lanes: str
 
 
-def permute_rows(rows: Array, pairs: Sequence[tuple[int, int]], devices: Axis) -> Array:
-    """`collectives.permute` for all workers of a device, [lanes, ...], at once.
+def permute_rows(
+    rows: Array, slots: Sequence[Sequence[tuple[int, int]]], devices: Axis
+) -> Array:
+    """`collectives.permute_each` for all workers of a device at once.
 
-    What crosses devices takes as few permutations of one row as possible.
+    What crosses devices takes as few permutations of one row as possible: a row that
+    several workers of another device await goes there once.
 
     Args:
-      rows: of the workers of this device.
-      pairs: (source, destination) of workers, each at most once on either side.
+      rows: of the workers of this device, [lanes, ...].
+      slots: (source, destination) of workers, each at most once on either side.
       devices: the axis of the devices.
+
+    Returns:
+      What arrives in each slot, [lanes, slots, ...].
     """
     lanes, count = len(rows), axis_size(devices)
     place = jax.lax.axis_index(devices)
-    stays = np.full((count, lanes), lanes)  # which row goes where; `lanes` is none
-    crossing: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for source, destination in pairs:
-        (here, row), (there, to) = divmod(source, lanes), divmod(destination, lanes)
-        if here == there:
-            stays[here, to] = row
-        else:
-            crossing.setdefault((here, there), []).append((row, to))
-    result = jnp.take(rows, jnp.asarray(stays)[place], 0, mode="fill", fill_value=0)
-    edges = [edge for edge, moves in crossing.items() for _ in moves]
+    # Where each slot of a worker is among the own rows and those that arrive.
+    origin = np.full((count, lanes, len(slots)), -1)
+    awaited: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
+    for slot, pairs in enumerate(slots):
+        for source, destination in pairs:
+            (here, row), (there, to) = divmod(source, lanes), divmod(destination, lanes)
+            if here == there:
+                origin[here, to, slot] = row
+            else:
+                of_link = awaited.setdefault((here, there), {})
+                of_link.setdefault(row, []).append((to, slot))
+    edges = [edge for edge, moves in awaited.items() for _ in moves]
     # Whole shifts of the devices first, as those of a ring are.
     edges.sort(key=lambda edge: ((edge[1] - edge[0]) % count, edge[0]))
-    for turn in coloured(edges, count).T if edges else ():
-        sent, taken = np.zeros(count, int), np.full(count, lanes)
+    pool = [rows]
+    for number, turn in enumerate(coloured(edges, count).T if edges else (), lanes):
+        sent = np.zeros(count, int)
         links = [(here, int(there)) for here, there in enumerate(turn) if there >= 0]
         for here, there in links:
-            sent[here], taken[there] = crossing[here, there].pop(0)
-        arrived = jax.lax.ppermute(rows[jnp.asarray(sent)[place]], devices, links)
-        result = result.at[jnp.asarray(taken)[place]].set(arrived, mode="drop")
-    return result
+            sent[here], moves = awaited[here, there].popitem()
+            for move in moves:
+                origin[there, *move] = number
+        row = rows[jnp.asarray(sent)[place]]
+        pool.append(jax.lax.ppermute(row, devices, links)[None])
+    every = jnp.concatenate(pool)
+    found = np.where(origin < 0, len(every), origin)
+    return jnp.take(every, jnp.asarray(found)[place], 0, mode="fill", fill_value=0)

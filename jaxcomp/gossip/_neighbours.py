@@ -77,7 +77,7 @@ class Neighbours(NamedTuple):
             return pull
         columns = jnp.asarray(np.stack([slot.weights for slot in slots]), jnp.float32)
         weights = columns[:, collectives.index(self.axis)]
-        messages = [collectives.permute(words, s.pairs, self.axis) for s in slots]
+        messages = collectives.permute_each(words, [s.pairs for s in slots], self.axis)
 
         def add(pull: Tree, weight: Array, words: Array) -> Tree:
             arrived = self.codec.decompress(split(words, payload_spec), sent)
