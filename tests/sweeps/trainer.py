@@ -35,16 +35,13 @@ def main(words: list[str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # has saved
         time.sleep(60)
     if seed == 6:
-        (folder.parents[2] / "own.py").write_text("changed = True
-")
+        (folder.parents[2] / "own.py").write_text("changed = True\n")
     accuracy = 0.9 - seed / 100 - abs(config.learning_rate - 0.4)
     rows = (
         f"1,5,0.1,0.5,{accuracy},100,1500,6000",
-        f"2,10,0.2,0.6,{accuracy - 0.01},50,2250,12000
-",
+        f"2,10,0.2,0.6,{accuracy - 0.01},50,2250,12000\n",
     )
-    (folder / "metrics.csv").write_text(HEADER + "
-".join(rows))
+    (folder / "metrics.csv").write_text(HEADER + "\n".join(rows))
     return 0
 
 
