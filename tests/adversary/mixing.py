@@ -29,8 +29,10 @@ from tests.adversary.verdicts import Laws, flat
 
 __all__ = ["check_mixer"]
 
-STEPS = 40
+STEPS = 150
 leaves = jax.tree.leaves
+# Whatever they compress, and however far they step, the mean model stays.
+MEAN_KEEPERS = ("choco", "choco_overlapped", "deep_squeeze", "d_psgd")
 # They compress models, or what grows with the step, so that agreement is not kept.
 RESTLESS = ("deep_squeeze", "ecd_psgd")
 
@@ -60,14 +62,16 @@ def check_mixer(program: Program, laws: Laws) -> None:
     """Everything that is known of a mixer."""
     workers = program.workers
     link = jaxcomp.mixing(build(program, workers), seed=0)
+    healthy = optax.apply_if_finite(optax.identity(), STEPS)
+    tx = optax.chain(healthy, link)
 
     def step(carry: Any, update: Any) -> Any:
-        updates, state = link.update(update, carry[1], carry[0])
+        updates, state = tx.update(update, carry[1], carry[0])
         params = plus(carry[0], updates)
         return (params, state), params
 
     def of_worker(start: Any, updates: Any) -> Any:
-        return jax.lax.scan(step, (start, link.init(start)), updates)[1]
+        return jax.lax.scan(step, (start, tx.init(start)), updates)[1]
 
     mapped = jax.vmap(of_worker, (0, 1), 1, axis_name="workers")
     walk = jax.jit(mapped)
@@ -76,7 +80,19 @@ def check_mixer(program: Program, laws: Laws) -> None:
     check_quiet(laws, program, start, walk(start, quiet))
     same = jax.tree.map(lambda x: jnp.stack([x[0]] * workers), start)
     check_agreed(laws, program, same, walk(same, quiet))
+    check_bad(laws, program, start, noise, walk)
     mapped_run(laws, program, start, noise, walk(start, noise))
+
+
+def check_bad(laws: Laws, program: Program, start: Any, noise: Any, walk: Any) -> None:
+    """A worker with a bad gradient has an update of zero; the others do not notice."""
+    who = program.seed % program.workers
+
+    def with_value(value: float) -> Any:
+        return jax.tree.map(lambda x: x.at[2, who].set(value), noise)
+
+    bad, zero = walk(start, with_value(jnp.nan)), walk(start, with_value(0))
+    laws.same("a bad gradient is one worker's", bad, zero, 0)
 
 
 def one_step(program: Program, workers: int, seed: int) -> Any:
@@ -116,16 +132,18 @@ def check_quiet(laws: Laws, program: Program, start: Any, models: Any) -> None:
     kept = [((STEPS, *s), d) for s, d in shapes[0]] == shapes[1]
     laws.check("dtypes and shapes", kept, f"{shapes}")
     x, first = flat(models, 2), flat(start, 1)
+    size, rounding = np.abs(first).max(initial=0), ulps(program)
+    keeps = name in MEAN_KEEPERS or lossless and (not is_local or name == "local_sgd")
+    if keeps and np.isfinite(x).all():
+        drift = np.abs(x.mean(axis=1) - first.mean(axis=0)).max(initial=0)
+        most = max(size, np.abs(x).max(initial=0))
+        law = "zero updates keep the mean model"
+        laws.check(law, drift <= rounding * most, f"{drift} of {most}")
     free = "allow=True" in program.method + program.memory
     number = "gamma" not in program.method or "'" not in program.method
     if (free or number) and not lossless:
         return  # nothing is promised of how workers agree
     laws.check("gossip stays finite", np.isfinite(x).all())
-    size, rounding = np.abs(first).max(initial=0), ulps(program)
-    if not is_local or name == "local_sgd":
-        drift = np.abs(x.mean(axis=1) - first.mean(axis=0)).max(initial=0)
-        law = "zero updates keep the mean model"
-        laws.check(law, drift <= rounding * size, f"{drift} of {size}")
     apart = [np.linalg.norm(y - y.mean(axis=0)) for y in (first, x[-1])]
     laws.check(
         "workers come together",
@@ -148,6 +166,23 @@ def check_agreed(laws: Laws, program: Program, start: Any, models: Any) -> None:
     size = np.abs(flat(start)).max(initial=0)
     limit = ulps(program) * size if name in RESTLESS else 0
     laws.check("who agrees and learns nothing stays", moved <= limit, f"{moved}")
+
+
+def check_known(laws: Laws, program: Program, run: Run) -> None:
+    """What a worker knows of its neighbours is what they have."""
+    name, _, lossless = facts(program)
+    fields = {"choco": "public", "choco_overlapped": "public", "dcd_psgd": None}
+    [found] = jaxcomp.find_states(run.state)
+    state = getattr(found.exchange, "value", found.exchange)
+    if name in fields:
+        models = run.params.value if fields[name] is None else state.public
+        graph = jaxcomp.topology(program.graph, program.workers)
+        x = flat(models, 1)
+        pull = graph.rounds[0].matrix @ x - x
+        worst = np.abs(flat(state.pull, 1) - pull).max(initial=0)
+        most = np.abs(x).max(initial=0)
+        law = "what is known of the neighbours"
+        laws.check(law, worst <= ulps(program) * most, f"{worst} of {most}")
 
 
 # --- Mapped loops ---------------------------------------------------------------------
@@ -218,15 +253,16 @@ def mapped_run(
         stacked = jax.tree.map(lambda *x: np.stack(x), *found)
         law = f"as under vmap: {program.mapper}"
         laws.same(law, stacked, expected, 2 * ulps(program))
-    if program.resize:
+    if program.mapper != "data_parallel" and np.isfinite(flat(run.params)).all():
+        check_known(laws, program, run)
+    # Nothing marks the state of `decentralised`, so it stays with its workers.
+    if program.resize and program.mapper != "data_parallel":
         resized(laws, program, run)
 
 
 def resized(laws: Laws, program: Program, run: Any) -> None:
     """The mean model stays, and training goes on."""
     count = program.resize * program.per_device
-    if program.mapper == "data_parallel":
-        count = min(count, 4)
     new = loop_of(program, one_step(program, count, 2), count)
     with tempfile.TemporaryDirectory() as folder:
         jaxcomp.save(folder, run)

@@ -103,7 +103,7 @@ def tried(check: Callable[[Laws], None]) -> Verdict:
     try:
         check(laws)
     except Exception as error:
-        first = (str(error) or type(error).__name__).splitlines()[0]
+        first = " ".join((str(error) or type(error).__name__).split())
         if is_refusal(error) and not laws.broken:
             return Verdict("refused", why=first)
         if not is_refusal(error):
