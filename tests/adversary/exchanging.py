@@ -327,7 +327,7 @@ def check_calm(
     if exchange.keeper is None or free or not size:
         return
     for g, a in zip(given, arrived, strict=True):
-        if np.abs(flat(g)).max(initial=0) and not joins:
+        if np.abs(flat(g)).max(initial=0) and not joins and not exchange.momentum:
             dead = "nothing of a tensor arrives"
             laws.check(dead, np.abs(flat(a)).max(initial=0) > 0, f"shape {g.shape[1:]}")
     plain = "error_feedback" in exchange.keeper and exchange.momentum is None
@@ -528,7 +528,8 @@ def check_copies(laws: Laws, tree: Any) -> None:
 
 def restored(laws: Laws, state: Any, like: Any) -> Any:
     """The state after a checkpoint."""
-    with tempfile.TemporaryDirectory() as folder:
+    promised = laws.promised("what runs can be saved")
+    with tempfile.TemporaryDirectory() as folder, promised:
         jaxcomp.save(folder, state)
         found = jaxcomp.restore(folder, like)
     pairs = [leaves(without_reports(x)) for x in (state, found)]
@@ -559,7 +560,8 @@ def resized(
     one = jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), trees)
     new = loop_of(program, one, count)
     whole = jaxcomp.overlapped(new.exchange, program.overlap)
-    with tempfile.TemporaryDirectory() as folder:
+    promised = laws.promised("what runs can be resized")
+    with tempfile.TemporaryDirectory() as folder, promised:
         jaxcomp.save(folder, state)
         resize = functools.partial(jaxcomp.resized, method=whole, params=lambda _: one)
         state = jaxcomp.restore(folder, new.state, resize=resize)

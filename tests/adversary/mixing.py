@@ -264,7 +264,8 @@ def resized(laws: Laws, program: Program, run: Any) -> None:
     """The mean model stays, and training goes on."""
     count = program.resize * program.per_device
     new = loop_of(program, one_step(program, count, 2), count)
-    with tempfile.TemporaryDirectory() as folder:
+    promised = laws.promised("what runs can be resized")
+    with tempfile.TemporaryDirectory() as folder, promised:
         jaxcomp.save(folder, run)
         resize = functools.partial(
             jaxcomp.resized, method=new.mixer, params=lambda run: run.params

@@ -1,9 +1,10 @@
 """What a check says: which laws were looked at, which are broken, what was refused."""
 
 import collections
+import contextlib
 import linecache
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -43,6 +44,15 @@ class Laws:
         self.checked.append(law)
         if not holds and law not in dict(self.broken):
             self.broken.append((law, found))
+
+    @contextlib.contextmanager
+    def promised(self, law: str) -> Iterator[None]:
+        """What has run for some steps is not refused any more."""
+        try:
+            yield
+        except Exception as error:
+            self.check(law, not is_refusal(error), " ".join(str(error).split()))
+            raise
 
     def same(
         self, law: str, a: Any, b: Any, tolerance: float, scale: float = 0
