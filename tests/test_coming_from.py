@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "coming-from.md").read_text()
 KINDS_OF_DEVICES = ("cpu", "gpu", "tpu")
 SECTIONS = PAGE.split("\n## ")[1:]
-# The options of their parsers, of each section in its order: layer-wise-aaai20
+# The options of their parsers and READMEs, section by section: layer-wise-aaai20
 # 2262377 (both folders), Communication-Efficient-DNN 5a0f04a, deep-gradient-compression
 # 24673d4, ChocoSGD 3cb976a, WideResNet-pytorch 3d7d5c6.
 PARSERS = (
@@ -36,7 +36,8 @@ PARSERS = (
     threshold qstates momentum m r w n c K V Q phases workers start-epoch
     weight-decay wd init-bn0 print-freq no-bn-wd resume evaluate fp16 loss-scale
     distributed dist-url dist-backend local_rank logdir name short-epoch
-    log_all_workers sparsification randk ddp seed
+    log_all_workers sparsification randk ddp seed nnodes node_rank master_addr
+    master_port nproc_per_node
     """,
     """
     results_dir save dataset model input_size resnet_depth model_config type gpus
@@ -68,6 +69,7 @@ PARSERS = (
     checkpoint_index save_all_models save_some_models user project experiment
     backend use_ipc hostfile mpi_path mpi_env python_path num_workers n_mpi_process
     n_sub_process world on_cuda comm_device local_rank clean_python
+    choco_consenus_stepsize
     """,
     """
     dataset epochs start-epoch batch-size lr learning-rate momentum nesterov

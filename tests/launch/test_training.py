@@ -26,11 +26,11 @@ LAUNCH = [sys.executable, "-m", "jaxcomp", "launch"]
 ENVIRONMENT = {k: v for k, v in os.environ.items() if k != "NPROC"}
 
 
-def begin(*words: str) -> subprocess.Popen[str]:
+def begin(*words: str, **variables: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         words,
         cwd=ROOT,
-        env=ENVIRONMENT,
+        env=ENVIRONMENT | variables,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -69,6 +69,20 @@ def test_two_processes_stop_together_and_end_as_one_would(one_process, tmp_path)
     assert re.search(r"\[0\] .*4 workers \(pmap on 4 of 4 cpu devices, 2 proc", output)
     assert "[0] going on from step" in output
     assert_same_run(tmp_path, one_process)
+
+
+@pytest.mark.slow
+def test_as_many_threads_give_large_convolutions_the_same_bits(tmp_path):
+    """Without NPROC, XLA has four threads in each of two processes and eight in one."""
+    changed = {"model": "resnet20", "dataset": "digits(size=32)", "batch_size": 32}
+    config = CONFIG.copy_and_resolve_references()
+    config.update(train_for="4 steps", checkpoint_every="4 steps", **changed)
+    extra = [f"--config.{key}={config[key]}" for key in (*changed, "train_for")]
+    extra.append("--config.checkpoint_every=4 steps")
+    launched = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--")
+    finish(begin(*command(tmp_path / "one", *extra), NPROC="8"))
+    finish(begin(*launched, *command(tmp_path / "two", *extra), NPROC="8"))
+    assert_same_run(tmp_path / "one", tmp_path / "two", config)
 
 
 @pytest.mark.slow
