@@ -64,6 +64,39 @@ def test_the_figures_are_those_of_the_run(told):
     assert f"parameters {bytes_text(4 * count)}, optimiser" in told
 
 
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        # Each of 22 steps: a message goes to three others; the rest is forwarded.
+        ({}, lambda dense, message: 22 * 3 * message),
+        # Six steps are those of `exact`, as the second of two epochs' 8th and 16th.
+        (
+            {"dense_for": "4 steps", "flush_every": "8 steps"},
+            lambda dense, message: 6 * 1.5 * dense + 16 * 3 * message,
+        ),
+        # Five rounds of four steps.
+        (
+            {"mixer": "local_sgd(h=4)", "memory": "none"},
+            lambda dense, message: 5 * 3 * message,
+        ),
+        # Two hosts of two workers: halves are sent between hosts alone.
+        (
+            {"exchange": "hierarchical(per_host=2, outer=exact)", "memory": "none"},
+            lambda dense, message: 22 * 2 * dense / 2,
+        ),
+    ],
+    ids=["gather", "flushes", "local", "hosts"],
+)
+def test_what_leaves_a_worker_over_the_run(changes, left):
+    """Each step counts with its own message, against as many of `exact`."""
+    config = small_config(**{**SMALL, "workers": 4, "compressor": "sign", **changes})
+    found, _ = run_traffic(built(config))
+    message = 4 + 4 * -(-found.dense // 4 // 32)  # a scale, and a bit for each element
+    assert 22 * found.left == pytest.approx(left(found.dense, message))
+    assert found.exact == 2 * (4 - 1) / 4 * found.dense
+    assert found.fewer == pytest.approx(found.exact / found.left)
+
+
 def test_the_schedule_has_the_start_the_warm_up_and_the_drops(told):
     assert table(told) == [
         (1, 0.09, 0.025),
