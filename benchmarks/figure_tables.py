@@ -231,7 +231,6 @@ _MADE: dict[str, Callable[[], Table]] = {
     "network_8": lambda: scaling.by_rate(_network(8)),
     "network_far": lambda: scaling.by_rate(_network(4, 10.0)),
     "network_steps": _with_no_limit,
-    "network_needs": lambda: scaling.needs(_network(4)),
     "rounds": _rounds,
     "simulated_workers": _simulated,
     "targets": _targets,
@@ -242,9 +241,16 @@ _MADE: dict[str, Callable[[], Table]] = {
         f"scaling_{kind}": partial(_scaling, kind)
         for kind in ("bytes", "time_office", "allowed_site")
     },
-    **{
-        f"scaling_hosts_{n}": partial(_scaling, f"hosts_{n}")
-        for n in ("site", "centre")
-    },
+    "scaling_hosts_site": partial(_scaling, "hosts_site"),
 }
-TABLES = {name: partial(_lines, make) for name, make in _MADE.items()}
+
+
+def _printed(name: str) -> list[str]:
+    """What a command printed once."""
+    return ["```text", *(MEASURED / f"{name}.txt").read_text().splitlines(), "```"]
+
+
+TABLES = {
+    **{name: partial(_lines, make) for name, make in _MADE.items()},
+    **{name: partial(_printed, name) for name in ("inspect", "predict")},
+}

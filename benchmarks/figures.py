@@ -98,12 +98,11 @@ def in_config(file: Path) -> str:
 
 
 def bare(text: str) -> str:
-    """A page without what this module writes, code, and what is no text of its own."""
+    """A page without what this module writes, programs, code and links."""
     for pattern, left in (
         (_TABLE, ""),
         (_FIGURE, "#"),
-        (re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE), ""),
-        (re.compile(r"^    .*$", re.MULTILINE), ""),
+        (re.compile(r"^```python.*?^```", re.DOTALL | re.MULTILINE), ""),
         (re.compile(r"`[^`\n]*`"), "`"),
         (re.compile(r"\]\([^)\s]*\)"), "]"),
     ):

@@ -31,7 +31,6 @@ __all__ = [
     "Point",
     "by_rate",
     "main",
-    "needs",
     "points",
     "tables",
     "traced",
@@ -192,7 +191,7 @@ def _print_measured(file: Path) -> None:
     for setting, theirs in network_report.settings(rows).items():
         _print_table(f"Measured: {network_report.title(theirs)}", by_rate(theirs))
         if setting.timed == network_report.EXCHANGE:
-            _print_table("Mbit/s needed by steps of 1 s", needs(theirs))
+            _print_table("Mbit/s needed by steps of 1 s", _needs(theirs))
 
 
 def by_rate(rows: Sequence[Row]) -> list[list[str]]:
@@ -207,7 +206,7 @@ def by_rate(rows: Sequence[Row]) -> list[list[str]]:
     return table
 
 
-def needs(rows: Sequence[Row]) -> list[list[str]]:
+def _needs(rows: Sequence[Row]) -> list[list[str]]:
     """The bandwidth at which a step of a second computes for shares of its time."""
     shares = [f"{100 * share:.0f} %" for share in network_report.SHARES]
     table = [["exchange", *shares, "`exact` is as fast"]]

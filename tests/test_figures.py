@@ -5,7 +5,7 @@ import re
 import jax
 import pytest
 
-from benchmarks import figures, runs
+from benchmarks import figure_tables, figures, runs
 from jaxcomp import data
 
 PAGES = {page.name: page for page in figures.PAGES}
@@ -102,3 +102,8 @@ def test_bytes_of_a_run_follow_from_its_config(monkeypatch):
 @pytest.mark.slow
 def test_bytes_of_all_runs_follow_from_their_configs(monkeypatch):
     computed(monkeypatch)
+
+
+def test_every_table_is_shown():
+    texts = "\n".join(page.read_text() for page in figures.PAGES)
+    assert {*re.findall(r"<!--table:(\w+)-->", texts)} == {*figure_tables.TABLES}
