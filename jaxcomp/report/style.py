@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import FuncFormatter
 
 # Okabe and Ito's palette: distinct for all common kinds of colour blindness.
 BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
@@ -15,9 +14,6 @@ SKY, YELLOW, PINK = "#56B4E9", "#E69F00", "#CC79A7"
 INK, GREY, GRID = "#222222", "#666666", "#DDDDDD"
 
 FONT_SIZE = 9.5
-# Inches. Two of these fit side by side in a laptop window, one on a phone.
-WIDTH, HEIGHT = 5.8, 3.5
-LEFT, RIGHT, BOTTOM, TOP = 0.75, 1.3, 0.55, 0.45
 
 RC: dict[Any, Any] = {
     "font.family": "sans-serif",
@@ -70,50 +66,6 @@ def look() -> Any:
     return matplotlib.rc_context(RC)
 
 
-def new_axes(title: str, top: float = TOP) -> tuple[Figure, Axes]:
-    """Make a figure with one plot of the common size.
-
-    Args:
-      title: of the plot.
-      top: inches above the plot.
-
-    Returns:
-      The figure and its axes.
-    """
-    figure = Figure(figsize=(WIDTH, HEIGHT))
-    width, height = WIDTH - LEFT - RIGHT, HEIGHT - BOTTOM - top
-    axes = figure.add_axes(
-        (LEFT / WIDTH, BOTTOM / HEIGHT, width / WIDTH, height / HEIGHT)
-    )
-    axes.set_title(title, pad=72 * (top - 0.3))
-    return figure, axes
-
-
-def draw_curve(axes: Axes, x: np.ndarray, y: np.ndarray, colour: str) -> None:
-    """Draw a curve through the points that are numbers.
-
-    Args:
-      axes: to draw in.
-      x: horizontal positions.
-      y: values; the curve skips NaN and infinite ones.
-      colour: of the curve.
-    """
-    seen = np.isfinite(x) & np.isfinite(y)
-    # Single points are invisible without a marker, many markers hide the curve.
-    marker = "o" if np.count_nonzero(seen) <= 25 else ""
-    axes.plot(x[seen], y[seen], color=colour, marker=marker, solid_capstyle="round")
-
-
-def epoch_axis(axes: Axes, epochs: np.ndarray) -> None:
-    """Label the horizontal axis with whole epochs."""
-    axes.set_xlabel("epoch")
-    # One epoch is one tick, not a fraction of an epoch.
-    ticks = MaxNLocator(nbins=7, steps=[1, 2, 5, 10], integer=True, min_n_ticks=1)
-    axes.xaxis.set_major_locator(ticks)
-    pad = 0.03 * np.ptp(epochs) or 0.5
-    axes.set_xlim(np.min(epochs) - pad, np.max(epochs) + pad)
-
-
 def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
     """Write labels right of the plot, moved apart where they would overlap.
 
@@ -132,12 +84,6 @@ def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
         # Of several lines, the baseline is that of the first.
         align = "center" if "\n" in label.text else "center_baseline"
         axes.text(1.06, height, label.text, va=align, **place)
-
-
-def write_note(axes: Axes, text: str) -> None:
-    """Write in an empty plot why it is empty."""
-    axes.set_axis_off()
-    axes.text(0.5, 0.5, text, ha="center", color=GREY, transform=axes.transAxes)
 
 
 def ticks_with(text: Callable[[float], str]) -> FuncFormatter:
