@@ -19,7 +19,7 @@ from jaxcomp.specs import Range, method
 
 from .text import Text
 
-__all__ = ["entropy_rate", "grammar"]
+__all__ = ["grammar"]
 
 # Never to be changed: results on other sentences could not be compared.
 _SEED = 20261119
@@ -72,30 +72,6 @@ def grammar(
     test, loss = _sentences(_TEST_TOKENS, stream=1)
     vocabulary = tuple(_numbers())
     return Text(name, {"train": train, "test": test}, vocabulary, {"test": loss})
-
-
-def entropy_rate() -> float:
-    """The mean loss, in nats, of the grammar itself on an endless text of its own.
-
-    sum_A v_A H_A / sum_A v_A, where H_A is the entropy of the rules of the symbol A,
-    and v_A says how often it is derived: v = v M, and M_AB is the mean number of B in
-    the rules of A.
-
-    Example:
-      >>> round(float(np.exp(entropy_rate())), 2)
-      8.05
-    """
-    rules = _rules()
-    symbols = {symbol: i for i, symbol in enumerate(rules)}
-    asked, entropy = np.zeros((len(rules),) * 2), np.zeros(len(rules))
-    for symbol, own in rules.items():
-        for _, p, following in own:
-            entropy[symbols[symbol]] -= p * np.log(p)
-            for other in following:
-                asked[symbols[symbol], symbols[other]] += p
-    values, vectors = np.linalg.eig(asked.T)
-    often = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))
-    return float(often @ entropy / often.sum())
 
 
 def _sentences(tokens: int, stream: int) -> tuple[np.ndarray, float]:

@@ -29,15 +29,7 @@ __all__ = ["Job", "Limits", "Look", "logfile", "frozen", "run_sweep", "workdir"]
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 120.0  # to save, after Ctrl-C
 _TRIES = 2
-_PROGRAM = """\
-from math import inf, nan
-
-from ml_collections import ConfigDict
-
-
-def get_config():
-    return ConfigDict({})
-"""
+_HEAD = "from math import inf, nan\n\nfrom ml_collections import ConfigDict\n\n\n"
 
 
 class Job(NamedTuple):
@@ -88,7 +80,10 @@ def frozen(folder: Path, run: Run) -> str:
     """Write the config of a run into a folder; returns the word of train.py for it."""
     path = folder / f"{run.name}.py"
     folder.mkdir(exist_ok=True)
-    write_atomically(path, _PROGRAM.format(pprint.pformat(run.config)))
+    values = pprint.pformat(run.config)
+    write_atomically(
+        path, f"{_HEAD}def get_config():\n    return ConfigDict({values})\n"
+    )
     return f"--config={path}"
 
 

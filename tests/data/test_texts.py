@@ -9,8 +9,30 @@ import pytest
 
 from jaxcomp.cli import main
 from jaxcomp.data import DataError, texts
-from jaxcomp.data.grammar import entropy_rate, grammar
+from jaxcomp.data import grammar as grammars
+from jaxcomp.data.grammar import grammar
 from jaxcomp.data.text import read_folder, vocabulary_of, words_of, write_folder
+
+
+def entropy_rate() -> float:
+    """The mean loss, in nats, of the grammar itself on an endless text of its own.
+
+    sum_A v_A H_A / sum_A v_A, where H_A is the entropy of the rules of the symbol A,
+    and v_A says how often it is derived: v = v M, and M_AB is the mean number of B in
+    the rules of A.
+    """
+    rules = grammars._rules()
+    symbols = {symbol: i for i, symbol in enumerate(rules)}
+    asked, entropy = np.zeros((len(rules),) * 2), np.zeros(len(rules))
+    for symbol, own in rules.items():
+        for _, p, following in own:
+            entropy[symbols[symbol]] -= p * np.log(p)
+            for other in following:
+                asked[symbols[symbol], symbols[other]] += p
+    values, vectors = np.linalg.eig(asked.T)
+    often = np.abs(np.real(vectors[:, np.argmin(np.abs(values - 1))]))
+    return float(often @ entropy / often.sum())
+
 
 ENTROPY = entropy_rate()
 
