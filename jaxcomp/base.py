@@ -55,6 +55,7 @@ __all__ = [
     "State",
     "Tree",
     "averaged_on_resize",
+    "counted",
     "is_averaged_on_resize",
     "is_clock",
     "is_per_worker",
@@ -266,15 +267,27 @@ def is_clock(node: Any) -> bool:
     return isinstance(node, Clock)
 
 
+def counted(count: Array) -> Array:
+    """The next number of an int32 counter, which never is that of a first step again.
+
+    A full counter goes on from 2^30, so that phases, keys and intervals go on too.
+
+    Example:
+      >>> [int(counted(jnp.int32(n))) for n in (0, 2**31 - 1)]
+      [1, 1073741824]
+    """
+    return jnp.where(count == 2**31 - 1, 2**30, count + 1)
+
+
 def ticked(state: State) -> State:
     """The state one step later, where nothing but its clocks goes on.
 
     Example:
-      >>> ticked({"clock": Clock(3), "kept": 5})
-      {'clock': Clock(step=4), 'kept': 5}
+      >>> ticked({"clock": Clock(jnp.int32(3)), "kept": 5})
+      {'clock': Clock(step=Array(4, dtype=int32)), 'kept': 5}
     """
 
     def later(node: Any) -> Any:
-        return Clock(node.step + 1) if is_clock(node) else node
+        return Clock(counted(node.step)) if is_clock(node) else node
 
     return jax.tree.map(later, state, is_leaf=is_clock)

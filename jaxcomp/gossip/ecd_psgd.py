@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree
+from jaxcomp.base import Array, Axis, Mixed, Mixer, Resize, State, Tree, counted
 from jaxcomp.gossip._neighbours import Neighbours, plus
 from jaxcomp.gossip._starts import first_pulls
 from jaxcomp.gossip._symmetric import symmetric_mixer
@@ -64,7 +64,7 @@ def ecd_psgd(
     def step(
         params: Tree, updates: Tree, state: EcdState, neighbours: Neighbours
     ) -> Mixed:
-        steps = state.step + 1
+        steps = counted(state.step)
         t = steps.astype(jnp.float32)
         change = plus(state.ahead, updates)  # x' - x
         result = neighbours.send(plus(params, change, t / 2), state.codec)

@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Clock, Exchange, Tree, ticked
+from jaxcomp.base import Array, Clock, Exchange, Tree, counted, ticked
 from jaxcomp.errors import UserError
 from jaxcomp.exchanges import dense_step
 from jaxcomp.link_state import DistributedState
 from jaxcomp.memory import error_feedback, shared_momentum
 from jaxcomp.optimizers._common import Rate, check_bare, decay_by, scale_by_rate
 from jaxcomp.transform import distributed
+from jaxcomp.trees import cast_like, wide_spec, widen, zeros_like_spec
 
 __all__ = ["OneBitAdamState", "one_bit_adam", "scale_by_one_bit_adam"]
 
@@ -109,6 +110,11 @@ def scale_by_one_bit_adam(
     A dense step that is not applied does not change the variance. If no dense step is
     applied, the variance stays zero and later steps are not finite.
 
+    An element whose gradient was zero in all dense steps has a frozen variance of zero,
+    and a compressor may send something for a zero momentum. So such an element does not
+    move. Both moments are in at least float32, where squares of small gradients are not
+    zero.
+
     Args:
       dense_steps: number of first steps in which everything was sent.
       b1: `beta` of the memory.
@@ -133,29 +139,32 @@ def scale_by_one_bit_adam(
         raise UserError(message)
 
     def init(params: Tree) -> OneBitAdamState:
-        zeros = jax.tree.map(jnp.zeros_like, params)
+        zeros = zeros_like_spec(wide_spec(params))
         zero = jnp.int32(0)
         return OneBitAdamState(Clock(zero), zeros, zeros, arrived=zero, learnt=zero)
 
     def update(updates: Tree, state: Any, params: Any = None) -> tuple[Tree, Any]:
         learns = state.clock.step < dense_steps
-        arrived, learnt = state.arrived + 1, state.learnt + learns.astype(jnp.int32)
+        arrived = counted(state.arrived)
+        learnt = state.learnt + learns.astype(jnp.int32)
+        momentum = widen(updates)
 
         def new_variance(v: Array, m: Array, old: Array) -> Array:
             gradient = (m - b1 * old) / (1 - b1)
             return jnp.where(learns, b2 * v + (1 - b2) * jnp.square(gradient), v)
 
-        variance = jax.tree.map(new_variance, state.variance, updates, state.momentum)
+        variance = jax.tree.map(new_variance, state.variance, momentum, state.momentum)
         # Adam's bias corrections, as both running means start with zeros.
         m_share = 1 - b1 ** arrived.astype(jnp.float32)
         v_share = 1 - b2 ** learnt.astype(jnp.float32)
 
         def direction(m: Array, v: Array) -> Array:
             m, v = m / m_share.astype(m.dtype), v / v_share.astype(v.dtype)
-            return m / (jnp.sqrt(v) + eps)
+            # Infinity, as 0 in place of the quotient would hide a NaN.
+            return m / jnp.where(v == 0, jnp.inf, jnp.sqrt(v) + eps)
 
-        new = jax.tree.map(direction, updates, variance)
+        new = cast_like(jax.tree.map(direction, momentum, variance), updates)
         clock = ticked(state.clock)
-        return new, OneBitAdamState(clock, updates, variance, arrived, learnt)
+        return new, OneBitAdamState(clock, momentum, variance, arrived, learnt)
 
     return optax.GradientTransformation(init, update)

@@ -1,6 +1,7 @@
 """Whole optimisers: the papers' formulas in NumPy, and what the trainer computes."""
 
 import functools
+import itertools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -12,9 +13,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import optimizers, parallel
+from jaxcomp import SpecError, optimizers, parallel
+from jaxcomp.compressors import REGISTRY as COMPRESSORS
 from jaxcomp.compressors import make as make_compressor
 from tests.references import optimizers as references
+from tests.tiers import tiers
 from tests.training.test_optimizers import follow
 
 WORKERS, SIZE, RATE, DECAY, STEPS, DENSE = 3, 12, 0.1, 0.01, 12, 5
@@ -200,6 +203,77 @@ def test_one_bit_adam_in_a_loop_whose_types_are_checked():
 def test_what_does_not_go_together_is_refused(make, words):
     with pytest.raises(ValueError, match=words):
         make()
+
+
+# --- What has no gradient ----------------------------------------------------------
+
+OF_PAPERS = {name: case.tx for name, case in CASES.items() if "," not in name}
+SENT = (*(("gather", name) for name in COMPRESSORS), ("two_phase", "sign"))
+QUICK = {("gather", "count_sketch"), ("two_phase", "sign")}
+
+
+@pytest.mark.parametrize(
+    ("name", "sent"),
+    tiers(
+        itertools.product(OF_PAPERS, SENT),
+        lambda case: case[0] == "one_bit_adam" and case[1] in QUICK,
+    ),
+)
+def test_what_never_has_a_gradient_stays_where_it_is(name, sent):
+    """A tensor; under the frozen variance of Adam also the rows of one, in any scope.
+
+    Signs and sketches answer something for a zero among others, and others follow it.
+    """
+    scope = "whole_tree" if name == "one_bit_adam" else "per_leaf"
+    exchange = make_exchange(*sent, scope=scope)
+    settings = {"dense_steps": 2} if name == "one_bit_adam" else {}
+    start = {"dead": jnp.linspace(-1, 1, 5), "live": jnp.ones((6, 4))}
+    dead = {"dead": np.s_[:], "live": np.s_[: 2 if settings else 0]}
+    try:
+        tx = OF_PAPERS[name](RATE, exchange=exchange, **settings)
+        state: Any = jax.vmap(lambda _: tx.init(start))(jnp.arange(WORKERS))
+    except SpecError:  # such as one without a contraction
+        return
+
+    @functools.partial(jax.vmap, axis_name="workers", in_axes=(0, 0, None))
+    def step(gradient, state, x):
+        given = {"dead": jnp.zeros(5), "live": gradient.reshape(6, 4)}
+        return tx.update(given, state, x, key=jax.random.key(0))
+
+    draws = np.random.default_rng(0).normal(size=(6, WORKERS, 6, 4))
+    draws[:, :, :2] = 0
+    x: Any = start
+    for gradient in draws.astype(np.float32):
+        updates, state = jax.jit(step)(gradient, state, x)
+        x = jax.tree.map(lambda x, u: x + u[0], x, updates)
+    for leaf, rows in dead.items():
+        np.testing.assert_array_equal(x[leaf][rows], start[leaf][rows])
+    assert np.isfinite(x["live"]).all()
+
+
+def test_a_nan_reaches_what_does_not_move():
+    link = optimizers.scale_by_one_bit_adam(dense_steps=1)
+    params, bad = jnp.zeros(2), jnp.array([jnp.nan, 1.0])
+    _, state = link.update(params, link.init(params))
+    update, _ = link.update(bad, state)
+    np.testing.assert_array_equal(update, [np.nan, 0])
+
+
+def test_a_full_clock_is_no_first_step():
+    """As after 2^31 - 1 steps, of which the dense ones were the first."""
+    tx = optimizers.one_bit_adam(RATE, SIGNS, dense_steps=2, seed=0)
+    full = jnp.int32(2**31 - 1)
+
+    def aged(node):
+        return full if isinstance(node, jax.Array) and node.dtype == jnp.int32 else node
+
+    state: Any = jax.tree.map(aged, tx.init(START))
+    _, scaled, *_ = jax.vmap(
+        lambda g: tx.update(g, state, START)[1], axis_name="workers"
+    )(GRADS[0])
+    assert np.all(scaled.clock.step > 2**29)
+    assert np.all(scaled.arrived > 2**29)
+    np.testing.assert_array_equal(scaled.variance, 0)  # nothing is learnt
 
 
 def test_a_spec_string_is_no_exchange():
