@@ -227,6 +227,7 @@ class Mixer(NamedTuple):
     # How its state goes on with another number of workers; without an entry for the
     # type of its state, a mixer that has a state refuses that.
     resize: tuple[Resize, ...] = ()
+    silent: tuple[int, ...] = ()  # the phases in which nothing is sent
     per_host: int = 1  # of its exchange
 
     def phase(self, step: int) -> int:

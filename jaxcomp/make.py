@@ -9,11 +9,11 @@ from jaxcomp.compressors import make as make_compressor
 from jaxcomp.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.memory import make as make_memory
 from jaxcomp.scope import REGISTRY as SCOPES
-from jaxcomp.scope import Plan
+from jaxcomp.scope import Plan, make_plan
 from jaxcomp.scope import policy as make_policy
 from jaxcomp.specs import Call, Pipe, SpecError, error_at, parse, publish, unknown
 
-__all__ = ["compressor_for", "make_exchange", "make_mixer"]
+__all__ = ["compressor_for", "make_exchange", "make_mixer", "plan_for"]
 
 USUAL = "top_k(keep=0.01)"
 MIXERS = ChainMap(gossip.REGISTRY, local.REGISTRY)
@@ -64,7 +64,7 @@ def make_exchange(
       'aligned_psum(random_k(keep=0.1, unbiased=False))'
     """
     usual = USUAL if compressor is None else compressor
-    inner = exchanges.make(exchange, usual, _plan(usual, scope, policy), axis)
+    inner = exchanges.make(exchange, usual, plan_for(usual, scope, policy), axis)
     if inner.ignores_compressor or isinstance(exchange, Exchange):
         _check_of_no_use(inner, compressor, policy)
     return make_memory(memory, exchanges.dense_step(inner) if dense else inner)
@@ -134,7 +134,7 @@ def make_mixer(
     if topology is None:
         raise error_at(call, f"{call.name} needs a topology, such as 'ring'")
     codec = compressor or "none"
-    return gossip.make(call, topology, codec, _plan(codec, scope, policy), axis)
+    return gossip.make(call, topology, codec, plan_for(codec, scope, policy), axis)
 
 
 def compressor_for(exchange: str | Call, compressor: str) -> str | None:
@@ -167,12 +167,12 @@ def _check_of_no_use(
         )
 
 
-def _plan(
+def plan_for(
     compressor: str | Compressor, scope: str | Plan, policy: Sequence[tuple[str, str]]
-) -> str | Plan:
-    """The scope, or the plan of a policy instead of it."""
+) -> Plan:
+    """The plan of a scope, or that of a policy instead of it."""
     if not policy:
-        return scope
+        return make_plan(scope, compressor)
     if scope != "per_leaf":
         raise SpecError(f"a policy is a scope of its own; {scope!r} cannot be one too")
     return make_policy(make_compressor(compressor), rules=policy)

@@ -117,6 +117,7 @@ def rounds(
         figures,
         simulated=exchange.simulated,
         resize=(Resize(RoundState), *_of_exchange(exchange, fragments)),
+        silent=(0,),
         per_host=exchange.per_host,
     )
 

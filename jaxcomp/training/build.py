@@ -23,6 +23,7 @@ from jaxcomp.training.due import Due, timetable
 from jaxcomp.training.keys import FILLED, KINDS
 from jaxcomp.training.method import (
     check_layers,
+    check_warmup,
     cut_for,
     make_graph,
     make_method,
@@ -171,8 +172,8 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     if twice:
         message = f"the task and {usual.name!r} both report {twice}: rename the task's"
         raise UserError(message)
-    cycle = usual.schedule if isinstance(usual, Mixer) else (0,)
-    stages = make_stages(config, sent, calendar, cycle, regimes.at)
+    mixer = usual if isinstance(usual, Mixer) else None
+    stages = make_stages(config, sent, calendar, mixer, regimes.at)
 
     def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
         of_regime = regimes.each[stage.regime].config
@@ -211,6 +212,9 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     for number, regime in enumerate(regimes.each):
         check_decay(regime.config, own(params))
         chain_of(number)
+    check_warmup(
+        config, [method_at(stage) for stage in stages.warmup], usual, own(params)
+    )
     paths, _ = jax.tree_util.tree_flatten_with_path(params)
     return Setup(
         tasks=of_regimes,

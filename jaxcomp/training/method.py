@@ -1,24 +1,26 @@
 """The method of a run: an exchange of gradients, or a mixer of models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 
 from jaxcomp import gossip
-from jaxcomp.base import Axis, Exchange, Mixer
+from jaxcomp.base import Axis, Exchange, Mixer, Tree
+from jaxcomp.compressors import make as make_compressor
 from jaxcomp.errors import UserError
-from jaxcomp.make import make_exchange, make_mixer
+from jaxcomp.make import make_exchange, make_mixer, plan_for
 from jaxcomp.memory import make as make_memory
 from jaxcomp.overlap import WHOLE, Cut, overlapped, ready_order
 from jaxcomp.parallel import Workers
+from jaxcomp.scope import leaves_of
 from jaxcomp.specs import Call, parse
 from jaxcomp.tasks import Task
 from jaxcomp.tasks.statistics import make as make_statistics
 from jaxcomp.training.nodes import node_count, nodes_of
 from jaxcomp.training.stages import Stage
 
-__all__ = ["check_layers", "cut_for", "make_graph", "make_method"]
+__all__ = ["check_layers", "check_warmup", "cut_for", "make_graph", "make_method"]
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -115,6 +117,36 @@ def check_layers(config: Any) -> None:
         raise UserError(
             "layers_every looks at one message with all layers: set overlap to 1, not "
             f"{config.overlap}, or layers_every to ''"
+        )
+
+
+def check_warmup(
+    config: Any,
+    warmup: Sequence[Exchange | Mixer],
+    usual: Exchange | Mixer,
+    params: Tree,
+) -> None:
+    """Refuse a warm-up of `keep` that changes nothing, or more than what is sent.
+
+    Args:
+      config: of the run.
+      warmup: the methods of its first epochs.
+      usual: the method of the rest.
+      params: of a worker, or their shapes and dtypes.
+    """
+    if not warmup:
+        return
+    compressor = make_compressor(config.compressor)
+    plan = plan_for(compressor, config.scope, config.policy)
+    reason = ""
+    if all(g.compressor is not compressor for g in plan.groups(leaves_of(params))):
+        reason = f"no tensor is compressed by {config.compressor!r}, whose keep it is"
+    of_usual = jax.eval_shape(usual.init, params)
+    if any(jax.eval_shape(method.init, params) != of_usual for method in warmup):
+        reason = f"the state of {usual.name!r} is as large as a message"
+    if reason:
+        raise UserError(
+            f"keep_warmup={config.keep_warmup!r} cannot be: {reason}. Set it to ''"
         )
 
 

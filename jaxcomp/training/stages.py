@@ -6,10 +6,12 @@ another. The state passes with it: memories hold trees, whatever is sent. A regi
 another optimiser or rate is a stage in the same way.
 """
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
 from jaxcomp import compressors
+from jaxcomp.base import Mixer
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Pipe, Range, argument, build, calls, parse
 from jaxcomp.training.calendar import Calendar
@@ -27,12 +29,14 @@ class Stage(NamedTuple):
     dense: bool  # everything goes as it is, whatever the method
     phase: int = 0  # of a mixer
     regime: int = 0  # number of it, from 0
+    silent: bool = False  # a step between two rounds
 
     def __str__(self) -> str:
         part = f" (phase {self.phase})" if self.phase else ""
         part += f" (regime {self.regime + 1})" if self.regime else ""
         sent = self.compressor or "what the exchange sends"
-        return f"{'everything as it is' if self.dense else sent}{part}"
+        sent = "everything as it is" if self.dense else sent
+        return f"{'nothing' if self.silent else sent}{part}"
 
 
 class Stages(NamedTuple):
@@ -40,6 +44,7 @@ class Stages(NamedTuple):
 
     at: Callable[[int], Stage]  # of a step, from 0
     dense_steps: int  # at the beginning
+    warmup: tuple[Stage, ...]  # of the first epochs
 
 
 def exponential(
@@ -98,37 +103,54 @@ def make_stages(
     config: Any,
     usual: Stage,
     calendar: Calendar,
-    schedule: Sequence[int] = (0,),
+    mixer: Mixer | None = None,
     regime_at: Callable[[int], int] = lambda step: 0,
 ) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.
+
+    Where workers talk in rounds, a round is dense if one of its steps is to be.
 
     Args:
       config: its keep_warmup, dense_for and flush_every.
       usual: what is sent at most steps. Without a compressor nothing warms up.
       calendar: of the run.
-      schedule: the phase of each step of a mixer's cycle.
+      mixer: of the run; None for an exchange of gradients.
       regime_at: the number of the regime of a step.
     """
+    schedule, silent = (mixer.schedule, mixer.silent) if mixer else ((0,), ())
     warmup: list[Stage] = []
     if config.keep_warmup and usual.compressor:
         keep = _keep_of(usual.compressor)
         keeps = build(config.keep_warmup, REGISTRY, "warm-up", keep)
         warmup = [_warm(usual.compressor, k) if k > keep else usual for k in keeps]
+    if mixer and mixer.workers and any(stage.dense for stage in warmup):
+        raise UserError(
+            f"keep_warmup={config.keep_warmup!r} begins with everything as it is, and "
+            f"{mixer.name!r} compresses at every step: keep fractions below 1"
+        )
     first = calendar.steps_at(config, "dense_for")
     flushes = calendar.every(config, "flush_every")
 
+    def round_of(step: int) -> range:
+        """The steps since the last one in which the same was sent."""
+        cycle = range(1, len(schedule) + 1)
+        now = schedule[step % len(schedule)]
+        length = next(n for n in cycle if schedule[(step - n) % len(schedule)] == now)
+        return range(max(step - length + 1, 0), step + 1)
+
     def sent_at(step: int) -> Stage:
-        if step < first or flushes(step + 1):
+        if any(n < first or flushes(n + 1) for n in round_of(step)):
             return usual._replace(dense=True)
         epoch = int(calendar.epochs(step) - calendar.epochs(first))
         return warmup[epoch] if epoch < len(warmup) else usual
 
     def at(step: int) -> Stage:
         phase = schedule[step % len(schedule)]
-        return sent_at(step)._replace(phase=phase, regime=regime_at(step))
+        is_silent = phase in silent
+        stage = usual._replace(silent=True) if is_silent else sent_at(step)
+        return stage._replace(phase=phase, regime=regime_at(step))
 
-    return Stages(at, first)
+    return Stages(at, first, tuple(warmup))
 
 
 def _warm(compressor: str, keep: float) -> Stage:
@@ -141,13 +163,16 @@ def _keep_of(spec: str) -> float:
     """The fraction that the first compressor of a spec keeps."""
     call = calls(spec)[0]
     try:
-        return float(argument(call, compressors.REGISTRY[call.name], "keep"))
+        keep = argument(call, compressors.REGISTRY[call.name], "keep")
     except KeyError:  # no such compressor, or one without
+        keep = None
+    if keep is None:
         message = (
-            f"keep_warmup changes the `keep` of a compressor, and {call.name!r} has "
+            f"keep_warmup changes the `keep` of a compressor, and {str(call)!r} has "
             "none. Set keep_warmup to ''"
         )
-        raise UserError(message) from None
+        raise UserError(message)
+    return float(keep)
 
 
 def _with_keep(spec: str, keep: float) -> str:
@@ -156,9 +181,12 @@ def _with_keep(spec: str, keep: float) -> str:
     Example:
       >>> _with_keep("top_k(keep=0.001) | cast", 0.25)
       'top_k(keep=0.25) | cast'
+      >>> _with_keep("count_sketch(0.4, keep=0.1)", 0.5)
+      'count_sketch(ratio=0.4, keep=0.5)'
     """
     call = parse(spec)
     first = calls(call)[0]
-    kwargs = {name: v for name, v in first.kwargs.items() if name != "keep"}
-    changed = first._replace(args=(), kwargs={"keep": keep, **kwargs})
+    names = inspect.signature(compressors.REGISTRY[first.name]).parameters
+    given = dict(zip(names, first.args, strict=False)) | first.kwargs
+    changed = first._replace(args=(), kwargs=given | {"keep": keep})
     return str(call._replace(left=changed) if isinstance(call, Pipe) else changed)

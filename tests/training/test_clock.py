@@ -87,8 +87,8 @@ def program(**settings: Any) -> Program:
     sent = Stage(config.compressor, dense=False)
     usual = method_at(sent)
     own_models = isinstance(usual, Mixer)
-    cycle = usual.schedule if own_models else (0,)
-    stages = make_stages(config, sent, calendar_of(HORIZON), cycle)
+    mixer = usual if own_models else None
+    stages = make_stages(config, sent, calendar_of(HORIZON), mixer)
     setting = Setting(rate_of("cosine"), DECAY, stages.dense_steps)
 
     @functools.cache

@@ -7,7 +7,9 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from jaxcomp import SpecError, training
+from jaxcomp import SpecError, make_mixer, training
+from jaxcomp.errors import UserError
+from jaxcomp.local import REGISTRY
 from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.console import headline
 from jaxcomp.training.durations import Horizon
@@ -38,7 +40,8 @@ def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
     config = small_config(exchange="exact", keep_warmup="listed", **changes)
     setup = built(config)
     assert "top_k" not in setup.method.name
-    assert str(setup.stages.at(0)) == "what the exchange sends"  # is compiled for
+    says = "nothing" if "mixer" in changes else "what the exchange sends"
+    assert str(setup.stages.at(0)) == says  # is compiled for
     assert {setup.stages.at(i) for i in (0, 20)} == {setup.stages.at(10)}
     assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, setup)
     assert "no use" not in headline(small_config(), built(small_config()))
@@ -82,10 +85,80 @@ def test_dense_for_and_flush():
     assert [s for s in range(15) if found.at(s).dense] == [0, 1, 2, 4, 9, 14]
 
 
+@pytest.mark.parametrize("fragments", [1, 3])
+@pytest.mark.parametrize("name", REGISTRY)
+def test_what_is_to_be_dense_is_so_in_the_next_round(name, fragments):
+    """Of each part of the model, however rounds and intervals lie."""
+    mixer = make_mixer(f"{name}(h=5, fragments={fragments})", exchange="gather")
+    config: Any = ConfigDict({"dense_for": "7 steps", "flush_every": "22 steps"})
+    config.keep_warmup = ""
+    found = make_stages(config, Stage("sign", dense=False), CALENDAR, mixer)
+    silent = [s for s in range(200) if found.at(s).silent]
+    assert silent == [s for s in range(200) if mixer.phase(s) == 0]
+    assert not any(found.at(s).dense for s in silent)
+    for part in range(1, fragments + 1):
+        sends = [s for s in range(220) if mixer.phase(s) == part]
+        after = [6, *range(21, 200, 22)]  # the last of the first steps, and flushes
+        due = {next(s for s in sends if s >= end) for end in after}
+        begun = {s for s in sends if s < 7}
+        assert {s for s in sends[:-2] if found.at(s).dense} == due | begun
+
+
+def test_a_stage_sends_what_it_says():
+    """Dense ones no less than the model, in two halves; silent ones nothing."""
+    config = small_config(
+        mixer="local_sgd(h=4, fragments=2)", mapper="vmap", flush_every="20 steps"
+    )
+    whole, found = run_traffic(built(config))
+    sent = {str(stage): traffic.wire for stage, traffic in found.items()}
+    usual = "top_k(keep=0.1)"
+    dense = [sent.pop(f"everything as it is (phase {i})") for i in (1, 2)]
+    assert sum(dense) >= whole.dense
+    assert sent.pop("nothing") == 0
+    assert sent.keys() == {f"{usual} (phase {i})" for i in (1, 2)}
+    assert all(0 < x < min(dense) for x in sent.values())
+
+
+GOSSIP = {
+    "mixer": "choco",
+    "topology": "ring",
+    "exchange": "",
+    "memory": "none",
+    "mapper": "vmap",
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        (GOSSIP | {"keep_warmup": "listed(keeps=[1, 0.25])"}, "fractions below 1"),
+        (
+            GOSSIP | {"mixer": "choco_overlapped", "keep_warmup": "listed"},
+            "listed' cannot be: the state of 'choco_overlapped.*as large as a message",
+        ),
+        (
+            {
+                "scope": "per_leaf",
+                "policy": (("*", "sign"),),
+                "keep_warmup": "listed",
+            },
+            "no tensor is compressed by 'top_k.*Set it to ''",
+        ),
+    ],
+)
+def test_a_warm_up_that_would_not_be_one_is_refused(changes, reason):
+    with pytest.raises(UserError, match=reason):
+        built(small_config(**changes))
+
+
 @pytest.mark.parametrize(
     ("settings", "word"),
     [
         ({"compressor": "sign", "keep_warmup": "exponential"}, "'sign' has none"),
+        (
+            {"compressor": "count_sketch(ratio=0.4)", "keep_warmup": "exponential"},
+            r"'count_sketch\(ratio=0.4\)' has none",
+        ),
         ({"keep_warmup": "exponentiall"}, "exponential"),
         ({"keep_warmup": "exponential(epochs=0)"}, "epochs"),
         ({"keep_warmup": "listed(keeps=[25])"}, "each part is a fraction kept"),
