@@ -109,7 +109,7 @@ _ALIKE = (
 
 def _problem(leaf: Any, is_marked: bool, is_stacked: bool) -> str | None:
     """What is wrong with the mark of a leaf, or None."""
-    if not isinstance(leaf, jax.Array):
+    if not isinstance(leaf, jax.Array) or not leaf.size:
         return None
     copies: dict[str, bytes] = {}
     is_same = True

@@ -172,6 +172,11 @@ TRACE = optax.trace(0.9)
 
 def test_marked_state_passes():
     jaxcomp.check_state(after_steps(optax.chain(jaxcomp.per_worker(TRACE), LINK)))
+    # XLA copies what has no elements to all devices, whatever the step declares.
+    crew = parallel.setup(WORKERS, "shard_map")
+    empty = parallel.spread(PerWorker(np.zeros((3, 0), np.float32)), crew)
+    step = parallel.map_step(lambda x: x, crew, in_axes=(0,), out_axes=0)
+    jaxcomp.check_state(step(empty))
 
 
 def test_an_unmarked_link_before_the_exchange_is_named():

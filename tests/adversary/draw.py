@@ -67,7 +67,15 @@ NESTED: dict[str, Callable[[Rng], str]] = {
     "values": lambda rng: compressor(rng),
     "scope": lambda rng: spec_of_any(rng, scope.REGISTRY, 1),
 }
-OPTIMIZERS = ("dgc_sgd", "ef_signsgd", "lion", "one_bit_adam", "signum")
+# Optimisers are no specs: their annotations have no borders.
+DECAY = {"weight_decay": (0.0, 0.1)}
+OPTIMIZERS: dict[str, dict[str, tuple[float, float]]] = {
+    "dgc_sgd": {"momentum": (0, 0.99), "clip": (0.1, 3), **DECAY},
+    "ef_signsgd": DECAY,
+    "lion": {"b1": (0, 0.99), "b2": (0, 0.99), **DECAY},
+    "one_bit_adam": {"b1": (0, 0.95), "b2": (0.5, 0.999), **DECAY},
+    "signum": {"beta": (0, 0.99), **DECAY},
+}
 SHAPES = [
     (),
     (0,),
@@ -211,7 +219,18 @@ def exchanging(rng: Rng, drawn: Program) -> Program:
         method = f"hierarchical(per_host={share}{', ' * (rest != ')')}{rest}"
     drawn = drawn._replace(method=method, overlap=one(rng, [1, 1, 1, 2, 3]))
     if drawn.kind == "optimizer":
-        return drawn._replace(memory=one(rng, OPTIMIZERS))
+        name = one(rng, OPTIMIZERS)
+        words = [
+            f"{argument}={round(rng.uniform(*borders), 3)}"
+            for argument, borders in OPTIMIZERS[name].items()
+            if rng.random() < 0.3
+        ]
+        if name == "one_bit_adam":
+            words.append(f"dense_steps={rng.integers(1, 8)}")
+        if name == "dgc_sgd" and rng.random() < 0.5:
+            words.append(f"nesterov={bool(rng.integers(2))}")
+        spec = f"{name}({', '.join(words)})" if words else name
+        return drawn._replace(memory=spec)
     return drawn._replace(memory=memories(rng))
 
 
