@@ -50,9 +50,8 @@ class Restored(NamedTuple):
 class Checkpoints(NamedTuple):
     """Save and restore states in one folder."""
 
-    # (state, position, step, keep_for_ever, is_best) -> None
-    save: Callable[[Tree, dict[str, Any], int, bool, bool], None]
-    # Like `save`, and returns once the state was copied to the host: a thread goes on.
+    # (state, position, step, keep_for_ever, is_best) -> None, once the state was
+    # copied to the host: a thread goes on.
     begin: Callable[[Tree, dict[str, Any], int, bool, bool], None]
     # Waits for what was begun; raises what went wrong on any process.
     finish: Callable[[], None]
@@ -116,12 +115,6 @@ def open_checkpoints(
         if begun:
             on_all_processes(begun.pop().result)
 
-    def save(
-        state: Tree, position: dict[str, Any], step: int, for_ever: bool, best: bool
-    ) -> None:
-        begin(state, position, step, for_ever, best)
-        finish()
-
     def restore(
         like: Tree | Like, which: str = "last", resize: Resizer | None = None
     ) -> Restored | None:
@@ -136,7 +129,7 @@ def open_checkpoints(
         state = checkpoint.read(found, wanted, renamed, resize)
         return Restored(state, position, step)
 
-    return Checkpoints(save, begin, finish, writer.shutdown, restore)
+    return Checkpoints(begin, finish, writer.shutdown, restore)
 
 
 def check_which(which: str) -> str:

@@ -68,7 +68,8 @@ def test_until_then_the_one_before_is_used(tmp_path, held):
     held.set()
     _, state = start(0)
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(state, {}, 1, False, False)
+    checkpoints.begin(state, {}, 1, False, False)
+    checkpoints.finish()
     held.clear()
     checkpoints.begin(state, {}, 2, False, False)
     with pytest.warns(RuntimeWarning, match="step_00000002: it was not finished"):

@@ -43,6 +43,11 @@ def same(a, b):
     )
 
 
+def save(checkpoints, *args):
+    checkpoints.begin(*args)
+    checkpoints.finish()
+
+
 def like():
     return parallel.abstract(state(0))
 
@@ -51,7 +56,7 @@ def test_round_trip_of_every_workers_part(tmp_path):
     """The regression test of the replicated-residual trap, through the disk."""
     checkpoints = open_checkpoints(tmp_path)
     position = {"seconds": 0.1 + 0.2, "best": None}
-    checkpoints.save(state(3), position, 3, False, False)
+    save(checkpoints, state(3), position, 3, False, False)
     restored = checkpoints.restore(like(), "latest")
     assert restored is not None
     same(restored.state, state(3))
@@ -68,7 +73,7 @@ def test_an_empty_folder_restores_nothing(tmp_path):
 def test_latest_best_and_kept_ones_stay(tmp_path):
     checkpoints = open_checkpoints(tmp_path, newest=2)
     for step in range(1, 8):
-        checkpoints.save(state(step), {}, step, step == 2, step == 3)
+        save(checkpoints, state(step), {}, step, step == 2, step == 3)
     names = sorted(p.name for p in tmp_path.glob("step_*"))
     assert names == [f"step_{s:08d}" for s in (2, 3, 6, 7)]
     best = checkpoints.restore(like(), "best")
@@ -109,7 +114,7 @@ DAMAGE = {
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
     checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
-        checkpoints.save(state(step), {}, step, False, False)
+        save(checkpoints, state(step), {}, step, False, False)
     DAMAGE[damage](tmp_path / "step_00000002")
     with pytest.warns(RuntimeWarning, match="step_00000002"):
         restored = checkpoints.restore(like(), "latest")
@@ -119,9 +124,9 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path, damage):
 
 def test_a_damaged_step_can_be_saved_again(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(state(1), {}, 1, False, False)
+    save(checkpoints, state(1), {}, 1, False, False)
     shutil.rmtree(tmp_path / "step_00000001" / "arrays")
-    checkpoints.save(state(1), {}, 1, False, False)
+    save(checkpoints, state(1), {}, 1, False, False)
     restored = checkpoints.restore(like(), "latest")
     assert restored is not None
     same(restored.state, state(1))
@@ -129,7 +134,7 @@ def test_a_damaged_step_can_be_saved_again(tmp_path):
 
 def test_another_state_is_named_leaf_by_leaf(tmp_path):
     checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(state(1), {}, 1, False, False)
+    save(checkpoints, state(1), {}, 1, False, False)
     other = like()
     other["params"]["v"] = other["params"].pop("w")
     with pytest.raises(CheckpointError) as error:
@@ -142,11 +147,11 @@ def test_names_that_two_arrays_share_are_refused(tmp_path):
     """Stored under one name, one of the two would come back twice."""
     both = {"a": {"b": jnp.zeros(2)}, "a.b": jnp.ones(2)}
     with pytest.raises(CheckpointError, match=r"'a\.b'.*\['a\.b'\]: rename it"):
-        open_checkpoints(tmp_path).save(both, {}, 1, False, False)
+        save(open_checkpoints(tmp_path), both, {}, 1, False, False)
 
 
 def test_nothing_on_disk_is_a_pickle(tmp_path):
-    open_checkpoints(tmp_path).save(state(1), {"seconds": 1.5}, 1, False, False)
+    save(open_checkpoints(tmp_path), state(1), {"seconds": 1.5}, 1, False, False)
     folder = tmp_path / "step_00000001"
     assert json.loads((folder / "position.json").read_text()) == {"seconds": 1.5}
     for path in folder.rglob("*"):
