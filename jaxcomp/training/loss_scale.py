@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from jaxcomp.base import Array, Tree
 from jaxcomp.errors import UserError
 from jaxcomp.specs import Count, Positive, Range, build, publish
+from jaxcomp.trees import cast_like, widen
 
 __all__ = [
     "REGISTRY",
@@ -154,6 +155,8 @@ def value_and_grad(
     def call(*args: Any) -> tuple[tuple[Array, Any], Tree]:
         differentiated = jax.value_and_grad(scaled, has_aux=True)
         (_, result), gradient = differentiated(*args)
-        return result, jax.tree.map(lambda g: g / factor.astype(g.dtype), gradient)
+        # In float32, as float16 has no 65536.
+        wide = jax.tree.map(lambda g: g / factor.astype(g.dtype), widen(gradient))
+        return result, cast_like(wide, gradient)
 
     return call

@@ -6,10 +6,13 @@ import jax
 import optax
 
 from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.errors import UserError
 from jaxcomp.link_state import find_state
+from jaxcomp.scope import leaves_of
 from jaxcomp.tasks import Task, Variables
 from jaxcomp.training.ema import first_average
 from jaxcomp.training.loss_scale import UNSCALED, LossScale
+from jaxcomp.trees import wide_spec
 
 __all__ = ["TrainState", "init_state", "initial_variables", "like", "own"]
 
@@ -69,8 +72,20 @@ def init_state(
 
 
 def initial_variables(task: Task, seed: int) -> Variables:
-    """The parameters and statistics with which a run of this seed begins."""
-    return task.init(jax.random.fold_in(jax.random.key(seed), 0))
+    """The parameters and statistics with which a run of this seed begins.
+
+    Raises:
+      UserError: a parameter is narrower than float32.
+    """
+    variables = task.init(jax.random.fold_in(jax.random.key(seed), 0))
+    for leaf in leaves_of(variables.params):
+        if wide_spec(leaf.spec) != leaf.spec:
+            raise UserError(
+                f"the parameter {leaf.path!r} is {leaf.spec.dtype}, in which small "
+                "updates, averages and loss scales get lost: make it float32, in flax "
+                "by param_dtype, and let compute_dtype say in what the model computes"
+            )
+    return variables
 
 
 def own(part: Tree) -> Tree:

@@ -16,7 +16,7 @@ from jaxcomp.tasks import Task
 from jaxcomp.training.ema import moved
 from jaxcomp.training.loss_scale import UNSCALED, LossScale, value_and_grad
 from jaxcomp.training.state import TrainState, like, own
-from jaxcomp.trees import norms, zeros_like_spec
+from jaxcomp.trees import norms, widen, zeros_like_spec
 
 __all__ = [
     "Average",
@@ -94,7 +94,8 @@ def make_train_step(
                     f"the task names the figures {task.figures}, and gives {names}"
                 )
                 raise UserError(message)
-            averaged = (loss, new.accuracy, dict(new.figures), gradient)
+            # The loss too, whose sum over the parts may be beyond float16.
+            averaged = (widen(loss), new.accuracy, dict(new.figures), gradient)
             return new.stats, new.carry, averaged
 
         if accumulate == 1:

@@ -14,6 +14,7 @@ from jaxcomp.base import PerWorker
 from jaxcomp.errors import UserError
 from jaxcomp.training.elastic import make_resize
 from jaxcomp.training.loss_scale import (
+    UNSCALED,
     ScaleState,
     dynamic,
     make,
@@ -91,11 +92,36 @@ def test_a_small_gradient_survives_and_the_loss_is_the_plain_one():
         assert float(gradient) == pytest.approx(expected, rel=1e-2)
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
+def test_every_scale_gives_the_plain_gradient(dtype):
+    """To the bit, or none at all: what float16 cannot hold is not finite, never 0."""
+    x = jnp.asarray(np.random.default_rng(0).normal(size=50), dtype)
+
+    def loss(x):
+        return jnp.sum((x * jnp.abs(x)).astype(jnp.float32)) / 512, None
+
+    (value, _), plain = value_and_grad(loss, None)(x)
+    for exponent in range(0, 25, 4):
+        # Not compiled, as XLA may keep more digits than a dtype has.
+        (scaled, _), gradient = value_and_grad(loss, jnp.float32(2**exponent))(x)
+        assert scaled == value
+        assert gradient.dtype == dtype
+        held = np.isfinite(gradient)
+        np.testing.assert_array_equal(gradient[held], plain[held])
+        assert held.all() or (dtype == jnp.float16 and held.any())
+
+
 # --- One step, of a model whose gradient can overflow --------------------------------
 
 
-def task_of(limit: float) -> Any:
-    """A task whose backward pass overflows beyond `limit`, as float16 does."""
+def task_of(limit: float, dtype: Any = jnp.float32, of_loss: Any = jnp.float32) -> Any:
+    """A task whose backward pass overflows beyond `limit`, as float16 does.
+
+    Args:
+      limit: of a gradient.
+      dtype: of the parameters.
+      of_loss: dtype of the loss.
+    """
 
     @jax.custom_vjp
     def narrow(x):
@@ -108,7 +134,7 @@ def task_of(limit: float) -> Any:
 
     def loss(params, stats, carry, batch, key):
         [target] = batch
-        value = jnp.sum(narrow(params["w"]) * jnp.mean(target, 0))
+        value = jnp.sum(narrow(params["w"]) * jnp.mean(target, 0)).astype(of_loss)
         return value, jaxcomp.tasks.Learnt(stats, carry, jnp.float32(0))
 
     rows_of = np.zeros((8, 3), np.float32)
@@ -118,15 +144,15 @@ def task_of(limit: float) -> Any:
         train=(rows_of,),
         test=(rows_of,),
         shares=lambda epoch: np.zeros((1, 2, 1), int),
-        init=lambda key: jaxcomp.tasks.Variables({"w": jnp.ones(3)}, {}),
+        init=lambda key: jaxcomp.tasks.Variables({"w": jnp.ones(3, dtype)}, {}),
         loss=loss,
         score=None,
     )
 
 
-def stepped(batches, scale, mixer=False, accumulate=1, mapper="vmap"):
+def stepped(batches, scale, mixer=False, accumulate=1, mapper="vmap", **kinds):
     """The states after each of some batches [workers, examples, 3], and the figures."""
-    task = task_of(limit=100.0)
+    task = task_of(**{"limit": 100.0, **kinds})
     if mixer:
         ring = jaxcomp.make_mixer("d_psgd", "ring", workers=2)
         tx = optax.chain(optax.sgd(0.1), jaxcomp.mixing(ring))
@@ -220,6 +246,21 @@ def test_other_numbers_of_workers_go_on_with_the_least_scale():
     new = make_resize(setup, allowed=True)(state._replace(loss_scale=scale), 2)
     np.testing.assert_array_equal(new.loss_scale.value.scale, [2, 2])
     np.testing.assert_array_equal(new.loss_scale.value.steps, [0, 0])
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+def test_weights_are_at_least_float32(dtype):
+    with pytest.raises(UserError, match=f"'w' is {jnp.dtype(dtype)}, in which"):
+        stepped([USUAL], static(1), dtype=dtype)
+
+
+def test_parts_of_a_batch_are_summed_beyond_the_range_of_the_loss():
+    """8 parts with losses up to 24,000 make a sum that is none in float16."""
+    batch = USUAL.repeat(4, axis=1) * 4000
+    kinds = {"of_loss": jnp.float16, "limit": 1e9}
+    _, [figures] = stepped([batch], UNSCALED, accumulate=8, **kinds)
+    np.testing.assert_allclose(figures.loss, [24000, 6000], rtol=1e-3)
+    assert np.all(figures.applied)
 
 
 # --- Whole runs ----------------------------------------------------------------------
