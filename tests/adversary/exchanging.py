@@ -18,6 +18,7 @@ from jaxcomp.link_state import step_key
 from jaxcomp.make import compressor_for
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
 from jaxcomp.overlap.cuts import make_cut
+from jaxcomp.parallel.placing import by_axis
 from jaxcomp.specs import calls
 from jaxcomp.trees import spec_of, widen
 from tests.adversary.draw import Program
@@ -27,8 +28,10 @@ __all__ = [
     "SHORT",
     "axis_of",
     "build",
+    "check_bytes",
     "check_copies",
     "check_exchange",
+    "counted",
     "crew_of",
     "gradients",
     "mesh_of",
@@ -421,15 +424,34 @@ def loop_of(program: Program, one: Any, workers: int) -> Loop:
         return mapped(parallel.place(tree, crew, 0), state)
 
     def count() -> Any:
-        spec = spec_of(one)
-        found = wire.traced_collectives(
-            averaged, spec, mean.init(one), axis="workers", workers=workers
-        )
-        rows = jax.tree.map(lambda x: jnp.zeros((workers, *x.shape), x.dtype), spec)
-        compiled = mapped.lower(parallel.place(rows, crew, 0), state).compile()
-        return wire.collective_bytes(found), wire.collective_bytes(compiled)
+        rows = jax.tree.map(lambda x: jnp.zeros((workers, *x.shape), x.dtype), one)
+        args = (parallel.place(rows, crew, 0), state)
+        return counted(averaged, mapped, crew, args, (0, axes))
 
     return Loop(exchange, state, step, shared=False, count=count)
+
+
+def counted(step: Any, mapped: Any, crew: Any, args: Any, axes: Any) -> Any:
+    """Bytes of a step as traced and as compiled; results have the axes of arguments.
+
+    Args:
+      step: of one worker.
+      mapped: the same over the workers.
+      crew: the workers.
+      args: of `mapped`.
+      axes: a prefix tree of the arguments with 0 or None.
+    """
+
+    def of_one(axis: Any, x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape[1:] if axis == 0 else x.shape, x.dtype)
+
+    on_device = parallel.on_device(step, crew, in_axes=axes, out_axes=axes)
+    specs = parallel.specs_of_device(by_axis(of_one, axes, args), crew, axes)
+    found = wire.traced_collectives(
+        on_device, *specs, axis=crew.device_axis, workers=crew.devices
+    )
+    program = mapped.lower(*args).compile({"xla_backend_optimization_level": 0})
+    return wire.collective_bytes(found), wire.collective_bytes(program)
 
 
 def mesh_of(workers: int) -> Mesh:
@@ -497,12 +519,16 @@ def mapped_loop(
         a, b = (jax.tree.map(lambda x: x[:SHORT][good], t) for t in (found, walk.mean))
         law = "how params are cut" if is_cut else f"as under vmap: {program.mapper}"
         laws.same(law, a, b, 2 * precision(program))
-    if program.counted and program.mapper in ("pmap", "shard_map"):
-        traced, compiled = loop.count()
-        law = "bytes as traced and as compiled"
-        laws.check(law, traced == compiled, f"{traced} and {compiled}")
+    if program.counted and loop.count and program.mapper != "vmap":
+        check_bytes(laws, loop)
     if program.resize:
         resized(laws, program, loop, state, trees, walk.applied, found)
+
+
+def check_bytes(laws: Laws, loop: Any) -> None:
+    traced, compiled = loop.count()
+    law = "bytes as traced and as compiled"
+    laws.check(law, traced == compiled, f"{traced} and {compiled}")
 
 
 def unclocked(state: Any) -> Any:

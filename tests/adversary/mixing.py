@@ -18,7 +18,9 @@ from tests.adversary.draw import Program
 from tests.adversary.exchanging import (
     SHORT,
     axis_of,
+    check_bytes,
     check_copies,
+    counted,
     crew_of,
     gradients,
     mesh_of,
@@ -194,6 +196,7 @@ class Loop(NamedTuple):
     mixer: Mixer
     start: Any
     step: Any  # (run, updates) -> run
+    count: Any = None  # bytes as traced and as compiled
 
 
 def loop_of(program: Program, start: Any, workers: int) -> Loop:
@@ -217,7 +220,17 @@ def loop_of(program: Program, start: Any, workers: int) -> Loop:
     def take(run: Any, update: Any) -> Any:
         return mapped(run, parallel.place(update, crew, 0))
 
-    return Loop(mixer, init(parallel.place(start, crew, 0)), take)
+    def back(run: Any, update: Any) -> Any:
+        return step(run, update), ()
+
+    first_run = init(parallel.place(start, crew, 0))
+
+    def count() -> Any:
+        args = (first_run, parallel.place(start, crew, 0))
+        whole = parallel.map_step(back, crew, in_axes=(0, 0), out_axes=(0, 0))
+        return counted(back, whole, crew, args, (0, 0))
+
+    return Loop(mixer, first_run, take, count)
 
 
 def sharded_loop(program: Program, mixer: Mixer, start: Any, workers: int) -> Loop:
@@ -255,6 +268,8 @@ def mapped_run(
         laws.same(law, stacked, expected, 2 * ulps(program))
     if program.mapper != "data_parallel" and np.isfinite(flat(run.params)).all():
         check_known(laws, program, run)
+    if program.counted and loop.count and program.mapper != "vmap":
+        check_bytes(laws, loop)
     # Nothing marks the state of `decentralised`, so it stays with its workers.
     if program.resize and program.mapper != "data_parallel":
         resized(laws, program, run)
