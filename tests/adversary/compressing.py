@@ -9,7 +9,7 @@ from jaxcomp import make_compressor
 from jaxcomp.trees import spec_of
 from tests import laws as known
 from tests.adversary.draw import Program
-from tests.adversary.exchanging import gradients
+from tests.adversary.given import gradients
 from tests.adversary.verdicts import Laws
 
 __all__ = ["check_compressor"]

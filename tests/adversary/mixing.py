@@ -1,7 +1,5 @@
 """The laws of gossip and of local training."""
 
-import functools
-import tempfile
 from typing import Any, NamedTuple
 
 import jax
@@ -15,17 +13,17 @@ from jaxcomp.base import Mixer, PerWorker
 from jaxcomp.make import compressor_for
 from jaxcomp.specs import calls
 from tests.adversary.draw import Program
-from tests.adversary.exchanging import (
-    SHORT,
+from tests.adversary.given import gradients, precision
+from tests.adversary.loops import (
+    Loop,
     axis_of,
-    check_bytes,
-    check_copies,
-    counted,
     crew_of,
-    gradients,
+    follow,
+    loop_of,
     mesh_of,
+    new_count,
     params_of,
-    restored,
+    resized,
 )
 from tests.adversary.verdicts import Laws, flat
 
@@ -42,7 +40,7 @@ RESTLESS = ("deep_squeeze", "ecd_psgd")
 class Run(NamedTuple):
     """A state as a loop has it: all of it is each worker's own."""
 
-    params: PerWorker
+    params: Any
     state: Any
 
 
@@ -122,11 +120,6 @@ def facts(program: Program) -> tuple[str, bool, bool]:
     return name, is_local, lossless
 
 
-def ulps(program: Program) -> float:
-    """Of the narrowest dtype, a few."""
-    return 8 * max(float(jnp.finfo(leaf.dtype).eps) for leaf in program.tree) + 2e-5
-
-
 def check_quiet(laws: Laws, program: Program, start: Any, models: Any) -> None:
     """Workers that start apart and learn nothing."""
     name, is_local, lossless = facts(program)
@@ -134,7 +127,7 @@ def check_quiet(laws: Laws, program: Program, start: Any, models: Any) -> None:
     kept = [((STEPS, *s), d) for s, d in shapes[0]] == shapes[1]
     laws.check("dtypes and shapes", kept, f"{shapes}")
     x, first = flat(models, 2), flat(start, 1)
-    size, rounding = np.abs(first).max(initial=0), ulps(program)
+    size, rounding = np.abs(first).max(initial=0), precision(program)
     keeps = name in MEAN_KEEPERS or lossless and (not is_local or name == "local_sgd")
     if keeps and np.isfinite(x).all():
         drift = np.abs(x.mean(axis=1) - first.mean(axis=0)).max(initial=0)
@@ -166,7 +159,7 @@ def check_agreed(laws: Laws, program: Program, start: Any, models: Any) -> None:
         return
     moved = np.abs(flat(models, 1) - flat(start)).max(initial=0)
     size = np.abs(flat(start)).max(initial=0)
-    limit = ulps(program) * size if name in RESTLESS else 0
+    limit = precision(program) * size if name in RESTLESS else 0
     laws.check("who agrees and learns nothing stays", moved <= limit, f"{moved}")
 
 
@@ -184,22 +177,31 @@ def check_known(laws: Laws, program: Program, run: Run) -> None:
         worst = np.abs(flat(state.pull, 1) - pull).max(initial=0)
         most = np.abs(x).max(initial=0)
         law = "what is known of the neighbours"
-        laws.check(law, worst <= ulps(program) * most, f"{worst} of {most}")
+        laws.check(law, worst <= precision(program) * most, f"{worst} of {most}")
 
 
 # --- Mapped loops ---------------------------------------------------------------------
 
 
-class Loop(NamedTuple):
-    """A loop as a user has it."""
+def mapped_run(
+    laws: Laws, program: Program, start: Any, noise: Any, models: Any
+) -> None:
+    """The same models under the mapper; a checkpoint; another number of workers."""
+    loop = loop_with(program, start, program.workers)
+    _, _, lossless = facts(program)
+    _, run = follow(
+        *(laws, program, loop, noise, models), alike=False, bad=False, lossless=lossless
+    )
+    if program.mapper == "data_parallel":
+        return  # nothing marks the state of `decentralised`: it stays with its workers
+    if np.isfinite(flat(run.params)).all():
+        check_known(laws, program, run)
+    if program.resize:
+        resize(laws, program, run)
 
-    mixer: Mixer
-    start: Any
-    step: Any  # (run, updates) -> run
-    count: Any = None  # bytes as traced and as compiled
 
-
-def loop_of(program: Program, start: Any, workers: int) -> Loop:
+def loop_with(program: Program, start: Any, workers: int) -> Loop:
+    """The loop of the program's mixer, for so many workers."""
     mixer = build(program, workers, axis_of(program))
     if program.mapper == "data_parallel":
         return sharded_loop(program, mixer, start, workers)
@@ -210,89 +212,42 @@ def loop_of(program: Program, start: Any, workers: int) -> Loop:
         return Run(PerWorker(params), PerWorker(link.init(params)))
 
     def step(run: Any, update: Any) -> Any:
-        params = run.params.value
-        updates, state = link.update(update, run.state.value, params)
-        return Run(PerWorker(plus(params, updates)), PerWorker(state))
+        updates, state = link.update(update, run.state.value, run.params.value)
+        params = plus(run.params.value, updates)
+        return params, Run(PerWorker(params), PerWorker(state))
 
     init = parallel.map_step(first, crew, in_axes=(0,), out_axes=0)
-    mapped = parallel.map_step(step, crew, in_axes=(0, 0), out_axes=0)
-
-    def take(run: Any, update: Any) -> Any:
-        return mapped(run, parallel.place(update, crew, 0))
-
-    def back(run: Any, update: Any) -> Any:
-        return step(run, update), ()
-
-    first_run = init(parallel.place(start, crew, 0))
-
-    def count() -> Any:
-        args = (first_run, parallel.place(start, crew, 0))
-        whole = parallel.map_step(back, crew, in_axes=(0, 0), out_axes=(0, 0))
-        return counted(back, whole, crew, args, (0, 0))
-
-    return Loop(mixer, first_run, take, count)
+    return loop_of(program, crew, step, init(parallel.place(start, crew, 0)))
 
 
 def sharded_loop(program: Program, mixer: Mixer, start: Any, workers: int) -> Loop:
     mesh = mesh_of(workers)
     tx = jaxcomp.decentralised(mixer, mesh).chain(optax.identity())
-    params = params_of(program, start, mesh, ("data",))
-    like = jax.tree.map(lambda x: x.sharding, params)
+    models = params_of(program, start, mesh, ("data",))
+    like = jax.tree.map(lambda x: x.sharding, models)
 
     @jax.jit
     def step(run: Any, update: Any) -> Any:
-        updates, state = tx.update(update, run.state, run.params.value)
-        return Run(PerWorker(plus(run.params.value, updates)), state)
+        updates, state = tx.update(update, run.state, run.params)
+        models = plus(run.params, updates)
+        return models, Run(models, state)
 
-    first = Run(PerWorker(params), tx.init(params))
-    return Loop(mixer, first, lambda run, u: step(run, jax.device_put(u, like)))
-
-
-def mapped_run(
-    laws: Laws, program: Program, start: Any, noise: Any, models: Any
-) -> None:
-    """The same models under the mapper; a checkpoint; another number of workers."""
-    loop = loop_of(program, start, program.workers)
-    run, found = loop.start, []
-    for i in range(SHORT):
-        run = loop.step(run, jax.tree.map(lambda x, i=i: x[i], noise))
-        check_copies(laws, run)
-        found.append(jax.tree.map(np.asarray, run.params.value))
-        if i == SHORT - 2 and program.saved:
-            run = restored(laws, run, loop.start)
-    _, _, lossless = facts(program)
-    if lossless or all(leaf.cut is None for leaf in program.tree):
-        expected = jax.tree.map(lambda x: np.asarray(x[:SHORT]), models)
-        stacked = jax.tree.map(lambda *x: np.stack(x), *found)
-        law = f"as under vmap: {program.mapper}"
-        laws.same(law, stacked, expected, 2 * ulps(program))
-    if program.mapper != "data_parallel" and np.isfinite(flat(run.params)).all():
-        check_known(laws, program, run)
-    if program.counted and loop.count and program.mapper != "vmap":
-        check_bytes(laws, loop)
-    # Nothing marks the state of `decentralised`, so it stays with its workers.
-    if program.resize and program.mapper != "data_parallel":
-        resized(laws, program, run)
+    first = Run(models, tx.init(models))
+    return Loop(first, lambda run, update: step(run, jax.device_put(update, like)))
 
 
-def resized(laws: Laws, program: Program, run: Any) -> None:
+def resize(laws: Laws, program: Program, run: Any) -> None:
     """The mean model stays, and training goes on."""
-    count = program.resize * program.per_device
-    new = loop_of(program, one_step(program, count, 2), count)
-    promised = laws.promised("what runs can be resized")
-    with tempfile.TemporaryDirectory() as folder, promised:
-        jaxcomp.save(folder, run)
-        resize = functools.partial(
-            jaxcomp.resized, method=new.mixer, params=lambda run: run.params
-        )
-        after = jaxcomp.restore(folder, new.start, resize=resize)
-    means = [flat(x.params.value, 1).mean(axis=0) for x in (run, after)]
-    size = np.abs(flat(run.params.value)).max(initial=0)
+    count = new_count(program)
+    start = one_step(program, count, 2)
+    new, method = loop_with(program, start, count), build(program, count)
+    after = resized(laws, run, new.state, method, lambda run: run.params)
+    means = [flat(x.params, 1).mean(axis=0) for x in (run, after)]
+    size = np.abs(flat(run.params)).max(initial=0)
     worst = np.abs(means[0] - means[1]).max(initial=0)
     law = "a resize keeps the mean model"
-    laws.check(law, worst <= ulps(program) * size, f"{worst} of {size}")
-    nothing = jax.tree.map(np.zeros_like, one_step(program, count, 2))
+    laws.check(law, worst <= precision(program) * size, f"{worst} of {size}")
     for _ in range(3):
-        after = new.step(after, nothing)
-    is_finite = np.isfinite(flat(after.params.value)).all()
+        _, after = new.step(after, jax.tree.map(np.zeros_like, start))
+    is_finite = np.isfinite(flat(after.params)).all()
     laws.check("finite after a resize", is_finite or not np.isfinite(size))

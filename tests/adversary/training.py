@@ -11,16 +11,15 @@ import jaxcomp
 from jaxcomp import optimizers, parallel
 from jaxcomp.specs import calls
 from tests.adversary.draw import Leaf, Program
-from tests.adversary.exchanging import (
-    BAD,
-    SHORT,
+from tests.adversary.exchanging import build
+from tests.adversary.given import BAD, gradients, with_events
+from tests.adversary.loops import (
     axis_of,
-    build,
     crew_of,
-    precision,
-    restored,
-    unclocked,
-    with_events,
+    follow,
+    loop_of,
+    new_count,
+    resized,
 )
 from tests.adversary.verdicts import Laws, flat
 
@@ -91,33 +90,25 @@ def mapped_loop(
     laws: Laws, program: Program, trees: Any, start: Any, models: Any
 ) -> None:
     """The same weights under the mapper; a checkpoint; another number of workers."""
-    crew = crew_of(program, program.workers)
     exchange, tx = chain(program, axis_of(program))
-    state = first = parallel.spread((start, tx.init(start)), crew)
-    axes = parallel.axes(state)
 
     def step(state: Any, tree: Any) -> Any:
         updates, new = tx.update(tree, state[1], state[0])
-        return optax.apply_updates(state[0], updates), new
+        params = optax.apply_updates(state[0], updates)
+        return params, (params, new)
 
-    mapped = parallel.map_step(step, crew, in_axes=(axes, 0), out_axes=axes)
-    found = []
-    for i in range(SHORT):
-        before, tree = state, jax.tree.map(lambda x, i=i: x[i], trees)
-        state = mapped(state, parallel.place(tree, crew, 0))
-        found.append(jax.tree.map(np.asarray, state[0]))
-        if i == BAD and "nan" not in program.compressor:
-            law = "a bad step changes nothing"
-            laws.same(law, unclocked(before), unclocked(state), 0)
-        if i == SHORT - 2 and program.saved:
-            state = restored(laws, state, first)
-    expected = jax.tree.map(lambda x: x[:SHORT], models)
-    law = f"as under vmap: {program.mapper}"
-    stacked = jax.tree.map(lambda *x: np.stack(x), *found)
-    laws.same(law, stacked, expected, 4 * precision(program), 1.0)
+    def loop_with(workers: int) -> Any:
+        crew = crew_of(program, workers)
+        first = parallel.spread((start, tx.init(start)), crew)
+        return loop_of(program, crew, step, first)
+
+    loop, bad = loop_with(program.workers), "nan" not in program.compressor
+    _, state = follow(
+        *(laws, program, loop, trees, models), alike=True, bad=bad, scale=1.0
+    )
     if program.resize:
-        count = program.resize * program.per_device
-        with laws.promised("what runs can be resized"):
-            after = jaxcomp.resized(state, count, exchange, lambda state: state[0])
-        fine = all(np.isfinite(flat(x)).all() for x in unclocked(after))
-        laws.check("finite after a resize", fine)
+        new = loop_with(new_count(program))
+        after = resized(laws, state, new.state, exchange, lambda state: state[0])
+        more = gradients(program, new_count(program), 1)
+        after, _ = new.step(after, jax.tree.map(lambda x: x[0], more))
+        laws.check("finite after a resize", np.isfinite(flat(after)).all())

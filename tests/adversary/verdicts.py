@@ -15,13 +15,9 @@ import numpy as np
 import jaxcomp
 from jaxcomp.errors import UserError
 
-__all__ = ["Laws", "Refused", "Verdict", "close", "flat", "is_refusal", "tried"]
+__all__ = ["Laws", "Verdict", "bits", "flat", "is_refusal", "numbers", "tried"]
 
 PACKAGE = str(Path(jaxcomp.__file__).parent)
-
-
-class Refused(Exception):
-    """The tool itself leaves a program out, such as a mapper that a kind has not."""
 
 
 class Verdict(NamedTuple):
@@ -76,18 +72,11 @@ def apart(a: Any, b: Any, scale: float = 0) -> float:
     return float(np.abs(x - y).max(initial=0) / (size or 1))
 
 
-def close(a: Any, b: Any, tolerance: float, scale: float = 0) -> bool:
-    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
-    return all(apart(x, y, scale) <= tolerance for x, y in pairs)
-
-
 def flat(tree: Any, lead: int = 0) -> np.ndarray:
     """All elements side by side behind leading axes, in float64; a complex is two."""
 
     def row(x: Any) -> np.ndarray:
-        if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):
-            x = jax.random.key_data(x)
-        x = np.asarray(x)
+        x = np.asarray(numbers(x))
         if np.iscomplexobj(x):
             x = np.stack([x.real, x.imag], axis=-1)
         x = x.astype(np.float64)
@@ -97,9 +86,19 @@ def flat(tree: Any, lead: int = 0) -> np.ndarray:
     return np.concatenate(rows, axis=-1) if rows else np.zeros((0,))
 
 
+def numbers(x: Any) -> Any:
+    """The array, or the numbers of a typed key."""
+    is_key = jnp.issubdtype(x.dtype, jax.dtypes.prng_key)
+    return jax.random.key_data(x) if is_key else x
+
+
+def bits(x: Any) -> bytes:
+    return np.asarray(numbers(x)).tobytes()
+
+
 def is_refusal(error: BaseException) -> bool:
     """Whether the library raised it on purpose: its own class, or a `raise` of its."""
-    if isinstance(error, UserError | Refused):
+    if isinstance(error, UserError):
         return True
     *_, (frame, line) = traceback.walk_tb(error.__traceback__)
     file = frame.f_code.co_filename
