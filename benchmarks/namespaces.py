@@ -81,6 +81,7 @@ class Traffic(NamedTuple):
 
     sent: int
     received: int
+    packets: int  # that were sent; segments count as one until the network cuts them
 
 
 @contextlib.contextmanager
@@ -157,14 +158,16 @@ def counters(text: str) -> dict[str, Traffic]:
     What a port has received is what its host has sent.
 
     Example:
-      >>> stats = {"rx": {"bytes": 10}, "tx": {"bytes": 20}}
+      >>> stats = {"rx": {"bytes": 10, "packets": 2}, "tx": {"bytes": 20}}
       >>> counters(json.dumps([{"ifname": "jxn1v0", "stats64": stats}]))
-      {'jxn1v0': Traffic(sent=10, received=20)}
+      {'jxn1v0': Traffic(sent=10, received=20, packets=2)}
     """
     result = {}
     for link in json.loads(text):
         stats = link["stats64"]
-        result[link["ifname"]] = Traffic(stats["rx"]["bytes"], stats["tx"]["bytes"])
+        sent, received = stats["rx"], stats["tx"]
+        found = Traffic(sent["bytes"], received["bytes"], sent["packets"])
+        result[link["ifname"]] = found
     return result
 
 

@@ -78,19 +78,22 @@ def cost_of(compressor: str, spec: Spec) -> Cost:
     )
 
 
-def traffic_of(exchange: Exchange, spec: Spec) -> tuple[float, float]:
+def traffic_of(
+    exchange: Exchange, spec: Spec, workers: int = WORKERS
+) -> tuple[float, float]:
     """Bytes of a step that a worker hands over, and that leave it by rings.
 
     Args:
       exchange: with its memory; over the axis "workers".
       spec: of the gradient.
+      workers: their number.
     """
 
     def step(tree: Spec, key: jax.Array) -> object:
         return exchange.average(tree, exchange.init(tree), key).mean
 
     key = jax.eval_shape(lambda: jax.random.key(0))
-    found = traced_collectives(step, spec, key, axis="workers", workers=WORKERS)
+    found = traced_collectives(step, spec, key, axis="workers", workers=workers)
     return sum(collective_bytes(found).values()), link_bytes(found)
 
 

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from jaxcomp import wire
 from jaxcomp.base import Array, Exchange, PerWorker, Tree
 from jaxcomp.errors import UserError
-from jaxcomp.parallel import AXIS, axes, map_step, setup, spread
+from jaxcomp.parallel import axes, map_step, setup, spread
 from jaxcomp.transform import pmean
 from jaxcomp.trees import spec_of
+from jaxcomp.verdicts import traffic_of
 
 __all__ = ["History", "gradients", "train"]
 
@@ -107,7 +107,7 @@ def train(
 
     comm = mean.init(params)
     own = (None, None, axes(comm))
-    step_bytes = _bytes_of(exchange, params, workers.size)
+    step_bytes = round(traffic_of(exchange, spec_of(params), workers.size)[0])
     run = map_step(
         step, workers, in_axes=(own, 0), out_axes=(own, _Step(*[PerWorker(0)] * 3))
     )
@@ -156,15 +156,3 @@ def gradients(
         params, opt_state, each = step(params, opt_state, batch)
         found.append(each)
     return found
-
-
-def _bytes_of(exchange: Exchange, params: Tree, workers: int) -> int:
-    """What one worker hands to collectives in a step."""
-
-    def step(tree: Tree, state: Any, key: Array) -> Tree:
-        return exchange.average(tree, state, key).mean
-
-    spec, key = spec_of(params), jax.random.key(0)
-    state = jax.eval_shape(lambda: exchange.init(spec))
-    found = wire.traced_collectives(step, spec, state, key, axis=AXIS, workers=workers)
-    return sum(wire.collective_bytes(found).values())
