@@ -194,6 +194,10 @@ class Exchange(NamedTuple):
     # What averaging does not do when the number of workers changes.
     resize: tuple[Resize, ...] = ()
     per_host: int = 1  # neighbouring workers that it takes to share a host
+    is_complex: bool = False  # whether it averages complex numbers too
+    # What reads the norm of a worker's whole gradient, by name; None: nothing does.
+    whole: str | None = None
+    patterns: tuple[str, ...] = ()  # of a policy; each is to fit a tensor of the model
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]
@@ -229,6 +233,7 @@ class Mixer(NamedTuple):
     resize: tuple[Resize, ...] = ()
     silent: tuple[int, ...] = ()  # the phases in which nothing is sent
     per_host: int = 1  # of its exchange
+    patterns: tuple[str, ...] = ()  # as in `Exchange`
 
     def phase(self, step: int) -> int:
         """The phase of a step; steps are counted from 0."""

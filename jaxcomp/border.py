@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.base import Array, State, Tree
+from jaxcomp.scope import leaf_test, leaves_of
+from jaxcomp.specs import SpecError
+from jaxcomp.specs.grammar import meant
 from jaxcomp.trees import label_of, name_of, varies_over
 
 __all__ = [
@@ -23,6 +26,8 @@ __all__ = [
     "axis_size",
     "check_fit",
     "check_differs",
+    "check_patterns",
+    "check_real",
     "check_whole",
     "is_mapped",
     "is_masked",
@@ -106,6 +111,43 @@ def check_differs(tree: Tree, axis: Any, otherwise: str) -> None:
                 f"{where or 'what is given'} is the same on all workers of {axis!r}: "
                 f"{otherwise} jax.lax.pcast(params, {axis!r}, to='varying'). Zeros "
                 "that merely happen to be equal take the same pcast"
+            )
+
+
+def check_real(tree: Tree, name: str) -> None:
+    """Refuse complex numbers, of which most methods would see the real parts alone.
+
+    Args:
+      tree: arrays or their specs.
+      name: of the method.
+    """
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if jnp.issubdtype(leaf.dtype, jnp.complexfloating):
+            raise SpecError(
+                f"{label_of(path)} is of {leaf.dtype}, and {name!r} computes with real "
+                "numbers: make two tensors of its real and its imaginary parts, or "
+                "take the exchange 'exact'"
+            )
+
+
+def check_patterns(patterns: tuple[str, ...], params: Tree) -> None:
+    """Refuse a policy of which a pattern fits no tensor of the model.
+
+    Args:
+      patterns: of the policy.
+      params: of the whole model; of a part, which `optax.masked` leaves, nothing is
+        known.
+    """
+    if any(map(is_masked, jax.tree.leaves(params, is_leaf=is_masked))):
+        return
+    leaves = leaves_of(params)
+    for pattern in patterns:
+        if leaves and not any(map(leaf_test(pattern), leaves)):
+            known = [leaf.path for leaf in leaves]
+            more = f" and {len(known) - 12} more" if len(known) > 12 else ""
+            raise SpecError(
+                f"the pattern {pattern!r} of the policy fits no tensor. "
+                f"{meant(pattern, known)}Valid: {', '.join(known[:12])}{more}"
             )
 
 

@@ -25,6 +25,9 @@ class Resize(NamedTuple):
     # (state, params, workers) -> state. Marked arrays have an axis of the new workers
     # in front; params have it too, where each worker has a model of its own.
     rebuild: Callable[[Any, Tree, int], Any] | None = None
+    # Fields of which new worker i takes those of old worker i modulo their number: of
+    # whoever has the same part of what a host has, if as many as before share a host.
+    handed_on: tuple[str, ...] = ()
 
 
 Kind = TypeVar("Kind", bound=type)

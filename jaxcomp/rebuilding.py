@@ -1,15 +1,16 @@
 """Parts of a state that are built anew for another number of workers."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from jaxcomp.base import Resize, Tree
 from jaxcomp.keys import is_key
 
-__all__ = ["built_anew", "has_rebuilt"]
+__all__ = ["built_anew", "by_shards", "has_rebuilt"]
 
 
 def has_rebuilt(state: Tree, rules: Sequence[Resize]) -> list[str]:
@@ -44,6 +45,46 @@ def built_anew(
 
     is_known = _known(rules)
     return jax.tree.map(build, state, is_leaf=is_known)
+
+
+def by_shards(
+    build: Callable[[Tree], Tree], tree: Tree, params: Tree, workers: int
+) -> Tree:
+    """What is built of the shards that a device holds, as arrays of all shards.
+
+    Args:
+      build: from a tree of shards to one with an axis of the workers in front.
+      tree: has the shapes of the params, or None in place of some of them.
+      params: whose shardings say how a model is cut.
+      workers: their number.
+
+    Example:
+      >>> by_shards(lambda x: x[None] + 1, np.arange(3), np.zeros(3), 1)
+      array([[1, 2, 3]])
+    """
+    pairs = zip(_with_gaps(tree), _with_gaps(params), strict=True)
+    cuts = [_shards(param) for own, param in pairs if own is not None]
+    devices = next((list(cut) for cut in cuts if cut), [None])
+    places = [[cut.get(device, (...,)) for cut in cuts] for device in devices]
+    leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))
+    result = [np.zeros((workers, *x.shape), x.dtype) for x in leaves]
+    for place in {str(place): place for place in places}.values():
+        part = [x[index] for x, index in zip(leaves, place, strict=True)]
+        built = jax.tree.leaves(build(jax.tree.unflatten(structure, part)))
+        for x, index, new in zip(result, place, built, strict=True):
+            x[(slice(None), *index)] = new
+    return jax.tree.unflatten(structure, result)
+
+
+def _with_gaps(tree: Tree) -> list[Any]:
+    return jax.tree.leaves(tree, is_leaf=lambda x: x is None)
+
+
+def _shards(x: Any) -> Mapping[Any, Any]:
+    """Which part of an array each device holds; empty if it is not on a mesh."""
+    sharding = getattr(x, "sharding", None)
+    is_cut = isinstance(sharding, NamedSharding)
+    return sharding.devices_indices_map(x.shape) if is_cut else {}
 
 
 def _known(rules: Sequence[Resize]) -> Any:

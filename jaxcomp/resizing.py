@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+from jax.sharding import NamedSharding
 
 from jaxcomp.base import (
     Exchange,
@@ -33,6 +34,7 @@ from jaxcomp.errors import UserError
 from jaxcomp.leaves import is_array
 from jaxcomp.rebuilding import built_anew, has_rebuilt
 from jaxcomp.resizing_rules import Place, Walk
+from jaxcomp.sharded.data_parallel import Comm
 from jaxcomp.trees import name_of
 
 __all__ = ["resized", "workers_of"]
@@ -140,8 +142,22 @@ def _rebuilt(
         )
     given = params(state)
     given = given.value if is_per_worker(given) else given
+    _check_placed(state, given)
     with jax.default_device(_host()):
         return built_anew(state, rules, given, workers)
+
+
+def _check_placed(state: Tree, params: Tree) -> None:
+    """Refuse params that do not tell how they are cut, if the state says they are."""
+    found = jax.tree.leaves(state, is_leaf=lambda x: isinstance(x, Comm))
+    specs = [spec for x in found if isinstance(x, Comm) for spec in x.specs]
+    cut = [spec for spec in specs if any(spec)]
+    kinds = {type(getattr(x, "sharding", None)) for x in jax.tree.leaves(params)}
+    if cut and NamedSharding not in kinds:
+        raise UserError(
+            f"params are cut by {cut[0]}, and params= gives arrays that are on no "
+            "mesh: give those on the mesh of the new workers"
+        )
 
 
 def _host() -> Any:

@@ -63,14 +63,25 @@ class Walk(NamedTuple):
         )
         if jax.tree_util.treedef_is_leaf(structure) and len(children) == 1:
             return self._leaf(node, path, place) if place.is_marked else node
-        raw = _raw_fields(node, self.rules)
-        values = [
-            child
-            if key[0] in raw
-            else self.node(child, (*path, *key), _below(node, key[0], place))
-            for key, child in children
-        ]
+        rule = self.rules.get(type(node)) or Resize(type(node))
+        values = []
+        for key, child in children:
+            inner = (*path, *key)
+            if key[0] in _fields(rule.handed_on):
+                child = self._handed_on(child, inner)
+            elif key[0] not in _fields(rule.rebuilt):  # that is done afterwards
+                child = self.node(child, inner, _below(node, key[0], place))
+            values.append(child)
         return jax.tree.unflatten(structure, values)
+
+    def _handed_on(self, node: Any, path: tuple[Any, ...]) -> Any:
+        """What new worker i takes from old worker i modulo their number."""
+
+        def of(inner: Any, leaf: Any) -> Any:
+            rows = leaf if is_key(leaf) else _on_host(leaf, (*path, *inner))
+            return rows[np.arange(self.new) % self.old]
+
+        return jax.tree_util.tree_map_with_path(of, node)
 
     def _in_method(self, node: Any, place: Place) -> Place:
         """The place below a node of a method's state."""
@@ -134,10 +145,9 @@ def _below(node: Any, key: Any, place: Place) -> Place:
     return place
 
 
-def _raw_fields(node: Any, rules: dict[type, Resize]) -> set[Any]:
-    """The keys of fields that are built anew afterwards."""
-    rule = rules.get(type(node))
-    return {jax.tree_util.GetAttrKey(name) for name in rule.rebuilt} if rule else set()
+def _fields(names: tuple[str, ...]) -> set[Any]:
+    """The keys of fields in a path."""
+    return {jax.tree_util.GetAttrKey(name) for name in names}
 
 
 def _on_host(leaf: Any, path: tuple[Any, ...]) -> np.ndarray:

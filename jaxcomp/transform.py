@@ -17,6 +17,7 @@ from jaxcomp.border import (
     axis_index,
     check_differs,
     check_fit,
+    check_patterns,
     check_whole,
 )
 from jaxcomp.link_state import (
@@ -84,6 +85,7 @@ def distributed(
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
             check_whole(params, LOCAL)
+        check_patterns(exchange.patterns, params)
         return first_state(exchange.init(params), exchange.figures)
 
     def step(
@@ -203,6 +205,7 @@ def mixing(
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
             check_whole(params, UNMIXED)
+        check_patterns(mixer.patterns, params)
         return first_state(mixer.init(params), mixer.figures)
 
     def step(

@@ -209,7 +209,7 @@ def quick_norm(tree: Tree) -> Array:
     Pass arrays in the shape in which they are read elsewhere. XLA computes what they
     are made of once for each shape.
     """
-    leaves = [x.astype(jnp.float32) for x in jax.tree.leaves(tree)]
+    leaves = [_real(x).astype(jnp.float32) for x in jax.tree.leaves(tree)]
 
     def one_pass(leaves: list[Array]) -> Array:
         total = jnp.sum(jnp.stack([jnp.sum(jnp.square(x)) for x in leaves]))
@@ -244,9 +244,13 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
     return jax.tree.unflatten(structure, scaled)
 
 
+def _real(x: Array) -> Array:
+    return jnp.abs(x) if jnp.iscomplexobj(x) else x
+
+
 def _norms(leaves: list[Array]) -> Array:
     """The norm of each array; what is done to single numbers is done to all at once."""
-    magnitudes = [jnp.abs(x.astype(jnp.float32)) for x in leaves]
+    magnitudes = [jnp.abs(x).astype(jnp.float32) for x in leaves]
     peaks = [jnp.max(x) if x.size else jnp.sum(x) for x in magnitudes]
     _, exponents = jnp.frexp(jnp.stack(peaks))
     # The power of two keeps squares in range. It and its inverse are normal numbers. A

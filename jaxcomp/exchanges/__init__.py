@@ -18,6 +18,7 @@ from jaxcomp.base import (
     Tree,
     ticked,
 )
+from jaxcomp.border import check_real
 from jaxcomp.exchanges.aligned_psum import aligned_psum
 from jaxcomp.exchanges.budget import budget
 from jaxcomp.exchanges.exact import dense_step, exact
@@ -65,17 +66,30 @@ def make(
     """
     if isinstance(spec, Exchange):
         return spec
-    built = build(spec, REGISTRY, "exchange", make_plan(scope, compressor), axis)
-    return _silent_when_empty(built)
+    plan = make_plan(scope, compressor)
+    built = build(spec, REGISTRY, "exchange", plan, axis)
+    return _guarded(built)._replace(patterns=plan.patterns)
 
 
-def _silent_when_empty(exchange: Exchange) -> Exchange:
-    """The same exchange, which sends nothing if the tree has no elements."""
+def _guarded(exchange: Exchange) -> Exchange:
+    """The same exchange, which sends nothing if the tree has no elements.
+
+    It refuses complex numbers, if it has no use for their imaginary parts.
+    """
+
+    def init(tree: Tree) -> State:
+        check(tree)
+        return exchange.init(tree)
+
+    def check(tree: Tree) -> None:
+        if not exchange.is_complex:
+            check_real(tree, exchange.name)
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
+        check(tree)
         if any(leaf.size for leaf in jax.tree.leaves(tree)):
             return exchange.average(tree, state, key)
         empty = zeros_like_spec(spec_of(tree))
         return Averaged(empty, empty, ticked(state), nothing_lost(exchange.figures))
 
-    return exchange._replace(average=average)
+    return exchange._replace(init=init, average=average)

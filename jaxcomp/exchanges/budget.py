@@ -99,7 +99,7 @@ def budget(
         spec, layout = spec_of(tree), layout_of(tree)
         step, due, choices = state.clock.step, state.due, state.choices
         own_key = jax.random.fold_in(key, collectives.index(axis))
-        keys = [jax.random.fold_in(own_key, i) for i in range(len(layout.chosen))]
+        keys = [jax.random.fold_in(own_key, group.number) for group in layout.chosen]
         vectors, dense = to_arrays(tree, layout.chosen), to_arrays(tree, layout.dense)
 
         # No collective inside: XLA cannot know that all workers take the same branch.
@@ -144,8 +144,9 @@ def budget(
         errors = jnp.mean(jnp.square(shares), axis=0)
         limit = layout.size - layout.head_words
         due, choices = jax.lax.cond(
-            # A NaN tells nothing about the options; every worker sees it in the mean.
-            is_measured & jnp.all(jnp.isfinite(errors)),
+            # A NaN tells nothing about the options, and every worker sees it in the
+            # mean. Neither does a gradient of zeros.
+            is_measured & (peak > 0) & jnp.all(jnp.isfinite(errors)),
             lambda: ((step // every + 1) * every, assign(errors, layout.words, limit)),
             lambda: (due, choices),
         )

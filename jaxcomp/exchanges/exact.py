@@ -40,6 +40,7 @@ def exact(plan: Plan, axis: Axis) -> Exchange:
         axis=axis,
         contraction=_every_leaf,
         ignores_compressor=True,
+        is_complex=True,
     )
 
 

@@ -18,12 +18,10 @@ from jaxcomp.base import (
     Spec,
     State,
     Tree,
-    is_clock,
 )
 from jaxcomp.bounds import by_leaf
 from jaxcomp.coding.packing import pack, unpack
 from jaxcomp.collectives import Part
-from jaxcomp.exchanges._common import check_wide
 from jaxcomp.exchanges._messages import gather_trees
 from jaxcomp.exchanges._rows import in_own_row, to_rows
 from jaxcomp.infos import measure
@@ -66,8 +64,8 @@ def hierarchical(
     of the other hosts, by the outer exchange. So a host sends one compressed tree in
     all, in L parts. At the end the workers of a host gather the parts. What the outer
     exchange loses of a part counts as not sent by the worker that has this part. The
-    outer exchange owes nothing, so with another number of workers it starts anew, all
-    but its clocks.
+    outer exchange owes nothing, so with another number of workers each takes its state
+    from the worker of the same place.
 
     Args:
       plan: which tensors are compressed as one vector, and how, between hosts.
@@ -105,6 +103,16 @@ def hierarchical(
 
     between = functools.partial(_between, plan, outer, across)
     probe = between(_PROBE)
+    vector = jax.ShapeDtypeStruct((1 << 40,), "float32")
+    # Only those without a compressor are asked: others may take long to answer.
+    if probe.ignores_compressor and (
+        probe.contraction({"w": vector}) == [1] != probe.contraction({"w": large})
+    ):
+        raise SpecError(
+            f"the outer exchange of hierarchical is given vectors, and {probe.name!r} "
+            "compresses matrices: take one such as 'gather', 'shared_scale' or "
+            "'two_phase'"
+        )
 
     def init(tree: Tree) -> State:
         # Workers of a host average different parts, so their outer states differ, even
@@ -155,19 +163,6 @@ def hierarchical(
         chosen = between(spec).chooses(parts_of(spec))
         return by_leaf(groups_of(plan, spec), chosen, spec, nothing=False)
 
-    def rebuild(
-        state: HierarchicalState, params: Tree, workers: int
-    ) -> HierarchicalState:
-        check_wide(params, name)
-        fresh = between(params).init(parts_of(spec_of(params)))
-
-        def of_all(new: Any, old: Any) -> Any:
-            kept = jax.tree.map(lambda x: x[0], old) if is_clock(new) else new
-            return jax.tree.map(lambda x: jnp.stack([x] * workers), kept)
-
-        outer = jax.tree.map(of_all, fresh, state.outer, is_leaf=is_clock)
-        return state._replace(outer=outer)
-
     return Exchange(
         name,
         init=init,
@@ -177,7 +172,7 @@ def hierarchical(
         contraction=contraction,
         chooses=chooses,
         ignores_compressor=probe.ignores_compressor,
-        resize=(Resize(HierarchicalState, ("outer",), rebuild),),
+        resize=(Resize(HierarchicalState, handed_on=("outer",)),),
         per_host=share,
     )
 

@@ -38,7 +38,8 @@ def power_sgd(
     P = orthonormal(mean_i M_i Q), Q = mean_i M_i^T P, mean = P Q^T, sent_i = P P^T M_i.
     A step takes two all-reduces, whatever the number of tensors and workers; small
     tensors are sent dense with the first. Q is kept, so that the power iteration of the
-    next step starts from it. The approximation is biased: use a memory.
+    next step starts from it; a column of zeros, as after a gradient of zeros, is drawn
+    anew. The approximation is biased: use a memory.
 
     Args:
       plan: not used; a tensor is the matrix (all other axes, last axis).
@@ -78,7 +79,7 @@ def power_sgd(
         small = [i for i in range(len(leaves)) if i not in large]
         dense = [leaves[i] for i in small]
         matrices = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
-        starts = [_unit_columns(q) for q in state.right]
+        starts = _starts(state.right, key)
 
         left = [_product(m, q) for m, q in zip(matrices, starts, strict=True)]
         arrived = collectives.mean_of_all(left + dense, axis)
@@ -126,6 +127,26 @@ def orthonormal(columns: Array) -> Array:
     if rows < rank:
         columns = jnp.pad(columns, ((0, rank - rows), (0, 0)))
     return jnp.linalg.qr(columns)[0][:rows]
+
+
+def _starts(right: Sequence[Array], key: Array) -> list[Array]:
+    """Where the power iterations start: Q with random columns in place of zeros.
+
+    A column of zeros makes one of P that depends on nothing, and may stand for rows
+    that are always zero: then all columns to come would be zero too.
+
+    Args:
+      right: Q of each large tensor.
+      key: the same on every worker.
+    """
+    if not right:
+        return []
+    longest = max(len(q) for q in right)
+    fresh = jax.random.normal(key, (longest, right[0].shape[1]))
+    is_zero = [jnp.all(q == 0, axis=0) for q in right]
+    pairs = zip(is_zero, right, strict=True)
+    drawn = [jnp.where(zero, fresh[: len(q)].astype(q.dtype), q) for zero, q in pairs]
+    return [_unit_columns(q) for q in drawn]
 
 
 def _unit_columns(columns: Array) -> Array:

@@ -96,6 +96,7 @@ def sparse_reduce(
         dense_groups, groups = split_lossless(groups_of(plan, tree))
         count = collectives.size(axis)
         choice_key, key = jax.random.split(key)
+        key = jax.random.fold_in(key, groups[0].number)  # parts of a tree draw apart
         payload, state = compress_own(codec, tree, state, choice_key, axis)
         vectors = to_vectors(codec.decompress(payload, wide), groups)
         borders = np.cumsum([v.size for v in vectors])

@@ -23,6 +23,7 @@ from jaxcomp.bounds import leaf_choices, leaf_contractions, refuse_growth, worst
 from jaxcomp.exchanges._common import check_wide, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
 from jaxcomp.infos import measure_missing
+from jaxcomp.rebuilding import by_shards
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.specs import SpecError, method
 from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
@@ -115,14 +116,19 @@ def two_phase(
     def rebuild(state: ServerState, params: Tree, workers: int) -> ServerState:
         check_wide(params, name)
         mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), state.held.value)
-        groups = groups_of(plan, mean)
-        rows = [to_rows(v, workers) for v in to_vectors(mean, groups)]
 
-        def of(place: Array) -> Tree:
-            own = [jnp.zeros_like(r).at[place].set(workers * r[place]) for r in rows]
-            return to_tree(own, groups, spec_of(mean))
+        def dealt(mean: Tree) -> Tree:
+            groups = groups_of(plan, mean)
+            rows = [to_rows(v, workers) for v in to_vectors(mean, groups)]
 
-        return ServerState(PerWorker(jax.vmap(of)(jnp.arange(workers))))
+            def of(i: Array) -> Tree:
+                own = [jnp.zeros_like(r).at[i].set(workers * r[i]) for r in rows]
+                return to_tree(own, groups, spec_of(mean))
+
+            return jax.vmap(of)(jnp.arange(workers))
+
+        # A device cuts the vectors of its shards.
+        return ServerState(PerWorker(by_shards(dealt, mean, params, workers)))
 
     return Exchange(
         with_method(name, plan.title),

@@ -6,7 +6,8 @@ arguments come from the spec string. One algorithm, one file, one line here.
 
 from collections.abc import Callable
 
-from jaxcomp.base import Axis, Compressor, Mixer
+from jaxcomp.base import Axis, Compressor, Mixer, State, Tree
+from jaxcomp.border import check_real
 from jaxcomp.gossip.choco import choco
 from jaxcomp.gossip.choco_overlapped import choco_overlapped
 from jaxcomp.gossip.d_psgd import d_psgd
@@ -48,4 +49,9 @@ def make(
     """
     plan = make_plan(scope, compressor)
     mixer = build(spec, REGISTRY, "mixer", plan, graph, axis)
-    return mixer._replace(workers=graph.size)
+
+    def init(params: Tree) -> State:
+        check_real(params, mixer.name)
+        return mixer.init(params)
+
+    return mixer._replace(init=init, workers=graph.size, patterns=plan.patterns)

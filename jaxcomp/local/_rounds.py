@@ -18,6 +18,7 @@ from jaxcomp.base import (
     ticked,
 )
 from jaxcomp.infos import nothing_lost
+from jaxcomp.rebuilding import built_anew
 from jaxcomp.specs import Range, SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import cast_like, spec_of, widen
@@ -116,7 +117,8 @@ def rounds(
         tuple(schedule),
         figures,
         simulated=exchange.simulated,
-        resize=(Resize(RoundState), *_of_exchange(exchange, fragments)),
+        resize=_resizes(exchange, fragments),
+        patterns=exchange.patterns,
         silent=(0,),
         per_host=exchange.per_host,
     )
@@ -138,24 +140,18 @@ def nesterov(rate: float, momentum: float) -> Outer:
     return outer
 
 
-def _of_exchange(exchange: Exchange, fragments: int) -> tuple[Resize, ...]:
-    """The exchange's rules for another number of workers, where each has a model.
+def _resizes(exchange: Exchange, fragments: int) -> tuple[Resize, ...]:
+    """Rules for another number of workers, where each of them has a model."""
 
-    With several fragments the rules would be given the whole model, so they are left
-    out, and states that need them are refused.
-    """
+    def rebuild(state: RoundState, params: Tree, workers: int) -> RoundState:
+        parts = _cut(jax.tree.map(lambda x: x[0], params), fragments)
+        pairs = zip(state.exchanges, parts, strict=True)
+        built = (built_anew(x, exchange.resize, part, workers) for x, part in pairs)
+        return state._replace(exchanges=tuple(built))
 
-    def of_one(rule: Resize) -> Resize:
-        rebuild = rule.rebuild
-        if rebuild is None:
-            return rule
-
-        def of_first(state: Any, params: Tree, workers: int) -> Any:
-            return rebuild(state, jax.tree.map(lambda x: x[0], params), workers)
-
-        return rule._replace(rebuild=of_first)
-
-    return tuple(map(of_one, exchange.resize)) if fragments == 1 else ()
+    rebuilds = any(rule.rebuild for rule in exchange.resize)
+    of_all = Resize(RoundState, rebuild=rebuild if rebuilds else None)
+    return (of_all, *exchange.resize)
 
 
 def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:

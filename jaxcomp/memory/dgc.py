@@ -96,6 +96,7 @@ def dgc(
         momentum=momentum > 0,
         held=lambda state: state.velocity.value,
         allow=allow,
+        whole=None if clip is None else name,
     )
 
 

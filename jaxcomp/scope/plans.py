@@ -47,6 +47,7 @@ class Plan(NamedTuple):
     title: str  # names the scope and the compressor
     groups: Callable[[Sequence[Leaf]], list[Group]]
     compressors: tuple[Compressor, ...]  # all that may occur; a plan has their facts
+    patterns: tuple[str, ...] = ()  # of a policy
 
 
 def per_leaf(compressor: Compressor) -> Plan:
@@ -116,7 +117,7 @@ def only_large(
         return inner.groups(large) + [Group((leaf,), dense) for leaf in small]
 
     title = f"{name}: {compressor.name}"
-    return Plan(title, groups, (*inner.compressors, dense))
+    return Plan(title, groups, (*inner.compressors, dense), inner.patterns)
 
 
 def _methods_of(
@@ -171,7 +172,8 @@ def policy(
         return [Group((leaf,), method_for(leaf)) for leaf in leaves]
 
     compressors = (compressor, dense, *(chosen for _, _, chosen in methods))
-    return Plan(f"{name}: {compressor.name}", groups, compressors)
+    patterns = tuple(pattern for pattern, _, _ in methods)
+    return Plan(f"{name}: {compressor.name}", groups, compressors, patterns)
 
 
 REGISTRY: dict[str, Callable[..., Plan]] = {

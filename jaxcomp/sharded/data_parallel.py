@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Array, Exchange, State, Tree
+from jaxcomp.border import check_patterns
 from jaxcomp.link_state import DistributedState
 from jaxcomp.nonfinite import all_finite, attempt, instead_of_bad
 from jaxcomp.sharded.cuts import entry, on_devices, put, spec_of_param
@@ -93,13 +94,15 @@ def data_parallel(
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
     # Keys are passed to `update`. A masked tensor here is no param of the loss.
-    link = distributed(exchange, allow_masked=True)
+    link = distributed(exchange._replace(patterns=()), allow_masked=True)
     check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
         _check_differentiable(pairs)
+        check_patterns(exchange.patterns, params)
         specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
+        _check_uncut(exchange.whole, pairs, specs)
         plan = layouts(link.init, params, specs, mesh, data)
         of_params = jax.tree.unflatten(structure, specs)
         placed = put(params, of_params, mesh)
@@ -160,6 +163,17 @@ def _check_differentiable(pairs: list[Any]) -> None:
                 f"{label_of(path)} is of {leaf.dtype}, and has no gradient: `init` is "
                 "given the params that gradients are taken of"
             )
+
+
+def _check_uncut(whole: str | None, pairs: list[Any], specs: tuple[P, ...]) -> None:
+    """Refuse cut params where something reads the norm of a worker's gradient."""
+    cut = [path for (path, _), spec in zip(pairs, specs, strict=True) if any(spec)]
+    if whole and cut:
+        raise ValueError(
+            f"{whole!r} clips by the norm of a worker's whole gradient, of which no "
+            f"device has all, as {label_of(cut[0])} is cut over the mesh: clip in the "
+            "gradient function, which `averaged` takes, or replicate the params"
+        )
 
 
 def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:

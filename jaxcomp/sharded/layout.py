@@ -13,10 +13,10 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp.base import Array, PerWorker, State, Tree, is_clock, is_per_worker
+from jaxcomp.base import Array, Clock, PerWorker, State, Tree, is_clock, is_per_worker
 from jaxcomp.sharded.cuts import axes_of, entry, on_devices
 
-__all__ = ["Layout", "first_states", "in_parts", "layouts"]
+__all__ = ["Layout", "first_states", "in_parts", "layouts", "with_shared_clocks"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +93,15 @@ def layouts(
     return result
 
 
+def with_shared_clocks(places: Tree) -> Tree:
+    """Places of which clocks have no axis of workers, for state that has no marks."""
+
+    def shared(node: Any) -> Any:
+        return Clock(_Place(P(), 0)) if is_clock(node) else node
+
+    return jax.tree.map(shared, places, is_leaf=is_clock)
+
+
 def first_states(
     init: Callable[[Tree], State],
     plan: list[Layout],
@@ -153,7 +162,7 @@ def _places(
 
     A part with the structure and shapes of the params, such as a residual, is cut like
     them. Clocks are the same on all devices. Any other leaf differs between devices
-    that hold different shards. State that differs between workers has an axis of
+    that hold different shards. State that is marked, clocks included, has an axis of
     workers in front.
     """
     structure = jax.tree.structure(part)
@@ -170,7 +179,7 @@ def _places(
         if is_per_worker(node):
             return PerWorker(all_placed(node.value, (entry(data),)))
         if is_clock(node):
-            return jax.tree.map(lambda _: _Place(P(), 0), node)
+            return jax.tree.map(lambda _: _Place(P(*front), len(front)), node)
         if like_params(node):
             return jax.tree.map(lambda s: _Place(P(*front, *s), len(front)), specs)
         front = (*front, entry(cut)) if cut else front

@@ -7,9 +7,16 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from jaxcomp.base import Mixer, PerWorker, State, Tree
+from jaxcomp.border import check_patterns
 from jaxcomp.sharded.cuts import on_devices
 from jaxcomp.sharded.data_parallel import Comm
-from jaxcomp.sharded.layout import Layout, first_states, in_parts, layouts
+from jaxcomp.sharded.layout import (
+    Layout,
+    first_states,
+    in_parts,
+    layouts,
+    with_shared_clocks,
+)
 from jaxcomp.sharded.links import Stage
 from jaxcomp.sharded.models import in_front, of_one, with_axis, without_axis
 from jaxcomp.transform import mixing
@@ -26,16 +33,19 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> Stage
       data: the axes of the workers.
       seed: of all keys.
     """
-    link = mixing(mixer)  # without a seed: keys are passed to `update`
+    # Without a seed: keys are passed to `update`.
+    link = mixing(mixer._replace(patterns=()))
 
     def planned(models: Tree, specs: tuple[P, ...]) -> list[Layout]:
         def own_state(params: Tree) -> PerWorker:
             return PerWorker(link.init(params))
 
         plan = layouts(own_state, of_one(models, mesh, data), specs, mesh, data)
-        return [x._replace(places=x.places.value) for x in plan]
+        return [x._replace(places=with_shared_clocks(x.places.value)) for x in plan]
 
     def init(models: Tree, specs: tuple[P, ...]) -> Comm:
+        check_patterns(mixer.patterns, models)
+
         # It runs under the axis, where workers can ask for each other's first models.
         def of_part(models: Tree) -> State:
             return link.init(without_axis(models))
