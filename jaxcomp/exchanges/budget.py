@@ -55,9 +55,9 @@ def budget(
     At step 0, and then every so many steps, each worker measures all options on its
     gradient and sends the errors in its message. All workers solve the same small
     problem with them, and the result holds for the next steps. Until then each vector
-    has its cheapest option. If the step of a measurement is dense, not finite or not
-    applied, the next step measures instead. The choices are data and the message has
-    one size, so another choice compiles nothing anew.
+    has its cheapest option. If the step of a measurement is dense, zero, not finite or
+    not applied, the next step measures instead. The choices are data and the message
+    has one size, so another choice compiles nothing anew.
 
     Args:
       plan: which tensors are compressed as one vector. Those that it sends without

@@ -143,7 +143,7 @@ def _starts(right: Sequence[Array], key: Array) -> list[Array]:
         return []
     longest = max(len(q) for q in right)
     fresh = jax.random.normal(key, (longest, right[0].shape[1]))
-    is_zero = [jnp.all(q == 0, axis=0) for q in right]
+    is_zero = [jnp.all(q == 0, axis=0, keepdims=True) for q in right]
     pairs = zip(is_zero, right, strict=True)
     drawn = [jnp.where(zero, fresh[: len(q)].astype(q.dtype), q) for zero, q in pairs]
     return [_unit_columns(q) for q in drawn]

@@ -100,8 +100,8 @@ def data_parallel(
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
         _check_differentiable(pairs)
-        check_patterns(exchange.patterns, params)
         specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
+        check_patterns(exchange.patterns, params)
         _check_uncut(exchange.whole, pairs, specs)
         plan = layouts(link.init, params, specs, mesh, data)
         of_params = jax.tree.unflatten(structure, specs)

@@ -163,17 +163,6 @@ def test_power_sgd_leaves_small_tensors_as_they_are():
     assert [q.shape for q in exchange.init(spec).right] == [(32, 2)]
 
 
-def test_power_sgd_starts_again_after_zeros():
-    """The published Q is zero then, and stays zero for ever."""
-    tree = matrices(3, 0)
-    nothing = jax.tree.map(np.zeros_like, tree)
-    exchange = made("power_sgd(rank=2, min_rate=1)", "none")
-    zero, *rest = take(exchange, nothing, *[tree] * 60)
-    assert not np.any(zero.shared["b"])
-    fresh = take(exchange, *[tree] * 60)[-1]
-    assert np.linalg.norm(rest[-1].shared["b"] - fresh.shared["b"]) < 1e-2
-
-
 @pytest.mark.parametrize("shape", [(5, 2), (1, 1), (2, 3), (40, 4)])
 @pytest.mark.parametrize("kind", ["random", "zero", "equal", "huge"])
 def test_orthonormal_columns(shape, kind):
@@ -517,6 +506,8 @@ def test_hierarchical_names_what_does_not_fit():
         make_exchange("hierarchical(outer=gatherr)", "sign")
     with pytest.raises(SpecError, match="into hosts once"):
         make_exchange("hierarchical(outer=hierarchical)", "sign")
+    with pytest.raises(SpecError, match=r"vectors, and 'power_sgd\(.*matrices: take"):
+        make_exchange("hierarchical(outer=power_sgd)")
 
 
 @pytest.mark.parametrize(
