@@ -338,6 +338,41 @@ def test_state_is_laid_out_by_its_marks(exchange, kept):
         )
 
 
+CUTS = {"rows": (P("model"), P("model")), "columns": (P(None, "model"), P())}
+KEPT = (*MEMORIES, "dgc(clip=0.5)", "dgc(clip=0.5, clip_each=True)")
+
+
+@pytest.mark.parametrize(
+    "kept", tiers(KEPT, ("dgc(allow=True)", *KEPT[-2:]).__contains__)
+)
+def test_how_params_are_cut_changes_no_number(kept):
+    """With a memory around an exchange that sends everything, or it is refused."""
+    rng = np.random.default_rng(0)
+    shapes = {"kernel": (6, 4), "vector": (8,)}
+    rows = {n: rng.normal(size=(2, *shape)) for n, shape in shapes.items()}
+    rows = jax.tree.map(np.float32, rows)
+    dp = jaxcomp.data_parallel(make("exact", memory=kept), BY_MODEL)
+    step = jax.jit(dp.value_and_grad(product))
+
+    def means(specs: tuple[P, ...]) -> list[Any]:
+        zeros = {n: jnp.zeros(shape) for n, shape in shapes.items()}
+        on_mesh = [NamedSharding(BY_MODEL, spec) for spec in specs]
+        params = jax.device_put(zeros, dict(zip(shapes, on_mesh, strict=True)))
+        comm, found = dp.init(params), []
+        for _ in range(3):
+            _, mean, comm = step(comm, params, rows)
+            found.append(jax.device_get(mean))
+        return found
+
+    expected = means((P(), P()))
+    for specs in CUTS.values():
+        if "clip" in kept:
+            with pytest.raises(ValueError, match=r"clip=0\.5.* is cut over the mesh"):
+                means(specs)
+        else:
+            equal(means(specs), expected)
+
+
 def test_shards_of_a_tensor_draw_apart():
     exchange = make("gather", "random_k(keep=0.1)")
     dp = jaxcomp.data_parallel(exchange, BY_MODEL)

@@ -12,6 +12,7 @@ import jaxcomp
 from jaxcomp import UserError, make_exchange, make_mixer, models, training
 from jaxcomp.overlap import Cut, overlapped, ready_order
 from tests import workers
+from tests.tiers import tiers
 from tests.training.small import built, small_config
 
 WORKERS = 4
@@ -70,6 +71,38 @@ def test_parts_give_the_same_numbers(name):
     compare = close if name == "norms" else same
     compare(of_parts, numbers)
     close(reports_of_parts, reports)
+
+
+RANDOM = {
+    "budget(bits_per_step=9000, ladder=[qsgd(levels=1)])": "sign",
+    "hierarchical(outer=budget(9000, ladder=[qsgd(1)]), per_host=1)": "sign",
+    "sparse_reduce(values=qsgd(levels=1))": "top_k(keep=0.4)",
+    "gather": "qsgd(levels=1)",
+    "hierarchical(per_host=1)": "qsgd(levels=1)",
+    "shared_scale": None,
+    "simulated": "random_k(keep=0.3)",
+    "aligned_psum": "random_k(keep=0.3)",
+    "two_phase": "qsgd(levels=1)",
+}
+
+
+@pytest.mark.parametrize(
+    "spec", tiers(RANDOM, lambda spec: spec.startswith(("budget", "sparse_reduce")))
+)
+def test_parts_draw_apart(spec):
+    """What two tensors of equal elements lose is not the same, so it averages out."""
+    exchange = overlapped(make_exchange(spec, RANDOM[spec], "none"), 2)
+    x = jax.random.normal(jax.random.key(1), (1, 40, 9))
+    [step] = workers.run(
+        stepped(exchange),
+        exchange.init({"a": x[0], "b": x[0]}),
+        [{"a": x, "b": x}],
+        mapper="vmap",
+        workers=1,
+    )
+    assert np.any(step.shared["a"] != step.shared["b"])
+    lost = [np.ravel(step.shared[name] - x[0]) for name in "ab"]
+    assert np.corrcoef(*lost)[0, 1] < 0.6
 
 
 @pytest.mark.parametrize("mapper", ["pmap", "shard_map"])

@@ -1,6 +1,7 @@
 """Another number of workers: what is owed and what neighbours know, over registries."""
 
 import functools
+import itertools
 from typing import Any, NamedTuple
 
 import jax
@@ -8,12 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import exchanges, gossip, local, memory, parallel
 from jaxcomp.base import PerWorker, is_per_worker
 from tests.every_method import ARGUMENTS, COMPRESSORS, GRAPHS, trees
 from tests.exchanges.matrix import MEMORIES
+from tests.tiers import tiers
 from tests.workers import one_of
 
 OLD = 8
@@ -76,18 +79,22 @@ SPECS = (
     *exchanges.REGISTRY,
     "two_phase(server_feedback=True)",
     "hierarchical(outer=sparse_reduce, per_host=1)",
-    "hierarchical(outer=budget(bits_per_step=4000), per_host=1)",
+    "hierarchical(outer=budget(4000, ladder=[sign, cast]), per_host=1)",
 )
 
 
-def exchange_of(spec: str, kept: str) -> jaxcomp.Exchange:
+FEEDBACK = "error_feedback(allow=True)"
+
+
+def exchange_of(spec: str, kept: str, axis: str = "workers") -> jaxcomp.Exchange:
     compressor = COMPRESSORS.get(spec, "sign")
-    if "sparse_reduce" in spec:
+    if "sparse_reduce" in spec or "aligned_psum" in spec:
         compressor = "rotating_slice(keep=0.2)"
     if "server_feedback" in spec:
         compressor = "qsgd(levels=15)"
     arguments = ARGUMENTS.get(spec, "").replace("per_host=2", "per_host=1")
-    return memory.make(kept, exchanges.make(spec + arguments, compressor))
+    built = exchanges.make(spec + arguments, compressor, axis=axis)
+    return memory.make(kept, built)
 
 
 def check_exchange(exchange: jaxcomp.Exchange) -> None:
@@ -116,7 +123,7 @@ def test_what_a_memory_owes_stays(kept):
 def test_what_an_exchange_owes_stays(spec):
     exchange = exchange_of(spec, "none")
     if exchange.lawful:
-        exchange = memory.make("error_feedback(allow=True)", exchange)
+        exchange = memory.make(FEEDBACK, exchange)
     check_exchange(exchange)
 
 
@@ -124,7 +131,7 @@ def test_what_an_exchange_owes_stays(spec):
     "spec", [s for s in SPECS if s.startswith(("two_phase(", "hierarchical", "gather"))]
 )
 def test_what_the_parts_of_an_overlap_owe_stays(spec):
-    exchange = memory.make("error_feedback(allow=True)", exchange_of(spec, "none"))
+    exchange = memory.make(FEEDBACK, exchange_of(spec, "none"))
     check_exchange(jaxcomp.overlapped(exchange, 2))
 
 
@@ -374,30 +381,95 @@ def test_a_checkpoint_is_restored_with_other_workers(tmp_path):
             assert (x.shape, x.dtype, x.sharding) == (y.shape, y.dtype, y.sharding)
 
 
-def test_under_jit_params_stay_cut_as_they_are(tmp_path):
-    exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.3)", axis="data")
+def product(params: Any, rows: Any) -> Any:
+    """A loss whose gradient is the only row of its batch."""
+    pairs = zip(jax.tree.leaves(params), jax.tree.leaves(rows), strict=True)
+    return sum((jnp.sum(p * x[0]) for p, x in pairs), start=jnp.float32(0))
 
-    def loss_of(params: Any, x: Any) -> Any:
-        return jnp.mean(jnp.square(x @ params["w"]))
+
+CUTS = {
+    "whole": (P(), P()),
+    "rows": (P("model"), P("model")),
+    "columns": (P("model"), P(None, "model")),
+    "one": (P(), P("model")),
+}
+OUTER = tuple(
+    f"hierarchical(outer={name}{ARGUMENTS.get(name, '')}, per_host=1)"
+    for name in exchanges.REGISTRY
+    if name not in ("hierarchical", "majority_vote", "power_sgd")
+)
+
+
+@pytest.mark.usefixtures("in_time")
+@pytest.mark.parametrize(
+    ("spec", "kept", "cut"),
+    tiers(
+        [
+            *itertools.product((*SPECS, *OUTER), [FEEDBACK], ["columns", "one"]),
+            *itertools.product([SPECS[-3]], ["none", FEEDBACK], ["whole", "rows"]),
+        ],
+        lambda case: (
+            case in [(SPECS[-3], FEEDBACK, "columns"), (SPECS[-1], FEEDBACK, "one")]
+        ),
+    ),
+)
+def test_under_jit_all_that_is_owed_arrives_after_a_restore(tmp_path, spec, kept, cut):
+    """State lives where it did, with fewer workers, however params are cut."""
+    exchange = exchange_of(spec, "none", axis="data")
+    kept = kept if exchange.lawful else "none"
+    exchange = memory.make(kept, exchange)
 
     def made(workers: int) -> Any:
         devices = np.array(jax.devices()[: 2 * workers]).reshape(workers, 2)
         mesh = jax.sharding.Mesh(devices, ("data", "model"))
-        spec = jax.sharding.PartitionSpec("model")
-        place = jax.sharding.NamedSharding(mesh, spec)
+        shapes = {"bias": (14,), "kernel": (10, 6)}
+        params = {
+            name: jax.device_put(
+                jnp.zeros(shape), jax.sharding.NamedSharding(mesh, place)
+            )
+            for (name, shape), place in zip(shapes.items(), CUTS[cut], strict=True)
+        }
         dp = jaxcomp.data_parallel(exchange, mesh)
-        params = {"w": jax.device_put(jnp.ones((6, 2)), place)}
-        return dp, params, dp.init(params)
+        return jax.jit(dp.value_and_grad(product)), params, dp.init(params)
 
-    dp, params, comm = made(4)
-    x = jnp.asarray(RNG.normal(size=(8, 6)), jnp.float32)
-    _, _, comm = jax.jit(dp.value_and_grad(loss_of))(comm, params, x)
+    def held(comm: Any) -> Any:
+        if exchange.held is None:
+            return {}
+        found = [held_of(exchange, link) for link in comm.links]
+        return {name: x for part in found for name, x in part.items() if x is not None}
+
+    step, params, comm = made(4)
+    rows = {n: np.float32(RNG.normal(size=(4, *x.shape))) for n, x in params.items()}
+    for _ in range(3):
+        _, _, comm = step(comm, params, rows)
     jaxcomp.save(tmp_path, comm)
-    dp, params, like = made(2)
-    got = jaxcomp.restore(tmp_path, like, resize=jaxcomp.resized)
-    kept, new = (c.links[0].exchange.residual.value["w"] for c in (comm, got))
-    assert np.any(kept)
-    close(mean(new), mean(kept))
-    assert new.sharding == like.links[0].exchange.residual.value["w"].sharding
-    loss, _, _ = jax.jit(dp.value_and_grad(loss_of))(got, params, x)
-    assert np.isfinite(loss)
+
+    step, params, like = made(2)
+    resize = functools.partial(
+        jaxcomp.resized, method=exchange, params=lambda _: params
+    )
+    comm_of_few = jaxcomp.restore(tmp_path, like, resize=resize)
+    owed = held(comm_of_few)
+    close(owed, held(comm))
+    for x, y in zip(*map(jax.tree.leaves, (comm_of_few, like)), strict=True):
+        assert (x.shape, x.sharding) == (y.shape, y.sharding)
+    arrived = jax.tree.map(lambda x: np.zeros(x.shape), params)
+    nothing = {n: np.zeros((2, *x.shape), np.float32) for n, x in params.items()}
+    for _ in range(20):
+        _, means, comm_of_few = step(comm_of_few, params, nothing)
+        arrived = jax.tree.map(np.add, arrived, jax.device_get(means))
+    left = held(comm_of_few)
+    for name, x in owed.items():
+        close(arrived[name] + left[name], x, 1e-5)
+        if "server" in spec:
+            assert np.abs(left[name]).max() < 1e-3 < np.abs(x).max()
+
+
+def test_how_params_are_cut_has_to_be_known():
+    exchange = exchange_of(SPECS[-3], "none", axis="data")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
+    place = jax.sharding.NamedSharding(mesh, P("model"))
+    params = jax.device_put(jnp.zeros(8), place)
+    comm = jaxcomp.data_parallel(exchange, mesh).init(params)
+    with pytest.raises(ValueError, match=r"cut by P.*gives arrays that are on no mesh"):
+        jaxcomp.resized(comm, 2, exchange, lambda _: np.zeros(8))
