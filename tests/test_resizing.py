@@ -289,6 +289,24 @@ def test_mixers_keep_the_mean_model_and_what_is_owed(name):
         same_kind(new.opt_state.value, fresh)
 
 
+def test_what_owners_of_fragments_hold_stays():
+    """Each fragment has owners of its own."""
+    mixer = jaxcomp.make_mixer(
+        "local_sgd(h=2, fragments=2)",
+        exchange="two_phase(server_feedback=True)",
+        compressor="qsgd(levels=15)",
+    )
+    state = PerWorker(jax.vmap(jaxcomp.mixing(mixer, seed=0).init)(START))
+    run = Run(PerWorker(START), lived(state))
+    new = jaxcomp.resized(run, 3, mixer, lambda run: run.params)
+    pairs = zip(method_state(new).exchanges, method_state(run).exchanges, strict=True)
+    for after, before in pairs:
+        held = after.held.value
+        close(mean(held), mean(before.held.value))
+        for x in jax.tree.leaves(held):
+            assert (np.count_nonzero(x, axis=0) == 1).all(), "one owner each"
+
+
 @pytest.mark.parametrize("name", ["choco", "dcd_psgd", "diloco"])
 def test_neighbours_still_agree_after_further_steps(name):
     new = to(name, lived_run(name), 4)

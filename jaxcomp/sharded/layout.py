@@ -13,7 +13,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp.base import Array, Clock, PerWorker, State, Tree, is_clock, is_per_worker
+from jaxcomp.base import Array, PerWorker, State, Tree, is_clock, is_per_worker
 from jaxcomp.sharded.cuts import axes_of, entry, on_devices
 
 __all__ = ["Layout", "first_states", "in_parts", "layouts", "with_shared_clocks"]
@@ -97,7 +97,7 @@ def with_shared_clocks(places: Tree) -> Tree:
     """Places of which clocks have no axis of workers, for state that has no marks."""
 
     def shared(node: Any) -> Any:
-        return Clock(_Place(P(), 0)) if is_clock(node) else node
+        return jax.tree.map(lambda _: _Place(P(), 0), node) if is_clock(node) else node
 
     return jax.tree.map(shared, places, is_leaf=is_clock)
 

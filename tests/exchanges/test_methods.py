@@ -7,8 +7,10 @@ import re
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
+import jaxcomp
 from jaxcomp import SpecError, exchanges, make_exchange, make_mixer
 from jaxcomp.exchanges.power_sgd import orthonormal
 from tests.exchanges.matrix import (
@@ -576,6 +578,37 @@ def test_a_policy_sends_vectors_dense_by_default():
 def test_a_bad_rule_is_named(rules, word):
     with pytest.raises((SpecError, ValueError), match=word):
         make_exchange("gather", "sign", policy=rules)
+
+
+def test_a_pattern_that_fits_no_tensor_of_the_model_is_refused():
+    """Where the whole model is known; a part of one may have no such tensor."""
+    rules, wrong = [("*/bias", "none")], [("*/bias", "none"), ("*/biass", "none")]
+    tree = {"a": {"bias": jnp.ones(3)}, "w": jnp.ones((2, 3))}
+    message = (
+        r"'\*/biass' of the policy fits no tensor. Did you mean 'a/bias'\? Valid: a"
+    )
+
+    def links(policy, axis="workers"):
+        exchange = make_exchange(compressor="sign", policy=policy, axis=axis)
+        ring = make_mixer("choco", "ring", 2, compressor="sign", policy=policy)
+        rounds = make_mixer(
+            "local_sgd", exchange="gather", compressor="sign", policy=policy
+        )
+        return exchange, [
+            jaxcomp.distributed(exchange, overlap=2),
+            jaxcomp.pmean(exchange),
+            *map(jaxcomp.mixing, (ring, rounds)),
+        ]
+
+    exchange, wrong_links = links(wrong, "data")
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), "data")
+    for link in [*wrong_links, jaxcomp.data_parallel(exchange, mesh)]:
+        with pytest.raises(SpecError, match=message):
+            link.init(tree)
+    for link in links(rules)[1]:
+        link.init(tree)
+    part = {"a": {"bias": optax.MaskedNode()}, "w": jnp.ones((2, 3))}
+    jaxcomp.distributed(exchange, allow_masked=True).init(part)
 
 
 def test_a_policy_is_a_scope():
