@@ -131,7 +131,9 @@ def check_real(tree: Tree, name: str) -> None:
 
 
 def check_patterns(patterns: tuple[str, ...], params: Tree) -> None:
-    """Refuse a policy of which a pattern fits no tensor of the model.
+    """Refuse a policy with a path that no tensor of the model has.
+
+    A comparison may well fit none: "size<100" says what to do if there are such.
 
     Args:
       patterns: of the policy.
@@ -141,13 +143,15 @@ def check_patterns(patterns: tuple[str, ...], params: Tree) -> None:
     if any(map(is_masked, jax.tree.leaves(params, is_leaf=is_masked))):
         return
     leaves = leaves_of(params)
-    for pattern in patterns:
-        if leaves and not any(map(leaf_test(pattern), leaves)):
+    for part in "&".join(patterns).split("&"):
+        path = part.strip(" !")
+        is_path = path and not set(path) & set("<>=")
+        if leaves and is_path and not any(map(leaf_test(path), leaves)):
             known = [leaf.path for leaf in leaves]
             more = f" and {len(known) - 12} more" if len(known) > 12 else ""
             raise SpecError(
-                f"the pattern {pattern!r} of the policy fits no tensor. "
-                f"{meant(pattern, known)}Valid: {', '.join(known[:12])}{more}"
+                f"the path {path!r} of the policy fits no tensor. "
+                f"{meant(path, known)}Valid: {', '.join(known[:12])}{more}"
             )
 
 

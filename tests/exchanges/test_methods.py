@@ -580,9 +580,10 @@ def test_a_bad_rule_is_named(rules, word):
         make_exchange("gather", "sign", policy=rules)
 
 
-def test_a_pattern_that_fits_no_tensor_of_the_model_is_refused():
+def test_a_path_that_fits_no_tensor_of_the_model_is_refused():
     """Where the whole model is known; a part of one may have no such tensor."""
-    rules, wrong = [("*/bias", "none")], [("*/bias", "none"), ("*/biass", "none")]
+    rules = [("*/bias", "none"), ("size>9", "none")]
+    wrong = [*rules, ("ndim<2&!*/biass", "none")]
     tree = {"a": {"bias": jnp.ones(3)}, "w": jnp.ones((2, 3))}
     message = (
         r"'\*/biass' of the policy fits no tensor. Did you mean 'a/bias'\? Valid: a"
