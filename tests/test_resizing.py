@@ -101,7 +101,7 @@ def check_exchange(exchange: jaxcomp.Exchange) -> None:
     """The laws, from eight workers to other numbers and back."""
 
     def to(link: Any, workers: int) -> Any:
-        return jaxcomp.resized(link, workers, exchange, lambda _: trees(1))
+        return jaxcomp.resized(link, workers, exchange, lambda _: trees())
 
     link = lived(first(exchange, OLD))
     for count in NEW:
@@ -141,7 +141,7 @@ def test_conservation_goes_on_afterwards(spec):
     few = 3
     exchange = exchange_of(spec, "error_feedback(allow=True)")
     link = lived(first(exchange, OLD))
-    new = jaxcomp.resized(link, few, exchange, lambda _: trees(1))
+    new = jaxcomp.resized(link, few, exchange, lambda _: trees())
     axes = parallel.axes(new.exchange)
 
     def averaged(state: Any, tree: Any) -> tuple[Any, Any]:
