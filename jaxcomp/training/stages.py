@@ -36,7 +36,7 @@ class Stage(NamedTuple):
         part += f" (regime {self.regime + 1})" if self.regime else ""
         sent = self.compressor or "what the exchange sends"
         sent = "everything as it is" if self.dense else sent
-        return f"{'nothing' if self.silent else sent}{part}"
+        return f"{'a step alone' if self.silent else sent}{part}"
 
 
 class Stages(NamedTuple):

@@ -40,7 +40,7 @@ def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
     config = small_config(exchange="exact", keep_warmup="listed", **changes)
     setup = built(config)
     assert "top_k" not in setup.method.name
-    says = "nothing" if "mixer" in changes else "what the exchange sends"
+    says = "a step alone" if "mixer" in changes else "what the exchange sends"
     assert str(setup.stages.at(0)) == says  # is compiled for
     assert {setup.stages.at(i) for i in (0, 20)} == {setup.stages.at(10)}
     assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, setup)
@@ -114,7 +114,7 @@ def test_a_stage_sends_what_it_says():
     usual = "top_k(keep=0.1)"
     dense = [sent.pop(f"everything as it is (phase {i})") for i in (1, 2)]
     assert sum(dense) >= whole.dense
-    assert sent.pop("nothing") == 0
+    assert sent.pop("a step alone") == 0
     assert sent.keys() == {f"{usual} (phase {i})" for i in (1, 2)}
     assert all(0 < x < min(dense) for x in sent.values())
 
