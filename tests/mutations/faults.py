@@ -554,4 +554,20 @@ FAULTS = [
         "for places, pictures in images.groups[:1]:",
         "tests/data/test_rectangles.py",
     ),
+    # --- Processes --------------------------------------------------------------------
+    Fault(
+        "a run ends with the reader of its output",
+        "jaxcomp/runs/output.py",
+        "except (OSError, ValueError) as error:",
+        "except ValueError as error:",
+        "tests/runs/test_folder.py::test_lost_output_is_noted_and_ends_no_run",
+    ),
+    Fault(
+        "processes outlive a launcher that is killed",
+        "jaxcomp/launch/watch.py",
+        'groups.write(f"{process.pid}\\n".encode())',
+        'groups.write(b"")',
+        "tests/launch/test_launch.py"
+        "::test_the_processes_end_with_a_launcher_that_is_killed",
+    ),
 ]
