@@ -14,6 +14,8 @@ from jaxcomp.specs import Call, SpecError, build, error_at, method, parse
 
 __all__ = ["REGISTRY", "Round", "Slot", "Topology", "topology"]
 
+_MOST = 4096  # workers: their weights are whole matrices
+
 
 class Round(NamedTuple):
     """The messages that are sent at the same time: x_i <- sum_j W[i, j] x_j."""
@@ -104,8 +106,9 @@ def topology(spec: str | Call, n: int) -> Topology:
       Koloskova, Stich, Jaggi, Decentralized Stochastic Optimization and Gossip
       Algorithms with Compressed Communication, arXiv:1902.00340, 2019.
     """
-    if not isinstance(n, int) or isinstance(n, bool) or n < 1:
-        raise SpecError(f"a topology needs a whole number of workers above 0, not {n}")
+    if not isinstance(n, int) or isinstance(n, bool) or not 0 < n <= _MOST:
+        message = f"a topology needs a whole number of workers of 1 to {_MOST}, not {n}"
+        raise SpecError(message)
     call = cast(Call, parse(spec) if isinstance(spec, str) else spec)
     graph: Graph = build(call, REGISTRY, "topology", n)
     try:

@@ -257,7 +257,7 @@ def test_refusals_show_value_and_reason(spec: str, n: int, reason: str):
 
 @pytest.mark.parametrize("n", [0, -3, 2.5, True, None])
 def test_workers_are_a_whole_number_above_zero(n):
-    with pytest.raises(ValueError, match=f"above 0, not {n}"):
+    with pytest.raises(ValueError, match=f"of 1 to 4096, not {n}"):
         topology("ring", n)
 
 

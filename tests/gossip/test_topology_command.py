@@ -81,7 +81,8 @@ def test_draws_png(tmp_path: Path):
     [
         (["rign", 4], "unknown topology 'rign'. Did you mean 'ring'?"),
         (["margulis", 5], "needs a perfect square: 4 or 9 workers, not 5"),
-        (["ring", 0], "above 0, not 0"),
+        (["ring", 0], "of 1 to 4096, not 0"),
+        (["ring", 1_000_000], "of 1 to 4096, not 1000000"),
         (["ring"], "needs WORKERS"),
         ([], "needs SPEC and WORKERS"),
         (["ring", 4, "--draw", "ring.pdf"], "FILE.svg or FILE.png, not ring.pdf"),
