@@ -158,7 +158,7 @@ COMMANDS = [
     ),
     (
         f"{DEFAULT} --coordinator=here --processes=2 --process=0",
-        "HOST:PORT, not 'here'",
+        "HOST:PORT with a port of 1 to 65535, not 'here'",
     ),
     (
         f"{DEFAULT} --coordinator=a:1 --processes=2 --process=2",

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import IO, NamedTuple, cast
+from typing import NamedTuple
 
 from jaxcomp.errors import UserError
 from jaxcomp.launch.output import pass_on
@@ -25,14 +25,11 @@ _KILL_SECONDS = 5.0
 _SAVED = (128 + signal.SIGINT, 128 + signal.SIGTERM)  # exit codes of the trainer
 
 
-# It gets the numbers of process groups, one a line, until the launcher has ended.
+# A shell that leads the group of the processes. The kernel closes its input when the
+# launcher ends, whatever ends that.
 _GUARD = """
 trap '' HUP INT TERM; exec >/dev/null 2>&1
-while read -r group; do groups="$groups -$group"; done
-tell() { left=; for group in $groups; do kill -s $1 -- $group && left=1; done; }
-tell TERM
-for second in $(seq $1); do sleep 1; tell 0; [ $left ] || exit 0; done
-tell KILL
+cat; kill -s TERM 0; sleep "$1"; kill -s KILL 0
 """
 
 
@@ -60,12 +57,12 @@ def watch(
     term_at = kill_at = float("inf")
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(caught_signals())
-        running = stack.enter_context(_started(children, grace))
+        running, group = stack.enter_context(_started(children, grace))
         while True:
             goes_on = any(process.poll() is None for process in running)
             now, failed = time.monotonic(), _first_failure(running)
             if len(caught) > told:
-                _tell(running, children, signal.SIGKILL if told else caught[0])
+                _tell(running, group, signal.SIGKILL if told else caught[0])
                 kill_at, told = min(kill_at, now + grace), len(caught)
             if failed is not None and not why:
                 code = _exit_code(running[failed])
@@ -79,10 +76,10 @@ def watch(
             if not goes_on:
                 break
             if now >= term_at:
-                _tell(running, children, signal.SIGTERM)
+                _tell(running, group, signal.SIGTERM)
                 term_at, kill_at = float("inf"), min(kill_at, now + _KILL_SECONDS)
             if now >= kill_at:
-                _tell(running, children, signal.SIGKILL)
+                _tell(running, group, signal.SIGKILL)
             time.sleep(_POLL_SECONDS)
     if caught and code:
         ended_by = signal.Signals(caught[0])
@@ -104,12 +101,12 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 @contextlib.contextmanager
 def _started(
     children: Sequence[Child], grace: float
-) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Start all, each in a session of its own, so that Ctrl-C comes from here alone."""
+) -> Iterator[tuple[list[subprocess.Popen[bytes]], int]]:
+    """Start all, in a group of their own, so that Ctrl-C comes from here alone."""
     lock, running, threads = threading.Lock(), [], []
     out, err = as_output(sys.stdout), as_output(sys.stderr)
-    guard = _start_guard(grace)
-    groups = cast(IO[bytes], guard.stdin)
+    words = ["sh", "-c", _GUARD, "guard", f"{grace:g}"]
+    guard = subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0)
     try:
         for index, child in enumerate(children):
             try:
@@ -119,19 +116,17 @@ def _started(
                     stdin=subprocess.PIPE if child.over_ssh else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    start_new_session=True,
+                    process_group=guard.pid,
                 )
             except OSError as error:
                 message = f"{child.command[0]} cannot be started: {error.strerror}"
                 raise UserError(message) from None
             running.append(process)
-            groups.write(f"{process.pid}\n".encode())
             for pipe, target in ((process.stdout, out), (process.stderr, err)):
                 threads.append(pass_on(pipe, target, child.label, index, lock))
-        yield running
+        yield running, guard.pid
     finally:
-        _tell(running, children[: len(running)], signal.SIGKILL)
-        guard.kill()
+        _tell(running, guard.pid, signal.SIGKILL)
         guard.communicate()
         for process in running:
             process.wait()
@@ -139,29 +134,17 @@ def _started(
             thread.join(1.0)  # a process of theirs may hold the pipe
 
 
-def _start_guard(grace: float) -> subprocess.Popen[bytes]:
-    """A process that ends the others if this one is killed: they save, or are killed.
-
-    The kernel closes its input when this process ends, whatever ends it.
-    """
-    words = ["sh", "-c", _GUARD, "guard", f"{grace:.0f}"]
-    pipe = subprocess.PIPE
-    return subprocess.Popen(words, bufsize=0, stdin=pipe, start_new_session=True)
-
-
-def _tell(
-    running: Sequence[subprocess.Popen[bytes]], children: Sequence[Child], number: int
-) -> None:
+def _tell(running: Sequence[subprocess.Popen[bytes]], group: int, number: int) -> None:
     """Send a signal to processes and to those that they have started.
 
-    A closed terminal (SIGHUP) is passed on as SIGTERM, after which runs save.
+    A closed terminal (SIGHUP) is passed on as SIGTERM, after which runs save. Over ssh
+    a process ends when its input does.
     """
     number = signal.SIGTERM if number == signal.SIGHUP else number
-    for process, child in zip(running, children, strict=True):
-        if child.over_ssh and number != signal.SIGKILL:
-            if process.stdin and not process.stdin.closed:
-                process.stdin.close()
-            continue
-        if process.poll() is None or number == signal.SIGKILL:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, number)
+    over_ssh = [process.stdin for process in running if process.stdin]
+    if number == signal.SIGKILL or not over_ssh:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, number)
+    else:
+        for pipe in over_ssh:
+            pipe.close()

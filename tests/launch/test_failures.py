@@ -173,11 +173,10 @@ def test_a_reader_that_leaves_ends_no_run(unbroken, tmp_path):
 
 def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_path):
     words = ("-n", "2", "--devices-per-process=2", "--", *command(tmp_path, *FLAGS))
-    process = begin(*LAUNCH, *words)
+    process = begin(*LAUNCH, "--grace=30", *words)
     wait_for_step(tmp_path, 28, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     pids = [int(pid) for pid in children.read_text().split()]
-    assert len(pids) == 3, "a guard, and two processes"
     process.kill()
     process.communicate()
     until(lambda: not any(is_alive(pid) for pid in pids), HANGS)

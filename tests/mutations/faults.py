@@ -565,8 +565,8 @@ FAULTS = [
     Fault(
         "processes outlive a launcher that is killed",
         "jaxcomp/launch/watch.py",
-        'groups.write(f"{process.pid}\\n".encode())',
-        'groups.write(b"")',
+        "process_group=guard.pid",
+        "process_group=0",
         "tests/launch/test_launch.py"
         "::test_the_processes_end_with_a_launcher_that_is_killed",
     ),
