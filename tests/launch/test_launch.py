@@ -163,7 +163,11 @@ def test_the_processes_end_with_a_launcher_that_is_killed(tmp_path):
     process.kill()
     process.communicate()
     pids = [int(path.read_text()) for path in paths]
-    until(lambda: not any(is_alive(pid) for pid in pids))
+    try:
+        until(lambda: not any(is_alive(pid) for pid in pids), 20)
+    finally:
+        for pid in filter(is_alive, pids):
+            os.kill(pid, signal.SIGKILL)
     assert (tmp_path / "saved").exists()
 
 
