@@ -570,4 +570,29 @@ FAULTS = [
         "tests/launch/test_launch.py"
         "::test_the_processes_end_with_a_launcher_that_is_killed",
     ),
+    # --- Folders ----------------------------------------------------------------------
+    Fault(
+        "the lock is looked at, and the tables stay in memory",
+        "jaxcomp/runs/frame.py",
+        'for path in (*folder.glob("*.csv"), folder):',
+        "for path in (folder,):",
+        "tests/training/test_mishaps.py"
+        "::test_tables_last_through_a_power_cut_before_the_checkpoint_does",
+    ),
+    Fault(
+        "a run goes on from a checkpoint of another config",
+        "jaxcomp/training/checkpoint.py",
+        "check_config(found, config, changeable)",
+        "pass",
+        "tests/training/test_mishaps.py"
+        "::test_checkpoints_of_another_config_are_refused",
+    ),
+    Fault(
+        "a sweep builds no run before the first one begins",
+        "jaxcomp/cli/sweep.py",
+        "    check_runs(job)\n",
+        "    del check_runs\n",
+        "tests/sweeps/test_running.py"
+        "::test_every_value_is_checked_before_the_first_run",
+    ),
 ]
