@@ -7,7 +7,7 @@ or argument takes part without a line here.
 import inspect
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
@@ -76,6 +76,7 @@ OPTIMIZERS: dict[str, dict[str, tuple[float, float]]] = {
     "one_bit_adam": {"b1": (0, 0.95), "b2": (0.5, 0.999), **DECAY},
     "signum": {"beta": (0, 0.99), **DECAY},
 }
+SPARSE = ("block_top_k", "random_k", "rotating_slice", "svd", "threshold", "top_k")
 SHAPES = [
     (),
     (0,),
@@ -141,11 +142,16 @@ def spec_of_any(rng: Rng, registry: Any, given: int) -> str:
     return f"{name}({', '.join(words)})" if words else name
 
 
-def compressor(rng: Rng) -> str:
-    """One, or rarely two."""
-    found = [spec_of_any(rng, compressors.REGISTRY, 0)]
+def compressor(rng: Rng, names: Sequence[str] = ()) -> str:
+    """One of these, or of all; or rarely two."""
+    registry = {name: compressors.REGISTRY[name] for name in names}
+    found = [spec_of_any(rng, registry or compressors.REGISTRY, 0)]
     if rng.random() < 0.15:
-        found.append(spec_of_any(rng, compressors.REGISTRY, 0))
+        # Few compressors send values that another one could compress.
+        first = SPARSE if rng.random() < 0.8 else compressors.REGISTRY
+        found.insert(
+            0, spec_of_any(rng, {n: compressors.REGISTRY[n] for n in first}, 0)
+        )
     return " | ".join(found)
 
 
@@ -217,6 +223,9 @@ def exchanging(rng: Rng, drawn: Program) -> Program:
         share = one(rng, [n for n in (1, 2, 3) if drawn.workers % n == 0])
         rest = method.partition("(")[2] or ")"
         method = f"hierarchical(per_host={share}{', ' * (rest != ')')}{rest}"
+    if method.startswith(("aligned_psum", "sparse_reduce")) and rng.random() < 0.7:
+        aligned = compressor(rng, ("random_k", "rotating_slice"))
+        drawn = drawn._replace(compressor=aligned, policy=())
     drawn = drawn._replace(method=method, overlap=one(rng, [1, 1, 1, 2, 3]))
     if drawn.kind == "optimizer":
         name = one(rng, OPTIMIZERS)
@@ -248,7 +257,8 @@ def mixing(rng: Rng, drawn: Program) -> Program:
         drawn = drawn._replace(compressor="none", policy=(), scope="per_leaf")
     if name in graphs and rng.random() < 0.8:
         return drawn._replace(method=spec, graph=graphs[name])
-    return drawn._replace(method=spec, graph=spec_of_any(rng, NAMED, 1))
+    small = {name: graph for name, graph in NAMED.items() if name != "social"}
+    return drawn._replace(method=spec, graph=spec_of_any(rng, small, 1))
 
 
 # --- As a line ------------------------------------------------------------------------
