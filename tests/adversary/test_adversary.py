@@ -8,7 +8,7 @@ from jaxcomp import compressors, exchanges, gossip, local, memory, scope
 from tests.adversary.draw import Leaf, Program, draw, line_of, program_of
 from tests.adversary.examine import examine, smallest
 
-SEEDS = (2, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15)
+SEEDS = (3, 5, 7, 8, 9, 10, 11, 12, 13, 15, 17, 18)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
