@@ -4,7 +4,7 @@ Every worker is a process on a host of its own, as in benchmarks/network.py, ove
 without a limit. The kernel counts bytes and packets at the link of each host. What is
 left without the headers of Ethernet, IP and TCP is compared with `wire.link_bytes`.
 
-    python -m benchmarks.leaving --out build --workers 2 4
+    python -m benchmarks.leaving --out build --workers 4
 
 Writes leaving.csv. It needs root, or a user namespace, which it makes itself where that
 is permitted.
@@ -28,10 +28,9 @@ HEADERS = 14 + 20 + 20 + 12  # bytes of Ethernet, IPv4, TCP and its timestamps
 _LIGHT = "top_k(keep=0.01)"
 CASES = (
     Case("exact", "exact", memory="none"),
-    Case(f"gather: {_LIGHT}", compressor=_LIGHT),
-    Case("gather: sign", compressor="sign"),
-    Case("two_phase: sign", "two_phase", "sign"),
     Case("power_sgd(rank=2)", "power_sgd(rank=2)", scope="per_leaf"),
+    Case(f"gather({_LIGHT})", compressor=_LIGHT),
+    Case("two_phase(sign)", "two_phase", "sign"),
 )
 
 
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
     about = str(__doc__).split("\n")[0]
     parser = argparse.ArgumentParser(description=about, parents=[PAGES])
     add = parser.add_argument
-    add("--workers", nargs="+", type=int, default=(2, 4))
+    add("--workers", nargs="+", type=int, default=(4,))
     add("--repeats", type=int, default=10, help="exchanges that are counted")
     add("--scale", type=float, default=0.5, help="of the channels of ResNet-50")
     add("--out", type=Path, required=True, help="folder for the CSV")
@@ -67,10 +66,9 @@ def main(arguments: list[str] | None = None) -> list[Row]:
                 row = rows[-1]
                 off = f"{100 * (row.payload / row.leaving - 1):+.2f} %"
                 print(
-                    f"{row.method:36} {workers} {row.leaving:12,.0f} {off}", flush=True
+                    f"{row.method:25} {workers} {row.leaving:12,.0f} {off}", flush=True
                 )
-    args.out.mkdir(parents=True, exist_ok=True)
-    write_csv(args.out / "leaving.csv", rows)
+                write_csv(args.out / "leaving.csv", rows, digits=9)
     return rows
 
 

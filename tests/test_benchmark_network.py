@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import (
+    leaving,
     namespaces,
     network,
     network_plot,
@@ -297,6 +298,32 @@ def test_every_method_is_in_the_plot(tmp_path):
 def test_an_unknown_case_is_an_error():
     with pytest.raises(SystemExit, match="'signs'.*\n  exact\n"):
         network.main(["--cases", "signs", "--out", "nowhere"])
+
+
+MEASURED = Path(__file__).parent.parent / "docs/measured"
+
+
+def test_counters_of_the_kernel_hold_what_the_program_says():
+    """Within 2 %, with the headers of packets where they were cut to 1,448 bytes."""
+    with open(MEASURED / "leaving.csv", newline="") as file:
+        found = [leaving.Row(**line) for line in csv.DictReader(file)]  # type: ignore
+    kinds = {row.method.partition("(")[0] for row in found}
+    assert kinds == {"exact", "gather", "two_phase", "power_sgd"}
+    for row in found:
+        assert float(row.payload) == pytest.approx(float(row.leaving), rel=0.02)
+        headers = leaving.HEADERS * float(row.packets)
+        assert float(row.counted) == pytest.approx(float(row.payload) + headers)
+    rows = network_report.read(MEASURED / "network.csv")
+    ours = [row for row in rows if row.leaving and row.timed == network_report.EXCHANGE]
+    assert len(ours) > 40
+    for row in ours:
+        assert row.leaving is not None
+        by_wire = wire.link_bytes(network_report.collectives_of(row))
+        assert row.leaving == pytest.approx(by_wire, rel=1e-4)
+        # Links below a Gbit/s are given packets one by one, of which every second one
+        # is acknowledged.
+        share = 1.5 * leaving.HEADERS / 1448 if row.rate < 1000 else 0
+        assert row.counted == pytest.approx((1 + share) * row.leaving, rel=0.02)
 
 
 @pytest.mark.slow
