@@ -23,7 +23,8 @@ class Resize(NamedTuple):
     # The fields that are built anew; `rebuild` is given what they were before.
     rebuilt: tuple[str, ...] = ()
     # (state, params, workers) -> state. Marked arrays have an axis of the new workers
-    # in front; params have it too, where each worker has a model of its own.
+    # in front; params have it too, where each worker has a model of its own. They are
+    # those of the whole model, also where the state is of a part of it.
     rebuild: Callable[[Any, Tree, int], Any] | None = None
     # Fields of which new worker i takes those of old worker i modulo their number: of
     # whoever has the same part of what a host has, if as many as before share a host.

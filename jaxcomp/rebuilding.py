@@ -8,7 +8,6 @@ import numpy as np
 from jax.sharding import NamedSharding
 
 from jaxcomp.base import Resize, Tree
-from jaxcomp.errors import UserError
 from jaxcomp.keys import is_key
 
 __all__ = ["built_anew", "by_shards", "has_rebuilt"]
@@ -64,15 +63,7 @@ def by_shards(
       array([[1, 2, 3]])
     """
     pairs = zip(_with_gaps(tree), _with_gaps(params), strict=True)
-    own = [pair for pair in pairs if pair[0] is not None]
-    for x, param in own:
-        if x.shape != np.shape(param):
-            raise UserError(
-                f"a state of shape {x.shape} is to be dealt as params of "
-                f"{np.shape(param)} are cut: under data_parallel, where params are "
-                "cut, an exchange in parts (overlap) goes on with as many workers only"
-            )
-    cuts = [_shards(param) for _, param in own]
+    cuts = [_shards(param) for own, param in pairs if own is not None]
     devices = next((list(cut) for cut in cuts if cut), [None])
     places = [[cut.get(device, (...,)) for cut in cuts] for device in devices]
     leaves, structure = jax.tree.flatten(jax.tree.map(np.asarray, tree))

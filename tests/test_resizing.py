@@ -420,22 +420,26 @@ OUTER = tuple(
 
 @pytest.mark.usefixtures("in_time")
 @pytest.mark.parametrize(
-    ("spec", "kept", "cut"),
+    ("spec", "kept", "cut", "parts"),
     tiers(
         [
-            *itertools.product((*SPECS, *OUTER), [FEEDBACK], ["columns", "one"]),
-            *itertools.product([SPECS[-3]], ["none", FEEDBACK], ["whole", "rows"]),
+            *itertools.product((*SPECS, *OUTER), [FEEDBACK], ["columns", "one"], [1]),
+            *itertools.product([SPECS[-3]], ["none", FEEDBACK], ["whole", "rows"], [1]),
+            (SPECS[-3], FEEDBACK, "rows", 2),
         ],
-        lambda case: (
-            case in [(SPECS[-3], FEEDBACK, "columns"), (SPECS[-1], FEEDBACK, "one")]
-        ),
+        {
+            (SPECS[-3], FEEDBACK, "rows", 2),
+            (SPECS[-1], FEEDBACK, "one", 1),
+        }.__contains__,
     ),
 )
-def test_under_jit_all_that_is_owed_arrives_after_a_restore(tmp_path, spec, kept, cut):
+def test_under_jit_all_that_is_owed_arrives_after_a_restore(
+    tmp_path, spec, kept, cut, parts
+):
     """State lives where it did, with fewer workers, however params are cut."""
     exchange = exchange_of(spec, "none", axis="data")
     kept = kept if exchange.lawful else "none"
-    exchange = memory.make(kept, exchange)
+    exchange = jaxcomp.overlapped(memory.make(kept, exchange), parts)
 
     def made(workers: int) -> Any:
         devices = np.array(jax.devices()[: 2 * workers]).reshape(workers, 2)

@@ -18,7 +18,6 @@ from jaxcomp.base import (
     ticked,
 )
 from jaxcomp.infos import nothing_lost
-from jaxcomp.rebuilding import built_anew
 from jaxcomp.specs import Range, SpecError
 from jaxcomp.starts import mean_start
 from jaxcomp.trees import cast_like, spec_of, widen
@@ -117,7 +116,7 @@ def rounds(
         tuple(schedule),
         figures,
         simulated=exchange.simulated,
-        resize=_resizes(exchange, fragments),
+        resize=(Resize(RoundState), *_of_exchange(exchange)),
         patterns=exchange.patterns,
         silent=(0,),
         per_host=exchange.per_host,
@@ -140,18 +139,20 @@ def nesterov(rate: float, momentum: float) -> Outer:
     return outer
 
 
-def _resizes(exchange: Exchange, fragments: int) -> tuple[Resize, ...]:
-    """Rules for another number of workers, where each of them has a model."""
+def _of_exchange(exchange: Exchange) -> tuple[Resize, ...]:
+    """The exchange's rules for another number of workers, where each has a model."""
 
-    def rebuild(state: RoundState, params: Tree, workers: int) -> RoundState:
-        parts = _cut(jax.tree.map(lambda x: x[0], params), fragments)
-        pairs = zip(state.exchanges, parts, strict=True)
-        built = (built_anew(x, exchange.resize, part, workers) for x, part in pairs)
-        return state._replace(exchanges=tuple(built))
+    def of_one(rule: Resize) -> Resize:
+        rebuild = rule.rebuild
+        if rebuild is None:
+            return rule
 
-    rebuilds = any(rule.rebuild for rule in exchange.resize)
-    of_all = Resize(RoundState, rebuild=rebuild if rebuilds else None)
-    return (of_all, *exchange.resize)
+        def of_first(state: Any, params: Tree, workers: int) -> Any:
+            return rebuild(state, jax.tree.map(lambda x: x[0], params), workers)
+
+        return rule._replace(rebuild=of_first)
+
+    return tuple(map(of_one, exchange.resize))
 
 
 def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:

@@ -13,13 +13,11 @@ from jaxcomp.base import (
     Exchange,
     Info,
     Mixer,
-    Resize,
     Spec,
     State,
     Tree,
 )
 from jaxcomp.overlap.cuts import make_cut
-from jaxcomp.rebuilding import built_anew
 from jaxcomp.trees import norm
 
 __all__ = ["overlapped"]
@@ -97,11 +95,6 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         assert exchange.held is not None
         return _joined([exchange.held(inner) for inner in state.parts])
 
-    def rebuild(state: PartStates, params: Tree, workers: int) -> PartStates:
-        pairs = zip(state.parts, cut.trees(params), strict=True)
-        built = (built_anew(x, exchange.resize, part, workers) for x, part in pairs)
-        return PartStates(tuple(built))
-
     def of_leaves(facts: Callable[[Spec], list[Any]], spec: Spec) -> list[Any]:
         result: list[Any] = [None] * len(jax.tree.leaves(spec))
         for places, part in zip(cut.places(spec), cut.trees(spec), strict=True):
@@ -109,8 +102,6 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
                 result[place] = fact
         return result
 
-    rebuilds = any(rule.rebuild for rule in exchange.resize)
-    of_all = (Resize(PartStates, rebuild=rebuild),) if rebuilds else ()
     return exchange._replace(
         name=f"overlapped(parts={parts}): {exchange.name}",
         init=init,
@@ -118,7 +109,6 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         held=held if exchange.held else None,
         contraction=functools.partial(of_leaves, exchange.contraction),
         chooses=functools.partial(of_leaves, exchange.chooses),
-        resize=(*exchange.resize, *of_all),
         clear=None,  # there is no payload of the whole tree
     )
 

@@ -160,17 +160,22 @@ def _places(
 ) -> Tree:
     """A `_Place` for each leaf of a device's state.
 
-    A part with the structure and shapes of the params, such as a residual, is cut like
-    them. Clocks are the same on all devices. Any other leaf differs between devices
-    that hold different shards. State that is marked, clocks included, has an axis of
-    workers in front.
+    A part with the structure and shapes of the params, or of some of them, such as a
+    residual, is cut like them. Clocks are the same on all devices. Any other leaf
+    differs between devices that hold different shards. State that is marked, clocks
+    included, has an axis of workers in front.
     """
-    structure = jax.tree.structure(part)
-    shapes = [leaf.shape for leaf in jax.tree.leaves(part)]
+    tensors, structure = jax.tree.flatten(part, is_leaf=_is_none)
 
     def like_params(node: Any) -> bool:
-        leaves, found = jax.tree.flatten(node)
-        return found == structure and [leaf.shape for leaf in leaves] == shapes
+        """Whether it has the shapes of the params, or of some of them."""
+        leaves, found = jax.tree.flatten(node, is_leaf=_is_none)
+        if found != structure or not jax.tree.leaves(node):
+            return False
+        pairs = zip(leaves, tensors, strict=True)
+        return all(
+            x is None or (y is not None and x.shape == y.shape) for x, y in pairs
+        )
 
     def is_whole(node: Any) -> bool:
         return is_per_worker(node) or is_clock(node) or like_params(node)
@@ -181,7 +186,12 @@ def _places(
         if is_clock(node):
             return jax.tree.map(lambda _: _Place(P(*front), len(front)), node)
         if like_params(node):
-            return jax.tree.map(lambda s: _Place(P(*front, *s), len(front)), specs)
+            return jax.tree.map(
+                lambda x, s: None if x is None else _Place(P(*front, *s), len(front)),
+                node,
+                specs,
+                is_leaf=_is_none,
+            )
         front = (*front, entry(cut)) if cut else front
         return _Place(P(*front), len(front))
 
@@ -189,6 +199,10 @@ def _places(
         return jax.tree.map(lambda node: placed(node, front), tree, is_leaf=is_whole)
 
     return all_placed(state, ())
+
+
+def _is_none(node: Any) -> bool:
+    return node is None
 
 
 def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:

@@ -330,14 +330,15 @@ def mapped_loop(
     count = new_count(program)
     new = loop_with(program, one, count)
     method = jaxcomp.overlapped(build(program, axis_of(program)), program.overlap)
-    state = resized(laws, state, new.state, method, lambda _: one)
+    on_mesh = program.mapper == "data_parallel"
+    params = params_of(program, one, mesh_of(count), ()) if on_mesh else one
+    state = resized(laws, state, new.state, method, lambda _: params)
     more = gradients(program, count, 1, program.seed + 1)
     rows = []
     for i in range(STEPS):
         tree = jax.tree.map(lambda x, i=i: x[0] * x.dtype.type(i == 0), more)
         mean, state = new.step(state, tree)
-        is_global = program.mapper == "data_parallel"
-        rows.append(flat(mean if is_global else jax.tree.map(lambda x: x[0], mean)))
+        rows.append(flat(mean if on_mesh else jax.tree.map(lambda x: x[0], mean)))
     if "nan" not in program.compressor + str(program.policy):
         laws.check("finite after a resize", np.isfinite(rows).all())
     keeps = exchange.keeper or "server_feedback=True" in program.method
