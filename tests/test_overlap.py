@@ -80,8 +80,8 @@ RANDOM = {
     "gather": "qsgd(levels=1)",
     "hierarchical(per_host=1)": "qsgd(levels=1)",
     "shared_scale": None,
-    "simulated": "random_k(keep=0.3)",
-    "aligned_psum": "random_k(keep=0.3)",
+    "simulated": "random_k(keep=0.3, unbiased=True)",
+    "aligned_psum": "random_k(keep=0.3, unbiased=True)",
     "two_phase": "qsgd(levels=1)",
 }
 
