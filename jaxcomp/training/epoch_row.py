@@ -1,5 +1,6 @@
 """The end of an epoch: its row of metrics.csv and its line on the console."""
 
+import math
 from typing import Any
 
 from jaxcomp.runs.units import times_fewer
@@ -30,6 +31,8 @@ def epoch_row(
     """
     figures, measure = position.totals.figures(), setup.task.measure
     loss, accuracy = figures.get("train_loss"), figures.get("train_accuracy")
+    left = {"bytes_left": position.left, "exact_bytes_left": position.exact}
+    left["times_fewer"] = times_fewer(position.exact, position.left)
     value = None
     if loss is not None and accuracy is not None:
         value = measure.of(loss, accuracy)
@@ -41,9 +44,7 @@ def epoch_row(
         "learning_rate": setup.rate_on_host(done - 1),
         "wire_bytes_per_step": position.totals.bytes_per_step(),
         "dense_bytes_per_step": traffic.dense,
-        "bytes_left": position.left,
-        "exact_bytes_left": position.exact,
-        "times_fewer": times_fewer(position.exact, position.left),
+        **{name: nbytes for name, nbytes in left.items() if not math.isnan(nbytes)},
         "simulated": int(traffic.simulated or traffic.stand_in),
         "traced": int(position.totals.traced > 0),
         "consensus_distance": distance,

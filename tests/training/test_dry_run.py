@@ -1,6 +1,7 @@
 """A dry run says what the run would do, refuses what it would, and leaves no trace."""
 
 import json
+import math
 import os
 import re
 
@@ -8,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import files
+from jaxcomp import files, training
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
 from jaxcomp.data import DataError, texts
@@ -19,9 +20,10 @@ from jaxcomp.runs.frame import traffic_line
 from jaxcomp.runs.units import bytes_text
 from jaxcomp.training import dry_run
 from jaxcomp.training.dry_run import corners
+from jaxcomp.training.position import Position
 from jaxcomp.training.traffic import run_traffic
 from tests.convex.small import small
-from tests.training.small import built, small_config
+from tests.training.small import built, rows, small_config
 
 SMALL = {"mapper": "vmap", "workers": 2}
 KEYS = {"keep_warmup": "exponential(epochs=1)", "warmup": "4 steps"}
@@ -95,6 +97,22 @@ def test_what_leaves_a_worker_over_the_run(changes, left):
     assert 22 * found.left == pytest.approx(left(found.dense, message))
     assert found.exact == 2 * (4 - 1) / 4 * found.dense
     assert found.fewer == pytest.approx(found.exact / found.left)
+
+
+def test_without_other_workers_or_without_a_record_there_is_no_ratio(tmp_path):
+    alone = training.train_and_evaluate(
+        small_config(mapper="vmap", workers=1, train_for="1 steps"), tmp_path
+    )
+    told = training.summary(alone)["each worker"]
+    assert "messages of 0 B in 1 steps; 0 B would have left it, " in told
+    [row] = rows(tmp_path / "metrics.csv")
+    assert (row["bytes_left"], row["exact_bytes_left"]) == ("0", "0")
+    assert row["times_fewer"] == ""
+    # A run that goes on from a checkpoint of an older version.
+    older = Position(left=math.nan).with_bytes(alone.traffic)
+    assert math.isnan(older.left)
+    line = traffic_line((9.0, older.left, 60.0), 9, moved=True)
+    assert line.endswith("; what left it was not recorded from the beginning")
 
 
 def test_the_schedule_has_the_start_the_warm_up_and_the_drops(told):
