@@ -26,7 +26,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jaxcomp.wire import KINDS, PAIRWISE, Collective, link_bytes
+from jaxcomp.wire import KINDS, Collective, link_bytes
+from jaxcomp.wire.found import PAIRWISE
 
 __all__ = ["Cost", "Link", "bandwidth_for", "break_even", "cost", "utilisation"]
 

@@ -70,8 +70,10 @@ def _figures(
     timed = bool(np.isfinite([one.seconds for one in found]).any())
     name = f"final {measure.title}" if convex else f"best {measure.title}"
 
-    def value(group: Group, one: Best) -> Cell:
-        return Cell(measure.text(one.value), one.value)
+    def cell(
+        text: Callable[[float], str], of: Callable[[Best], float]
+    ) -> Callable[[Group, Best], Cell]:
+        return lambda _, one: Cell(text(of(one)), of(one))
 
     def spread(group: Group, one: Best) -> Cell:
         if one.low == one.high:
@@ -79,29 +81,19 @@ def _figures(
         text = f"{measure.text(one.low)} to {measure.text(one.high)}"
         return Cell(text, one.high - one.low)
 
-    def last(group: Group, one: Best) -> Cell:
-        return Cell(measure.text(one.last), one.last)
-
     def count(group: Group, one: Best) -> Cell:
         return Cell(str(seeds(group)), seeds(group))
 
-    def ratio(group: Group, one: Best) -> Cell:
-        times = times_fewer(one.exact, one.left)
-        return Cell(times_text(times), times)
-
-    def bytes_cell(name: str) -> Callable[[Group, Best], Cell]:
-        return lambda _, one: Cell(bytes_text(getattr(one, name)), getattr(one, name))
-
     return [
-        _Column(name, value),
+        _Column(name, cell(measure.text, lambda x: x.value)),
         _Column("range", spread, several),
-        _Column("in epoch", lambda _, x: Cell(rounded(x.epoch), x.epoch), not convex),
-        _Column("at the end", last, not convex),
+        _Column("in epoch", cell(rounded, lambda x: x.epoch), not convex),
+        _Column("at the end", cell(measure.text, lambda x: x.last), not convex),
         _Column("ended", lambda g, _: Cell(unfinished(g) or "yes"), any(open_ends)),
-        _Column(f"left a {leaver(runs)}", bytes_cell("left")),
-        _Column("ratio", ratio),
-        _Column(f"messages of a {sender(runs)}", bytes_cell("message")),
-        _Column("time", lambda _, x: Cell(seconds_text(x.seconds), x.seconds), timed),
+        _Column(f"left a {leaver(runs)}", cell(bytes_text, lambda x: x.left)),
+        _Column("ratio", cell(times_text, lambda x: times_fewer(x.exact, x.left))),
+        _Column(f"messages of a {sender(runs)}", cell(bytes_text, lambda x: x.message)),
+        _Column("time", cell(seconds_text, lambda x: x.seconds), timed),
         _Column("seeds", count, several),
     ]
 

@@ -16,6 +16,10 @@ from jaxcomp.training.traffic import Traffic
 
 __all__ = ["Position", "plain", "resume"]
 
+# What older checkpoints do not have, and what it is then.
+_NEWER = {"left": math.nan, "exact": math.nan, "skipped": 0.0, "overflowed": 0.0}
+_NEWER |= {"workers": 0}
+
 
 class Position(NamedTuple):
     """What the host knows at a step, beside the state; saved with it."""
@@ -85,13 +89,9 @@ def resume(
         scores=Scores(*saved["scores"]) if saved["scores"] else None,
         own=OwnScores(*saved["own"]) if saved["own"] else None,
         sent=saved["sent"],
-        left=saved.get("left", math.nan),
-        exact=saved.get("exact", math.nan),
         growth=Growth(**saved["growth"]),
-        skipped=saved.get("skipped", 0.0),
-        overflowed=saved.get("overflowed", 0.0),
-        workers=saved.get("workers", 0),
         ema=Scores(*saved["ema"]) if saved.get("ema") else None,
+        **{name: saved.get(name, usual) for name, usual in _NEWER.items()},
     )
     return restored.state, position, restored.step
 

@@ -18,13 +18,12 @@ from jaxcomp.wire.figures import (
     exact_bytes,
     link_bytes,
 )
-from jaxcomp.wire.found import KINDS, PAIRWISE, Collective, WireError
+from jaxcomp.wire.found import KINDS, Collective, WireError
 from jaxcomp.wire.program import collectives
 from jaxcomp.wire.traced import traced_collectives
 
 __all__ = [
     "KINDS",
-    "PAIRWISE",
     "Collective",
     "WireError",
     "collective_bytes",
