@@ -194,6 +194,14 @@ def test_a_bucket_of_two_dtypes_is_measured_as_it_is_joined() -> None:
     assert sizes_of_groups("bucketed(bytes=180)", tree) == [45]
 
 
+@pytest.mark.parametrize("scope", SCOPES)
+def test_groups_are_the_same_in_narrow_and_wide_trees(scope):
+    """A message of narrow tensors is decoded, and summed, in float32."""
+    wide = {f"w{n}": jnp.zeros(n) for n in (7, 30, 31, 60, 64, 90, 130)}
+    narrow = jax.tree.map(lambda x: x.astype(jnp.bfloat16), wide)
+    assert sizes_of_groups(scope, narrow) == sizes_of_groups(scope, wide)
+
+
 def test_small_tensors_go_as_they_are(key: jax.Array) -> None:
     tree = a_tree()
     compressor = lifted("only_large(min_size=50, scope=whole_tree)", "top_k(keep=0.1)")

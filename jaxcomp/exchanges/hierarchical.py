@@ -184,6 +184,8 @@ def _between(
     from jaxcomp import exchanges
 
     parts = vectors_plan(groups_of(plan, tree), plan.title)
+    # Figures are those of the whole plan, whichever tensors there are.
+    parts = parts._replace(compressors=plan.compressors)
     exchange = exchanges.make(outer, scope=parts, axis=across)
     _check("outer", exchange)
     return exchange

@@ -13,7 +13,7 @@ from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
 from jaxcomp.scope.patterns import Leaf, leaf_test
 from jaxcomp.specs import Call, Count, Range, Shown, SpecError, build, method
-from jaxcomp.trees import joint_dtype
+from jaxcomp.trees import joint_dtype, wide_spec
 
 __all__ = [
     "REGISTRY",
@@ -74,8 +74,8 @@ def bucketed(name: str, compressor: Compressor, bytes: Count = 25_000_000) -> Pl
 
     Args:
       compressor: compresses every bucket.
-      bytes: largest size of a bucket. A larger tensor is not divided; it has a bucket
-        of its own.
+      bytes: largest size of a bucket, in at least float32. A larger tensor is not
+        divided; it has a bucket of its own.
     """
 
     def groups(leaves: Sequence[Leaf]) -> list[Group]:
@@ -210,4 +210,6 @@ def joined_spec(group: Group) -> jax.ShapeDtypeStruct:
 
 
 def _nbytes(spec: jax.ShapeDtypeStruct) -> int:
-    return spec.size * spec.dtype.itemsize
+    """In at least float32: messages of narrow trees are decoded as wide ones."""
+    wide = wide_spec(spec)
+    return wide.size * wide.dtype.itemsize

@@ -499,6 +499,22 @@ def test_hierarchical_compresses_the_mean_of_a_host():
     np.testing.assert_allclose(step.shared["x"], expected, rtol=1e-5, atol=1e-7)
 
 
+def test_hierarchical_reports_all_figures_whichever_tensors_there_are():
+    """Otherwise a loop would start with other reports than its steps return."""
+    exchange = make_exchange(
+        "hierarchical(per_host=1)", "threshold", scope="only_large"
+    )
+    link = jaxcomp.distributed(exchange, seed=0)
+    tree = gradients(2)
+
+    def both(tree):
+        state = link.init(tree)
+        return state, link.update(tree, state)[1]
+
+    before, after = jax.eval_shape(jax.vmap(both, axis_name="workers"), tree)
+    assert jax.tree.structure(before) == jax.tree.structure(after)
+
+
 def test_hierarchical_names_what_does_not_fit():
     with pytest.raises(ValueError, match="3 workers are not a multiple of per_host=2"):
         take(make_exchange("hierarchical(per_host=2)", "sign"), gradients(3))
