@@ -12,6 +12,7 @@ import jaxcomp
 from jaxcomp import parallel, wire
 from jaxcomp.lanes import Lanes
 from jaxcomp.parallel.placing import by_axis
+from jaxcomp.trees import spec_of
 from tests.adversary.draw import Program
 from tests.adversary.given import BAD, nested, precision
 from tests.adversary.verdicts import Laws, bits, numbers
@@ -147,6 +148,8 @@ def follow(
     for i in range(SHORT):
         before = state
         result, state = loop.step(state, jax.tree.map(lambda x, i=i: x[i], trees))
+        same = spec_of(before) == spec_of(state)
+        laws.check("a step returns a state like its own", same, f"step {i}")
         check_copies(laws, (result, state))
         rows = jax.tree.map(np.asarray, result)
         if alike and program.mapper != "data_parallel":
