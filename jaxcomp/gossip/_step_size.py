@@ -13,8 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.base import Array, Compressor, Spec
+from jaxcomp.bounds import split_lossless
 from jaxcomp.gossip.topology import Topology
-from jaxcomp.scope import Plan, lift
+from jaxcomp.scope import Plan, groups_of, lift
+from jaxcomp.scope.plans import joined_spec, per_leaf
 from jaxcomp.specs import Range, SpecError
 
 __all__ = ["Gamma", "StepSize", "consensus_errors", "step_sizer", "theory", "tuned"]
@@ -39,12 +41,27 @@ def step_sizer(gamma: Gamma, plan: Plan, graph: Topology) -> Callable[[Spec], fl
     if gamma == "theory":
         return lambda spec: theory(codec, graph, spec)
     if gamma == "tuned":
-        best = functools.cache(lambda size: tuned(codec, graph, size))
-        return lambda spec: best(
-            min(max(x.size for x in jax.tree.leaves(spec)), LARGEST)
-        )
+        return _tuner(plan, graph)
     number = float(gamma)
     return lambda spec: number
+
+
+def _tuner(plan: Plan, graph: Topology) -> Callable[[Spec], float]:
+    """The least of the tuned step sizes of the compressors that a tree gets."""
+
+    @functools.cache
+    def best(compressor: Compressor, size: int) -> float:
+        return tuned(lift(per_leaf(compressor)), graph, size)
+
+    def of(spec: Spec) -> float:
+        lossless, lossy = split_lossless(groups_of(plan, spec))
+        sizes: dict[Compressor, int] = {}
+        for group in lossy or lossless:
+            size = min(joined_spec(group).size, LARGEST)
+            sizes[group.compressor] = max(size, sizes.get(group.compressor, 0))
+        return min((best(*pair) for pair in sizes.items()), default=1.0)
+
+    return of
 
 
 def theory(codec: Compressor, graph: Topology, spec: Spec) -> float:

@@ -189,6 +189,7 @@ def mapped_run(
     """The same models under the mapper; a checkpoint; another number of workers."""
     loop = loop_with(program, start, program.workers)
     _, _, lossless = facts(program)
+    lossless = lossless and "tuned" not in program.method  # it depends on sizes
     _, run = follow(
         *(laws, program, loop, noise, models), alike=False, bad=False, lossless=lossless
     )

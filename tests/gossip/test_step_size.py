@@ -6,8 +6,14 @@ import pytest
 
 import jaxcomp
 from jaxcomp import gossip
-from jaxcomp.gossip._step_size import GRID, consensus_errors, theory, tuned
-from jaxcomp.scope import lift
+from jaxcomp.gossip._step_size import (
+    GRID,
+    consensus_errors,
+    step_sizer,
+    theory,
+    tuned,
+)
+from jaxcomp.scope import lift, policy
 from tests.gossip.runs import flat, problem, spread_of, train
 from tests.tiers import tiers
 
@@ -56,6 +62,14 @@ def test_tuned_is_the_best_of_the_grid(compressor):
     best = tuned(codec, RING, 300)
     errors = np.asarray(consensus_errors(codec, RING, 300, GRID))
     assert errors[GRID.index(best)] == np.nanmin(errors) < 0.5
+
+
+def test_tuning_sees_the_compressor_that_a_tensor_gets():
+    """Patterns of a policy fit names, axes and sizes of the model, and no others."""
+    method = "random_k(keep=0.1)"
+    plan = policy(jaxcomp.make_compressor("none"), rules=[("b", method)])
+    found = step_sizer("tuned", plan, RING)({"b": np.zeros((15, 20), np.float32)})
+    assert found == tuned(lift("per_leaf", method), RING, 300)
 
 
 def test_stronger_compression_takes_smaller_steps():
