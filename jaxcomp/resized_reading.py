@@ -4,6 +4,7 @@ Marked arrays, which have an axis of workers, are read to the host with the numb
 workers that the checkpoint has. What all workers share is read as ever.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -55,14 +56,23 @@ def as_stored(like: Tree, stored: Mapping[str, restoring.Stored]) -> Tree:
         if not is_marked:
             return leaf
         spec = numbers_spec(leaf)
-        # An array without elements has its shape in its name.
-        there = stored.get(name)
-        shape = there.shape if there and there.shape else (old, *spec.shape[1:])
+        shape = _shape_there(name, leaf, stored) or (old, *spec.shape[1:])
         if is_key(leaf):
             return as_keys(jnp.zeros(shape, spec.dtype), leaf)
         return np.broadcast_to(np.zeros((), spec.dtype), shape)
 
     return _mapped(then, like)
+
+
+def _shape_there(
+    name: str, leaf: Any, stored: Mapping[str, restoring.Stored]
+) -> tuple[int, ...] | None:
+    """What a checkpoint says; of arrays without elements it does so in their names."""
+    if not leaves.is_empty(leaf):
+        return stored[name].shape if name in stored else None
+    start, of = name.rpartition("[")[:2]
+    found = [other for other in stored if other.startswith(start + of)]
+    return tuple(json.loads(found[0].removeprefix(start))) if found else None
 
 
 def placed_like(state: Tree, like: Tree, where: Any) -> Tree:
