@@ -191,7 +191,6 @@ def begin(
 def read(
     folder: Path,
     like: Tree,
-    renamed: Callable[[str], str | None] = lambda name: name,
     resize: Resizer | None = None,
 ) -> Tree:
     """Read the state of an undamaged checkpoint.
@@ -199,33 +198,18 @@ def read(
     Args:
       folder: absolute.
       like: as in `restore`.
-      renamed: from a leaf's name in format 1 to its present name; None if there is no
-        such leaf today.
       resize: as in `restore`.
     """
-    version, arrays = located(folder)
-    reported = leaves.reports(like)
-
-    def today(name: str) -> str | None:
-        if version == FORMAT:
-            return name
-        return None if name.startswith(reported) else renamed(name)
-
+    arrays = located(folder)
     with orbax().StandardCheckpointer() as reader:
-        there = described(reader, arrays)
-        names = {new: old for old in there if (new := today(old)) is not None}
-        stored = {new: there[old] for new, old in names.items()}
+        stored = described(reader, arrays)
         asked_for = resized_reading.as_stored(like, stored) if resize else like
         wanted = leaves.by_name(asked_for)
         restoring.check_fit(wanted, stored, folder)
-        # Orbax reads all arrays or none; those without a present name go to the host.
-        asked = {
-            old: restoring.target(wanted.get(today(old) or ""), x)
-            for old, x in there.items()
-        }
+        asked = {name: restoring.target(wanted[name], x) for name, x in stored.items()}
         got = reader.restore(arrays, asked)
     values = [
-        restoring.restored(name, leaf, stored[name], got[names[name]])
+        restoring.restored(name, leaf, stored[name], got[name])
         for name, leaf in wanted.items()
     ]
     state = restoring.with_reports(asked_for, values)

@@ -11,13 +11,11 @@ from jaxcomp.files import CheckpointError
 
 __all__ = ["FORMAT", "described", "located", "orbax", "read_arrays"]
 
-# Format 1 also held each step's `Info`. The trainer's state had a clock of its own, and
-# its `stats` were called `batch_stats`.
-FORMAT = 2
+FORMAT = 2  # 1 also held each step's `Info`, and its manifest had no number
 
 
-def located(folder: Path) -> tuple[int, Path]:
-    """The format of a checkpoint, and the folder of its arrays.
+def located(folder: Path) -> Path:
+    """The folder of the arrays of a checkpoint.
 
     Args:
       folder: of an undamaged checkpoint.
@@ -25,7 +23,7 @@ def located(folder: Path) -> tuple[int, Path]:
     Raises:
       CheckpointError: a later version, or another program, has written it.
     """
-    version = files.format_of(folder) or 1
+    version = files.format_of(folder) or FORMAT
     found = files.listed(folder) & set(checkpoint_folder.ARRAYS)
     if version > FORMAT:
         raise CheckpointError(
@@ -34,7 +32,7 @@ def located(folder: Path) -> tuple[int, Path]:
         )
     if len(found) != 1:
         raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
-    return version, folder / found.pop()
+    return folder / found.pop()
 
 
 def described(reader: Any, arrays: Path) -> dict[str, restoring.Stored]:
@@ -63,7 +61,7 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
     Args:
       folder: absolute.
     """
-    _, arrays = located(folder)
+    arrays = located(folder)
     with orbax().StandardCheckpointer() as reader:
         asked = {
             name: restoring.target(None, leaf)

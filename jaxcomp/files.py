@@ -124,14 +124,13 @@ def _read(folder: Path) -> _Manifest | None:
         content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
         return None
-    # A manifest of the first format holds the digests only, under no name.
-    if not isinstance(content, dict) or ("format" in content) != ("files" in content):
+    if not isinstance(content, dict):
         return None
-    version, digests = content.get("format", 1), content.get("files", content)
-    is_ours = isinstance(digests, dict) and all(
-        isinstance(digest, str) and len(digest) == 64 for digest in digests.values()
-    )
-    return _Manifest(version, digests) if is_ours and type(version) is int else None
+    version, digests = content.get("format"), content.get("files")
+    if type(version) is not int or not isinstance(digests, dict):
+        return None
+    is_ours = all(isinstance(d, str) and len(d) == 64 for d in digests.values())
+    return _Manifest(version, digests) if is_ours else None
 
 
 def _digest(path: Path) -> str:

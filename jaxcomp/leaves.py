@@ -17,7 +17,7 @@ from jaxcomp.files import CheckpointError
 from jaxcomp.keys import is_key, numbers_of
 from jaxcomp.trees import name_of
 
-__all__ = ["by_name", "is_array", "is_empty", "is_number", "reports", "written"]
+__all__ = ["by_name", "is_array", "is_empty", "is_number", "written"]
 
 
 def by_name(state: Tree) -> dict[str, Any]:
@@ -45,18 +45,6 @@ def by_name(state: Tree) -> dict[str, Any]:
             )
         named[name] = leaf
     return named
-
-
-def reports(state: Tree) -> tuple[str, ...]:
-    """The first part of the names of each `Info`, which format 1 also held.
-
-    Example:
-      >>> from jaxcomp.base import Info
-      >>> reports({"kept": 1, "info": Info(1, 2, 3)})
-      ('info.',)
-    """
-    nodes, _ = jax.tree_util.tree_flatten_with_path(state, is_report)
-    return tuple(name_of(p, separator=".") + "." for p, x in nodes if is_report(x))
 
 
 def written(state: Tree) -> dict[str, Any]:

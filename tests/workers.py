@@ -26,6 +26,13 @@ def gradients(workers: int, seed: int = 0) -> dict[str, Any]:
     return {"kernel": draw(7, 13), "bias": draw(13), "scale": draw(), "deep": draw(300)}
 
 
+def abstract(tree: Any) -> Any:
+    """Shapes, dtypes and shardings of placed arrays, for restoring a checkpoint."""
+    return jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding), tree
+    )
+
+
 class Step(NamedTuple):
     """What one mapped step gave, as NumPy; `own` and `state` have a worker axis."""
 

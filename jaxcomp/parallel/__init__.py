@@ -7,7 +7,6 @@ from jaxcomp.parallel.mapping import Mapped, map_step, on_device, pmap, shard_ma
 from jaxcomp.parallel.messages import Silent, check_same, texts_of_all
 from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
-    abstract,
     axes,
     of_processes,
     place,
@@ -25,7 +24,6 @@ __all__ = [
     "Mapped",
     "Silent",
     "Workers",
-    "abstract",
     "axes",
     "check_same",
     "keep_pages",

@@ -19,7 +19,6 @@ from jaxcomp.keys import as_keys, is_key, numbers_of
 from jaxcomp.parallel.workers import AXIS, Workers
 
 __all__ = [
-    "abstract",
     "axes",
     "by_axis",
     "each_mark",
@@ -179,15 +178,6 @@ def specs_of_device(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
         return jax.ShapeDtypeStruct(shape, x.dtype)
 
     return by_axis(describe, axis_tree, tree)
-
-
-def abstract(tree: Tree) -> Tree:
-    """Shapes, dtypes and shardings of placed arrays, for restoring a checkpoint."""
-
-    def describe(x: jax.Array) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding)
-
-    return jax.tree.map(describe, tree)
 
 
 def to_host(tree: Tree) -> Tree:

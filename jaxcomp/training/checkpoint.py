@@ -5,7 +5,6 @@ knows in `position.json`. Where one is damaged, the one before it is used.
 """
 
 import json
-import re
 import shutil
 import warnings
 from collections.abc import Callable, Mapping
@@ -29,7 +28,6 @@ __all__ = [
     "check_which",
     "find_whole",
     "open_checkpoints",
-    "renamed",
     "step_of",
     "steps_in",
     "what_is_in",
@@ -126,7 +124,7 @@ def open_checkpoints(
         position = json.loads((found / "position.json").read_text())
         step = step_of(found)
         wanted = like(step) if callable(like) else like
-        state = checkpoint.read(found, wanted, renamed, resize)
+        state = checkpoint.read(found, wanted, resize)
         return Restored(state, position, step)
 
     return Checkpoints(begin, finish, writer.shutdown, restore)
@@ -196,18 +194,6 @@ def step_of(checkpoint: Path) -> int:
       22
     """
     return int(checkpoint.name.removeprefix("step_"))
-
-
-def renamed(name: str) -> str | None:
-    """The current name of a leaf that the first checkpoint format named otherwise.
-
-    Example:
-      >>> renamed("batch_stats.value.mean"), renamed("clock.step")
-      ('stats.value.mean', None)
-    """
-    if name == "clock.step":
-        return None  # the same as that of the link where workers talk
-    return re.sub(r"^batch_stats\.", "stats.", name)
 
 
 def _candidates(folder: Path, which: str) -> list[Path]:

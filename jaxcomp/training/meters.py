@@ -21,7 +21,6 @@ __all__ = [
     "check_some_applied",
     "mean_timing",
     "of_all_workers",
-    "read_totals",
     "step_figures",
 ]
 
@@ -104,22 +103,6 @@ class Totals(NamedTuple):
             else total / (self.counts[name] if kinds[name] == "mean" else 1)
             for name, total in self.sums.items()
         }
-
-
-def read_totals(saved: dict[str, Any]) -> Totals:
-    """Read the sums of a checkpoint, also of the older format."""
-    if "sums" in saved:
-        return Totals(**saved)
-    steps, kept = saved["steps"], {"wire": saved["wire"], "traced": saved["traced"]}
-    if not steps:
-        return Totals(**kept)
-    names = {"train_loss": "loss", "train_accuracy": "accuracy"}
-    names |= {name: name for name in ("residual_norm", "gradient_error")}
-    sums = {name: saved[old] for name, old in names.items()} | {"skipped_steps": 0.0}
-    counts = dict.fromkeys(sums, float(steps)) | {"gradient_error": saved["reports"]}
-    if saved["overflow"]:
-        sums["overflow"], counts["overflow"] = saved["overflow"], float(steps)
-    return Totals(steps, **kept, sums=sums, counts=counts)
 
 
 def of_all_workers(taken: list[StepMetrics]) -> list[StepMetrics]:

@@ -10,7 +10,7 @@ from jaxcomp.errors import UserError
 from jaxcomp.training.checkpoint import Checkpoints
 from jaxcomp.training.evaluation import OwnScores, Scores
 from jaxcomp.training.growth import Growth
-from jaxcomp.training.meters import Totals, read_totals
+from jaxcomp.training.meters import Totals
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.traffic import Traffic
 
@@ -83,7 +83,7 @@ def resume(
         raise UserError(message)
     saved = restored.position
     position = Position(
-        totals=read_totals(saved["totals"]),
+        totals=Totals(**saved["totals"]),
         seconds=saved["seconds"],
         best=saved["best"],
         scores=Scores(*saved["scores"]) if saved["scores"] else None,

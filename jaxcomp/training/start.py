@@ -15,7 +15,6 @@ from jaxcomp.training.build import Setup
 from jaxcomp.training.checkpoint import (
     check_which,
     find_whole,
-    renamed,
     step_of,
     steps_in,
     what_is_in,
@@ -57,7 +56,7 @@ def read_start(source: str, setup: Setup) -> Start:
     if found is None:
         message = f"{folder} holds no checkpoint {which!r}; {what_is_in(checkpoints)}"
         raise RunError(f"init_from: {message}")
-    stored = {renamed(name): array for name, array in read_arrays(found).items()}
+    stored = read_arrays(found)
     state = jax.eval_shape(setup.fresh)
     parts = [
         _part(name, own(getattr(state, name)), stored) for name in ("params", "stats")
@@ -77,9 +76,9 @@ class _Part(NamedTuple):
     problems: list[str]
 
 
-def _part(name: str, like: Any, stored: dict[str | None, np.ndarray]) -> _Part:
+def _part(name: str, like: Any, stored: dict[str, np.ndarray]) -> _Part:
     prefix, marked = f"{name}.", f"{name}.value."
-    there = {n: array for n, array in stored.items() if n and n.startswith(prefix)}
+    there = {n: array for n, array in stored.items() if n.startswith(prefix)}
     if there and all(n.startswith(marked) for n in there):
         # Each worker had its own: the first axis counts the workers.
         there = {prefix + n[len(marked) :]: a.mean(axis=0) for n, a in there.items()}

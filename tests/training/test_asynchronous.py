@@ -11,6 +11,7 @@ from jaxcomp.runs.errors import RunError
 from jaxcomp.training import loop
 from jaxcomp.training.checkpoint import open_checkpoints
 from tests.training.small import assert_same_state, small_config
+from tests.workers import abstract
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def start(seed):
 def test_the_run_goes_on_and_the_manifest_comes_last(tmp_path, held):
     """The next steps take the memory of the state, and its checkpoint stays exact."""
     crew, state = start(0)
-    expected, like = parallel.to_host(state), parallel.abstract(state)
+    expected, like = parallel.to_host(state), abstract(state)
     step = parallel.map_step(
         lambda state, _: {"w": state["w"] * 2 + 1},
         crew,
@@ -73,9 +74,7 @@ def test_until_then_the_one_before_is_used(tmp_path, held):
     held.clear()
     checkpoints.begin(state, {}, 2, False, False)
     with pytest.warns(RuntimeWarning, match="step_00000002: it was not finished"):
-        restored = open_checkpoints(tmp_path).restore(
-            parallel.abstract(state), "latest"
-        )
+        restored = open_checkpoints(tmp_path).restore(abstract(state), "latest")
     assert restored is not None
     assert restored.step == 1
     held.set()

@@ -2,19 +2,17 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint as ocp
 import pytest
 
-from jaxcomp import leaves, parallel
+from jaxcomp import parallel
 from jaxcomp.base import PerWorker
-from jaxcomp.training import CheckpointError, train_and_evaluate
+from jaxcomp.training import CheckpointError
 from jaxcomp.training.checkpoint import open_checkpoints
-from tests.training.small import built, rows, small_config
+from tests.workers import abstract
 
 
 def state(step):
@@ -49,7 +47,7 @@ def save(checkpoints, *args):
 
 
 def like():
-    return parallel.abstract(state(0))
+    return abstract(state(0))
 
 
 def test_round_trip_of_every_workers_part(tmp_path):
@@ -157,38 +155,3 @@ def test_nothing_on_disk_is_a_pickle(tmp_path):
     for path in folder.rglob("*"):
         if path.is_file():
             assert not path.read_bytes().startswith(b"\x80\x04")
-
-
-def test_a_run_of_the_first_format_goes_on(tmp_path):
-    """A folder that jaxcomp wrote when runs had a clock of their own and no `task`.
-
-    It was stopped at step 17 of 22; a longer run goes on with it, a shorter one not.
-    """
-    shutil.unpack_archive(Path(__file__).parent / "format_1.zip", tmp_path)
-    config = small_config(
-        model="tiny(width=1)", checkpoint_every="", train_for="3 epochs"
-    )
-    folder = tmp_path / "checkpoints" / "step_00000017"
-    with ocp.StandardCheckpointer() as reader:
-        stored = reader.restore(folder / "arrays")
-    setup = built(config)
-    fresh = parallel.spread(setup.fresh(), setup.workers)
-    restored = open_checkpoints(folder.parent).restore(
-        parallel.abstract(fresh), "latest"
-    )
-    assert restored is not None
-    got = leaves.by_name(parallel.to_host(restored.state))
-    left_out = {name for name in stored if ".info." in name} | {"clock.step"}
-    renamed = {name.replace("stats.", "batch_stats.", 1): name for name in got}
-    assert renamed.keys() == stored.keys() - left_out
-    for old, new in renamed.items():
-        np.testing.assert_array_equal(got[new], stored[old])
-    assert int(restored.state.step) == stored["clock.step"] == restored.step == 17
-
-    shorter = config.copy_and_resolve_references()
-    shorter.train_for = "1 epoch"
-    with pytest.raises(ValueError, match="at step 17 already, .*at step 11"):
-        train_and_evaluate(shorter, tmp_path)
-    result = train_and_evaluate(config, tmp_path)
-    assert int(result.state.step) == 33
-    assert [row["step"] for row in rows(tmp_path / "metrics.csv")] == ["11", "22", "33"]

@@ -28,6 +28,7 @@ from tests.training.small import (
     small_config,
     stop_at,
 )
+from tests.workers import abstract
 
 
 @pytest.fixture(scope="module")
@@ -312,7 +313,7 @@ def test_a_nan_step_can_be_skipped(compressor, tmp_path, monkeypatch):
     setup = built(config)
     expected = parallel.spread(setup.fresh(), setup.workers)
     checkpoints = open_checkpoints(tmp_path / "checkpoints")
-    saved = checkpoints.restore(parallel.abstract(expected), "latest")
+    saved = checkpoints.restore(abstract(expected), "latest")
     assert saved is not None
     assert_same_state(saved.state, ticked(expected))
     assert int(saved.state.step) == 1

@@ -14,7 +14,6 @@ from jaxcomp.loggers import Logger
 from jaxcomp.runs.frame import framed
 from jaxcomp.runs.lock import LOCK, locked
 from jaxcomp.training.checkpoint import step_of
-from jaxcomp.training.meters import read_totals
 from tests.training.small import (
     NAN_WHERE_BLACK,
     assert_same_state,
@@ -277,18 +276,3 @@ def test_a_run_that_skips_every_step_has_failed(tmp_path, monkeypatch, capsys):
         config = small_config(nonfinite="skip", augment=NAN_WHERE_BLACK)
         assert train.run(config, str(tmp_path)) == 1
         assert "not one of 22 steps was finite" in capsys.readouterr().err
-
-
-def test_the_sums_of_an_older_checkpoint_are_read():
-    older = {"loss": 6.0, "accuracy": 1.5, "gradient_error": 2.0, "residual_norm": 0.5}
-    older |= {"steps": 3, "reports": 2, "wire": 30.0, "traced": 0.0, "overflow": 0.0}
-    totals = read_totals(older)
-    assert totals.figures() == {
-        "train_loss": 2.0,
-        "train_accuracy": 0.5,
-        "gradient_error": 1.0,
-        "residual_norm": 0.5,
-        "skipped_steps": 0.0,
-    }
-    assert totals.bytes_per_step() == 10
-    assert read_totals(totals._asdict()) == totals

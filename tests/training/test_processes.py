@@ -18,6 +18,7 @@ import pytest
 from jaxcomp import parallel
 from jaxcomp.training.checkpoint import open_checkpoints
 from tests.training.small import assert_same_state, built, rows, small_config
+from tests.workers import abstract
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 CONFIG = small_config(workers=4, train_for="60 steps", checkpoint_every="7 steps")
@@ -53,7 +54,7 @@ def finish(process: subprocess.Popen) -> str:
 
 def final_state(folder: Path, config=CONFIG):
     setup = built(config)
-    like = parallel.abstract(parallel.spread(setup.fresh(), setup.workers))
+    like = abstract(parallel.spread(setup.fresh(), setup.workers))
     restored = open_checkpoints(folder / "checkpoints").restore(like, "latest")
     assert restored is not None
     assert restored.step == setup.total_steps

@@ -15,6 +15,7 @@ from jaxcomp.runs.environment import describe
 from jaxcomp.runs.programs import keep_programs
 from jaxcomp.training import loop
 from tests.training.small import built, small_config, stop_at
+from tests.workers import abstract
 
 CACHE = "jax_compilation_cache_dir"
 LEAST = "jax_persistent_cache_min_compile_time_secs"
@@ -25,7 +26,7 @@ def test_the_spec_of_a_spread_state_is_that_of_the_state(mapper):
     setup = built(small_config(mapper=mapper))
     state = parallel.spread(setup.fresh(), setup.workers)
     like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
-    wanted = parallel.abstract(state)
+    wanted = abstract(state)
     assert jax.tree.structure(like) == jax.tree.structure(wanted)
     for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(wanted), strict=True):
         assert (a.shape, a.dtype, a.sharding) == (b.shape, b.dtype, b.sharding)
