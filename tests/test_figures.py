@@ -42,6 +42,7 @@ SAID = (
     (r"0\.1 % after|to 0\.1 %|50, 75, 90 %|by default 80 %", "a setting"),
     (r"0\.2 s of arithmetic|pass take 1 s|a `, 200\sms|windows \(64 MB\)", "a setting"),
     (r"after \d+ (?:more )?seconds|within 10 seconds", "a constant of the program"),
+    (r"300 s, a limit of jax", "a constant of jax"),
     (r"(?:2 to 4|\b3|\b20) microseconds", "a constant of the model"),
     (r"7\.96 for|at most 1\.07 times|within 10 % in", "a fact that is not measured"),
     (r"32 times\s+smaller|all-reduce of 4 bytes", "a size of types"),

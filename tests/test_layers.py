@@ -15,7 +15,7 @@ PACKAGE = Path(jaxcomp.__file__).parent
 ROWS = [
     {
         *("_version", "base", "contracts", "on_resize", "errors"),
-        *("files", "imported", "specs"),
+        *("files", "imported", "output", "specs"),
     },
     {"progress_file", "launch"},
     {"trees", "keys", "noise"},
@@ -61,7 +61,7 @@ ROWS = [
 ]
 # Parts that import nothing else of jaxcomp, or only what is named here.
 CLOSED: dict[str, set[str]] = {
-    "launch": {"errors", "progress_file"},
+    "launch": {"errors", "output", "progress_file"},
     "models": {"specs", "errors"},
     "data": {"specs", "errors", "files", "imported"},
     "problems": {"specs", "errors"},

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from jaxcomp.errors import UserError
-from jaxcomp.runs.output import Output, as_output, open_closed
+from jaxcomp.output import Output, as_output, open_closed
 
 __all__ = ["Parser", "add_command", "quietly", "told"]
 

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from jaxcomp.runs.output import Output
+from jaxcomp.output import Output
 
 __all__ = ["coloured", "pass_on"]
 

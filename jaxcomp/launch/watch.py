@@ -14,7 +14,7 @@ from jaxcomp.errors import UserError
 from jaxcomp.launch.output import pass_on
 from jaxcomp.launch.plan import Child
 from jaxcomp.launch.signals import caught_signals
-from jaxcomp.runs.output import as_output
+from jaxcomp.output import as_output
 
 __all__ = ["Ended", "watch"]
 

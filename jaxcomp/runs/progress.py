@@ -15,7 +15,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from jaxcomp.runs.output import as_output
+from jaxcomp.output import as_output
 
 __all__ = ["Display", "bars", "display"]
 

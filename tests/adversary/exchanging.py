@@ -10,6 +10,7 @@ import numpy as np
 import jaxcomp
 from jaxcomp import parallel
 from jaxcomp.base import Exchange
+from jaxcomp.bounds import worst as worst_of
 from jaxcomp.link_state import step_key
 from jaxcomp.make import compressor_for
 from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
@@ -233,6 +234,11 @@ def handed_over(program: Program, given: Any, ok: Any) -> Any:
     return np.stack(rows)
 
 
+def joins(program: Program) -> bool:
+    """Whether several tensors may be one vector."""
+    return program.scope.startswith(("whole", "bucketed")) or "scope" in program.scope
+
+
 def check_calm(
     laws: Laws,
     program: Program,
@@ -252,7 +258,6 @@ def check_calm(
     whole = jax.tree.map(lambda x: np.asarray(widen(x[1:]).mean(axis=1)), same)
     given, arrived = leaves(whole), leaves(walk.mean)
     spec = spec_of(jax.tree.map(lambda x: x[0, 0], same))
-    joins = program.scope.startswith(("whole", "bucketed")) or "scope" in program.scope
     free = "allow=True" in program.memory + program.method
     ratio = sum(
         np.vdot(flat(g), flat(a[1:])) for g, a in zip(given, arrived, strict=True)
@@ -263,24 +268,31 @@ def check_calm(
         laws.check("progress", least <= ratio / size, f"{ratio / size}")
     if exchange.keeper is None or free or not size:
         return
-    for g, a in zip(given, arrived, strict=True):
-        if np.abs(flat(g)).max(initial=0) and not joins and not exchange.momentum:
+    bounds = jaxcomp.overlapped(bare, program.overlap).contraction(spec)
+    for delta, g, a in zip(bounds, given, arrived, strict=True):
+        kept = (
+            delta or "error_feedback" in exchange.keeper
+        )  # if not, what is small waits
+        alone = kept and not joins(program) and not exchange.momentum
+        if np.abs(flat(g)).max(initial=0) and alone:
             dead = "nothing of a tensor arrives"
             laws.check(dead, np.abs(flat(a)).max(initial=0) > 0, f"shape {g.shape[1:]}")
     plain = "error_feedback" in exchange.keeper and exchange.momentum is None
     if not plain or walk.held is None:
         return
-    bounds = jaxcomp.overlapped(bare, program.overlap).contraction(spec)
-    rows = zip(bounds, leaves(same), leaves(walk.held), strict=True)
-    for delta, g, h in rows:
+    owed, grads = leaves(walk.held), leaves(same)
+    if joins(program):  # the bound is that of all tensors of a group together
+        bounds = [worst_of(bounds)]
+        owed, grads = [flat(walk.held, 1)], [flat(same, 1)]
+    for delta, g, h in zip(bounds, grads, owed, strict=True):
         if delta and np.size(g):
             length = np.linalg.norm(flat(g[1]))
-            worst = max(np.linalg.norm(flat(x)) for x in h)
+            most = max(np.linalg.norm(flat(x)) for x in h)
             limit = 3 * 2 * np.sqrt(1 - delta) / delta * length + 1e-4 * length
             if delta * STEPS >= 3:  # long enough for it to have stopped growing
                 middle = np.linalg.norm(flat(h[STEPS // 2]))
                 limit = min(limit, 1.5 * middle + 3 * length)
-            laws.check("residual is bounded", worst <= limit, f"{worst} > {limit}")
+            laws.check("residual is bounded", most <= limit, f"{most} > {limit}")
 
 
 def check_errors(
@@ -293,6 +305,9 @@ def check_errors(
     bounds = jaxcomp.overlapped(exchange, program.overlap).contraction(spec)
     given = [np.square(flat(x[1])).sum() for x in leaves(same)]
     lost = [[x[1:] for x in leaves(walk.lost)] for walk in walks]
+    if joins(program):  # as above
+        bounds, given = [worst_of(bounds)], [sum(given)]
+        lost = [[sum(row)] for row in lost]
     for i, (delta, size) in enumerate(zip(bounds, given, strict=True)):
         if delta and size:
             parts = np.concatenate([row[i] for row in lost]) / size

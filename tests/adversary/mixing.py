@@ -189,7 +189,8 @@ def mapped_run(
     """The same models under the mapper; a checkpoint; another number of workers."""
     loop = loop_with(program, start, program.workers)
     _, _, lossless = facts(program)
-    lossless = lossless and "tuned" not in program.method  # it depends on sizes
+    for name in ("tuned", "fragments"):  # depend on sizes
+        lossless = lossless and name not in program.method
     _, run = follow(
         *(laws, program, loop, noise, models), alike=False, bad=False, lossless=lossless
     )

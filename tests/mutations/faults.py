@@ -557,7 +557,7 @@ FAULTS = [
     # --- Processes --------------------------------------------------------------------
     Fault(
         "a run ends with the reader of its output",
-        "jaxcomp/runs/output.py",
+        "jaxcomp/output.py",
         "except (OSError, ValueError) as error:",
         "except ValueError as error:",
         "tests/runs/test_folder.py::test_lost_output_is_noted_and_ends_no_run",
