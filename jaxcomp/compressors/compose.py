@@ -94,7 +94,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         contraction,
         accumulate=accumulate,
         init=init,
-        support=left.support,
+        support=lambda spec: min(left.support(spec), right.support(inner_spec(spec))),
         unbiased=left.unbiased and right.unbiased,
         aligned=left.aligned and right.aligned,
         figures=(*left.figures, *map(of_values, right.figures)),

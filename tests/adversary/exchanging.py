@@ -299,7 +299,8 @@ def check_errors(
     laws: Laws, program: Program, exchange: Exchange, same: Any, walks: list[Walk]
 ) -> None:
     """Contraction, and no bias, over some hundred keys."""
-    if not all(walk.applied.all() for walk in walks):
+    of_hosts = "hierarchical" in program.method  # who sends a part loses it for all
+    if of_hosts or not all(walk.applied.all() for walk in walks):
         return
     spec = spec_of(jax.tree.map(lambda x: x[0, 0], same))
     bounds = jaxcomp.overlapped(exchange, program.overlap).contraction(spec)

@@ -165,7 +165,10 @@ def follow(
     found = jax.tree.map(lambda *x: np.stack(x), *results)
     is_cut = any(leaf.cut is not None for leaf in program.tree)
     if lossless or not is_cut:
-        keep = [i for i in range(SHORT) if i != BAD or not bad]
+        # Last bits of singular vectors grow with each step, until one is rounded apart.
+        chaotic = any(name in str(program) for name in ("svd", "atomo"))
+        steps = 2 if chaotic else SHORT
+        keep = [i for i in range(steps) if i != BAD or not bad]
         a, b = (
             jax.tree.map(lambda x: np.asarray(x)[keep], t) for t in (found, expected)
         )

@@ -371,9 +371,13 @@ def test_a_liar_changes_no_unanimous_sign():
     assert (step.shared["x"] == 1).all()
 
 
-def test_the_places_of_an_answer_hide_no_nan():
+@pytest.mark.parametrize(
+    "compressor",
+    ["random_k(keep=0.1)", "block_top_k(keep=1.0, per_block=3) | random_k(keep=0.1)"],
+)
+def test_the_places_of_an_answer_hide_no_nan(compressor):
     """Owners answer with other places than those that the messages held."""
-    built = make_exchange("two_phase", "random_k(keep=0.1)", "none")
+    built = make_exchange("two_phase", compressor, "none")
     tree = gradients_of_pairs(3, 0)
     tree = jax.tree.map(lambda x: x.at[1].set(jnp.nan), tree)
     average_of = jax.vmap(lambda key: mapped(built, 3, ())((), tree, key).mean)
