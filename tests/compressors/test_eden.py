@@ -208,7 +208,7 @@ SPIKES = {
 }
 
 
-@pytest.fixture(params=tiers(SPIKES, lambda name: name != "two very unequal"))
+@pytest.fixture(params=tiers(SPIKES, {"two unequal", "constant"}.__contains__))
 def spiky(request: pytest.FixtureRequest) -> np.ndarray:
     values = SPIKES[request.param]
     return np.asarray([*values, *[0.0] * (64 - len(values))], np.float32)
@@ -249,7 +249,7 @@ def test_one_number_is_rounded_without_bias() -> None:
     assert below < 0.3 < above < below * (1 + 2**-6.9)
 
 
-@pytest.mark.parametrize("scale", [1e-30, 1e30])
+@pytest.mark.parametrize("scale", tiers([1e-30, 1e30], lambda scale: scale < 1))
 def test_unbiased_at_every_scale(scale: float) -> None:
     x = heavy(64)
     x *= np.float32(scale) / np.abs(x).max()
