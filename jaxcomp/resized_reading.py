@@ -42,9 +42,9 @@ def as_stored(like: Tree, stored: Mapping[str, restoring.Stored]) -> Tree:
     new = workers_of(like)
     named = zip(leaves.by_name(like).items(), _leaves(like), strict=True)
     found = {
-        stored[name].shape[0]
-        for (name, _), (_, is_marked) in named
-        if is_marked and name in stored and stored[name].shape
+        shape[0]
+        for (name, leaf), (_, is_marked) in named
+        if is_marked and (shape := _shape_there(name, leaf, stored))
     }
     if new is None or len(found) != 1 or found == {new}:
         return like

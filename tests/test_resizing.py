@@ -368,11 +368,13 @@ def test_equal_values_stay_to_the_bit_and_keys_stay_different():
         assert len(np.unique(new, axis=0)) == count
 
 
-def test_arrays_without_elements_may_change_their_shape(tmp_path):
+@pytest.mark.parametrize("others", [0, 1])
+def test_arrays_without_elements_may_change_their_shape(others, tmp_path):
     """As the table of `stale_hypercube` does, which has a row for each worker."""
 
     def of(workers: int) -> Any:
-        return PerWorker([np.ones((workers, 3)), np.zeros((workers, workers, 0))])
+        full = [np.ones((workers, 3))] * others
+        return PerWorker([*full, np.zeros((workers, workers, 0))])
 
     jaxcomp.save(tmp_path, of(4))
     found = jaxcomp.restore(tmp_path, of(2), resize=lambda _, workers: of(workers))

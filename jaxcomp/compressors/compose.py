@@ -86,6 +86,11 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         delta = 2 - (2 - outer) * (2 - inner)
         return delta if right.unbiased and delta > 0 else None
 
+    def support(spec: Spec) -> int:
+        most, values = left.support(spec), inner_spec(spec)
+        # A value is of one element; but those of factors and sketches, which are fewer.
+        return min(most, right.support(values)) if values.size >= most else most
+
     return compressor(
         f"{left.name} | {right.name}",
         compress,
@@ -94,7 +99,7 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         contraction,
         accumulate=accumulate,
         init=init,
-        support=lambda spec: min(left.support(spec), right.support(inner_spec(spec))),
+        support=support,
         unbiased=left.unbiased and right.unbiased,
         aligned=left.aligned and right.aligned,
         figures=(*left.figures, *map(of_values, right.figures)),

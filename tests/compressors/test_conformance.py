@@ -145,6 +145,17 @@ def test_bits(method: str, key: jax.Array) -> None:
     laws.check_bits(make(method), normal(*SHAPE), key)
 
 
+@pytest.mark.parametrize(
+    "first", ["svd(rank=1)", "count_sketch(ratio=0.3)", "block_top_k(keep=1.0)"]
+)
+def test_compositions_send_as_many_elements_as_they_say(
+    first: str, key: jax.Array
+) -> None:
+    """A value of a factor or of a sketch is of many elements."""
+    made = make(f"{first} | random_k(keep=0.1)")
+    laws.check_finite(made, normal(*SHAPE), key)
+
+
 @pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_extreme_values_stay_finite(method: str, key: jax.Array) -> None:
     for value in EXTREMES.values():
