@@ -64,7 +64,7 @@ def local_momentum(
         lambda zeros, inner: MomentumState(PerWorker(zeros), inner),
         average,
         keeps=False,
-        momentum=beta > 0,
+        momentum=beta > 0 or bool(blend),
         contraction=no_bound,  # the momentum may be far from the gradient
     )
 

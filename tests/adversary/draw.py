@@ -181,6 +181,13 @@ def tree(rng: Rng, is_cut: bool) -> tuple[Leaf, ...]:
     return tuple(leaves)
 
 
+def with_numbers(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
+    """The tree, of which one tensor has an element: XLA cannot cut mixers of none."""
+    if any(0 not in leaf.shape for leaf in leaves):
+        return leaves
+    return (leaves[0]._replace(shape=(1,)), *leaves[1:])
+
+
 def draw(seed: int) -> Program:
     """The program of a seed."""
     rng = np.random.default_rng(seed)
@@ -211,7 +218,9 @@ def draw(seed: int) -> Program:
         drawn = drawn._replace(policy=tuple(rules))
     if kind in ("exchange", "optimizer"):
         return exchanging(rng, drawn)
-    return mixing(rng, drawn) if kind == "mixer" else drawn
+    if kind == "mixer":
+        return mixing(rng, drawn._replace(tree=with_numbers(drawn.tree)))
+    return drawn
 
 
 def exchanging(rng: Rng, drawn: Program) -> Program:
