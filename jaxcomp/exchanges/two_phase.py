@@ -94,8 +94,8 @@ def two_phase(
         count = collectives.size(axis)
         rows = tuple(to_rows(v, count) for v in to_vectors(tree, groups))
         if server_feedback:
-            place, old = collectives.index(axis), state.held.value
-            held = tuple(to_rows(v, count)[place] for v in to_vectors(old, groups))
+            owed = to_vectors(state.held.value, groups_of(plan, wide))
+            held = tuple(to_rows(v, count)[collectives.index(axis)] for v in owed)
         else:
             held = tuple(jnp.zeros(s.shape[1:], s.dtype) for s in wide_spec(rows))
         codec = lift(vectors_plan(groups, plan.title))

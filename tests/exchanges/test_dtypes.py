@@ -116,3 +116,19 @@ def test_real_numbers_of_each_length_keep_their_type(exchange, compressor, dtype
                 average(x["w"].astype(np.float64)) for x in (step.given, step.held)
             )
             close(step.mean["w"].astype(np.float64) + held, given, tolerance)
+
+
+def test_what_a_server_owes_of_joined_narrow_tensors_is_wide():
+    """It meets the decoded sums, which are in float32, without a promotion."""
+    spec = "two_phase(server_feedback=True)"
+    built = exchanges.make(spec, "none", "whole_tree")
+    tree = {name: jnp.ones((2, 4, 6), "float16") for name in "ab"}
+    state = built.init(jax.tree.map(lambda x: x[0], tree))
+
+    def average(x):
+        result = built.average(x, state, jax.random.key(0))
+        return result.mean, result.state
+
+    mean, after = jax.eval_shape(jax.vmap(average, axis_name="workers"), tree)
+    assert {x.dtype for x in jax.tree.leaves(mean)} == {jnp.dtype("float16")}
+    assert {x.dtype for x in jax.tree.leaves(after)} == {jnp.dtype("float32")}
