@@ -291,7 +291,7 @@ def check_calm(
             limit = 3 * 2 * np.sqrt(1 - delta) / delta * length + 1e-4 * length
             if delta * STEPS >= 3:  # long enough for it to have stopped growing
                 middle = np.linalg.norm(flat(h[STEPS // 2]))
-                limit = min(limit, 1.5 * middle + 3 * length)
+                limit = min(limit, 2 * middle + 3 * length)
             laws.check("residual is bounded", most <= limit, f"{most} > {limit}")
 
 
