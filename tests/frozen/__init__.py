@@ -1,0 +1,1 @@
+"""What users hold and may not change unseen: names, keys, bits, programs."""
