@@ -18,8 +18,8 @@ import optax
 
 import jaxcomp
 from jaxcomp import exchanges, gossip, local, memory, optimizers
-from jaxcomp.cli import make_parser
 from jaxcomp.cli import main as command
+from jaxcomp.cli import make_parser
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.kinds import KINDS, registry_of
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
@@ -69,7 +69,7 @@ def config() -> dict:
     result = {}
     for path in sorted(CONFIGS.rglob("*.py")):
         if "def get_config" in path.read_text():
-            values = load_config(path).to_dict()
+            values = load_config(str(path)).to_dict()
             of_default = result.get("default", {})
             result[str(path.relative_to(CONFIGS).with_suffix(""))] = {
                 key: repr(value)
@@ -109,7 +109,7 @@ def exit_codes() -> dict:
 
 def run() -> dict:
     """Columns of the tables and files of the folder of a short run."""
-    settings = load_config(CONFIGS / "default.py")
+    settings = load_config(str(CONFIGS / "default.py"))
     settings.update(model="tiny", train_for="1 epoch", layers_every="1 epoch", ema=0.9)
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.redirect_stdout(io.StringIO()):
