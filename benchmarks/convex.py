@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 
 from jaxcomp.convex import runner
+from jaxcomp.core.units import bytes_text
 from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.report.png import draw_plots, write
-from jaxcomp.runs.frame import closing_lines
-from jaxcomp.runs.metrics import Evaluation
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.runs.open_run import closing_lines
+from jaxcomp.runs.table import Evaluation
 
 __all__ = ["LEVELS", "LINES", "Line", "main", "reached"]
 
@@ -132,7 +132,7 @@ def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Sum
     config.seeds = args.seeds or config.seeds
     try:
         result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
-    except (ValueError, runner.Diverged) as error:
+    except (ValueError, runner.ConvexDiverged) as error:
         raise SystemExit(f"{error}") from None
     lines = closing_lines(runner.summary(result), result.folder)
     print(f"{line.config}, {partition}\n{lines}", flush=True)

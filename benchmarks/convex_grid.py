@@ -25,9 +25,9 @@ import numpy as np
 from benchmarks.convex import PARTITIONS, SORTED
 from jaxcomp.convex import Facts, make_average, make_rate
 from jaxcomp.convex.experiment import Experiment, build, partition_of
-from jaxcomp.convex.simulation import Crew, batches_between, make_simulation
-from jaxcomp.problems import objective
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.convex.problems import objective
+from jaxcomp.convex.runner import Crew, batches_between, make_simulation
+from jaxcomp.core.units import bytes_text
 
 __all__ = ["LEVELS", "Grid", "Method", "Run", "crossing", "main", "measure"]
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from benchmarks import network_report, scaling
 from benchmarks.network_report import EXCHANGE, Row
-from jaxcomp import cost, make_compressor, wire
-from jaxcomp.runs.units import bytes_text, seconds_text
+from jaxcomp import make_compressor, wire
+from jaxcomp.core.units import bytes_text, seconds_text
+from jaxcomp.wire import cost
 
 __all__ = ["MEASURED", "TABLES", "rows_of"]
 

@@ -40,9 +40,10 @@ from benchmarks.common import (
     write_csv,
 )
 from benchmarks.vectors import draw
-from jaxcomp import gossip, local, parallel, wire
-from jaxcomp.base import PerWorker
-from jaxcomp.gossip.topology import Round
+from jaxcomp import parallel, wire
+from jaxcomp.core.types import PerWorker
+from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers.gossip.topology import Round
 
 __all__ = ["CASES", "Case", "Row", "main"]
 

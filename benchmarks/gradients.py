@@ -18,8 +18,8 @@ import numpy as np
 import optax
 
 from configs import cifar10
-from jaxcomp.training.build import Setup, build, gather_workers
 from jaxcomp.training.feed import train_feed
+from jaxcomp.training.setup import Setup, build, gather_workers
 
 __all__ = ["Gradients", "load", "save"]
 

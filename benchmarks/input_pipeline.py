@@ -23,9 +23,8 @@ from benchmarks.common import PAGES, in_turns, ratio, with_pages
 from configs import default
 from jaxcomp import parallel
 from jaxcomp.data import Dataset
-from jaxcomp.training.build import Setup, build, gather_workers
-from jaxcomp.training.feed import train_feed
-from jaxcomp.training.loading import loaded
+from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.setup import Setup, build, gather_workers
 from jaxcomp.training.traffic import programs
 
 __all__ = ["main", "pixels", "side"]

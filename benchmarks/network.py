@@ -20,7 +20,7 @@ It needs root, or a user namespace, which it makes itself where that is permitte
 Without `--model`, the gradient of a ResNet-50 is exchanged; with it, the trainer's own
 step of that model runs, on one batch that never changes. Results are added to the CSV
 file in the folder `--out`, and replace older ones of the same kind, method, rate,
-latency and number of workers. The prediction of `jaxcomp.cost` takes rate and latency
+latency and number of workers. The prediction of `jaxcomp.wire.cost` takes rate and latency
 from the socket, the bytes from the program, and the local time from the same exchange
 or step over links without limit and latency. Those links are not free: what plain
 sockets need for these bytes, all hosts at once, is taken off.
@@ -38,9 +38,9 @@ from benchmarks import link_rate, namespaces, network_plot, network_report, rela
 from benchmarks.common import PAGES, with_pages, write_csv
 from benchmarks.network_report import EXCHANGE, Row, link_of, predicted
 from benchmarks.network_sides import CASES, PATIENCE, Case, Side, chosen, started
-from jaxcomp import cost, models
-from jaxcomp.specs import suggest
-from jaxcomp.wire import link_bytes
+from jaxcomp import models
+from jaxcomp.core.specs import suggest
+from jaxcomp.wire import cost, link_bytes
 
 __all__ = ["CASES", "Case", "main"]
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp import cost
-from jaxcomp.runs.units import seconds_text
-from jaxcomp.wire import Collective
+from jaxcomp.core.units import seconds_text
+from jaxcomp.wire import Collective, cost
 
 __all__ = [
     "EXCHANGE",
@@ -55,7 +54,7 @@ class Row(NamedTuple):
     fastest: float
     slowest: float
     unlimited: float  # ms of an exchange over the same links without a limit
-    predicted: float | None  # ms, by `jaxcomp.cost`
+    predicted: float | None  # ms, by `jaxcomp.wire.cost`
     counted: float  # bytes that left a host in an exchange, by the kernel, with headers
     leaving: float | None  # the same by the program and ring algorithms
     collectives: str

@@ -18,9 +18,8 @@ from benchmarks import trees
 from benchmarks.crew import member
 from configs import default
 from jaxcomp import make_exchange, parallel, wire
-from jaxcomp.training.build import build, parameter_count
-from jaxcomp.training.feed import train_feed
-from jaxcomp.training.loading import loaded
+from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.setup import build, parameter_count
 from jaxcomp.training.traffic import programs
 
 

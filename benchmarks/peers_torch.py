@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.specs import Call, Pipe, build, parse
+from jaxcomp.core.specs import Call, Pipe, build, parse
 
 __all__ = ["REGISTRY", "TUNED", "Peer", "make", "nbits", "to_torch"]
 

@@ -2,7 +2,7 @@
 
 It reads what benchmarks/network.py has measured, and predicts the same exchanges: local
 time is that of as many processes of this machine over its loopback, the rest is
-`jaxcomp.cost`. The step computes for as long as `--compute` says.
+`jaxcomp.wire.cost`. The step computes for as long as `--compute` says.
 
     python -m benchmarks.predict_check --measured docs/measured/network.csv
     python -m benchmarks.predict_check --measured build/network.csv --methods exact sign
@@ -19,8 +19,8 @@ from typing import NamedTuple
 from benchmarks import network_report
 from benchmarks.common import PAGES, with_pages
 from benchmarks.network_report import EXCHANGE
-from jaxcomp.prediction.predicting import predict, spec_of_tree
-from jaxcomp.prediction.processes import loopback_seconds
+from jaxcomp.cli.prediction import loopback_seconds
+from jaxcomp.wire.predict import predict, spec_of_tree
 
 __all__ = ["METHODS", "Point", "compare", "main", "read"]
 

@@ -2,7 +2,7 @@
 
 Hosts behind the relay (benchmarks/relay.py) run each collective on 48 numbers, so that
 bytes take no time. What it takes longer than without latency is counted in latencies,
-and stands beside what `jaxcomp.cost` says of links of Gloo.
+and stands beside what `jaxcomp.wire.cost` says of links of Gloo.
 
     python -m benchmarks.rounds --workers 2 3 4
 
@@ -22,8 +22,8 @@ import jax
 import numpy as np
 
 from benchmarks import crew, link_rate, namespaces, network_report, relay
-from jaxcomp import cost, parallel, wire
-from jaxcomp.wire import Collective
+from jaxcomp import parallel, wire
+from jaxcomp.wire import Collective, cost
 
 __all__ = ["COLLECTIVES", "main"]
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from jaxcomp import data, parallel
 from jaxcomp.cli.config import load_config, override
-from jaxcomp.training.build import build, gather_workers, settled
+from jaxcomp.training.setup import build, gather_workers, settled
 from jaxcomp.training.traffic import run_traffic
 
 __all__ = ["computed", "main", "read", "stand_in"]

@@ -1,4 +1,4 @@
-"""What does an exchange cost with 2 to 10,000 workers, by the model of `jaxcomp.cost`?
+"""What does an exchange cost with 2 to 10,000 workers, by the model of `jaxcomp.wire.cost`?
 
 The messages are those of the traced exchange of ResNet-50's gradient, as if each worker
 had a device, so none is needed and nothing runs. The tables are those of
@@ -20,10 +20,10 @@ import jax.numpy as jnp
 from benchmarks import network_report, trees
 from benchmarks.common import write_csv
 from benchmarks.network_report import Row
-from jaxcomp import cost, make_exchange, wire
-from jaxcomp.cost import Link
-from jaxcomp.runs.units import bytes_text, seconds_text
-from jaxcomp.wire import Collective
+from jaxcomp import make_exchange, wire
+from jaxcomp.core.units import bytes_text, seconds_text
+from jaxcomp.wire import Collective, cost
+from jaxcomp.wire.cost import Link
 
 __all__ = [
     "METHODS",

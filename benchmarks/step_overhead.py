@@ -21,7 +21,7 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import parallel
-from jaxcomp.training.build import Setup, build, gather_workers
+from jaxcomp.training.setup import Setup, build, gather_workers
 from jaxcomp.training.traffic import programs
 
 

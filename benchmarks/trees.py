@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from jaxcomp.shapes import TREES, Shapes, elements, flat, resnet50, tree
+from jaxcomp.wire.predict import TREES, Shapes, elements, flat, resnet50
 
 __all__ = ["TREES", "cut", "elements", "flat", "resnet50", "tree"]
 

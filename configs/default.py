@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     # --- What is learned --------------------------------------------------------
     # Of your own, by import path: "my_package.nets:mlp(width=9)", for all four of task,
     # dataset, model and schedule.
-    config.task = "classification"  # see jaxcomp.tasks.REGISTRY
+    config.task = "classification"  # see jaxcomp.training.tasks.REGISTRY
     config.dataset = "digits"  # see jaxcomp.data.REGISTRY, with arguments if any
     config.data_dir = ""  # prepared data sets; "" for $JAXCOMP_DATA_DIR or the cache
     config.model = "resnet8"  # see jaxcomp.models.REGISTRY, with arguments if any
@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
     config.workers_per_device = 1  # several on each device: with mapper="shard_map"
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
     # "" averages gradients. Else workers have models of their own and mix them:
-    # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.gossip and jaxcomp.local.
+    # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.mixers.gossip and jaxcomp.mixers.local.
     config.mixer = ""
     config.devices_per_node = 1  # that hold one model: mean inside, gossip between
     config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`

@@ -10,7 +10,7 @@ the way of one step through the folders.
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp._version import __version__ as __version__
+from jaxcomp._version import __version__
 
 if TYPE_CHECKING:
     from jaxcomp.public import *  # noqa: F403

@@ -1,19 +1,15 @@
 """All public names of jaxcomp, which `jaxcomp` gives on demand."""
 
-from jaxcomp import (
-    clipping,
-    compressors,
-    exchanges,
-    gossip,
-    local,
-    memory,
-    optimizers,
-    parallel,
-    scope,
-    wire,
-)
+from jaxcomp import compressors, exchanges, memory, parallel, scope, wire
 from jaxcomp._version import __version__
-from jaxcomp.base import (
+from jaxcomp.checkpoint.resize import resized
+from jaxcomp.checkpoint.save import restore, save
+from jaxcomp.compressors import make as make_compressor
+from jaxcomp.core.coding.payloads import nbits
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.files import CheckpointError
+from jaxcomp.core.specs import SpecError
+from jaxcomp.core.types import (
     Averaged,
     Compressor,
     Exchange,
@@ -24,28 +20,30 @@ from jaxcomp.base import (
     Resize,
     averaged_on_resize,
 )
-from jaxcomp.checkpoint import CheckpointError, restore, save
-from jaxcomp.coding.payloads import nbits
-from jaxcomp.compressors import make as make_compressor
-from jaxcomp.errors import UserError
-from jaxcomp.gossip import topology
-from jaxcomp.link_state import DistributedState, find_state, find_states
-from jaxcomp.make import make_exchange, make_mixer
-from jaxcomp.marks import check_state, per_worker
-from jaxcomp.nonfinite import applied_if, skip_nonfinite
-from jaxcomp.overlap import overlapped, ready_order
+from jaxcomp.exchanges.overlap import overlapped, ready_order
+from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers.gossip import topology
 from jaxcomp.parallel import pmap, shard_map
-from jaxcomp.prediction import predict
-from jaxcomp.resizing import resized
-from jaxcomp.sharded import (
+from jaxcomp.transforms import clipping, optimizers
+from jaxcomp.transforms.check_state import check_state, per_worker
+from jaxcomp.transforms.distributed import (
+    DistributedState,
+    distributed,
+    find_state,
+    find_states,
+    mixing,
+    pmean,
+)
+from jaxcomp.transforms.jit import (
     Comm,
     DataParallel,
     Decentralised,
     data_parallel,
     decentralised,
 )
-from jaxcomp.specs import SpecError
-from jaxcomp.transform import distributed, mixing, pmean
+from jaxcomp.transforms.make import make_exchange, make_mixer
+from jaxcomp.transforms.nonfinite import applied_if, skip_nonfinite
+from jaxcomp.wire.predict import predict
 
 __all__ = [
     "Averaged",

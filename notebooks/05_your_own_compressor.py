@@ -33,12 +33,12 @@ import optax
 
 import jaxcomp
 from jaxcomp import compressors, study
-from jaxcomp.coding.payloads import Dense, Seeded
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.report import style
-from jaxcomp.specs import Range, method
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.core.coding.payloads import Dense, Seeded
+from jaxcomp.core.specs import Range, method
+from jaxcomp.report import svg
 
-plt.rcParams.update(style.RC | {"figure.dpi": 110})
+plt.rcParams.update(svg.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. The first attempt
@@ -204,7 +204,7 @@ for spec in ("pooled(block=8)", "random_k(keep=0.125)"):
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 4), layout="constrained")
-colours = [style.ORANGE, style.SKY, style.GREEN, style.INK]
+colours = [svg.ORANGE, svg.SKY, svg.GREEN, svg.INK]
 for (name, points), colour in zip(curves.items(), colours, strict=True):
     line = [(point.bits, point.error) for point in points]
     left.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
@@ -214,10 +214,10 @@ left.minorticks_off()
 left.set_title("One gradient of a ResNet-8")
 left.legend(frameon=False)
 looks = {
-    "top_k(keep=0.125)": style.ORANGE,
-    "random_k(keep=0.125)": style.SKY,
-    "pooled(block=8)": style.PINK,
-    "pooled, with signs": style.GREEN,
+    "top_k(keep=0.125)": svg.ORANGE,
+    "random_k(keep=0.125)": svg.SKY,
+    "pooled(block=8)": svg.PINK,
+    "pooled, with signs": svg.GREEN,
 }
 for name, colour in looks.items():
     label = name.replace("pooled(block=8)", "first attempt")
@@ -250,5 +250,5 @@ plt.show()
 #    Does the error change? Does the run?
 # 3. Send the median of a block instead of the mean. Which of the two facts in section 3
 #    survives?
-# 4. `jax.random` is slow for long vectors: `jaxcomp.noise` has hashes that are 30 times
+# 4. `jax.random` is slow for long vectors: `jaxcomp.core.prng` has hashes that are 30 times
 #    faster. Use them for the signs.

@@ -27,12 +27,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxcomp
-from jaxcomp import cost, parallel, targets, wire
-from jaxcomp.report import style
+from jaxcomp import parallel, wire
+from jaxcomp.report import svg
+from jaxcomp.wire import cost, targets
 
 jax.config.update("jax_platforms", "cpu")  # do not look for an accelerator here
 workers = parallel.setup(workers=4)  # virtual devices of this CPU
-plt.rcParams.update(style.RC | {"figure.dpi": 110})
+plt.rcParams.update(svg.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. A step and its text
@@ -142,13 +143,13 @@ for name, (spec, compressor) in chosen.items():
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 4.4), layout="constrained")
 looks = {
-    "exact": (style.INK, "-"),
-    "gather, signs": (style.PINK, "-"),
-    "two_phase, signs": (style.PINK, "--"),
-    "gather, top-k 1 %": (style.ORANGE, "-"),
-    "sparse_reduce, top-k 1 %": (style.ORANGE, "--"),
-    "aligned_psum, random-k 1 %": (style.BLUE, "--"),
-    "power_sgd(rank=2)": (style.GREEN, "--"),
+    "exact": (svg.INK, "-"),
+    "gather, signs": (svg.PINK, "-"),
+    "two_phase, signs": (svg.PINK, "--"),
+    "gather, top-k 1 %": (svg.ORANGE, "-"),
+    "sparse_reduce, top-k 1 %": (svg.ORANGE, "--"),
+    "aligned_psum, random-k 1 %": (svg.BLUE, "--"),
+    "power_sgd(rank=2)": (svg.GREEN, "--"),
 }
 for name, (colour, line) in looks.items():
     counts = list(messages[name])
@@ -167,7 +168,7 @@ plt.show()
 # %% [markdown]
 # ## 5. Seconds
 #
-# `jaxcomp.cost` turns these messages into time on a link. It does not know how long
+# `jaxcomp.wire.cost` turns these messages into time on a link. It does not know how long
 # compressing takes: add what you measure on your machine. What to see: on a slow link
 # the bytes decide, on a fast one the latency of the rounds does, and compression saves
 # nothing.

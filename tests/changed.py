@@ -1,6 +1,6 @@
 """The tests that belong to what differs from the last commit: `make test-changed`.
 
-By name alone: for jaxcomp/gossip/choco.py it is tests/gossip and the file's examples.
+By name alone: for jaxcomp/mixers/gossip/choco.py it is tests/gossip and the file's examples.
 Others may break too; `make test` finds them.
 """
 
@@ -23,8 +23,8 @@ def belonging_to(file: str) -> list[str]:
     """Folders and files of tests, relative to the project.
 
     Example:
-        >>> belonging_to("jaxcomp/gossip/choco.py")
-        ['jaxcomp/gossip/choco.py', 'tests/gossip']
+        >>> belonging_to("jaxcomp/mixers/gossip/choco.py")
+        ['jaxcomp/mixers/gossip/choco.py', 'tests/gossip']
     """
     path = Path(file)
     folder, *rest = path.parts

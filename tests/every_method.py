@@ -9,8 +9,9 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp import exchanges, gossip, local
-from jaxcomp.link_state import find_state
+from jaxcomp import exchanges
+from jaxcomp.mixers import gossip, local
+from jaxcomp.transforms.distributed import find_state
 
 __all__ = [
     "ALIKE",

@@ -13,10 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import nbits
-from jaxcomp.base import Compressor
-from jaxcomp.coding.message import fuse, split
-from jaxcomp.coding.payloads import map_values
-from jaxcomp.trees import spec_of, wide_spec
+from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import map_values
+from jaxcomp.core.trees import spec_of, wide_spec
+from jaxcomp.core.types import Compressor
 
 __all__ = [
     "CHUNK",

@@ -10,9 +10,10 @@ import shlex
 import pytest
 from ml_collections import ConfigDict, config_dict
 
-from jaxcomp import cli, local
+from jaxcomp import cli
 from jaxcomp.cli import train
 from jaxcomp.cli.config import override
+from jaxcomp.mixers import local
 
 # Words of train.py; RUN is a folder that does not exist, FILES has the files below.
 FILES = {

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import gossip, trees
-from jaxcomp import gossip as algorithms
-from jaxcomp import local
+from jaxcomp.mixers import gossip as algorithms
+from jaxcomp.mixers import local
 
 
 def test_cases_cover_every_method_that_is_no_simulation():

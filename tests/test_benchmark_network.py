@@ -24,8 +24,8 @@ from benchmarks import (
 )
 from benchmarks.namespaces import Network, Traffic
 from benchmarks.network_report import Row
-from jaxcomp import cost, make_exchange, wire
-from jaxcomp.wire import Collective
+from jaxcomp import make_exchange, wire
+from jaxcomp.wire import Collective, cost
 
 NET = Network(owner=4194304, hosts=3)
 WHY_NOT = namespaces.why_not()

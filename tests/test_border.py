@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 import jaxcomp
 from jaxcomp import compressors, exchanges, memory, parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 from tests.every_method import ALIKE, ARGUMENTS, EXCHANGES, MIXERS, WORKERS, link, trees
 from tests.tiers import tiers
 
@@ -81,7 +81,7 @@ def test_types_of_every_memory_pass(spec):
     built = memory.make(spec, exchanges.make("gather", "sign"))
     tx = optax.chain(
         jaxcomp.per_worker(optax.trace(0.9)),
-        jaxcomp.clipping.clip_by_worker_norm(1.0),
+        jaxcomp.transforms.clipping.clip_by_worker_norm(1.0),
         jaxcomp.distributed(built, seed=0),
     )
     mapped, given = two_steps("gather", tx, crew_of("gather"), check_vma=True)

@@ -8,8 +8,14 @@ from tests.changed import belonging_to
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        ("jaxcomp/marks.py", ["jaxcomp/marks.py", "tests/test_marks.py"]),
-        ("jaxcomp/gossip/choco.py", ["jaxcomp/gossip/choco.py", "tests/gossip"]),
+        (
+            "jaxcomp/transforms/check_state.py",
+            ["jaxcomp/transforms/check_state.py", "tests/test_marks.py"],
+        ),
+        (
+            "jaxcomp/mixers/gossip/choco.py",
+            ["jaxcomp/mixers/gossip/choco.py", "tests/gossip"],
+        ),
         ("tests/gossip/runs.py", ["tests/gossip"]),
         ("tests/mutations/faults.py", ["tests/test_mutations.py"]),
         ("tests/gossip/test_messages.py", ["tests/gossip/test_messages.py"]),

@@ -23,9 +23,10 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import files, parallel
-from jaxcomp.base import Info, PerWorker
-from jaxcomp.files import CheckpointError
+from jaxcomp import parallel
+from jaxcomp.core import files
+from jaxcomp.core.files import CheckpointError
+from jaxcomp.core.types import Info, PerWorker
 from tests.training.small import assert_same_state, unreported
 from tests.training.test_processes import free_port
 
@@ -560,7 +561,8 @@ import sys
 from pathlib import Path
 import flax.jax_utils, jax, jax.numpy as jnp, numpy as np, optax
 import jaxcomp
-from jaxcomp import files, parallel
+from jaxcomp.core import files
+from jaxcomp import parallel
 
 folder, process = Path(sys.argv[1]), int(sys.argv[2])
 join = {"coordinator": sys.argv[3], "processes": 2, "process": process}
@@ -584,7 +586,7 @@ def fresh():
 
 def kept(state):
     # Without what a step reports, which no checkpoint holds.
-    is_report, host = jaxcomp.base.is_report, parallel.to_host(state)
+    is_report, host = jaxcomp.core.types.is_report, parallel.to_host(state)
     return jax.tree.map(lambda x: None if is_report(x) else x, host, is_leaf=is_report)
 
 

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.clipping import (
+from jaxcomp.core.trees import clipped, norm, norms
+from jaxcomp.transforms.clipping import (
     clip_by_norm,
     clip_by_worker_norm,
     clip_values_by_worker_norm,
 )
-from jaxcomp.trees import clipped, norm, norms
 
 
 def apply(tx: Any, tree: Any) -> Any:

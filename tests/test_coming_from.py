@@ -18,8 +18,8 @@ import pytest
 from jaxcomp import data, training
 from jaxcomp.cli import main as cli
 from jaxcomp.cli.config import FLAGS, load_config, override
-from jaxcomp.errors import UserError
-from jaxcomp.tasks.named import named
+from jaxcomp.core.errors import UserError
+from jaxcomp.training.tasks.named import named
 from tests.test_configs import SMALL
 from tests.training.small import built
 

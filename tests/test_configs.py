@@ -16,8 +16,8 @@ from configs import default
 from jaxcomp import training
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.standard import is_part, standard_configs
-from jaxcomp.make import compressor_for
-from jaxcomp.tasks.named import named
+from jaxcomp.training.tasks.named import named
+from jaxcomp.transforms.make import compressor_for
 from tests.training.small import built
 
 FOLDER = Path(__file__).resolve().parent.parent / "configs"

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp import cost, wire
-from jaxcomp.cost import Cost, Link
-from jaxcomp.wire import Collective
+from jaxcomp import wire
+from jaxcomp.wire import Collective, cost
+from jaxcomp.wire.cost import Cost, Link
 
 MESSAGE = 1000  # bytes
 

@@ -16,9 +16,9 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel, wire
-from jaxcomp.base import is_clock, is_per_worker, ticked
-from jaxcomp.sharded.layout import layouts
-from jaxcomp.transform import distributed
+from jaxcomp.core.types import is_clock, is_per_worker, ticked
+from jaxcomp.transforms.distributed import distributed
+from jaxcomp.transforms.jit.layout import layouts
 from tests.exchanges.matrix import FIRST, MEMORIES, gradients, name_of
 from tests.tiers import tiers
 

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel, wire
-from jaxcomp.base import Clock, is_clock
+from jaxcomp.core.types import Clock, is_clock
 from tests.every_method import MIXERS, WORKERS, mixer, trees
 from tests.test_data_parallel import (
     BY_MODEL,

@@ -10,8 +10,8 @@ import jax
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.errors import UserError
-from jaxcomp.parallel import devices
+from jaxcomp.core.errors import UserError
+from jaxcomp.parallel import workers as devices
 
 
 def of_processes(*counts):
@@ -92,7 +92,7 @@ def test_a_fresh_process_takes_flags_and_platform():
     """XLA ends the process at a flag that it does not know."""
     program = """
         from jaxcomp import parallel
-        from jaxcomp.parallel.devices import has_started
+        from jaxcomp.parallel.workers import has_started
         assert not has_started()
         crew = parallel.setup(2, platform="cpu", deterministic=True)
         import jax, os

@@ -20,26 +20,22 @@ from jaxcomp import (
     compressors,
     data,
     exchanges,
-    gossip,
-    local,
     memory,
     models,
-    optimizers,
     report,
     scope,
-    sweeps,
-    tasks,
     training,
 )
-from jaxcomp.cli import main
-from jaxcomp.convex import averages, rates
-from jaxcomp.data import texts
-from jaxcomp.gossip.topology import REGISTRY as GRAPHS
-from jaxcomp.problems import testbeds
+from jaxcomp.cli import main, sweeps
+from jaxcomp.convex import averages, problems, rates
+from jaxcomp.core.specs import Call, parse
+from jaxcomp.data import text as texts
+from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.report import figures
-from jaxcomp.specs import Call, parse
+from jaxcomp.training import calendar, schedules, tasks
 from jaxcomp.training import optimizers as trainer_optimizers
-from jaxcomp.training import schedules, stages
+from jaxcomp.transforms import optimizers
 from tests import laws
 from tests.training.small import small_config
 
@@ -285,7 +281,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Texts": texts.REGISTRY,
     "Partitions": {"dealt": None, **data.PARTITIONS},
     "Schedules": schedules.REGISTRY,
-    "Warm-ups": stages.REGISTRY,
+    "Warm-ups": calendar.REGISTRY,
     "The trainer's optimisers": trainer_optimizers.REGISTRY,
 }
 # Those of which each method has a section of its own, and what else is a section there.
@@ -305,7 +301,7 @@ GIVEN_BY_THE_RUN = {
     *("num_classes", "statistics", "dtype", "parent", "name", "data_dir", "seed"),
 }
 CONVEX = {
-    "Problems": testbeds.REGISTRY,
+    "Problems": problems.REGISTRY,
     "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},
 }
 

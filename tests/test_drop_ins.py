@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 
 pytestmark = pytest.mark.usefixtures("in_time")
 WORKERS = 4

@@ -6,7 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import collectives, parallel
+from jaxcomp import parallel
+from jaxcomp.parallel import collectives
 from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, trees, two_steps
 from tests.tiers import tiers
 

@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import collectives, make_exchange, make_mixer, parallel, wire
-from jaxcomp.collectives import Part
-from jaxcomp.colouring import coloured
-from jaxcomp.gossip import topology
-from jaxcomp.parallel import setup
+from jaxcomp import make_exchange, make_mixer, parallel, wire
+from jaxcomp.mixers.gossip import topology
+from jaxcomp.parallel import collectives, setup
+from jaxcomp.parallel.collectives import AxisPart
+from jaxcomp.parallel.edge_colouring import coloured
 from tests.tiers import tiers
 from tests.workers import averaging, gradients, run, start
 
@@ -33,7 +33,7 @@ def permutations():
 
 def everything(x, axis, hosts):
     """What each collective makes of x [workers, n], for the axis and for its parts."""
-    parts = [Part(axis, host, inside) for host in hosts for inside in (True, False)]
+    parts = [AxisPart(axis, host, inside) for host in hosts for inside in (True, False)]
     groups = [
         [
             collectives.index(part),
@@ -220,6 +220,6 @@ def test_hosts_and_types_that_lanes_cannot_have_are_refused():
     with pytest.raises(ValueError, match="say how many of them are on a host"):
         make_exchange("hierarchical", "top_k(keep=0.1)", axis=crew.axis)
     with pytest.raises(ValueError, match="give per_host a multiple of 4"):
-        sent_by(lambda x, axis: collectives.total(x, Part(axis, 2, inside=True)), 4)
+        sent_by(lambda x, axis: collectives.total(x, AxisPart(axis, 2, inside=True)), 4)
     with pytest.raises(ValueError, match="check_vma with 4 workers on each device"):
         parallel.map_step(lambda x: x, crew, in_axes=(0,), out_axes=0, check_vma=True)

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import collectives, gossip, parallel, wire
-from jaxcomp.base import Mixer
-from jaxcomp.runs.units import times_fewer
+from jaxcomp import parallel, wire
+from jaxcomp.core.types import Mixer
+from jaxcomp.core.units import times_fewer
+from jaxcomp.mixers import gossip
+from jaxcomp.parallel import collectives
 from tests.every_method import EXCHANGES, exchange
 from tests.tiers import tiers
 

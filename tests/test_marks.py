@@ -14,8 +14,8 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel
-from jaxcomp.base import Clock, PerWorker
-from jaxcomp.link_state import DistributedState
+from jaxcomp.core.types import Clock, PerWorker
+from jaxcomp.transforms.distributed import DistributedState
 from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, exchange, link, trees
 from tests.exchanges.matrix import (
     FIRST,

@@ -15,12 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import compressors, data, exchanges, gossip, local, memory, scope
-from jaxcomp.gossip.topology import REGISTRY as GRAPHS
-from jaxcomp.problems import testbeds
+from jaxcomp import compressors, data, exchanges, memory, scope
+from jaxcomp.convex import problems
+from jaxcomp.core.specs import Call, SpecError, parse
+from jaxcomp.core.specs.factories import check, kinds_of
+from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.scope import Leaf
-from jaxcomp.specs import Call, SpecError, parse
-from jaxcomp.specs.arguments import check, kinds_of
 
 # What no annotation tells: specs, edges, rules.
 OTHERS = {
@@ -154,9 +155,9 @@ FAMILIES = {
         _groups,
     ),
     "problem": Family(
-        {k: v for k, v in testbeds.REGISTRY.items() if k != "libsvm"},  # it is a file
+        {k: v for k, v in problems.REGISTRY.items() if k != "libsvm"},  # it is a file
         0,
-        testbeds.load,
+        problems.load,
         lambda problem: problem.name,
         lambda problem: (np.shape(problem.features), problem.regulariser),
     ),
@@ -256,7 +257,7 @@ def test_a_graph_of_a_file_says_its_path(tmp_path) -> None:
 
 
 def test_an_argument_without_an_annotation_is_no_argument() -> None:
-    from jaxcomp.specs import method
+    from jaxcomp.core.specs import method
 
     with pytest.raises(TypeError, match="keep has no annotation"):
 

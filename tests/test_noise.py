@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import noise
+from jaxcomp.core import prng
 
 SIZE = 1 << 22
 SEEDS = [(0, 0), (1, 0), (0, 1), (0xFFFFFFFF, 0xFFFFFFFF), (0xDEADBEEF, 0x12345678)]
@@ -18,7 +18,7 @@ SEEDS = [(0, 0), (1, 0), (0, 1), (0xFFFFFFFF, 0xFFFFFFFF), (0xDEADBEEF, 0x123456
 
 @functools.cache
 def draw(seed: tuple[int, int], size: int = SIZE) -> np.ndarray:
-    return np.asarray(noise.words(jnp.asarray(seed, jnp.uint32), size))
+    return np.asarray(prng.words(jnp.asarray(seed, jnp.uint32), size))
 
 
 def correlation(a: np.ndarray, b: np.ndarray) -> float:
@@ -52,7 +52,7 @@ def test_every_halfword_is_even(seed: tuple[int, int], shift: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_small_numbers_are_as_rare_as_they_should_be(seed: tuple[int, int]) -> None:
     """Bernoulli draws with small chances: TernGrad and QSGD live on these."""
-    u = np.asarray(noise.uniform(jnp.asarray(seed, jnp.uint32), (SIZE,)))
+    u = np.asarray(prng.uniform(jnp.asarray(seed, jnp.uint32), (SIZE,)))
     for p in (0.5, 0.1, 1e-2, 1e-3, 1e-4):
         assert abs((u < p).mean() - p) < 6 * np.sqrt(p * (1 - p) / SIZE)
     assert abs(u.mean() - 0.5) < 6 / np.sqrt(12 * SIZE)
@@ -97,9 +97,7 @@ def test_neighbouring_seeds_share_nothing(other: tuple[int, int]) -> None:
 def test_words_of_one_place_are_even_over_seeds() -> None:
     """Over many keys each element must see even noise: the mean over steps counts."""
     keys = jax.random.split(jax.random.key(0), 40_000)
-    rows = np.asarray(
-        jax.vmap(lambda key: noise.uniform(noise.seed_of(key), (5,)))(keys)
-    )
+    rows = np.asarray(jax.vmap(lambda key: prng.uniform(prng.seed_of(key), (5,)))(keys))
     assert np.abs(rows.mean(axis=0) - 0.5).max() < 6 / np.sqrt(12 * len(keys))
     for column in rows.T:
         assert abs(chi_square(np.histogram(column, 256, (0, 1))[0])) < 6
@@ -112,7 +110,7 @@ def test_the_first_words_do_not_depend_on_the_size() -> None:
 
 def test_the_same_under_vmap_and_jit() -> None:
     seeds = jnp.asarray(SEEDS, jnp.uint32)
-    mapped = jax.jit(jax.vmap(lambda seed: noise.words(seed, 100)))(seeds)
+    mapped = jax.jit(jax.vmap(lambda seed: prng.words(seed, 100)))(seeds)
     for row, seed in zip(np.asarray(mapped), SEEDS, strict=True):
         np.testing.assert_array_equal(row, draw(seed, 100))
 
@@ -122,6 +120,6 @@ def test_high_product_is_that_of_integers() -> None:
     words = np.asarray([*edges, *draw((7, 8), 1000).tolist()], np.uint32)
     for b in [*edges, 25_000_000, 3_000_000_019]:
         limits = np.full_like(words, b)
-        found = noise.high_product(jnp.asarray(words), jnp.asarray(limits))
+        found = prng.high_product(jnp.asarray(words), jnp.asarray(limits))
         wanted = (words.astype(object) * b) >> 32
         np.testing.assert_array_equal(found, wanted.astype(np.uint32))

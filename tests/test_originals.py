@@ -17,14 +17,14 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip, make_compressor, make_exchange
-from jaxcomp.base import Exchange
+from jaxcomp import make_compressor, make_exchange
 from jaxcomp.cli.config import load_config
-from jaxcomp.specs import build
-from jaxcomp.training import stages
-from jaxcomp.training.decay import decaying
-from jaxcomp.training.durations import Horizon
-from jaxcomp.training.schedules import learning_rate
+from jaxcomp.core.specs import build
+from jaxcomp.core.types import Exchange
+from jaxcomp.mixers import gossip
+from jaxcomp.training import calendar
+from jaxcomp.training.optimizers import decaying
+from jaxcomp.training.schedules import Horizon, learning_rate
 from tests import laws
 from tests.test_coming_from import LINES
 
@@ -236,7 +236,7 @@ def test_the_memory_of_dgc_in_choco():
 
 def test_warm_ups_of_dgc():
     def keeps(there: str) -> list[float]:
-        return build(told(there, "keep_warmup"), stages.REGISTRY, "warm-up", 0.001)
+        return build(told(there, "keep_warmup"), calendar.REGISTRY, "warm-up", 0.001)
 
     factor = 0.001 ** (1 / 6)
     np.testing.assert_allclose(

@@ -10,7 +10,7 @@ import pytest
 
 import jaxcomp
 from jaxcomp import UserError, make_exchange, make_mixer, models, training
-from jaxcomp.overlap import Cut, overlapped, ready_order
+from jaxcomp.exchanges.overlap import Cut, overlapped, ready_order
 from tests import workers
 from tests.tiers import tiers
 from tests.training.small import built, small_config

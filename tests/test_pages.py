@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.parallel import pages
+from jaxcomp.parallel import workers
 
 SIZE = 64_000_000  # bytes, which glibc would return to the system when they are freed
 
 # Of the module alone: a process that imports jax takes seconds.
 PROGRAM = f"""
 import importlib.util, sys
-spec = importlib.util.spec_from_file_location("pages", {str(Path(pages.__file__))!r})
+spec = importlib.util.spec_from_file_location("pages", {str(Path(workers.__file__))!r})
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 
@@ -40,4 +40,4 @@ def test_what_is_freed_stays_with_the_process(how, says):
 
 @pytest.mark.parametrize("name", ["GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_ARENA_MAX"])
 def test_an_allocator_that_is_chosen_stays(name):
-    assert not pages.keep_pages({name: "1"})
+    assert not workers.keep_pages({name: "1"})

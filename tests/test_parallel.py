@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_exchange, parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 from tests.tiers import tiers
 from tests.workers import MAPPERS, averaging, gradients, residual_of, run, start
 

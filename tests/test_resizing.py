@@ -12,8 +12,9 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import exchanges, gossip, local, memory, parallel
-from jaxcomp.base import PerWorker, is_per_worker
+from jaxcomp import exchanges, memory, parallel
+from jaxcomp.core.types import PerWorker, is_per_worker
+from jaxcomp.mixers import gossip, local
 from tests.every_method import ARGUMENTS, COMPRESSORS, GRAPHS, trees
 from tests.exchanges.matrix import MEMORIES
 from tests.tiers import tiers

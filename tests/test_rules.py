@@ -17,13 +17,13 @@ import optax
 import pytest
 
 from jaxcomp import make_exchange, parallel
-from jaxcomp.base import ticked
-from jaxcomp.errors import UserError
-from jaxcomp.link_state import find_state
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import ticked
 from jaxcomp.memory import REGISTRY as MEMORIES
 from jaxcomp.memory.dgc import DgcState
 from jaxcomp.memory.error_feedback import FeedbackState
-from jaxcomp.tasks import Learnt, Sums, Task, Variables
+from jaxcomp.training.tasks import Learnt, Sums, Task, Variables
+from jaxcomp.transforms.distributed import find_state
 from tests.training.small import assert_same_state, built, small_config
 
 PAGE = (Path(__file__).resolve().parent.parent / "docs" / "rules.md").read_text()

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, make_compressor, nbits
-from jaxcomp.base import Compressor
-from jaxcomp.coding.indices import coded_bits
+from jaxcomp.core.coding.indices import coded_bits
+from jaxcomp.core.trees import spec_of, wide_spec
+from jaxcomp.core.types import Compressor
 from jaxcomp.scope import REGISTRY, Plan, lift
-from jaxcomp.trees import spec_of, wide_spec
 from tests import laws, references
 
 SCOPES = [

@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_compressor
-from jaxcomp.base import Compressor
-from jaxcomp.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.segments import Segments, from_rows, segments_of, to_rows
+from jaxcomp.compressors._kit.selection import (
+    kth_largest_of_each,
+    largest,
+    largest_of_each,
+)
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from jaxcomp.scope import lift
-from jaxcomp.segment_selection import kth_largest_of_each, largest_of_each
-from jaxcomp.segments import Segments, from_rows, segments_of, to_rows
-from jaxcomp.selection import largest
-from jaxcomp.trees import spec_of
 
 SIZES = (1, 64, 700, 65, 2048)
 

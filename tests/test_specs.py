@@ -8,8 +8,9 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import compressors, gossip, make_compressor, make_mixer
-from jaxcomp.specs import Call, Pipe, SpecError, build, parse, suggest
+from jaxcomp import compressors, make_compressor, make_mixer
+from jaxcomp.core.specs import Call, Pipe, SpecError, build, parse, suggest
+from jaxcomp.mixers import gossip
 
 
 def thing(size: int = 1, *, inner: Any = None) -> tuple[int, Any]:

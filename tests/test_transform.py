@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel
-from jaxcomp.link_state import find_state, find_states, step_key
+from jaxcomp.transforms.distributed import find_state, find_states, step_key
 
 WORKERS = 4
 RNG = np.random.default_rng(0)

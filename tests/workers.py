@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import models, parallel
-from jaxcomp.base import PerWorker, is_per_worker
-from jaxcomp.trees import spec_of
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import PerWorker, is_per_worker
 
 MAPPERS = parallel.MAPPERS
 

@@ -7,7 +7,7 @@ Cost:       24 runs, each of which takes 30 seconds of one CPU core.
 Command:    jaxcomp sweep configs/sweeps/digits.py
 """
 
-from jaxcomp.sweeps import Sweep, product
+from jaxcomp.cli.sweeps import Sweep, product
 
 METHODS = {
     "exact": {"exchange": "exact", "memory": "none"},

@@ -1,6 +1,6 @@
 """Pages of the API reference, from the docstrings of the package.
 
-A page holds lines `<!-- api: jaxcomp.gossip -->`. Each becomes the documentation of
+A page holds lines `<!-- api: jaxcomp.mixers.gossip -->`. Each becomes the documentation of
 that module, or, for a package, of the package and all its public modules.
 """
 
@@ -41,9 +41,9 @@ def modules(name: str) -> list[str]:
     """A module, or a package and its public modules.
 
     Example:
-      >>> modules("jaxcomp.local")
-      ['jaxcomp.local', 'jaxcomp.local.diloco', 'jaxcomp.local.local_sgd', \
-'jaxcomp.local.sparse_loco']
+      >>> modules("jaxcomp.mixers.local")
+      ['jaxcomp.mixers.local', 'jaxcomp.mixers.local.diloco', 'jaxcomp.mixers.local.local_sgd', \
+'jaxcomp.mixers.local.sparse_loco']
     """
     path = getattr(importlib.import_module(name), "__path__", None)
     inner = [module.name for module in pkgutil.iter_modules(path)] if path else []

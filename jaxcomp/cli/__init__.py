@@ -24,7 +24,7 @@ from jaxcomp.cli import (
     topology,
     train,
 )
-from jaxcomp.cli.ends import Parser, quietly, told
+from jaxcomp.cli.run_command import Parser, quietly, told
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 

@@ -4,9 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxcomp.cli.ends import add_command
-
-__all__ = ["add_parser"]
+from jaxcomp.cli.run_command import add_command
 
 EXAMPLE = """example:
   jaxcomp compare runs/exact runs/top_k-seed0 runs/top_k-seed1
@@ -57,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
 
     print(write_comparison(args.folders, args.out, args.title, args.note))
     if args.png:
-        from jaxcomp.report.pictures import write_pictures
+        from jaxcomp.report.png import write_pictures
 
         print(*write_pictures(args.folders, args.png), sep="\n")
     return 0

@@ -5,9 +5,7 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from jaxcomp.cli.ends import add_command
-
-__all__ = ["add_parser", "script", "words"]
+from jaxcomp.cli.run_command import add_command
 
 SHELLS = ("bash", "fish", "zsh")
 EXAMPLE = """\
@@ -118,7 +116,7 @@ def words(
     Args:
       parser: of the whole command line; "" is the name for the line's beginning.
     """
-    from jaxcomp.cli.kinds import KINDS, registry_of
+    from jaxcomp.cli.listing import KINDS, registry_of
     from jaxcomp.cli.standard import is_part, standard_configs
 
     values = {"--config": [n for n in standard_configs() if not is_part(n)]}

@@ -1,10 +1,10 @@
-"""The config of a command line: Python files, and the keys that are set after them."""
+"""Configs of the command line: files, names, overrides, quantities."""
 
 import ast
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,8 @@ from jaxcomp.cli.standard import (
     let_configs_import,
     standard_configs,
 )
-from jaxcomp.errors import UserError
-from jaxcomp.specs import check, nearest, suggest
-
-__all__ = ["load_config", "changed_keys", "override", "split_names"]
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import check, nearest, suggest
 
 FLAGS = (
     *("config", "coordinator", "debug", "dry-run", "evaluate", "join-timeout"),
@@ -202,3 +200,50 @@ def _places(config: ConfigDict, above: str = "") -> Iterator[tuple[str, ConfigDi
         yield above + key, config
         if isinstance(value, ConfigDict):
             yield from _places(value, f"{above}{key}.")
+
+
+_BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_RATES = {"kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9, **_BYTES}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)")
+
+
+def size(flag: str, text: str) -> float:
+    """A number of bytes.
+
+    Example:
+      >>> size("--memory", "1.5GB")
+      1500000000.0
+    """
+    return _read(flag, text, _BYTES, "8GB")
+
+
+def bandwidth(flag: str, text: str) -> float:
+    """Bytes a second, from bits or bytes.
+
+    Example:
+      >>> bandwidth("--bandwidth", "1Gbit/s"), bandwidth("--bandwidth", "125MB")
+      (125000000.0, 125000000.0)
+      >>> bandwidth("--bandwidth", "1000")
+      Traceback (most recent call last):
+      jaxcomp.core.errors.UserError: --bandwidth is a number with one of kbit, Mbit, ...
+    """
+    return _read(flag, text.removesuffix("/s"), _RATES, "1Gbit")
+
+
+def seconds(flag: str, text: str) -> float:
+    """A duration.
+
+    Example:
+      >>> seconds("--latency", "0.2ms"), seconds("--compute", "0.2 s")
+      (0.0002, 0.2)
+    """
+    return _read(flag, text, _SECONDS, "0.2ms")
+
+
+def _read(flag: str, text: str, units: Mapping[str, float], example: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    if not found or found[2] not in units:
+        message = f"is a number with one of {', '.join(units)}, such as {example}"
+        raise UserError(f"{flag} {message}, not {text!r}")
+    return float(found[1]) * units[found[2]]

@@ -5,10 +5,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
-
-__all__ = ["add_parser"]
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 _EXAMPLES = """\
 examples:
@@ -88,9 +86,9 @@ def _run(args: argparse.Namespace) -> int:
 def _names() -> list[str]:
     """Images and then texts."""
     from jaxcomp import data
-    from jaxcomp.data import texts
+    from jaxcomp.data import text
 
-    return [*data.REGISTRY, *texts.REGISTRY]
+    return [*data.REGISTRY, *text.REGISTRY]
 
 
 def _list(args: argparse.Namespace) -> int:
@@ -119,9 +117,9 @@ def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _prepare(args: argparse.Namespace) -> int:
+    from jaxcomp.core.specs import suggest
     from jaxcomp.data.preparable import preparable
-    from jaxcomp.runs.progress import bars
-    from jaxcomp.specs import suggest
+    from jaxcomp.runs.open_run import bars
 
     name, known = args.name, preparable()
     if name not in _names():

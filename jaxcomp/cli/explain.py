@@ -6,15 +6,14 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.cli.kinds import registry_of
-from jaxcomp.errors import UserError
+from jaxcomp.cli.listing import registry_of
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxcomp.specs import Call
-    from jaxcomp.verdicts import Verdict
+    from jaxcomp.core.specs import Call
+    from jaxcomp.wire.compatibility import Verdict
 
-__all__ = ["add_parser"]
 
 EXAMPLE = """\
 examples:
@@ -59,7 +58,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.specs import calls
+    from jaxcomp.core.specs import calls
 
     found = [_found(call) for call in calls(args.spec)]
     tree, size = _tree(args.elements, args.model)
@@ -103,7 +102,7 @@ def _plain(
 
 def _found(call: "Call") -> tuple[str, Callable[..., Any]]:
     """The kind of a method, and its factory."""
-    from jaxcomp.specs import error_at, suggest
+    from jaxcomp.core.specs import error_at, suggest
 
     for kind in _KINDS:
         registry = registry_of(kind)
@@ -138,8 +137,8 @@ def _tree(elements: int | None, model: str | None) -> tuple[Any, str]:
 
 def _of_compressor(spec: str, tree: Any) -> Explained:
     from jaxcomp import exchanges, memory
-    from jaxcomp.runs.units import bytes_text, number_text
-    from jaxcomp.verdicts import cost_of, of_exchange
+    from jaxcomp.core.units import bytes_text, number_text
+    from jaxcomp.wire.compatibility import cost_of, of_exchange
 
     cost = cost_of(spec, tree)
     bits, ideal = (x / cost.elements for x in (cost.message_bits, cost.ideal_bits))
@@ -165,11 +164,11 @@ def _of_compressor(spec: str, tree: Any) -> Explained:
 
 def _of_exchange(spec: str, tree: Any) -> Explained:
     from jaxcomp import compressors, memory
-    from jaxcomp.bounds import worst
-    from jaxcomp.make import make_exchange
-    from jaxcomp.runs.units import bytes_text, times_fewer
-    from jaxcomp.verdicts import WORKERS, of_exchange, traffic_of
+    from jaxcomp.core.units import bytes_text, times_fewer
+    from jaxcomp.scope.contraction import worst
+    from jaxcomp.transforms.make import make_exchange
     from jaxcomp.wire import dense_bytes, exact_bytes
+    from jaxcomp.wire.compatibility import WORKERS, of_exchange, traffic_of
 
     verdicts = {}
     codec = None
@@ -205,8 +204,8 @@ def _preferred(fits: "Sequence[Verdict]") -> str:
 
 def _of_memory(spec: str, tree: Any) -> Explained:
     from jaxcomp import compressors, exchanges
-    from jaxcomp.make import make_exchange
-    from jaxcomp.verdicts import of_exchange
+    from jaxcomp.transforms.make import make_exchange
+    from jaxcomp.wire.compatibility import of_exchange
 
     built = make_exchange("exact", None, spec)
     keeps, momentum = bool(built.keeper), bool(built.momentum)
@@ -221,9 +220,10 @@ def _of_memory(spec: str, tree: Any) -> Explained:
 
 
 def _of_mixer(spec: str, tree: Any) -> Explained:
-    from jaxcomp import compressors, exchanges, local
-    from jaxcomp.specs import calls
-    from jaxcomp.verdicts import of_mixer
+    from jaxcomp import compressors, exchanges
+    from jaxcomp.core.specs import calls
+    from jaxcomp.mixers import local
+    from jaxcomp.wire.compatibility import of_mixer
 
     if calls(spec)[0].name in local.REGISTRY:
         ways = [_some_fit(e, "none", tree) for e in exchanges.REGISTRY]
@@ -236,7 +236,7 @@ def _of_mixer(spec: str, tree: Any) -> Explained:
 
 def _some_fit(exchange: str, memory: str, tree: Any) -> "Verdict":
     """Whether a memory takes an exchange, with a compressor that this one takes."""
-    from jaxcomp.verdicts import of_exchange
+    from jaxcomp.wire.compatibility import of_exchange
 
     way = _with_room(exchange, _ELEMENTS)
     codecs = (None, "random_k", "top_k")
@@ -268,7 +268,7 @@ def _parts(factory: Callable[..., Any]) -> tuple[str, str]:
 
 
 def _lines(verdicts: "Sequence[Verdict]") -> list[str]:
-    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.core.units import bytes_text
 
     width = max(len(verdict.name) for verdict in verdicts)
     lines = []

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
     from jaxcomp.training.rate_trial import Suggestion, Trial, Tried
 
-__all__ = ["add_parser"]
 
 EXAMPLE = """examples:
   jaxcomp find-rate --config=default
@@ -165,7 +164,7 @@ def _facts(
 
 
 def _write_csv(tried: Sequence["Tried"], path: Path) -> None:
-    from jaxcomp.files import write_atomically
+    from jaxcomp.core.files import write_atomically
 
     head = ",".join(tried[0]._fields)
     rows = [",".join(f"{value:.9g}" for value in one) for one in tried]

@@ -7,14 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxcomp.targets import Program
     from jaxcomp.training.inspection import Inspection
+    from jaxcomp.wire.targets import Program
 
-__all__ = ["add_parser", "described"]
 
 EXAMPLE = """example:
   jaxcomp inspect --config=configs/default.py --target=a100
@@ -71,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _figures(found: "Inspection") -> dict[str, Any]:
     """The figures as plain values: bytes, numbers and names."""
-    from jaxcomp.targets import overlap
+    from jaxcomp.wire.targets import overlap
 
     program, sent = found.program, found.sent
     fewer = found.run.fewer
@@ -103,7 +102,7 @@ def described(found: "Inspection") -> str:
 
 
 def _heading(found: "Inspection") -> str:
-    from jaxcomp.runs.units import seconds_text
+    from jaxcomp.core.units import seconds_text
 
     setup, workers = found.setup, found.target.workers
     share = setup.calendar.batch_at(found.step - 1) // workers.size
@@ -117,8 +116,8 @@ def _heading(found: "Inspection") -> str:
 
 
 def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
-    from jaxcomp.runs.units import bytes_text, times_text
-    from jaxcomp.targets import overlap
+    from jaxcomp.core.units import bytes_text, times_text
+    from jaxcomp.wire.targets import overlap
 
     program, sent, dense = found.program, found.sent, bytes_text(found.sent.dense)
     yield "messages of a worker", f"{bytes_text(sent.wire)} of a gradient of {dense}"
@@ -151,7 +150,7 @@ def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
 
 
 def _messages(program: "Program") -> Iterator[tuple[str, str]]:
-    from jaxcomp.runs.units import bytes_text
+    from jaxcomp.core.units import bytes_text
 
     of_kind = defaultdict(list)
     for collective in program.collectives:

@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
-
-__all__ = ["add_parser"]
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 EXAMPLE = """examples:
   jaxcomp launch -n 2 --devices-per-process 2 -- \\
@@ -58,30 +56,32 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp import launch
-    from jaxcomp.launch.supervise import free_port
+    from jaxcomp.cli import supervise
+    from jaxcomp.cli.supervise import free_port
 
     command = args.program[1:] if args.program[:1] == ["--"] else args.program
     _check(args, command)
     variables = dict(os.environ)
     if args.hosts or args.hostfile:
-        hosts = launch.read_hosts(args.hostfile) if args.hostfile else None
-        hosts = hosts or launch.parse_hosts(args.hosts)
+        hosts = supervise.read_hosts(args.hostfile) if args.hostfile else None
+        hosts = hosts or supervise.parse_hosts(args.hosts)
 
-        def plan() -> list[launch.Child]:
+        def plan() -> list[supervise.Child]:
             # Below the ports that systems give to connections.
             port = args.port or random.randint(20000, 29999)
-            return launch.remote_plan(
+            return supervise.remote_plan(
                 *(command, hosts, args.devices_per_process, port, variables),
                 args.grace,
             )
     else:
 
-        def plan() -> list[launch.Child]:
+        def plan() -> list[supervise.Child]:
             port, devices = args.port or free_port(), args.devices_per_process
-            return launch.local_plan(command, args.processes, devices, port, variables)
+            return supervise.local_plan(
+                command, args.processes, devices, port, variables
+            )
 
-    limits = launch.Limits(
+    limits = supervise.RestartLimits(
         grace=args.grace,
         restarts=args.restarts,
         stuck_after=args.stuck_after,
@@ -89,7 +89,7 @@ def _run(args: argparse.Namespace) -> int:
         seed=args.chaos_seed,
         kills=args.chaos_kills,
     )
-    ended = launch.supervise(plan, limits)
+    ended = supervise.supervise(plan, limits)
     if ended.code and ended.code != 141:
         print(f"jaxcomp launch: {ended.why}", file=sys.stderr)
     return ended.code

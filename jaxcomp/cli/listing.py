@@ -1,16 +1,77 @@
-"""`jaxcomp list`: the names that configs know, each with a line about it."""
+"""`jaxcomp list`: the names that configs may use."""
 
 import argparse
 import ast
+import functools
+import importlib
+import inspect
 import json
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.cli.kinds import KINDS, about, registry_of
+from jaxcomp.cli.run_command import add_command
 from jaxcomp.cli.standard import standard_configs
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 
-__all__ = ["add_parser"]
+
+class Kind(NamedTuple):
+    """A registry, found without importing it."""
+
+    key: str  # of a config; "" where no key names a member
+    module: str
+    what: str  # it decides
+    registry: str = "REGISTRY"
+
+
+KINDS = {
+    "augmentations": Kind(
+        "augment", "jaxcomp.data", "random changes of images", "AUGMENTATIONS"
+    ),
+    "compressors": Kind("compressor", "jaxcomp.compressors", "what is lost"),
+    "datasets": Kind("dataset", "jaxcomp.data", "examples to learn from"),
+    "eval_views": Kind("eval_view", "jaxcomp.data", "what a test sees", "VIEWS"),
+    "exchanges": Kind("exchange", "jaxcomp.exchanges", "how gradients become one mean"),
+    "loggers": Kind("", "jaxcomp.runs.loggers", "where figures go"),
+    "memories": Kind("memory", "jaxcomp.memory", "what happens to what is not sent"),
+    "mixers": Kind(
+        "mixer", "jaxcomp.transforms.make", "how workers' own models mix", "MIXERS"
+    ),
+    "language_models": Kind("model", "jaxcomp.models", "of texts", "LANGUAGE"),
+    "models": Kind("model", "jaxcomp.models", "what is trained"),
+    "optimizers": Kind("optimizer", "jaxcomp.training.optimizers", "how it learns"),
+    "partitions": Kind(
+        "partition", "jaxcomp.data", "who sees which examples", "PARTITIONS"
+    ),
+    "problems": Kind("", "jaxcomp.convex.problems", "logistic regressions"),
+    "schedules": Kind("schedule", "jaxcomp.training.schedules", "rates over a run"),
+    "scopes": Kind("scope", "jaxcomp.scope", "what is compressed as one vector"),
+    "tasks": Kind("task", "jaxcomp.training.tasks", "data, model and loss"),
+    "texts": Kind("dataset", "jaxcomp.data.text", "texts to learn from"),
+    "topologies": Kind(
+        "topology", "jaxcomp.mixers.gossip.topology", "graphs of gossip"
+    ),
+}
+
+
+def registry_of(kind: str) -> Mapping[str, Callable[..., Any]]:
+    """The registry of a kind in `KINDS`."""
+    found = KINDS[kind]
+    return getattr(importlib.import_module(found.module), found.registry)
+
+
+def about(factory: Callable[..., Any]) -> str:
+    """The first line of a factory's docstring; of a data set, what it holds.
+
+    Example:
+      >>> from jaxcomp.compressors import top_k
+      >>> about(top_k)
+      'Keep the k = round(keep * n) elements of largest magnitude, at least one.'
+    """
+    if isinstance(factory, functools.partial):  # a data set of an archive
+        return factory.args[0].about
+    text = inspect.getdoc(factory) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
 
 EXAMPLE = """\
 examples:
@@ -60,7 +121,7 @@ def _rows(kind: str | None) -> list[tuple[str, str]]:
     if kind == "configs":
         return [(name, _title(path)) for name, path in standard_configs().items()]
     if kind not in KINDS:
-        from jaxcomp.specs import suggest
+        from jaxcomp.core.specs import suggest
 
         raise UserError(f"there is no list of {kind!r}. {suggest(kind, _kinds())}")
     return [(name, about(it)) for name, it in sorted(registry_of(kind).items())]

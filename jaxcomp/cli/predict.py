@@ -6,11 +6,9 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.cli import quantities
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
-
-__all__ = ["add_parser"]
+from jaxcomp.cli import config as quantities
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 EXAMPLE = """example:
   jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
@@ -76,10 +74,9 @@ def _run(args: argparse.Namespace) -> int:
     import jax
 
     from jaxcomp import parallel
-    from jaxcomp.cost import Link
-    from jaxcomp.prediction import predict
-    from jaxcomp.prediction.methods import USUAL
-    from jaxcomp.prediction.table import as_json, draw, lines_of, verdict
+    from jaxcomp.cli.prediction import as_json, draw, lines_of, verdict
+    from jaxcomp.wire.cost import Link
+    from jaxcomp.wire.predict import USUAL, predict
 
     if bool(args.model) == bool(args.config):
         raise UserError("give --model or --config, one of the two")
@@ -116,7 +113,7 @@ def _run(args: argparse.Namespace) -> int:
         facts = {"model": model.title, "compute_is": model.how, "local_is": _how(args)}
         print(json.dumps(facts | as_json(found), indent=1))
         return 0
-    from jaxcomp.runs.units import bytes_text, rate_text, seconds_text
+    from jaxcomp.core.units import bytes_text, rate_text, seconds_text
 
     hosts = "" if args.per_host == 1 else f", {args.per_host} on each host"
     print(
@@ -141,9 +138,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
     """What processes of this machine take, beside what they should compute."""
-    from jaxcomp.prediction.predicting import spec_of_tree
-    from jaxcomp.prediction.processes import loopback_seconds
-    from jaxcomp.runs.units import seconds_text
+    from jaxcomp.cli.prediction import loopback_seconds
+    from jaxcomp.core.units import seconds_text
+    from jaxcomp.wire.predict import spec_of_tree
 
     methods = [row.method for row in found.rows]
     taken = loopback_seconds(methods, spec_of_tree(tree), args.workers)
@@ -159,7 +156,7 @@ def _local(args: argparse.Namespace) -> Any:
     """How long exchanges compute: by a model of a target, or None to measure it."""
     if not args.target:
         return None
-    from jaxcomp.prediction.on_target import target_seconds
+    from jaxcomp.cli.prediction import target_seconds
 
     return target_seconds(args.target, args.workers, args.per_host)
 
@@ -180,11 +177,11 @@ def _how(args: argparse.Namespace) -> str:
 def _model(args: argparse.Namespace, compute: float | None) -> _Model:
     told = "as you say" if compute else "assumed (--compute says yours)"
     if args.model:
-        from jaxcomp.prediction.trees import read_tree
+        from jaxcomp.cli.prediction import read_tree
 
         return _Model(args.model, read_tree(args.model), compute or _ASSUMED, told)
     from jaxcomp.cli.config import load_config, override
-    from jaxcomp.prediction.of_config import compute_seconds, method_of, params_of
+    from jaxcomp.cli.prediction import compute_seconds, method_of, params_of
 
     config = override(load_config(args.config), args.config_keys, _FLAGS)
     with config.unlocked():

@@ -4,10 +4,8 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
-
-__all__ = ["add_parser"]
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
@@ -53,7 +51,7 @@ def add_parser(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     # Other commands of the command line start faster without the report package.
     if args.watch:
-        from jaxcomp.report.watch import watch
+        from jaxcomp.report.html import watch
 
         if len(args.folders) > 1:
             raise UserError(f"--watch follows one run, not {len(args.folders)}")
@@ -63,7 +61,7 @@ def _run(args: argparse.Namespace) -> int:
 
         print(write_report(*args.folders))
     if args.png:
-        from jaxcomp.report.pictures import write_pictures
+        from jaxcomp.report.png import write_pictures
 
         print(*write_pictures(args.folders, args.png), sep="\n")
     return 0

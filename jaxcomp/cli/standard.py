@@ -4,8 +4,6 @@ import importlib.util
 import sys
 from pathlib import Path
 
-__all__ = ["find_config", "is_part", "let_configs_import", "standard_configs"]
-
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -8,14 +8,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli import quantities
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
+from jaxcomp.cli import config as quantities
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxcomp.sweeps.runner import Job, Look
+    from jaxcomp.cli.sweeps.runner import Job, Look
 
-__all__ = ["add_parser"]
 
 EXAMPLE = """example:
   jaxcomp sweep configs/sweeps/digits.py
@@ -54,14 +53,19 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.sweeps.checking import check_runs
-    from jaxcomp.sweeps.console import lines
-    from jaxcomp.sweeps.runner import Limits, run_sweep
-    from jaxcomp.sweeps.summary import line_of, time_left, write_summary
+    from jaxcomp.cli.sweeps.runner import (
+        SweepLimits,
+        check_runs,
+        line_of,
+        lines,
+        run_sweep,
+        time_left,
+        write_summary,
+    )
 
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
-    limits = Limits(args.jobs, _memory(args.memory))
+    limits = SweepLimits(args.jobs, _memory(args.memory))
     job = _job(args)
     if args.list:
         print(*(run.setting.title for run in job.plan({})), sep="\n")
@@ -96,11 +100,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _job(args: argparse.Namespace) -> "Job":
     from jaxcomp.cli.config import load_config, override
-    from jaxcomp.sweeps import read_sweep
-    from jaxcomp.sweeps.figures import parse_best
-    from jaxcomp.sweeps.plan import make_plan
-    from jaxcomp.sweeps.record import find_folder
-    from jaxcomp.sweeps.runner import Job
+    from jaxcomp.cli.sweeps import read_sweep
+    from jaxcomp.cli.sweeps.reading import make_plan
+    from jaxcomp.cli.sweeps.runner import Job, find_folder, parse_best
 
     sweep = read_sweep(args.file)
     config = load_config(sweep.config)
@@ -112,9 +114,15 @@ def _job(args: argparse.Namespace) -> "Job":
 
 def _conclude(job: "Job", look: "Look") -> int:
     """Write summary and comparison; say which run is the best, and what has failed."""
-    from jaxcomp.sweeps.record import note_labels
-    from jaxcomp.sweeps.runner import frozen, logfile, workdir
-    from jaxcomp.sweeps.summary import best_run, figure_text, write_summary
+    from jaxcomp.cli.sweeps.runner import (
+        best_run,
+        figure_text,
+        frozen,
+        logfile,
+        note_labels,
+        workdir,
+        write_summary,
+    )
 
     summary = write_summary(job, look)
     if look.signum:

@@ -7,15 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli.ends import add_command
-from jaxcomp.errors import UserError
+from jaxcomp.cli.run_command import add_command
+from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from jaxcomp.gossip.topology import Topology
+    from jaxcomp.mixers.gossip.topology import Topology
 
-__all__ = ["add_parser"]
 
 _EXAMPLES = """\
 examples:
@@ -66,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.gossip.topology import topology
+    from jaxcomp.mixers.gossip.topology import topology
 
     if args.list:
         print(_listing())
@@ -102,7 +101,7 @@ def _facts(graph: "Topology") -> dict[str, Any]:
 
 
 def _listing() -> str:
-    from jaxcomp.gossip.topology import REGISTRY, topology
+    from jaxcomp.mixers.gossip.topology import REGISTRY, topology
 
     rows = [("NAME", "WORKERS", "DEGREE", "GAP", "")]
     for name, factory in sorted(REGISTRY.items()):
@@ -187,10 +186,9 @@ def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
 
 
 def _draw(graph: "Topology", spec: str, path: Path) -> None:
-    from jaxcomp.gossip.picture import picture
+    from jaxcomp.mixers.gossip.picture import picture
     from jaxcomp.report.graph import graph_of
-    from jaxcomp.report.graph_plot import draw_graph
-    from jaxcomp.report.png import write
+    from jaxcomp.report.png import draw_graph, write
 
     shown = graph_of(picture(graph, spec))
     assert shown is not None

@@ -1,16 +1,59 @@
-"""`jaxcomp train`, which train.py is too: run, say how it ended, write the report."""
+"""`jaxcomp train`: train a model from a config."""
 
 import argparse
+import hashlib
 import os
+import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.cli.ends import Parser, add_command, quietly, told
-from jaxcomp.errors import RunFailed, UserError, message_of
+from jaxcomp.cli.config import split_names
+from jaxcomp.cli.run_command import Parser, add_command, quietly, told
+from jaxcomp.core.errors import RunFailed, UserError, message_of
+from jaxcomp.runs.folder import CHANGEABLE
 
-__all__ = ["add_parser", "main", "run"]
+_LONGEST = 80  # characters of what was set; file systems take names of 255 bytes
+
+
+def default_workdir(names: str, keys: Mapping[str, Any], suffix: str = "") -> Path:
+    """The folder runs/CONFIG+PART,KEY=VALUE.SUFFIX, the same for the same run.
+
+    Keys that leave a run the same, such as `log_every`, are left out.
+
+    Args:
+      names: of config and parts, as on the command line.
+      keys: what else the command sets, with its values.
+      suffix: from the command line, to tell runs of one config apart.
+
+    Example:
+      >>> keys = {"seed": 1, "memory": "", "log_every": 5}
+      >>> str(default_workdir("cifar10_exact,parts/top_k:0.001", keys, "again"))
+      'runs/cifar10_exact+top_k-0.001,memory=,seed=1.again'
+    """
+    configs = "+".join(_safe(_stem(name)) for name in split_names(names))
+    counted = sorted((k, str(v)) for k, v in keys.items() if k not in CHANGEABLE)
+    pairs = "".join(f",{key}={_safe(value)}" for key, value in counted)
+    if len(pairs) > _LONGEST:
+        digest = hashlib.sha256(repr(counted).encode()).hexdigest()[:6]
+        pairs = f"{pairs[:_LONGEST]}-{digest}"
+    if suffix and _safe(suffix) != suffix:
+        message = f"has letters, digits and any of '._=-', such as {_safe(suffix)!r}"
+        raise UserError(f"--suffix {message}, not {suffix!r}")
+    return Path("runs") / f"{configs}{pairs}{'.' if suffix else ''}{suffix}"
+
+
+def _stem(name: str) -> str:
+    """The name of a file without its folder and ending, with what a colon adds."""
+    path, *argument = name.split(":", 1)
+    return ":".join([Path(path).stem, *argument])
+
+
+def _safe(text: str) -> str:
+    """The text with a dash for what shells and file systems may take amiss."""
+    return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).rstrip("-") or "-" * bool(text)
+
 
 EXAMPLE = """\
 examples:
@@ -109,9 +152,8 @@ def _main(args: argparse.Namespace) -> int:
     from absl import logging
 
     from jaxcomp.cli.config import changed_keys, load_config, override
-    from jaxcomp.cli.run_name import default_workdir
     from jaxcomp.parallel.cluster import find_cluster
-    from jaxcomp.parallel.joining import join_seconds, peer_seconds
+    from jaxcomp.parallel.peers import join_seconds, peer_seconds
     from jaxcomp.runs.folder import check_workdir
 
     logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
@@ -158,7 +200,7 @@ def _check_given(args: argparse.Namespace) -> None:
     if args.split is not None and args.evaluate is None:
         raise UserError("--split says what --evaluate looks at: add --evaluate=best")
     if args.evaluate is not None:
-        from jaxcomp.training.checkpoint import check_which
+        from jaxcomp.training.checkpoints import check_which
 
         check_which(args.evaluate)
 
@@ -188,8 +230,7 @@ def _run(
 
     from jaxcomp import report
     from jaxcomp.parallel.peers import await_verdict, leave
-    from jaxcomp.runs.frame import closing_lines
-    from jaxcomp.runs.interrupt import Interrupted
+    from jaxcomp.runs.open_run import Interrupted, closing_lines
 
     kind = _kind_of(config)
     try:
@@ -263,7 +304,7 @@ def _is_first() -> bool:
 def _report_so_far(workdir: str | os.PathLike[str]) -> list[str]:
     """Write the report of an interrupted run, if an epoch has ended."""
     from jaxcomp import report
-    from jaxcomp.runs.errors import RunError
+    from jaxcomp.runs.folder import RunError
 
     if not _is_first():
         return []

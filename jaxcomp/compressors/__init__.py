@@ -6,7 +6,6 @@ docs/extend.md shows how to add a method.
 
 from collections.abc import Callable
 
-from jaxcomp.base import Compressor
 from jaxcomp.compressors.adaptive_threshold import adaptive_threshold
 from jaxcomp.compressors.atomo import atomo
 from jaxcomp.compressors.block_scaled import block_scaled
@@ -28,7 +27,8 @@ from jaxcomp.compressors.svd import svd
 from jaxcomp.compressors.terngrad import terngrad
 from jaxcomp.compressors.threshold import threshold
 from jaxcomp.compressors.top_k import top_k
-from jaxcomp.specs import Call, Pipe, build, error_at, parse
+from jaxcomp.core.specs import Call, Pipe, build, error_at, parse
+from jaxcomp.core.types import Compressor
 
 __all__ = ["REGISTRY", "compose", "make"]
 

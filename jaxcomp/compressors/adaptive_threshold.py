@@ -2,14 +2,12 @@
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec
-from jaxcomp.coding.indices import Code
-from jaxcomp.compressors import _capped, _sparse
-from jaxcomp.compressors._capped import Cap, Overflow
-from jaxcomp.magnitudes import magnitude_bits
-from jaxcomp.specs import method
-
-__all__ = ["adaptive_threshold", "half"]
+from jaxcomp.compressors._kit import sparse
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.sparse import Cap, Overflow
+from jaxcomp.core.coding.indices import Code
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec
 
 
 @method("cap")
@@ -47,11 +45,11 @@ def adaptive_threshold(
     def contraction(spec: Spec) -> float:
         if overflow == "nan":
             return 0.0
-        return min(_sparse.kept(spec.size, cap) / spec.size, 4 / (spec.size + 3))
+        return min(sparse.kept(spec.size, cap) / spec.size, 4 / (spec.size + 3))
 
     # On some machines a reduction by maximum loses a NaN. That does no harm: a NaN
     # reaches every threshold.
-    return _capped.by_threshold(name, half, cap, index, overflow, contraction)
+    return sparse.by_threshold(name, half, cap, index, overflow, contraction)
 
 
 def half(peak: Array) -> Array:

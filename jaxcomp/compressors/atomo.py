@@ -5,15 +5,13 @@ from typing import Literal
 
 import jax.numpy as jnp
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Dense
-from jaxcomp.compressors import _matrices
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._matrices import Factors
-from jaxcomp.specs import Count, method
-
-__all__ = ["atomo", "chances", "draw", "relative_chances"]
+from jaxcomp.compressors._kit import matrices
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.matrices import Factors
+from jaxcomp.core import prng
+from jaxcomp.core.coding.payloads import Dense
+from jaxcomp.core.specs import Count, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method("rank")
@@ -55,14 +53,14 @@ def atomo(
     """
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
-        if not _matrices.pays(x.shape, rank):
+        if not matrices.pays(x.shape, rank):
             return Dense(x), state
-        matrix, factor = _matrices.in_range(_matrices.fold(x))
-        lengths, left, right = _matrices.spectrum(matrix)
+        matrix, factor = matrices.in_range(matrices.fold(x))
+        lengths, left, right = matrices.spectrum(matrix)
         order = jnp.argsort(lengths, descending=True)
         chances_of = relative_chances if chance == "relative" else chances
         p = chances_of(lengths[order], rank)
-        offset = noise.uniform(noise.seed_of(key), ()).astype(p.dtype)
+        offset = prng.uniform(prng.seed_of(key), ()).astype(p.dtype)
         drawn, expected = draw(p, rank, offset), jnp.sum(p)
         places, p = order[drawn], p[drawn]
         if chance == "relative":
@@ -70,12 +68,12 @@ def atomo(
         # A triple with probability zero has the singular value zero.
         scale = jnp.where(p > 0, 1 / jnp.where(p > 0, p, 1), 0)
         left = left[places] * scale[:, None]
-        return _matrices.send(left, right[places], factor, x), state
+        return matrices.send(left, right[places], factor, x), state
 
     def contraction(spec: Spec) -> float | None:
-        if not _matrices.pays(spec.shape, rank):
+        if not matrices.pays(spec.shape, rank):
             return 1.0
-        short = _matrices.short_side(spec.shape)
+        short = matrices.short_side(spec.shape)
         # s_1 sum_i s_i is largest where all s_i but the first are equal.
         relative = (1 + math.sqrt(short)) / 2 if chance == "relative" else 0
         delta = 2 - max(short / rank, relative)
@@ -84,8 +82,8 @@ def atomo(
     return compressor(
         name,
         compress,
-        _matrices.decompress,
-        ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
+        matrices.decompress,
+        ideal_bits=lambda spec: matrices.ideal_bits(spec, rank),
         contraction=contraction,
         unbiased=True,
     )

@@ -8,14 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
-from jaxcomp.compressors import _buckets
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import Count, method
-
-__all__ = ["BlockScaled", "block_scaled"]
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.core import prng
+from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.core.specs import Count, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 _NAN = 255
 
@@ -77,15 +75,15 @@ def block_scaled(
     def compress(x: Array, state: State, key: Array) -> tuple[BlockScaled, State]:
         flat = x.reshape(-1)
         reach = grid.reach if nearest else grid.largest
-        exponents = _exponents(_buckets.peaks(flat, block), reach)
+        exponents = _exponents(buckets.peaks(flat, block), reach)
         first, second = _powers(-_steps(exponents, grid), exponents)
         values = complete(flat, alphabet).astype(jnp.float32)
-        values = values * _buckets.spread(first, block, values.size)
-        values = values * _buckets.spread(second, block, values.size)
+        values = values * buckets.spread(first, block, values.size)
+        values = values * buckets.spread(second, block, values.size)
         draws = None
         if not nearest:
-            draws = noise.uniform(noise.seed_of(key), values.shape)
-        places = _buckets.round_to(_place(values, bits), levels, draws)
+            draws = prng.uniform(prng.seed_of(key), values.shape)
+        places = buckets.round_to(_place(values, bits), levels, draws)
         symbols = (places + levels).astype(jnp.uint8)
         return BlockScaled(exponents, pack_symbols(symbols, alphabet)), state
 
@@ -93,14 +91,14 @@ def block_scaled(
         values = _value(unpack_symbols(payload.packed, alphabet, spec.size), bits)
         exponents = payload.exponents
         first, second = _powers(_steps(exponents, grid), exponents)
-        values = values * _buckets.spread(first, block, spec.size)
-        values = values * _buckets.spread(second, block, spec.size)
+        values = values * buckets.spread(first, block, spec.size)
+        values = values * buckets.spread(second, block, spec.size)
         # Numbers near the largest may be rounded beyond it.
         largest = min(float(jnp.finfo(d).max) for d in (spec.dtype, jnp.float32))
         return jnp.clip(values, -largest, largest)
 
     def ideal_bits(spec: Spec) -> float:
-        return spec.size * math.log2(alphabet) + 8 * _buckets.rows(spec.size, block)
+        return spec.size * math.log2(alphabet) + 8 * buckets.rows(spec.size, block)
 
     def contraction(spec: Spec) -> float | None:
         delta = 1 - grid.error(min(block, spec.size), nearest)

@@ -6,17 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import bit_width, pack, unpack
-from jaxcomp.compressors import _sparse
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._places import add_at
-from jaxcomp.compressors._sparse import Keep
-from jaxcomp.magnitudes import magnitude_bits
-from jaxcomp.specs import Count, method
-from jaxcomp.trees import vary_like
-
-__all__ = ["Blocks", "block_top_k"]
+from jaxcomp.compressors._kit import sparse
+from jaxcomp.compressors._kit.compiled import add_at, compressor
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.sparse import Keep
+from jaxcomp.core.coding.packing import bit_width, pack, unpack
+from jaxcomp.core.specs import Count, method
+from jaxcomp.core.trees import vary_like
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 # Elements that are compared at once. Fewer blocks than this get several lanes each.
 _LANES = 1 << 14
@@ -95,8 +92,8 @@ def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compresso
         total = 0.0
         for blocks, rows in ((long, layout.rows), (short, layout.rows - 1)):
             chosen = min(layout.chosen, rows)
-            places = _sparse.subset_bits(rows, chosen)
-            total += blocks * (chosen * _sparse.value_bits(spec) + places)
+            places = sparse.subset_bits(rows, chosen)
+            total += blocks * (chosen * sparse.value_bits(spec) + places)
         return total
 
     def contraction(spec: Spec) -> float:

@@ -5,12 +5,10 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import method
-
-__all__ = ["Narrow", "cast"]
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.core.coding.packing import complete
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 Dtype = Literal["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"]
 

@@ -2,13 +2,11 @@
 
 import jax
 
-from jaxcomp.base import Array, Compressor, Figure, Payload, Spec, State
-from jaxcomp.coding.payloads import nbits
-from jaxcomp.compressors._compiled import compressor, payload_spec
-from jaxcomp.specs import SpecError
-from jaxcomp.trees import spec_of
-
-__all__ = ["compose"]
+from jaxcomp.compressors._kit.compiled import compressor, payload_spec
+from jaxcomp.core.coding.payloads import nbits
+from jaxcomp.core.specs import SpecError
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Array, Compressor, Figure, Payload, Spec, State
 
 
 def compose(left: Compressor, right: Compressor) -> Compressor:

@@ -7,15 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise, selection
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Dense, Seeded
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._sparse import Keep, kept
-from jaxcomp.specs import Range, SpecError, method
-from jaxcomp.trees import spec_of, vary_like, wide_spec
-
-__all__ = ["MAX_ROWS", "count_sketch"]
+from jaxcomp.compressors._kit import selection
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.sparse import Keep, kept
+from jaxcomp.core import prng
+from jaxcomp.core.coding.payloads import Dense, Seeded
+from jaxcomp.core.specs import Range, SpecError, method
+from jaxcomp.core.trees import spec_of, vary_like, wide_spec
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 MAX_ROWS = 32  # a random word has one bit for each row, which gives the sign
 Ratio = Annotated[
@@ -76,7 +75,7 @@ def count_sketch(
         folds = _folds(x.size, ratio, rows)
         if folds is None:
             return Dense(x), state
-        seed = noise.seed_of(key)
+        seed = prng.seed_of(key)
         flat = x.reshape(-1).astype(wide_spec(spec_of(x)).dtype)
         return Seeded(_tables(flat, seed, folds).astype(x.dtype), seed), state
 
@@ -143,7 +142,7 @@ def _folds(size: int, ratio: float, rows: int) -> _Folds | None:
 def _draws(seed: Array, folds: _Folds) -> tuple[Array, Array]:
     """A seed of signs for each fold [F, 2], and shifts for each fold and row [F, r]."""
     per_fold = 2 + 2 * folds.rows
-    draws = noise.words(seed, folds.number * per_fold).reshape(folds.number, per_fold)
+    draws = prng.words(seed, folds.number * per_fold).reshape(folds.number, per_fold)
     # The remainder of one word would favour small shifts by w / 2^32; the sum of two
     # remainders favours them by the square of this.
     width = np.uint32(folds.width)
@@ -169,7 +168,7 @@ def _tables(flat: Array, seed: Array, folds: _Folds) -> Array:
         start = jnp.minimum(fold * width, last)
         piece = jax.lax.dynamic_slice(flat, (start,), (width,)) / folds.unit
         piece = jnp.where(places >= fold * width - start, piece, 0)
-        words = noise.words(seeds[fold], width)
+        words = prng.words(seeds[fold], width)
         # The barrier lets all rows share these arrays.
         piece, words = jax.lax.optimization_barrier((piece, words))
 
@@ -203,7 +202,7 @@ def _estimates(
         # From the last fold to the first: the last one may begin with elements of the
         # fold before it, which then overwrites them.
         fold = folds.number - 1 - i
-        words = noise.words(seeds[fold], width)
+        words = prng.words(seeds[fold], width)
         numbers = []
         for row in range(folds.rows):
             at = (np.int32(row), shifts[fold, row])

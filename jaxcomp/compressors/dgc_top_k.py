@@ -1,32 +1,131 @@
 """The top-k of Deep Gradient Compression: a threshold from a sample of the vector."""
 
 import math
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise, selection
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding import bitmaps
-from jaxcomp.coding.indices import Code
-from jaxcomp.compressors import _capped, _sparse
-from jaxcomp.compressors._capped import Capped
-from jaxcomp.compressors._sampled_thresholds import (
-    Limits,
-    adapted_of_each,
-    floors_of,
-    sampled_of_each,
+from jaxcomp.compressors._kit import selection, sparse
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.segments import Segments
+from jaxcomp.compressors._kit.selection import (
+    kth_largest_of_each,
+    largest_of_each,
+    reached_by_each,
 )
-from jaxcomp.compressors._sparse import Keep
-from jaxcomp.magnitudes import magnitude_bits
-from jaxcomp.segment_selection import largest_of_each
-from jaxcomp.segments import Segments
-from jaxcomp.specs import Range, method
-from jaxcomp.trees import vary_like
+from jaxcomp.compressors._kit.sparse import Capped, Keep
+from jaxcomp.core import prng
+from jaxcomp.core.coding import indices as bitmaps
+from jaxcomp.core.coding.indices import Code
+from jaxcomp.core.specs import Range, method
+from jaxcomp.core.trees import vary_like
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
-__all__ = ["Sampling", "dgc_top_k", "sampling_of"]
+_WIDTH = 64  # of the rows of samples
+
+
+class ThresholdLimits(NamedTuple):
+    """For each tensor, when its threshold is right."""
+
+    fewest: Sequence[int]  # 0 where any number is right
+    most: Sequence[int]
+    lower: float  # factor on a threshold that fewer than `fewest` elements reach
+    upper: float | None  # and on one that more than `most` reach; None: that is right
+    rounds: int
+
+
+class Thresholds(NamedTuple):
+    """The state of the search."""
+
+    values: Array  # [tensors] magnitudes
+    passed: Array  # [tensors] uint32: how many elements reach them
+    moves: Array  # []
+
+
+def sampled_of_each(
+    rows: Array,
+    segments: Segments,
+    keys: Array,
+    strides: Sequence[int],
+    tops: Sequence[int],
+    strided: bool,
+) -> Array:
+    """For each tensor the smallest of its `top` largest samples.
+
+    Args:
+      rows: [rows, width] of the tensors.
+      segments: of the rows.
+      keys: of the tensors.
+      strides: of the samples; the result has no meaning where the stride is 1.
+      tops: of the samples.
+      strided: whether samples have a fixed distance, or random places.
+    """
+    counts = tuple(
+        1 if stride == 1 else size // stride + strided
+        for size, stride in zip(segments.sizes, strides, strict=True)
+    )
+    chosen = Segments(counts, _WIDTH)
+    seeds = jax.vmap(prng.seed_of)(keys)
+    number, sizes = chosen.places_in_tensor, np.array(segments.sizes, np.uint32)
+    if strided:
+        start = prng.high_product(seeds[:, 0], jnp.array(strides, jnp.uint32))
+        distance = chosen.spread(np.array(strides, np.uint32))
+        places = chosen.spread(start) + number * distance
+    else:
+        words = prng.words_at(number, *(chosen.spread(seeds[:, i]) for i in range(2)))
+        limits = jnp.broadcast_to(chosen.spread(sizes), words.shape)
+        places = prng.high_product(words, limits)
+    is_sample = number < chosen.spread(np.array(counts, np.uint32))
+    is_sample &= places < chosen.spread(sizes)
+    first = chosen.spread(segments.starts * np.uint32(segments.width))
+    places = jnp.where(is_sample, first + places, np.uint32(rows.size))
+    samples = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
+    ranks = jnp.array(tops, jnp.uint32)
+    found = kth_largest_of_each(magnitude_bits(samples), ranks, chosen)
+    return jax.lax.bitcast_convert_type(found, rows.dtype)
+
+
+def adapted_of_each(
+    rows: Array, segments: Segments, start: Array, limits: ThresholdLimits
+) -> Thresholds:
+    """Thresholds after all changes; those that are right do not change."""
+    fewest, most = (
+        np.array(counts, np.uint32) for counts in (limits.fewest, limits.most)
+    )
+    largest = jnp.finfo(start.dtype).max
+
+    def search(values: Array, moves: Array) -> Thresholds:
+        bits = floors_of(values)
+        counted = reached_by_each(rows, segments, jnp.maximum(bits, 1))
+        # Every element reaches zero, and padding does too.
+        sizes = np.array(segments.sizes, np.uint32)
+        return Thresholds(values, jnp.where(bits == 0, sizes, counted), moves)
+
+    def is_wrong(s: Thresholds) -> Array:
+        too_few = s.passed < fewest
+        return too_few if limits.upper is None else too_few | (s.passed > most)
+
+    def searching(s: Thresholds) -> Array:
+        return jnp.any(is_wrong(s)) & (s.moves < limits.rounds)
+
+    def step(s: Thresholds) -> Thresholds:
+        raised = limits.lower if limits.upper is None else limits.upper
+        factor = jnp.where(s.passed < fewest, limits.lower, raised)
+        moved = jnp.minimum(s.values * factor.astype(start.dtype), largest)
+        return search(jnp.where(is_wrong(s), moved, s.values), s.moves + 1)
+
+    first = vary_like(search(start, jnp.int32(0)), rows)
+    return jax.lax.while_loop(searching, step, first)
+
+
+def floors_of(thresholds: Array) -> Array:
+    """Magnitude bits of thresholds; a NaN is taken for infinity, which NaN reaches."""
+    infinity = magnitude_bits(jnp.array(jnp.inf, thresholds.dtype))
+    return jnp.minimum(magnitude_bits(thresholds), infinity)
+
 
 Sample = Annotated[float, Range(above=0, most=1, says="a fraction in (0, 1]")]
 # Up to this number, samples are sorted, which makes a smaller program.
@@ -118,13 +217,13 @@ def dgc_top_k(
             places = jnp.pad(chosen.places, absent, constant_values=flat.size)
             passed = chosen.taken
         else:
-            samples = _samples(flat, sampling, strided, noise.seed_of(key))
+            samples = _samples(flat, sampling, strided, prng.seed_of(key))
             found = adapted(flat, _last_of_largest(samples, sampling.top))
             floor = floors_of(found.threshold)
             wanted = sampling.wanted if resample else most
-            places = _capped.largest_of(flat, found.words, floor, most, wanted).places
+            places = sparse.largest_of(flat, found.words, floor, most, wanted).places
             passed = found.passed
-        values, indices = _sparse.send(flat, places, index)
+        values, indices = sparse.send(flat, places, index)
         return Capped(values, indices, passed), state
 
     def adapted(flat: Array, start: Array) -> _Search:
@@ -135,7 +234,7 @@ def dgc_top_k(
         limit = jnp.finfo(start.dtype).max
 
         def search(threshold: Array, moves: Array) -> _Search:
-            words = _capped.reach(flat, floors_of(threshold))
+            words = sparse.reach(flat, floors_of(threshold))
             return _Search(threshold, words, bitmaps.count(words), moves)
 
         def searching(s: _Search) -> Array:
@@ -166,7 +265,7 @@ def dgc_top_k(
             for n, s, m in zip(segments.sizes, samplings, most, strict=True)
         ]
         raised = None if resample else upper
-        limits = Limits(fewest, enough, lower, raised, rounds)
+        limits = ThresholdLimits(fewest, enough, lower, raised, rounds)
         found = adapted_of_each(rows, segments, start, limits)
         wanted = np.array([s.wanted for s in samplings], np.uint32)
         room_of = np.array(most, np.uint32)
@@ -175,7 +274,7 @@ def dgc_top_k(
         floors = jnp.where(is_whole, 0, floors_of(found.values))
         count = jnp.where(fits, room_of, cut_to)
         chosen = largest_of_each(rows, segments, most, jnp.maximum(floors, 1), count)
-        values, indices = _sparse.send_rows(rows, segments, chosen.places, index)
+        values, indices = sparse.send_rows(rows, segments, chosen.places, index)
         return Capped(values, indices, jnp.where(is_whole, wanted, found.passed))
 
     def contraction(spec: Spec) -> float | None:
@@ -186,10 +285,10 @@ def dgc_top_k(
             return 0.0
         return (sampling.top if strided else 1) / spec.size
 
-    figures = (_capped.overflow_figure(room),)
-    one = _sparse.sparsifier(name, compress, room, contraction, figures)
-    each = (_capped.overflow_of_each(room),)
-    return _sparse.with_segments(one, choose, index, each)
+    figures = (sparse.overflow_figure(room),)
+    one = sparse.sparsifier(name, compress, room, contraction, figures)
+    each = (sparse.overflow_of_each(room),)
+    return sparse.with_segments(one, choose, index, each)
 
 
 def sampling_of(size: int, keep: float, sample: float) -> Sampling:
@@ -216,14 +315,14 @@ def sampling_of(size: int, keep: float, sample: float) -> Sampling:
 def _samples(flat: Array, sampling: Sampling, strided: bool, seed: Array) -> Array:
     """Magnitudes of the samples."""
     if strided:
-        start = noise.high_product(seed[0], jnp.uint32(sampling.stride))
+        start = prng.high_product(seed[0], jnp.uint32(sampling.stride))
         # From some starts one more sample lies within the vector. From the others it
         # lies beyond the end and counts as zero, which changes no threshold.
         steps = jax.lax.iota(jnp.uint32, sampling.samples + 1)
         places = start + steps * np.uint32(sampling.stride)
         return jnp.abs(flat.at[places].get(mode="fill", fill_value=0))
-    words = noise.words(seed, sampling.samples)
-    places = noise.high_product(words, jnp.full_like(words, flat.size))
+    words = prng.words(seed, sampling.samples)
+    places = prng.high_product(words, jnp.full_like(words, flat.size))
     return jnp.abs(flat.at[places].get(mode="promise_in_bounds"))
 
 

@@ -6,16 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete, pack, unpack
-from jaxcomp.compressors import _segmented
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._rows import packed, unpacked, words_of_each
-from jaxcomp.segments import Segments
-from jaxcomp.specs import method
-
-__all__ = ["Powers", "natural"]
+from jaxcomp.compressors._kit import segments as _segmented
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.segments import Segments, packed, unpacked, words_of_each
+from jaxcomp.core import prng
+from jaxcomp.core.coding.packing import complete, pack, unpack
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 _MANTISSA = 23  # bits of float32's
 _SMALLEST = 0x00800000  # 2^-126, as bits
@@ -54,9 +51,9 @@ def natural(name: str) -> Compressor:
 
     def compress(x: Array, state: State, key: Array) -> tuple[Powers, State]:
         flat = x.reshape(-1)
-        seed = noise.seed_of(key)
+        seed = prng.seed_of(key)
         values = complete(flat, 256)
-        exponents = _exponents(values, noise.words(seed, values.size))
+        exponents = _exponents(values, prng.words(seed, values.size))
         signs = _signs(complete(flat, 2))
         return Powers(exponents, pack(signs, bits=1)), state
 

@@ -2,12 +2,10 @@
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Dense
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.specs import method
-
-__all__ = ["none"]
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.core.coding.payloads import Dense
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method()

@@ -7,17 +7,15 @@ from typing import Annotated, Any, Literal
 
 import jax.numpy as jnp
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
-from jaxcomp.coding.payloads import Quantized
-from jaxcomp.compressors import _buckets, _segmented
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._rows import Shares, packed, unpacked
-from jaxcomp.segments import Segments
-from jaxcomp.specs import Count, Range, SpecError, method
-
-__all__ = ["MAX_LEVELS", "Levels", "Norm", "qsgd"]
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.compressors._kit import segments as _segmented
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.segments import Segments, Shares, packed, unpacked
+from jaxcomp.core import prng
+from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.core.coding.payloads import Quantized
+from jaxcomp.core.specs import Count, Range, SpecError, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 # At the largest level float32 has 8 bits left for the fraction that is rounded.
 MAX_LEVELS = (1 << 16) - 1
@@ -80,33 +78,33 @@ def qsgd(
         peaks: Array, norms: Callable[[Array], Array], dtype: Any
     ) -> tuple[Array, Array]:
         """For each bucket a factor by which its elements are multiplied, and a unit."""
-        scales = _buckets.factors(peaks)
+        scales = buckets.factors(peaks)
         lengths = peaks * scales
         if norm == "l2":
             # The norm may exceed the dtype's largest number, but no element does, so
             # the largest level need not.
-            lengths = jnp.minimum(norms(scales), _buckets.largest(dtype) * scales)
+            lengths = jnp.minimum(norms(scales), buckets.largest(dtype) * scales)
         return scales, lengths / levels
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
-        peaks = _buckets.peaks(flat, bucket)
-        norms = functools.partial(_buckets.norms, flat, bucket)
+        peaks = buckets.peaks(flat, bucket)
+        norms = functools.partial(buckets.norms, flat, bucket)
         scales, units = measured(peaks, norms, x.dtype)
         values, draws = complete(flat, alphabet), None
         if rounding == "stochastic":
-            draws = noise.uniform(noise.seed_of(key), values.shape)
-        symbols = _buckets.to_levels(values, bucket, scales, units, levels, draws)
+            draws = prng.uniform(prng.seed_of(key), values.shape)
+        symbols = buckets.to_levels(values, bucket, scales, units, levels, draws)
         if damped:
             units /= 1 + variance(flat.size)
         return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
         symbols = unpack_symbols(payload.packed, alphabet, spec.size)
-        return _buckets.from_levels(symbols, bucket, payload.units, levels)
+        return buckets.from_levels(symbols, bucket, payload.units, levels)
 
     def ideal_bits(spec: Spec) -> float:
-        return spec.size * math.log2(alphabet) + 32 * _buckets.rows(spec.size, bucket)
+        return spec.size * math.log2(alphabet) + 32 * buckets.rows(spec.size, bucket)
 
     def contraction(spec: Spec) -> float | None:
         if damped:

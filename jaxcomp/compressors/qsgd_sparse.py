@@ -7,17 +7,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding import bitmaps, indices
-from jaxcomp.coding.packing import pack, unpack
-from jaxcomp.compressors._capped import overflow_figure
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._places import add_at
-from jaxcomp.compressors._sparse import subset_bits
-from jaxcomp.specs import method
-
-__all__ = ["Chosen", "fine_uniform", "most_chosen", "qsgd_sparse"]
+from jaxcomp.compressors._kit.compiled import add_at, compressor
+from jaxcomp.compressors._kit.sparse import overflow_figure, subset_bits
+from jaxcomp.core import prng
+from jaxcomp.core.coding import indices
+from jaxcomp.core.coding import indices as bitmaps
+from jaxcomp.core.coding.packing import pack, unpack
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 class Chosen(NamedTuple):
@@ -68,11 +65,9 @@ def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
         # common only once, and store it.
         again, factor, divisor = jax.lax.optimization_barrier((flat, factor, divisor))
         chances = jnp.abs(again).astype(jnp.float32) * factor / divisor
-        seed = noise.seed_of(key)
+        seed = prng.seed_of(key)
         # The words of the seeds (a, b) and (a, a) are independent: only one has b.
-        high, low = (
-            noise.words(jnp.stack([seed[0], b]), flat.size) for b in seed[::-1]
-        )
+        high, low = (prng.words(jnp.stack([seed[0], b]), flat.size) for b in seed[::-1])
         u = fine_uniform(high, low)
         # Not `u < chances`: if the chances are NaN, all elements have to be chosen, so
         # that the NaN is sent.

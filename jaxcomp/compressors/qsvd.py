@@ -5,17 +5,15 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Quantized
-from jaxcomp.compressors import _matrices
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._matrices import Factors
+from jaxcomp.compressors._kit import matrices
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.compressors.atomo import atomo
 from jaxcomp.compressors.qsgd import Levels, Norm, qsgd
 from jaxcomp.compressors.svd import svd
-from jaxcomp.specs import Count, method
-
-__all__ = ["QuantizedFactors", "qsvd"]
+from jaxcomp.core.coding.payloads import Quantized
+from jaxcomp.core.specs import Count, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 class QuantizedFactors(NamedTuple):
@@ -74,14 +72,14 @@ def qsvd(
 
     def parts(spec: Spec) -> tuple[tuple[Compressor, Spec], tuple[Compressor, Spec]]:
         """The same for the left and for the right singular vectors."""
-        long, short = max(_matrices.sides(spec.shape)), _matrices.short_side(spec.shape)
+        long, short = max(matrices.sides(spec.shape)), matrices.short_side(spec.shape)
         return of_rows(long), of_rows(short)
 
     def compress(
         x: Array, state: State, key: Array
     ) -> tuple[QuantizedFactors | Quantized, State]:
         triples_key, left_key, right_key = jax.random.split(key, 3)
-        if not _matrices.pays(x.shape, rank):
+        if not matrices.pays(x.shape, rank):
             return whole.compress(x, (), left_key)[0], state
         factors, _ = triples.compress(x.astype("float32"), (), triples_key)
         (left, _), (right, _) = parts(x)
@@ -97,15 +95,15 @@ def qsvd(
             rounding.decompress(part, part_spec)
             for (rounding, part_spec), part in zip(parts(spec), payload, strict=True)
         )
-        return _matrices.decompress(Factors(left, right), spec, bounded=not unbiased)
+        return matrices.decompress(Factors(left, right), spec, bounded=not unbiased)
 
     def ideal_bits(spec: Spec) -> float:
-        if not _matrices.pays(spec.shape, rank):
+        if not matrices.pays(spec.shape, rank):
             return whole.ideal_bits(spec)
         return sum(rounding.ideal_bits(part) for rounding, part in parts(spec))
 
     def contraction(spec: Spec) -> float | None:
-        if not _matrices.pays(spec.shape, rank):
+        if not matrices.pays(spec.shape, rank):
             return whole.contraction(spec)
         outer = triples.contraction(spec)
         deltas = [rounding.contraction(part) for rounding, part in parts(spec)]

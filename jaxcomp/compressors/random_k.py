@@ -4,16 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Seeded
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._places import add_at
-from jaxcomp.compressors._sparse import Keep, kept
-from jaxcomp.specs import method
-from jaxcomp.trees import spec_of, wide_spec
-
-__all__ = ["random_k", "random_subset"]
+from jaxcomp.compressors._kit.compiled import add_at, compressor
+from jaxcomp.compressors._kit.sparse import Keep, kept
+from jaxcomp.core import prng
+from jaxcomp.core.coding.payloads import Seeded
+from jaxcomp.core.specs import method
+from jaxcomp.core.trees import spec_of, wide_spec
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method("keep", "unbiased")
@@ -45,7 +42,7 @@ def random_k(name: str, keep: Keep = 0.01, unbiased: bool = False) -> Compressor
     def compress(x: Array, state: State, key: Array) -> tuple[Seeded, State]:
         flat = x.reshape(-1)
         k = kept(flat.size, keep)
-        seed = noise.seed_of(key)
+        seed = prng.seed_of(key)
         places = random_subset(seed, flat.size, k)
         values = flat.at[places].get(mode="promise_in_bounds")
         if unbiased:
@@ -108,7 +105,7 @@ def random_subset(seed: Array, size: int, count: int) -> Array:
     starts = strata * np.uint32(width) + jnp.minimum(strata, np.uint32(wider))
     widths = np.uint32(width) + (strata < wider).astype(jnp.uint32)
     # A draw of 32 bits is not exactly uniform in a wide stratum; the rotation is.
-    places = starts + noise.high_product(noise.words(seed, count), widths)
+    places = starts + prng.high_product(prng.words(seed, count), widths)
     rotation = _scaled(seed, size)
     # The sum may exceed 2^32, so it is wrapped by comparison, not by remainder.
     room = np.uint32(size) - rotation
@@ -123,6 +120,6 @@ def _scaled(seed: Array, size: int) -> Array:
     the draws do not depend on the offset.
     """
     wide = jnp.full((2,), size, jnp.uint32)
-    whole = noise.high_product(seed, wide)
+    whole = prng.high_product(seed, wide)
     carry = seed[0] * wide[0] + whole[1] < whole[1]
     return whole[0] + carry.astype(jnp.uint32)

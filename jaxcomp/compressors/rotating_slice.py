@@ -6,13 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._places import add_at
-from jaxcomp.compressors._sparse import Keep, kept, value_bits
-from jaxcomp.specs import method
-
-__all__ = ["Slice", "rotating_slice"]
+from jaxcomp.compressors._kit.compiled import add_at, compressor
+from jaxcomp.compressors._kit.sparse import Keep, kept, value_bits
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 class Slice(NamedTuple):

@@ -6,20 +6,20 @@ from typing import Any, Literal
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import (
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.compressors._kit import segments as _rows
+from jaxcomp.compressors._kit import segments as _segmented
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.segments import Segments
+from jaxcomp.core.coding.packing import (
     complete,
     pack_symbols,
     sign_symbols,
     unpack_symbols,
 )
-from jaxcomp.coding.payloads import Signs
-from jaxcomp.compressors import _buckets, _rows, _segmented
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.segments import Segments
-from jaxcomp.specs import SpecError, method
-
-__all__ = ["mean_magnitude", "mean_magnitudes", "sign"]
+from jaxcomp.core.coding.payloads import Signs
+from jaxcomp.core.specs import SpecError, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method()
@@ -74,7 +74,7 @@ def sign(
         if scaled:
             factor = scale_of(flat)
         else:
-            is_finite = jnp.isfinite(_buckets.peaks(flat, None)[0])
+            is_finite = jnp.isfinite(buckets.peaks(flat, None)[0])
             factor = jnp.where(is_finite, 1.0, jnp.nan)
         symbols = to_symbols(complete(flat, alphabet))
         return Signs(factor, pack_symbols(symbols, alphabet)), state
@@ -161,13 +161,13 @@ def mean_magnitudes(rows: Array, segments: Segments) -> Array:
 
 
 def _root_mean_square(flat: Array) -> Array:
-    factors = _buckets.factors(_buckets.peaks(flat, None))
-    return _root(_buckets.norms(flat, None, factors), flat.size, factors)[0]
+    factors = buckets.factors(buckets.peaks(flat, None))
+    return _root(buckets.norms(flat, None, factors), flat.size, factors)[0]
 
 
 def _root_mean_squares(rows: Array, segments: Segments) -> Array:
     shares = _rows.Shares(segments, by_tensor=True)
-    factors = _buckets.factors(shares.peaks(rows))
+    factors = buckets.factors(shares.peaks(rows))
     return _root(shares.norms(rows, factors), shares.counts(), factors)
 
 

@@ -2,14 +2,12 @@
 
 import functools
 
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.payloads import Dense
-from jaxcomp.compressors import _matrices
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._matrices import Factors
-from jaxcomp.specs import Count, method
-
-__all__ = ["svd"]
+from jaxcomp.compressors._kit import matrices
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.matrices import Factors
+from jaxcomp.core.coding.payloads import Dense
+from jaxcomp.core.specs import Count, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method("rank")
@@ -49,20 +47,20 @@ def svd(name: str, rank: Count = 4) -> Compressor:
     """
 
     def compress(x: Array, state: State, key: Array) -> tuple[Factors | Dense, State]:
-        if not _matrices.pays(x.shape, rank):
+        if not matrices.pays(x.shape, rank):
             return Dense(x), state
-        matrix, factor = _matrices.in_range(_matrices.fold(x))
-        left, right = _matrices.leading(matrix, rank, key)
-        return _matrices.send(left, right, factor, x), state
+        matrix, factor = matrices.in_range(matrices.fold(x))
+        left, right = matrices.leading(matrix, rank, key)
+        return matrices.send(left, right, factor, x), state
 
     def contraction(spec: Spec) -> float | None:
-        pays = _matrices.pays(spec.shape, rank)
-        return rank / _matrices.short_side(spec.shape) if pays else 1.0
+        pays = matrices.pays(spec.shape, rank)
+        return rank / matrices.short_side(spec.shape) if pays else 1.0
 
     return compressor(
         name,
         compress,
-        functools.partial(_matrices.decompress, bounded=True),
-        ideal_bits=lambda spec: _matrices.ideal_bits(spec, rank),
+        functools.partial(matrices.decompress, bounded=True),
+        ideal_bits=lambda spec: matrices.ideal_bits(spec, rank),
         contraction=contraction,
     )

@@ -7,17 +7,15 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from jaxcomp import noise
-from jaxcomp.base import Array, Compressor, Spec, State
-from jaxcomp.coding.packing import complete, pack_symbols, unpack_symbols
-from jaxcomp.coding.payloads import Quantized
-from jaxcomp.compressors import _buckets, _segmented
-from jaxcomp.compressors._compiled import compressor
-from jaxcomp.compressors._rows import Shares, packed, unpacked
-from jaxcomp.segments import Segments
-from jaxcomp.specs import Clip, Count, method
-
-__all__ = ["terngrad"]
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.compressors._kit import segments as _segmented
+from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.segments import Segments, Shares, packed, unpacked
+from jaxcomp.core import prng
+from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
+from jaxcomp.core.coding.payloads import Quantized
+from jaxcomp.core.specs import Clip, Count, method
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method()
@@ -53,7 +51,7 @@ def terngrad(
         peaks: Array, norms: Callable[[Array], Array], counts: Array
     ) -> tuple[Array, Array]:
         """For each bucket a factor by which its elements are multiplied, and m."""
-        scales = _buckets.factors(peaks)
+        scales = buckets.factors(peaks)
         units = peaks * scales
         if clip is not None:
             units = jnp.minimum(units, clip * (norms(scales) / jnp.sqrt(counts)))
@@ -61,20 +59,20 @@ def terngrad(
 
     def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
         flat = x.reshape(-1)
-        norms = functools.partial(_buckets.norms, flat, bucket)
-        counts = _buckets.counts(flat.size, bucket)
-        scales, units = measured(_buckets.peaks(flat, bucket), norms, counts)
+        norms = functools.partial(buckets.norms, flat, bucket)
+        counts = buckets.counts(flat.size, bucket)
+        scales, units = measured(buckets.peaks(flat, bucket), norms, counts)
         values = complete(flat, 3)
-        draws = noise.uniform(noise.seed_of(key), values.shape)
-        symbols = _buckets.to_levels(values, bucket, scales, units, 1, draws)
+        draws = prng.uniform(prng.seed_of(key), values.shape)
+        symbols = buckets.to_levels(values, bucket, scales, units, 1, draws)
         return Quantized(units / scales, pack_symbols(symbols, 3)), state
 
     def decompress(payload: Quantized, spec: Spec) -> Array:
         symbols = unpack_symbols(payload.packed, 3, spec.size)
-        return _buckets.from_levels(symbols, bucket, payload.units, 1)
+        return buckets.from_levels(symbols, bucket, payload.units, 1)
 
     def ideal_bits(spec: Spec) -> float:
-        return spec.size * math.log2(3) + 32 * _buckets.rows(spec.size, bucket)
+        return spec.size * math.log2(3) + 32 * buckets.rows(spec.size, bucket)
 
     def contraction(spec: Spec) -> float | None:
         delta = (3 - math.sqrt(min(bucket or spec.size, spec.size))) / 2

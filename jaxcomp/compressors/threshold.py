@@ -4,14 +4,12 @@ import math
 
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Compressor
-from jaxcomp.coding.indices import Code
-from jaxcomp.compressors import _capped
-from jaxcomp.compressors._capped import Cap, Overflow
-from jaxcomp.magnitudes import magnitude_bits_of
-from jaxcomp.specs import Positive, method
-
-__all__ = ["threshold"]
+from jaxcomp.compressors._kit import sparse
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits_of
+from jaxcomp.compressors._kit.sparse import Cap, Overflow
+from jaxcomp.core.coding.indices import Code
+from jaxcomp.core.specs import Positive, method
+from jaxcomp.core.types import Array, Compressor
 
 
 @method("v", "cap")
@@ -58,4 +56,4 @@ def threshold(
         largest = float(jnp.finfo(peak.dtype).max)
         return magnitude_bits_of(v if v <= largest else math.inf, peak.dtype)
 
-    return _capped.by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)
+    return sparse.by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)

@@ -1,16 +1,13 @@
 """Top-k: send the elements of largest magnitude and their places."""
 
-from jaxcomp import selection
-from jaxcomp.base import Array, Compressor, State
-from jaxcomp.coding.indices import Code
-from jaxcomp.coding.payloads import Sparse
-from jaxcomp.compressors import _sparse
-from jaxcomp.compressors._sparse import Keep
-from jaxcomp.segment_selection import largest_of_each
-from jaxcomp.segments import Segments
-from jaxcomp.specs import method
-
-__all__ = ["top_k"]
+from jaxcomp.compressors._kit import selection, sparse
+from jaxcomp.compressors._kit.segments import Segments
+from jaxcomp.compressors._kit.selection import largest_of_each
+from jaxcomp.compressors._kit.sparse import Keep
+from jaxcomp.core.coding.indices import Code
+from jaxcomp.core.coding.payloads import Sparse
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import Array, Compressor, State
 
 
 @method("keep")
@@ -42,19 +39,19 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
     """
 
     def room(size: int) -> int:
-        return _sparse.kept(size, keep)
+        return sparse.kept(size, keep)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)
         chosen = selection.largest(flat, most=room(flat.size))
-        return _sparse.send(flat, chosen.places, index), state
+        return sparse.send(flat, chosen.places, index), state
 
     def choose(rows: Array, segments: Segments, keys: Array) -> Sparse:
         most = [room(size) for size in segments.sizes]
         chosen = largest_of_each(rows, segments, most)
-        return _sparse.send_rows(rows, segments, chosen.places, index)
+        return sparse.send_rows(rows, segments, chosen.places, index)
 
-    one = _sparse.sparsifier(
+    one = sparse.sparsifier(
         name, compress, room, contraction=lambda spec: room(spec.size) / spec.size
     )
-    return _sparse.with_segments(one, choose, index)
+    return sparse.with_segments(one, choose, index)

@@ -1,9 +1,9 @@
 """Convex testbed: logistic regression whose optimum is known to many digits.
 
-The problems themselves are `jaxcomp.problems`.
+The problems themselves are `jaxcomp.convex.problems`.
 
 Example:
-  >>> from jaxcomp.problems import load, loss
+  >>> from jaxcomp.convex.problems import load, loss
   >>> problem = load("digits")
   >>> optimum = solve(problem)
   >>> loss(problem, optimum.x) == optimum.value < loss(problem, 0 * optimum.x)
@@ -14,7 +14,7 @@ from jaxcomp.convex import averages, rates
 from jaxcomp.convex.averages import Average
 from jaxcomp.convex.rates import Facts, Rate
 from jaxcomp.convex.solver import NotConverged, Optimum, solve
-from jaxcomp.specs import build
+from jaxcomp.core.specs import build
 
 __all__ = [
     "Average",

@@ -13,9 +13,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxcomp.specs import Positive
-
-__all__ = ["REGISTRY", "Average", "final", "linear", "mean", "quadratic"]
+from jaxcomp.core.specs import Positive
 
 # (average before, x_t, t) -> average after. t counts from 0, and at t = 0 the average
 # before is not used.

@@ -6,27 +6,29 @@ import jax
 import numpy as np
 import optax
 
-from jaxcomp import specs
-from jaxcomp.base import Exchange, Mixer
-from jaxcomp.convex import Average, Facts, Optimum, Rate, make_average, make_rate, solve
-from jaxcomp.data import Partition, make_partition
-from jaxcomp.errors import UserError
-from jaxcomp.make import compressor_for, make_exchange, make_mixer
-from jaxcomp.parallel import AXIS
-from jaxcomp.problems import Problem, testbeds
-from jaxcomp.runs.checks import SHARED, check_fit, check_values, whole_batches
-from jaxcomp.specs import Call, Count, SpecError, error_at, parse
-from jaxcomp.training.durations import Horizon, steps_at
-from jaxcomp.training.method import make_graph
-from jaxcomp.transform import distributed, mixing
-from jaxcomp.wire import (
-    collective_bytes,
-    exact_bytes,
-    link_bytes,
-    traced_collectives,
+from jaxcomp.convex import (
+    Average,
+    Facts,
+    Optimum,
+    Rate,
+    make_average,
+    make_rate,
+    problems,
+    solve,
 )
-
-__all__ = ["Experiment", "Traffic", "build", "partition_of"]
+from jaxcomp.convex.problems import Problem
+from jaxcomp.core import specs
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Call, Count, SpecError, error_at, parse
+from jaxcomp.core.types import Exchange, Mixer
+from jaxcomp.data import Partition, make_partition
+from jaxcomp.parallel import AXIS
+from jaxcomp.runs.folder import SHARED, check_fit, check_values, whole_batches
+from jaxcomp.training.schedules import Horizon, steps_at
+from jaxcomp.training.setup import make_graph
+from jaxcomp.transforms.distributed import distributed, mixing
+from jaxcomp.transforms.make import compressor_for, make_exchange, make_mixer
+from jaxcomp.wire import collective_bytes, exact_bytes, link_bytes, traced_collectives
 
 _FILLED = {
     "average": "mean",
@@ -47,7 +49,7 @@ _KINDS = {
 _SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
 
 
-class Traffic(NamedTuple):
+class ConvexTraffic(NamedTuple):
     """Bytes that each worker would send, for each step of a cycle that repeats.
 
     Example:
@@ -80,7 +82,7 @@ class Experiment(NamedTuple):
     total_steps: int
     eval_steps: int
     save_steps: int
-    traffic: Traffic
+    traffic: ConvexTraffic
 
 
 def build(config: Any) -> Experiment:
@@ -129,7 +131,7 @@ def _problem(config: Any) -> Problem:
         arguments = {**call.kwargs, "regulariser": config.regulariser}
         call = call._replace(kwargs=arguments)
     try:
-        return specs.build(call, testbeds.REGISTRY, "convex problem")
+        return specs.build(call, problems.REGISTRY, "convex problem")
     except OSError as error:
         missing = isinstance(error, FileNotFoundError)
         hint = f" Sets to fetch: {_SETS}" if missing else ""
@@ -154,7 +156,7 @@ def _method(config: Any) -> Exchange | Mixer:
     )
 
 
-def _traffic(method: Exchange | Mixer, dimension: int, workers: int) -> Traffic:
+def _traffic(method: Exchange | Mixer, dimension: int, workers: int) -> ConvexTraffic:
     """The bytes of one worker, for each step of a cycle."""
     x = jax.ShapeDtypeStruct((dimension,), np.float32)
 
@@ -170,7 +172,7 @@ def _traffic(method: Exchange | Mixer, dimension: int, workers: int) -> Traffic:
     schedule = method.schedule if isinstance(method, Mixer) else (0,)
     measured = {phase: measure(phase) for phase in sorted(set(schedule))}
     sent, left = zip(*(measured[phase] for phase in schedule), strict=True)
-    return Traffic(sent, left, exact_bytes(x, workers))
+    return ConvexTraffic(sent, left, exact_bytes(x, workers))
 
 
 def _total(cycle: tuple[Any, ...], steps: int) -> Any:

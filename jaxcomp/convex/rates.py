@@ -11,10 +11,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.specs import Positive, Range
-
-__all__ = ["REGISTRY", "Facts", "Rate", "bottou", "constant", "decay", "epoch_decay"]
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Positive, Range
 
 Factor = Annotated[float, Range(above=0, most=1)]
 Rate = Callable[[ArrayLike], jax.Array]  # step, from 0 -> float32

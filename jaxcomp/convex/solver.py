@@ -4,11 +4,9 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 
-from jaxcomp.errors import RunFailed
-from jaxcomp.problems.problem import Objective, Problem, objective
-from jaxcomp.specs import Count, Range, check
-
-__all__ = ["NotConverged", "Optimum", "solve"]
+from jaxcomp.convex.problems import Objective, Problem, objective
+from jaxcomp.core.errors import RunFailed
+from jaxcomp.core.specs import Count, Range, check
 
 # Up to this many features the Hessian is built; above, only its products with vectors.
 _DENSE = 500
@@ -51,7 +49,7 @@ def solve(
         Separable data without a regulariser has no optimum.
 
     Example:
-      >>> from jaxcomp.problems import problem
+      >>> from jaxcomp.convex import problems as problem
       >>> two = problem.make("two", [[1.0], [1.0]], [1, 1], regulariser=0.5)
       >>> optimum = solve(two)  # 1 / (1 + exp(x)) = x / 2
       >>> round(float(optimum.x[0]), 6)

@@ -9,25 +9,27 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-from jaxcomp.specs import Call, build, parse
-
-from .augment import make_augment, normalize
-from .augmentations import REGISTRY as AUGMENTATIONS
-from .augmentations import Augmentation
-from .batches import batches, epoch_order, eval_batches, worker_batches
-from .class_folders import class_folders, imagenet
-from .dataset import DataError, Dataset
-from .digits import digits
-from .downsampled import DOWNSAMPLED
-from .downsampled import load as load_downsampled
-from .partition import PARTITIONS, Partition, make_partition
-from .paths import DataDir
-from .pictures import Pictures, of_side, take
-from .rectangles import Rectangles, in_rectangles, parts_of
-from .sources import SOURCES
-from .tfds_any import tfds
-from .tfds_source import load as load_prepared
-from .views import VIEWS, Views, make_views
+from jaxcomp.core.specs import Call, build, parse
+from jaxcomp.data.augmentations import REGISTRY as AUGMENTATIONS
+from jaxcomp.data.augmentations import Augmentation, make_augment, normalize
+from jaxcomp.data.batches import batches, epoch_order, eval_batches, worker_batches
+from jaxcomp.data.dataset import DataDir, DataError, Dataset
+from jaxcomp.data.digits import digits
+from jaxcomp.data.ilsvrc import DOWNSAMPLED, class_folders, imagenet
+from jaxcomp.data.ilsvrc import load as load_downsampled
+from jaxcomp.data.partition import PARTITIONS, Partition, make_partition
+from jaxcomp.data.pictures import (
+    Pictures,
+    Rectangles,
+    in_rectangles,
+    of_side,
+    parts_of,
+    take,
+)
+from jaxcomp.data.prepare import load as load_prepared
+from jaxcomp.data.sources import SOURCES
+from jaxcomp.data.tfds_any import tfds
+from jaxcomp.data.views import VIEWS, Views, make_views
 
 __all__ = [
     "AUGMENTATIONS",

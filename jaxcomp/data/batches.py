@@ -7,11 +7,8 @@ equal part of every global batch; or each worker owns a share of the examples (s
 
 import numpy as np
 
-from jaxcomp.errors import UserError
-
-from .partition import Partition, orders
-
-__all__ = ["batches", "epoch_order", "eval_batches", "worker_batches"]
+from jaxcomp.core.errors import UserError
+from jaxcomp.data.partition import Partition, orders
 
 
 def epoch_order(num_examples: int, *, seed: int, epoch: int) -> np.ndarray:

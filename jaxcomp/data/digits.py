@@ -4,12 +4,8 @@ import functools
 
 import numpy as np
 
-from jaxcomp.specs import Count, method
-
-from .dataset import Dataset
-from .paths import DataDir
-
-__all__ = ["digits"]
+from jaxcomp.core.specs import Count, method
+from jaxcomp.data.dataset import DataDir, Dataset
 
 NUM_CLASSES = 10
 TEST_EXAMPLES = 360

@@ -1,21 +1,82 @@
-"""Unpack the official tar files of ImageNet (ILSVRC 2012) into class folders."""
+"""ImageNet, in full and downsampled, and folders of classes."""
 
+import io
 import os
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, TypeAlias
+from typing import IO, Annotated, NamedTuple, TypeAlias
 
-from jaxcomp.files import expanded, write_atomically
+import numpy as np
 
-from . import paths
-from .builders import Progress
-from .dataset import DataError
-from .devkit import SYNSET, synsets_of_validation
-from .installing import install, scratch_folder
+from jaxcomp.core.files import expanded, write_atomically
+from jaxcomp.core.specs import Count, Range, method
+from jaxcomp.data import archives, dataset
+from jaxcomp.data import archives as pickles
+from jaxcomp.data.dataset import DataDir, DataError, Dataset
+from jaxcomp.data.pictures import Pictures, View, cropped
+from jaxcomp.data.prepare import Progress, install, scratch_folder
+from jaxcomp.data.sources import IMAGENET_COLOURS
 
-__all__ = ["NAME", "find_prepared", "prepare"]
+SYNSET = re.compile(r"n[0-9]{8}")  # each is the name of a folder
+
+DEVKIT = "ILSVRC2012_devkit_t12.tar.gz"
+# A line for each image, such as n01751748.
+LIST = "imagenet_2012_validation_synset_labels.txt"
+_TRUTH, _META = "ILSVRC2012_validation_ground_truth.txt", "meta.mat"
+
+
+def synsets_of_validation(folder: Path, count: int) -> list[str]:
+    """The synset of each validation image, in their order.
+
+    Args:
+      folder: holds the development kit, ILSVRC2012_devkit_t12.tar.gz, or a text with a
+        synset in each line, imagenet_2012_validation_synset_labels.txt.
+      count: of the images.
+
+    Raises:
+      DataError: both are missing, or the one that is there is damaged.
+    """
+    if (folder / LIST).is_file():
+        where = folder / LIST
+        found = where.read_text(encoding="utf-8", errors="replace").split()
+    elif (folder / DEVKIT).is_file():
+        where = folder / DEVKIT
+        members = archives.read_members(where, [[_TRUTH, _META]], {})
+        names = _synsets(members[_META], f"{where}: {_META}")
+        try:
+            found = [names[int(line)] for line in members[_TRUTH].split()]
+        except (KeyError, ValueError) as error:
+            raise DataError(f"{where}: {_TRUTH} names no class: {error}") from error
+    else:
+        raise DataError(
+            f"{folder} holds neither {DEVKIT} nor {LIST}, of which one says the "
+            "classes of the validation images"
+        )
+    wrong = [name for name in found if not SYNSET.fullmatch(name)]
+    if wrong:
+        raise DataError(f"{where}: {wrong[0]!r} is no synset such as n01440764")
+    if len(found) != count:
+        message = f"classes of {len(found):,} images, expected {count:,}"
+        raise DataError(f"{where}: {message}")
+    return found
+
+
+def _synsets(content: bytes, where: str) -> dict[int, str]:
+    """Number of a class -> its synset, of those that have no classes below them."""
+    from scipy.io import loadmat
+
+    try:
+        rows = np.atleast_1d(loadmat(io.BytesIO(content), squeeze_me=True)["synsets"])
+        return {
+            int(row["ILSVRC2012_ID"]): str(row["WNID"])
+            for row in rows
+            if int(row["num_children"]) == 0
+        }
+    except Exception as error:  # scipy raises whatever its parser meets
+        raise DataError(f"{where}: damaged MATLAB file: {error}") from error
+
 
 NAME = "imagenet"
 TRAIN, VALIDATION = "ILSVRC2012_img_train.tar", "ILSVRC2012_img_val.tar"
@@ -27,17 +88,17 @@ _REPORT_EVERY = 500
 Picture: TypeAlias = tuple[str, str, bytes]  # synset, file name and content
 
 
-def find_prepared(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+def find_imagenet(data_dir: str | os.PathLike[str] | None = None) -> Path | None:
     """The prepared folder, or None.
 
     Args:
       data_dir: as in `paths.data_root`.
     """
-    folder = paths.data_root(data_dir) / NAME
+    folder = dataset.data_root(data_dir) / NAME
     return folder if (folder / _DONE).is_file() else None
 
 
-def prepare(
+def prepare_imagenet(
     archive: str | os.PathLike[str] | None,
     data_dir: str | os.PathLike[str] | None = None,
     *,
@@ -61,17 +122,17 @@ def prepare(
     Raises:
       DataError: a file is missing, damaged, or of another data set.
     """
-    if find_prepared(data_dir) and not force:
+    if find_imagenet(data_dir) and not force:
         return None
     if archive is None:
-        again = paths.command(NAME, data_dir, options="--archive FOLDER")
+        again = dataset.command(NAME, data_dir, options="--archive FOLDER")
         raise DataError(
             "imagenet is not downloaded here, because image-net.org asks for a login. "
             f"Fetch {TRAIN}, {VALIDATION} and ILSVRC2012_devkit_t12.tar.gz into one "
             f"folder, and run\n  {again}\nClass folders that you have need no "
             "preparation: dataset=imagenet(path='FOLDER')"
         )
-    source, root = expanded(archive), paths.data_root(data_dir)
+    source, root = expanded(archive), dataset.data_root(data_dir)
     synsets = synsets_of_validation(source, counts[1])
     with scratch_folder(root) as scratch:
         new = scratch / "new"
@@ -138,3 +199,314 @@ def _whole(path: Path, found: Iterator[Picture]) -> Iterator[Picture]:
         raise DataError(f"there is no {path}") from error
     except (tarfile.TarError, EOFError, OSError) as error:
         raise DataError(f"{path} is cut off or damaged: {error}") from error
+
+
+BATCHES = tuple(f"train_data_batch_{number}" for number in range(1, 11))
+TEST = ("val_data",)
+# The largest true member is a tenth of the training set in 64x64, 1.6 GB.
+MEMBER_LIMIT = 2 * 2**30
+
+
+class Downsampled(NamedTuple):
+    """One size of the downsampled ImageNet."""
+
+    name: str
+    side: int
+    counts: tuple[int, int] = (1_281_167, 50_000)
+    num_classes: int = 1000
+    batches: tuple[str, ...] = BATCHES
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Height, width and channels."""
+        return self.side, self.side, 3
+
+    @property
+    def about(self) -> str:
+        """What it holds, in one line."""
+        train, test = self.counts
+        return (
+            f"{train} images of {self.side}x{self.side} in {self.num_classes} classes, "
+            f"{test} for the test."
+        )
+
+
+DOWNSAMPLED = {
+    f"imagenet{side}": Downsampled(f"imagenet{side}", side) for side in (32, 64)
+}
+
+
+def find_downsampled(source: Downsampled, data_dir: DataDir = None) -> Path | None:
+    """The prepared folder, or None.
+
+    Args:
+      source: which size.
+      data_dir: as in `paths.data_root`.
+    """
+    folder = dataset.data_root(data_dir) / source.name
+    return folder if (folder / _DONE).is_file() else None
+
+
+def load(source: Downsampled, data_dir: DataDir = None) -> Dataset:
+    """A data set whose images are read from disk when they are needed.
+
+    Args:
+      source: which size.
+      data_dir: as in `paths.data_root`.
+
+    Raises:
+      DataError: it is not prepared.
+    """
+    folder = find_downsampled(source, data_dir)
+    if folder is None:
+        raise dataset.not_prepared(source.name, data_dir)
+    mapped = {
+        name: np.load(folder / f"{name}.npy", mmap_mode="r")
+        for name in ("train_images", "test_images")
+    }
+    labels = {n: np.load(folder / f"{n}.npy") for n in ("train_labels", "test_labels")}
+    return Dataset(
+        source.name,
+        mapped["train_images"],
+        labels["train_labels"],
+        mapped["test_images"],
+        labels["test_labels"],
+        source.num_classes,
+        *IMAGENET_COLOURS,
+    )
+
+
+def prepare_downsampled(
+    source: Downsampled,
+    *,
+    archive: str | os.PathLike[str] | None,
+    data_dir: DataDir = None,
+    force: bool = False,
+    progress: Progress = lambda task, done, total: None,
+) -> Path | None:
+    """Write the images of the pickled batches as arrays, one batch after the other.
+
+    Args:
+      source: which size.
+      archive: a folder, tar or zip with train_data_batch_1 to 10 and val_data.
+      data_dir: as in `paths.data_root`.
+      force: prepare it again even if it was prepared before.
+      progress: called with (task, done, total).
+
+    Returns:
+      The prepared folder; None if it was there before.
+
+    Raises:
+      DataError: there is no archive, or it holds another data set.
+
+    References:
+      Chrabaszcz, Loshchilov and Hutter, "A Downsampled Variant of ImageNet as an
+      Alternative to the CIFAR datasets", https://arxiv.org/abs/1707.08819, 2017.
+    """
+    if find_downsampled(source, data_dir) and not force:
+        return None
+    if archive is None:
+        again = dataset.command(source.name, data_dir, options="--archive FOLDER")
+        raise DataError(
+            f"{source.name} is not downloaded here, because image-net.org asks for a "
+            f"login. Fetch its training and validation archives, unpack both into one "
+            f"folder, and run\n  {again}"
+        )
+    path, root = expanded(archive), dataset.data_root(data_dir)
+    with scratch_folder(root) as scratch:
+        written = scratch / "new"
+        written.mkdir()
+        halves = (("train", source.batches), ("test", TEST))
+        for (half, names), count in zip(halves, source.counts, strict=True):
+            shape = (count, source.side, source.side, 3)
+            file = written / f"{half}_images.npy"
+            images = np.lib.format.open_memmap(file, "w+", np.uint8, shape)
+            labels, done = np.empty(count, np.int32), 0
+            for pixels, found in _batches(source, path, names):
+                if (end := done + len(found)) <= count:
+                    images[done:end], labels[done:end] = pixels, found
+                done = end
+                progress(f"writing {half}", done, count)
+            if done != count:
+                where = f"{path}: {source.name}, {half} part"
+                raise DataError(f"{where}: {done:,} images, expected {count:,}")
+            images.flush()
+            np.save(written / f"{half}_labels.npy", labels)
+        write_atomically(written / _DONE, f"{source.name}\n")
+        folder = root / source.name
+        install(written, folder, scratch / "old")
+    return folder
+
+
+def _batches(
+    source: Downsampled, path: Path, names: tuple[str, ...]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Images and labels of each batch; one is in memory at a time."""
+    for name in names:
+        content = archives.read_members(path, [[name]], {}, MEMBER_LIMIT)[name]
+        where = f"{path}: {name}"
+        batch = pickles.read_batch(content, where)
+        if missing := [key for key in ("data", "labels") if key not in batch]:
+            found = ", ".join(sorted(batch))
+            raise DataError(f"{where}: no {' and no '.join(missing)}; it has {found}")
+        pixels, labels = np.asarray(batch["data"]), np.asarray(batch["labels"])
+        shape = (len(labels), 3 * source.side**2)
+        if pixels.dtype != np.uint8 or pixels.shape != shape:
+            is_now = f"{pixels.dtype} {pixels.shape}"
+            raise DataError(f"{where}: data is {is_now}, expected uint8 {shape}")
+        if labels.dtype.kind not in "iu" or not len(labels):
+            raise DataError(f"{where}: labels are {labels.dtype}, expected integers")
+        if labels.min() < 1 or labels.max() > source.num_classes:
+            values = f"{labels.min()}..{labels.max()}"
+            message = f"labels {values}, expected 1..{source.num_classes}"
+            raise DataError(f"{where}: {message}")
+        planes = pixels.reshape(-1, 3, source.side, source.side)
+        yield planes.transpose(0, 2, 3, 1), labels.astype(np.int32) - 1
+
+
+Share = Annotated[float, Range(above=0, most=1)]
+_TRAIN, _TEST = "train", ("val", "validation", "test")
+_SUFFIXES = {".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm"}
+
+
+@method("path", given=1)
+def class_folders(
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    path: str,
+    size: Count = 224,
+    resize: Annotated[int, Range(least=0)] = 0,
+    test_size: Annotated[int, Range(least=0)] = 0,
+    scale_min: Share = 0.08,
+    ratio: Share = 0.75,
+    seed: Annotated[int, Range(least=0)] = 0,
+) -> Dataset:
+    """Images of your own: a folder with train/CLASS/* and val/CLASS/*.
+
+    Pictures are decoded when they are needed. One for training is a random window that
+    is resized to `size`, as `random_resized_crop` does; one for the test is resized
+    such that its shorter side is `resize`, and its middle is cut out.
+
+    Args:
+      data_dir: not used.
+      path: of the folder. Instead of val it may have validation or test.
+      size: of a side of an image for training.
+      resize: 0 for 256/224 of the size.
+      test_size: of a side of an image for the test; 0 for `size`.
+      scale_min: the least share of a picture that a window has.
+      ratio: width / height of the narrowest window.
+      seed: of the windows; by default that of the run.
+
+    Returns:
+      The data set. Classes are numbered in the order of their names.
+
+    Raises:
+      DataError: a folder is missing or has no pictures.
+    """
+    del data_dir
+    root = expanded(path)
+    tests = [root / part for part in _TEST if (root / part).is_dir()]
+    classes = _classes(root / _TRAIN)
+    test_size = test_size or size
+    resize = resize or round(test_size * 256 / 224)
+    train = _pictures(root / _TRAIN, classes)
+    test = _pictures(tests[0] if tests else root / _TEST[0], classes)
+
+    def images(files: Sequence[Path], side: int) -> Pictures:
+        def view(side: int) -> View:
+            edge = round(side * resize / test_size)  # of those that are tested
+            return cropped(side, edge, scale_min, ratio)
+
+        return Pictures(
+            read=lambda place: files[place].read_bytes(),
+            where=lambda place: str(files[place]),
+            shape=(len(files), side, side, 3),
+            view=view(side),
+            seed=seed,
+            sized=view,
+            file=lambda place: files[place],
+        )
+
+    return Dataset(
+        name,
+        images(train[0], size),
+        train[1],
+        images(test[0], test_size),
+        test[1],
+        len(classes),
+        *IMAGENET_COLOURS,
+    )
+
+
+@method(given=1)
+def imagenet(
+    name: str,
+    data_dir: str | os.PathLike[str] | None = None,
+    path: str = "",
+    size: Count = 224,
+    resize: Annotated[int, Range(least=0)] = 0,
+    test_size: Annotated[int, Range(least=0)] = 0,
+    scale_min: Share = 0.08,
+    ratio: Share = 0.75,
+    seed: Annotated[int, Range(least=0)] = 0,
+) -> Dataset:
+    """ImageNet (ILSVRC 2012): 1,281,167 pictures of 1,000 classes, 50,000 for the test.
+
+    Args:
+      data_dir: where it is prepared.
+      path: of class folders that are elsewhere; "" for those that `jaxcomp data
+        prepare` has unpacked.
+      size: as in `class_folders`, and so are the others.
+      resize: likewise.
+      test_size: likewise.
+      scale_min: likewise.
+      ratio: likewise.
+      seed: likewise.
+
+    Returns:
+      The data set.
+
+    Raises:
+      DataError: it is not prepared.
+
+    References:
+      Russakovsky et al., "ImageNet Large Scale Visual Recognition Challenge",
+      https://arxiv.org/abs/1409.0575, 2015.
+    """
+    folder = Path(path) if path else find_imagenet(data_dir)
+    if folder is None:
+        more = "\nor name class folders: imagenet(path='FOLDER')"
+        raise dataset.not_prepared(NAME, data_dir, more=more)
+    views = (size, resize, test_size, scale_min, ratio, seed)
+    return class_folders(data_dir, os.fspath(folder), *views)._replace(name=name)
+
+
+def _classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}, with a folder for each class")
+    names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    if not names:
+        raise DataError(f"{folder} has no folders, of which each is a class")
+    return sorted(names)
+
+
+def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
+    """The files of all classes in the order of their names, and their labels."""
+    if unknown := sorted({*_classes(folder)} - {*classes}):
+        message = f"has the class {unknown[0]!r}, which {_TRAIN} has not"
+        raise DataError(f"{folder} {message}")
+    files, labels = [], []
+    for label, name in enumerate(classes):
+        if not (folder / name).is_dir():
+            continue
+        found = [e.name for e in os.scandir(folder / name) if _is_picture(e.name)]
+        files += [folder / name / file for file in sorted(found)]
+        labels += [label] * len(found)
+    if not files:
+        suffixes = ", ".join(sorted(_SUFFIXES))
+        raise DataError(f"{folder} holds no pictures ({suffixes}) in its folders")
+    return files, np.asarray(labels, np.int32)
+
+
+def _is_picture(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in _SUFFIXES and name[0] != "."

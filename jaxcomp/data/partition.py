@@ -9,10 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jaxcomp.errors import UserError
-from jaxcomp.specs import Call, Positive, build, method, parse
-
-__all__ = ["PARTITIONS", "Partition", "fixed_partition", "make_partition", "orders"]
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Call, Positive, build, method, parse
 
 # Keys of the random streams: the shares and the orders are drawn independently.
 _SHARES, _ORDERS = 0, 1

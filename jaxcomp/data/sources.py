@@ -1,14 +1,266 @@
-"""The data sets that are prepared from an archive: their files and checksums."""
+"""The small image sets: where they come from, and how their files are read."""
 
 import functools
+import io
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from . import cifar, idx, stl10, svhn
-from .dataset import Splits
+import numpy as np
 
-__all__ = ["IMAGENET_COLOURS", "SOURCES", "Source"]
+from jaxcomp.data import archives
+from jaxcomp.data import archives as parquet
+from jaxcomp.data import archives as pickles
+from jaxcomp.data.dataset import DataError, Splits
+
+PIXELS = 3 * 32 * 32
+
+
+class RecordLayout(NamedTuple):
+    """Names of the files in an archive. Binary files have the suffix ".bin"."""
+
+    train: tuple[str, ...]
+    test: tuple[str, ...]
+    # Keys of labels in a pickle; in a record each is a byte. The last one is used.
+    labels: tuple[str, ...]
+    columns: tuple[str, ...]  # the same in a parquet file
+
+
+CIFAR10_LAYOUT = RecordLayout(
+    train=tuple(f"data_batch_{number}" for number in range(1, 6)),
+    test=("test_batch",),
+    labels=("labels",),
+    columns=("label",),
+)
+CIFAR100_LAYOUT = RecordLayout(
+    train=("train",),
+    test=("test",),
+    labels=("coarse_labels", "fine_labels"),
+    columns=("coarse_label", "fine_label"),
+)
+
+
+def read_cifar(
+    path: Path, md5: Mapping[str, str], *, layout: RecordLayout
+) -> tuple[Splits, str]:
+    """Read an archive or an unpacked folder and check it against known MD5s.
+
+    Args:
+      path: tar, zip or folder, with the binary or the pickled files, or the parquet
+        files of Hugging Face.
+      md5: published checksums by file name, of archives and of .bin members.
+      layout: names of the files.
+
+    Returns:
+      The arrays in the order of the files, and how they were checked.
+
+    Raises:
+      DataError: the archive is damaged, incomplete, or has another content.
+
+    References:
+      Krizhevsky, "Learning Multiple Layers of Features from Tiny Images",
+      https://www.cs.toronto.edu/~kriz/cifar.html, 2009.
+    """
+    stems = layout.train + layout.test
+    binary = [f"{stem}.bin" for stem in stems]
+    members = archives.read_members(path, [binary, stems, parquet.PARQUET_FILES], md5)
+    if parquet.PARQUET_FILES[0] in members:
+        records = _from_parquet(members, layout, path)
+    else:
+        decode = _from_binary if binary[0] in members else _from_pickle
+        records = {
+            stem: decode(content, layout, f"{path}: {name}")
+            for stem, (name, content) in zip(stems, members.items(), strict=True)
+        }
+    evidence = _verify(path, records, md5)
+    train = _arrays([records[stem] for stem in layout.train], layout)
+    test = _arrays([records[stem] for stem in layout.test], layout)
+    return Splits(*train, *test), evidence
+
+
+def _from_binary(content: bytes, layout: RecordLayout, where: str) -> np.ndarray:
+    width = len(layout.labels) + PIXELS
+    if not content or len(content) % width:
+        raise DataError(
+            f"{where}: {len(content):,} bytes, expected a multiple of {width} "
+            f"({len(layout.labels)} label bytes and {PIXELS} pixels per record)"
+        )
+    return np.frombuffer(content, np.uint8).reshape(-1, width)
+
+
+def _from_pickle(content: bytes, layout: RecordLayout, where: str) -> np.ndarray:
+    batch = pickles.read_batch(content, where)
+    missing = [key for key in ("data", *layout.labels) if key not in batch]
+    if missing:
+        raise DataError(
+            f"{where}: no {', '.join(missing)}; found keys {', '.join(sorted(batch))}"
+        )
+    images = np.asarray(batch["data"])
+    found, columns = f"{images.dtype} {images.shape}", []
+    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != PIXELS:
+        raise DataError(f"{where}: data is {found}, expected uint8 (N, {PIXELS})")
+    for key in layout.labels:
+        labels = np.asarray(batch[key])
+        found, expected = f"{labels.dtype} {labels.shape}", images.shape[:1]
+        if labels.shape != expected or labels.dtype.kind not in "iu":
+            raise DataError(f"{where}: {key} is {found}, expected integers {expected}")
+        if labels.size and not 0 <= labels.min() <= labels.max() <= 255:
+            values = f"{labels.min()}..{labels.max()}"
+            raise DataError(f"{where}: {key} has values {values}, expected bytes")
+        columns.append(labels.astype(np.uint8)[:, None])
+    return np.concatenate([*columns, images], axis=1)
+
+
+def _from_parquet(
+    members: Mapping[str, bytes], layout: RecordLayout, path: Path
+) -> dict[str, np.ndarray]:
+    """Records by batch: a parquet file has those of all its batches, one by one."""
+    records = {}
+    halves = (layout.train, layout.test)
+    for stems, (name, content) in zip(halves, members.items(), strict=True):
+        where = f"{path}: {name}"
+        images, labels = parquet.read_parquet(content, layout.columns, where)
+        if images.shape[1:] != (32, 32, 3):
+            message = f"{where}: images of {images.shape[1:]}, expected (32, 32, 3)"
+            raise DataError(message)
+        planes = images.transpose(0, 3, 1, 2).reshape(len(images), PIXELS)
+        whole = np.concatenate([labels, planes], axis=1)
+        if len(whole) % len(stems):
+            message = f"{len(whole):,} rows, expected a multiple of {len(stems)}"
+            raise DataError(f"{where}: {message}")
+        records.update(zip(stems, np.split(whole, len(stems)), strict=True))
+    return records
+
+
+def _verify(
+    path: Path, records: Mapping[str, np.ndarray], md5: Mapping[str, str]
+) -> str:
+    """Compare the MD5 of the content, or of the archive, with the published ones."""
+    expected = {stem: md5.get(f"{stem}.bin") for stem in records}
+    actual = {stem: archives.md5_of(batch.data) for stem, batch in records.items()}
+    if actual == expected:
+        return "MD5 of every batch"
+    archive_md5 = archives.checksum(path) if path.is_file() else "none, a folder"
+    if archive_md5 in md5.values():
+        return "MD5 of the archive"
+    if not any(expected.values()):
+        return "counts, labels and class balance; it is not an archive of known MD5"
+    wrong = next(stem for stem in records if actual[stem] != expected[stem])
+    tars = [f"{md5[name]} ({name})" for name in md5 if name.endswith(".tar.gz")]
+    raise DataError(
+        f"{path}: {wrong} has another content: MD5 {actual[wrong]}, expected "
+        f"{expected[wrong]} (as .bin records). MD5 of the archive: {archive_md5}, "
+        f"expected {' or '.join(tars)}"
+    )
+
+
+def _arrays(
+    batches: list[np.ndarray], layout: RecordLayout
+) -> tuple[np.ndarray, np.ndarray]:
+    """Records, uint8 [N, labels + 3072], as images [N, 32, 32, 3] and labels [N]."""
+    records = np.concatenate(batches)
+    planes = records[:, len(layout.labels) :].reshape(-1, 3, 32, 32)
+    images = np.ascontiguousarray(planes.transpose(0, 2, 3, 1))
+    return images, records[:, len(layout.labels) - 1].astype(np.int32)
+
+
+STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
+_SIDE = 96
+
+
+def read_stl10(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
+    """Read the labelled images from the tar or a folder, and check their MD5s.
+
+    Args:
+      path: tar, zip or folder. Its 100,000 unlabelled images are not read.
+      md5: published checksums by file name.
+
+    Returns:
+      The arrays in the order of the files, and how they were checked.
+
+    Raises:
+      DataError: a file is missing, damaged, or has another content.
+
+    References:
+      Coates, Lee and Ng, "An Analysis of Single Layer Networks in Unsupervised Feature
+      Learning", https://cs.stanford.edu/~acoates/stl10/, 2011.
+    """
+    members = archives.read_members(path, [STL10_FILES], md5)
+    archives.check_md5(path, members, md5)
+    train, train_labels, test, test_labels = members.values()
+    splits = Splits(
+        _images(train, f"{path}: {STL10_FILES[0]}"),
+        _labels(train_labels),
+        _images(test, f"{path}: {STL10_FILES[2]}"),
+        _labels(test_labels),
+    )
+    return splits, "MD5 of every file"
+
+
+def _images(content: bytes, where: str) -> np.ndarray:
+    """Images [N, 96, 96, 3] of records, a red, a green and a blue plane by columns."""
+    pixels = np.frombuffer(content, np.uint8)
+    if not pixels.size or pixels.size % (3 * _SIDE * _SIDE):
+        size = 3 * _SIDE * _SIDE
+        raise DataError(
+            f"{where}: {pixels.size:,} bytes, expected a multiple of {size}"
+        )
+    planes = pixels.reshape(-1, 3, _SIDE, _SIDE)
+    return np.ascontiguousarray(planes.transpose(0, 3, 2, 1))
+
+
+def _labels(content: bytes) -> np.ndarray:
+    """Labels from 0, which count from 1 in the file."""
+    return np.frombuffer(content, np.uint8).astype(np.int32) - 1
+
+
+SVHN_FILES = ("train_32x32.mat", "test_32x32.mat")
+_TEN = 10  # the label of the digit 0
+
+
+def read_svhn(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
+    """Read the two .mat files from a folder, a tar or a zip, and check their MD5s.
+
+    Args:
+      path: folder, tar or zip.
+      md5: published checksums by file name.
+
+    Returns:
+      The arrays in the order of the files, and how they were checked.
+
+    Raises:
+      DataError: a file is missing, damaged, or has another content.
+
+    References:
+      Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature
+      Learning", http://ufldl.stanford.edu/housenumbers/, 2011.
+    """
+    members = archives.read_members(path, [SVHN_FILES], md5)
+    archives.check_md5(path, members, md5)
+    halves = [_decode(content, f"{path}: {name}") for name, content in members.items()]
+    return Splits(*halves[0], *halves[1]), "MD5 of every file"
+
+
+def _decode(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+    """Images and labels of a file of MATLAB 5, which holds X [32, 32, 3, N] and y."""
+    from scipy.io import loadmat
+
+    try:
+        found = loadmat(io.BytesIO(content), variable_names=("X", "y"))
+    except Exception as error:  # scipy raises whatever its parser meets
+        raise DataError(f"{where}: damaged MATLAB file: {error}") from error
+    if missing := [name for name in ("X", "y") if name not in found]:
+        raise DataError(f"{where}: no {' and no '.join(missing)} in the MATLAB file")
+    images, labels = found["X"], found["y"]
+    shapes = f"X {images.dtype} {images.shape}, y {labels.dtype} {labels.shape}"
+    count = images.shape[-1]
+    whole = images.shape == (32, 32, 3, count) and images.dtype == np.uint8
+    if not whole or labels.shape != (count, 1) or labels.dtype.kind not in "iu":
+        raise DataError(f"{where}: {shapes}, expected uint8 (32, 32, 3, N) and (N, 1)")
+    labels = labels[:, 0].astype(np.int32)
+    labels[labels == _TEN] = 0
+    return np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels
+
 
 Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
 
@@ -54,7 +306,7 @@ CIFAR10 = Source(
     balanced=True,
     mean=(0.4914, 0.4822, 0.4465),
     std=(0.2471, 0.2435, 0.2616),
-    read=functools.partial(cifar.read, layout=cifar.CIFAR10),
+    read=functools.partial(read_cifar, layout=CIFAR10_LAYOUT),
     urls=(_CIFAR_URL + "cifar-10-binary.tar.gz",),
     md5={
         "cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530",
@@ -73,7 +325,7 @@ CIFAR100 = CIFAR10._replace(
     num_classes=100,
     mean=(0.5071, 0.4866, 0.4409),
     std=(0.2673, 0.2564, 0.2762),
-    read=functools.partial(cifar.read, layout=cifar.CIFAR100),
+    read=functools.partial(read_cifar, layout=CIFAR100_LAYOUT),
     urls=(_CIFAR_URL + "cifar-100-binary.tar.gz",),
     # There are no published MD5s of the members, so a re-packed archive is checked by
     # counts, label ranges and class balance.
@@ -92,8 +344,8 @@ MNIST = Source(
     balanced=False,
     mean=(0.1307,),
     std=(0.3081,),
-    read=idx.read,
-    urls=tuple(_MNIST_URL + name for name in idx.FILES),
+    read=archives.read_idx,
+    urls=tuple(_MNIST_URL + name for name in archives.IDX_FILES),
     md5={
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -107,7 +359,7 @@ FASHION_MNIST = MNIST._replace(
     balanced=True,
     mean=(0.2860,),
     std=(0.3530,),
-    urls=tuple(_FASHION_URL + name for name in idx.FILES),
+    urls=tuple(_FASHION_URL + name for name in archives.IDX_FILES),
     md5={
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
@@ -125,8 +377,8 @@ SVHN = Source(
     balanced=False,
     mean=(0.4377, 0.4438, 0.4728),
     std=(0.1980, 0.2010, 0.1970),
-    read=svhn.read,
-    urls=tuple(_SVHN_URL + name for name in svhn.FILES),
+    read=read_svhn,
+    urls=tuple(_SVHN_URL + name for name in SVHN_FILES),
     md5={
         "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
         "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
@@ -142,7 +394,7 @@ STL10 = Source(
     balanced=True,
     mean=(0.4467, 0.4398, 0.4066),
     std=(0.2603, 0.2566, 0.2713),
-    read=stl10.read,
+    read=read_stl10,
     urls=("http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",),
     md5={
         "stl10_binary.tar.gz": "91f7769df0f17e558f3565bffb0c7dfb",

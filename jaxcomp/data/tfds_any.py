@@ -7,13 +7,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from jaxcomp.specs import Range, method, suggest
-
-from .dataset import DataError, Dataset
-from .pictures import Pictures, View, as_it_is, cropped
-from .sources import IMAGENET_COLOURS
-
-__all__ = ["tfds"]
+from jaxcomp.core.specs import Range, method, suggest
+from jaxcomp.data.dataset import DataError, Dataset
+from jaxcomp.data.pictures import Pictures, View, as_it_is, cropped
+from jaxcomp.data.sources import IMAGENET_COLOURS
 
 Share = Annotated[float, Range(above=0, most=1)]
 # Data sets up to this size are decoded once and stay in memory.

@@ -6,14 +6,11 @@ from typing import TypeAlias, cast
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.errors import UserError
-from jaxcomp.imported import importable
-from jaxcomp.specs import Count, SpecError, build, method
-
-from .augmentations.resized_crop import resize_windows
-from .rectangles import rectangular
-
-__all__ = ["VIEWS", "Views", "center_crop", "make_views", "ten_crop"]
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Count, SpecError, build, method
+from jaxcomp.core.specs.imported import importable
+from jaxcomp.data.augmentations import resize_windows
+from jaxcomp.data.pictures import rectangular
 
 # images [N, H, W, C] -> their views [N, views, H', W', C], of the same dtype
 Views: TypeAlias = Callable[[jax.Array], jax.Array]

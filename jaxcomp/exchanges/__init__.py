@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import jax
 
-from jaxcomp.base import (
+from jaxcomp.core.specs import Call, build
+from jaxcomp.core.trees import spec_of, zeros_like_spec
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -18,7 +20,6 @@ from jaxcomp.base import (
     Tree,
     ticked,
 )
-from jaxcomp.border import check_real
 from jaxcomp.exchanges.aligned_psum import aligned_psum
 from jaxcomp.exchanges.budget import budget
 from jaxcomp.exchanges.exact import dense_step, exact
@@ -29,11 +30,10 @@ from jaxcomp.exchanges.power_sgd import power_sgd
 from jaxcomp.exchanges.shared_scale import shared_scale
 from jaxcomp.exchanges.simulated import simulated
 from jaxcomp.exchanges.sparse_reduce import sparse_reduce
+from jaxcomp.exchanges.step_info import nothing_lost
 from jaxcomp.exchanges.two_phase import two_phase
-from jaxcomp.infos import nothing_lost
+from jaxcomp.parallel.checks import check_real
 from jaxcomp.scope import Plan, make_plan
-from jaxcomp.specs import Call, build
-from jaxcomp.trees import spec_of, zeros_like_spec
 
 __all__ = ["REGISTRY", "dense_step", "make"]
 

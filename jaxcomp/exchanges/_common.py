@@ -1,4 +1,4 @@
-"""What several exchanges share: a worker's payload, the frame around it, names."""
+"""What exchanges share: messages of trees, and means of payloads."""
 
 import functools
 from collections.abc import Callable
@@ -6,8 +6,11 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import (
+from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import scaled
+from jaxcomp.core.specs import SpecError
+from jaxcomp.core.trees import name_of, spec_of, wide_spec, widen
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -19,20 +22,41 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.bounds import leaf_choices, leaf_contractions
-from jaxcomp.coding.payloads import scaled
-from jaxcomp.infos import figure_names, measure_missing
+from jaxcomp.exchanges.step_info import figure_names, measure_missing
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
-from jaxcomp.specs import SpecError
-from jaxcomp.trees import name_of, spec_of, wide_spec, widen
+from jaxcomp.scope.contraction import leaf_choices, leaf_contractions
 
-__all__ = [
-    "check_wide",
-    "compress_own",
-    "is_sparse",
-    "mean_of_payloads",
-    "with_method",
-]
+
+def gather_trees(tree: Tree, axis: Axis, alike: bool = False) -> Tree:
+    """Every worker's tree, stacked in the order of the workers, by one all-gather.
+
+    Args:
+      tree: of this worker.
+      axis: the mapped axis, or a part of it.
+      alike: as in `collectives.gather`.
+    """
+    messages = collectives.gather(fuse(tree), axis, alike)
+    return jax.vmap(lambda words: split(words, spec_of(tree)))(messages)
+
+
+def swap_rows(tree: Tree, axis: Axis) -> Tree:
+    """Send row j of each leaf to worker j, by one all-to-all.
+
+    Args:
+      tree: leaves [N, ...], with a row for each worker.
+      axis: the mapped axis.
+
+    Returns:
+      Leaves [N, ...]: row i is what worker i sent to this one.
+    """
+    received = collectives.swap(jax.vmap(fuse)(tree), axis)
+    return jax.vmap(lambda words: split(words, row_spec(tree)))(received)
+
+
+def row_spec(tree: Tree) -> Spec:
+    """Shapes and dtypes of one row of each leaf."""
+    return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree)
 
 
 def compress_own(

@@ -7,13 +7,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import Array, Axis, Compressor, Payload, Tree
-from jaxcomp.exchanges._common import is_sparse
-from jaxcomp.exchanges._messages import gather_trees, row_spec, swap_rows
-from jaxcomp.trees import spec_of, wide_spec
-
-__all__ = ["Reduced", "halves", "in_own_row", "reduce_rows", "to_rows", "widths"]
+from jaxcomp.core.trees import spec_of, wide_spec
+from jaxcomp.core.types import Array, Axis, Compressor, Payload, Tree
+from jaxcomp.exchanges._common import gather_trees, is_sparse, row_spec, swap_rows
+from jaxcomp.parallel import collectives
 
 
 class Reduced(NamedTuple):

@@ -2,15 +2,14 @@
 
 import functools
 
-from jaxcomp import collectives, compressors
-from jaxcomp.base import Axis, Exchange, Payload, Tree
-from jaxcomp.coding.payloads import map_values
+from jaxcomp import compressors
+from jaxcomp.core.coding.payloads import map_values
+from jaxcomp.core.specs import SpecError
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Axis, Exchange, Payload, Tree
 from jaxcomp.exchanges._common import mean_of_payloads
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, lift
-from jaxcomp.specs import SpecError
-from jaxcomp.trees import spec_of
-
-__all__ = ["aligned_psum"]
 
 
 def aligned_psum(plan: Plan, axis: Axis) -> Exchange:

@@ -1,28 +1,220 @@
 """Budget: a fixed number of bits a step, divided among tensors by measured errors."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Clock, Exchange, State, Tree, ticked
-from jaxcomp.bounds import leaf_choices, leaf_contractions
-from jaxcomp.coding.message import fuse, split
-from jaxcomp.coding.payloads import Dense
 from jaxcomp.compressors import make
-from jaxcomp.exchanges import _ladder
-from jaxcomp.exchanges._assignment import assign
+from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import Dense
+from jaxcomp.core.specs import Call, Count, Pipe, Shown, SpecError, method
+from jaxcomp.core.trees import norm, spec_of, vary_like
+from jaxcomp.core.types import (
+    Array,
+    Averaged,
+    Axis,
+    Clock,
+    Compressor,
+    Exchange,
+    Payload,
+    Spec,
+    State,
+    Tree,
+    ticked,
+)
 from jaxcomp.exchanges._common import with_method
-from jaxcomp.infos import measure
-from jaxcomp.scope import Plan, to_arrays, to_tree
-from jaxcomp.specs import Call, Count, Pipe, Shown, method
-from jaxcomp.trees import spec_of, vary_like
+from jaxcomp.exchanges.step_info import measure
+from jaxcomp.parallel import collectives
+from jaxcomp.scope import Group, Leaf, Plan, groups_of, to_arrays, to_tree
+from jaxcomp.scope.contraction import (
+    leaf_choices,
+    leaf_contractions,
+    split_lossless,
+    worst,
+)
+from jaxcomp.scope.plans import joined_spec
 
-__all__ = ["BudgetState", "budget"]
+
+def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
+    """Choose greedily an option for each group, by the error saved for each word.
+
+    Each group begins with its cheapest option. Then the upgrade with the largest
+    (error saved) / (words added) of those that still fit is made, until none fits. A
+    larger limit never gives a larger error: at the first upgrade in which two limits
+    differ, the upgrade that fits only the larger one saves more than all upgrades for
+    which the smaller one has room.
+
+    Args:
+      errors: [groups, options] float32, finite.
+      words: [groups, options] integers.
+      limit: of the sum of all words; at least that of the cheapest options.
+
+    Returns:
+      [groups] int32.
+
+    Example:
+      >>> errors = jnp.array([[9.0, 1.0], [4.0, 3.0]])
+      >>> words = np.array([[1, 5], [1, 5]])
+      >>> [assign(errors, words, n).tolist() for n in (2, 6, 10)]
+      [[0, 0], [1, 0], [1, 1]]
+    """
+    table = jnp.asarray(words, jnp.int32)
+    group = np.arange(len(words))
+
+    def scores(choices: Array) -> Array:
+        """Error saved for each word by every upgrade; -inf where there is none."""
+        now, error = table[group, choices], errors[group, choices]
+        added, saved = table - now[:, None], error[:, None] - errors
+        fits = jnp.sum(now) + added <= limit
+        # Upgrades that add no words come first.
+        rate = saved / jnp.maximum(added.astype(jnp.float32), np.float32(1e-30))
+        return jnp.where(fits & (added >= 0) & (saved > 0), rate, -jnp.inf)
+
+    def upgrade(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        choices, score = carry
+        best = jnp.argmax(score).astype(jnp.int32)
+        options = np.int32(words.shape[1])
+        choices = choices.at[best // options].set(best % options)
+        return choices, scores(choices)
+
+    # The loop ends, because each upgrade lowers the error of its group.
+    start = jnp.asarray(np.argmin(words, axis=1), jnp.int32)
+    carry = (start, scores(start))
+    return jax.lax.while_loop(lambda c: jnp.any(c[1] > -jnp.inf), upgrade, carry)[0]
+
+
+LADDER = (
+    "sign",
+    "eden(bits=2, unbiased=False)",
+    "block_scaled(bits=4, block=32)",
+    "block_scaled(bits=8, block=32)",
+)
+
+
+class MessageLayout(NamedTuple):
+    """The order of the parts of a message; it follows from shapes alone."""
+
+    dense: list[Group]
+    chosen: list[Group]  # those with a choice of options
+    payloads: list[list[Spec]]  # of each chosen group, for each option
+    head: Spec  # what precedes the chosen groups: (errors, dense tensors)
+    head_words: int
+    words: np.ndarray  # [groups, options] int32
+    size: int  # words of the message
+
+
+def options_of(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
+    """The compressors of a ladder; refuses those with state."""
+    if isinstance(ladder, str | Call | Pipe | Compressor) or not len(ladder):
+        raise SpecError(f"ladder is a list such as {list(LADDER)}, not {ladder!r}")
+    options = [make(spec) for spec in ladder]
+    probe = jax.ShapeDtypeStruct((64, 64), jnp.float32)
+    for option in options:
+        if jax.tree.leaves(option.init(probe)):
+            raise SpecError(
+                f"budget changes compressors on the way, so it takes those without "
+                f"state, and {option.name!r} has one"
+            )
+    return options
+
+
+def names_of(ladder: Sequence[str | Call | Pipe]) -> tuple[str, ...]:
+    """The names of a ladder's compressors."""
+    return tuple(option.name for option in options_of(ladder))
+
+
+def worst_plan(plan: Plan, options: list[Compressor]) -> Plan:
+    """The plan with the worst facts of all options, where it loses anything."""
+    stand_in = options[0]._replace(
+        contraction=lambda spec: worst(c.contraction(spec) for c in options),
+        support=lambda spec: min(c.support(spec) for c in options),
+    )
+
+    def groups(leaves: Sequence[Leaf]) -> list[Group]:
+        lossless, lossy = split_lossless(plan.groups(leaves))
+        return lossless + [group._replace(compressor=stand_in) for group in lossy]
+
+    return plan._replace(groups=groups)
+
+
+def lay_out(
+    plan: Plan, options: list[Compressor], bits_per_step: int, spec: Spec
+) -> MessageLayout:
+    """The layout of a tree's message; refuses too few bits, and a plan without loss."""
+    dense, chosen = split_lossless(groups_of(plan, spec))
+    if dense and not chosen:
+        raise SpecError(
+            f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
+            f"to choose: name a compressor that loses something, such as 'sign'"
+        )
+
+    def sent(option: Compressor, group: Group) -> Spec:
+        key = jax.eval_shape(lambda: jax.random.key(0))
+        return jax.eval_shape(partial(_payload, option), joined_spec(group), key)
+
+    payloads = [[sent(option, group) for option in options] for group in chosen]
+    counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
+    words = np.array(counts, np.int32).reshape(len(chosen), len(options))
+    table = jax.ShapeDtypeStruct(words.shape, jnp.float32)
+    head = (table, [joined_spec(group) for group in dense])
+    head_words = jax.eval_shape(fuse, head).size
+    least = 32 * (head_words + int(words.min(axis=1).sum()))
+    if bits_per_step < least:
+        raise SpecError(
+            f"bits_per_step={bits_per_step} is too little: the cheapest options take "
+            f"{least} bits, of which {32 * words.size} are the table of errors and "
+            f"{32 * (head_words - words.size)} tensors that are sent dense"
+        )
+    size = min(bits_per_step // 32, head_words + int(words.max(axis=1).sum()))
+    return MessageLayout(dense, chosen, payloads, head, head_words, words, size)
+
+
+def errors_of(options: list[Compressor], vectors: Sequence[Array], keys: list) -> Array:
+    """The error |x - C(x)| of each option on each vector, [vectors, options].
+
+    Not its square, which may be too large for float32.
+    """
+
+    def error(option: Compressor, x: Array, key: Array) -> Array:
+        payload = _payload(option, x, key)
+        x_hat = option.decompress(payload, x).astype(jnp.float32)
+        return norm(x.astype(jnp.float32) - x_hat)
+
+    pairs = zip(vectors, keys, strict=True)
+    return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])
+
+
+def _payload(option: Compressor, x: Array, key: Array) -> Payload:
+    """What it sends; its state, such as that of a composition, holds no array."""
+    return option.compress(x, option.init(spec_of(x)), key)[0]
+
+
+def encoder(
+    option: Compressor, x: Array, key: Array, width: int
+) -> Callable[[], tuple[Array, Array]]:
+    """A function that returns the message of x, padded to `width`, and its decoding."""
+
+    def encode() -> tuple[Array, Array]:
+        payload = _payload(option, x, key)
+        words = fuse(payload)
+        padding = (0, width - words.size)
+        return jnp.pad(words, padding), option.decompress(payload, x)
+
+    return encode
+
+
+def adder(option: Compressor, payload: Spec, x: Array) -> Callable[[Array], Array]:
+    """A function that decodes and adds the messages of all workers for x."""
+
+    def add(rows: Array) -> Array:
+        return option.decompress_sum(jax.vmap(lambda r: split(r, payload))(rows), x)
+
+    return add
 
 
 class BudgetState(NamedTuple):
@@ -41,8 +233,8 @@ def budget(
     bits_per_step: Count,
     ladder: Annotated[
         Sequence[str | Call | Pipe],
-        Shown(lambda ladder, _: repr(_ladder.names_of(ladder))),
-    ] = _ladder.LADDER,
+        Shown(lambda ladder, _: repr(names_of(ladder))),
+    ] = LADDER,
     every: Count = 100,
 ) -> Exchange:
     """Divide the bits of a message among the tensors, so that the error is small.
@@ -85,10 +277,10 @@ def budget(
       bits at a given error, by dynamic programming. Here the bits are given, because
       buffers have a fixed size, and a greedy choice is quick enough to run in a step.
     """
-    options = _ladder.options_of(ladder)
+    options = options_of(ladder)
 
-    def layout_of(tree: Tree) -> _ladder.Layout:
-        return _ladder.lay_out(plan, options, bits_per_step, spec_of(tree))
+    def layout_of(tree: Tree) -> MessageLayout:
+        return lay_out(plan, options, bits_per_step, spec_of(tree))
 
     def init(tree: Tree) -> State:
         cheapest = np.argmin(layout_of(tree).words, axis=1)
@@ -106,7 +298,7 @@ def budget(
         is_measured = step >= due
         own_errors = jax.lax.cond(
             is_measured,
-            lambda: _ladder.errors_of(options, vectors, keys),
+            lambda: errors_of(options, vectors, keys),
             lambda: vary_like(jnp.zeros(layout.words.shape, jnp.float32), vectors),
         )
 
@@ -119,7 +311,7 @@ def budget(
         buffer = buffer.at[: layout.head_words].set(fuse((own_errors, dense)))
         sent = []
         for i, x in enumerate(vectors):
-            branches = [_ladder.encoder(c, x, keys[i], widths[i]) for c in options]
+            branches = [encoder(c, x, keys[i], widths[i]) for c in options]
             words, x_hat = jax.lax.switch(choices[i], branches)
             buffer = jax.lax.dynamic_update_slice(buffer, words, (places[i],))
             sent.append(x_hat)
@@ -135,7 +327,7 @@ def budget(
             shape = (count, widths[i])
             rows = jax.lax.dynamic_slice(messages, (jnp.int32(0), places[i]), shape)
             pairs = zip(options, layout.payloads[i], strict=True)
-            branches = [_ladder.adder(option, payload, x) for option, payload in pairs]
+            branches = [adder(option, payload, x) for option, payload in pairs]
             sums.append(jax.lax.switch(choices[i], branches, rows))
 
         # Relative to the largest, so that squares stay in range.
@@ -160,7 +352,7 @@ def budget(
         return Averaged(mean, own_sent, new, info)
 
     scope = plan.title.rpartition(": ")[0]  # its compressor is not used
-    facts = _ladder.worst_plan(plan, options)
+    facts = worst_plan(plan, options)
     return Exchange(
         with_method(name, scope) if scope else name,
         init=init,

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import jax
 
-from jaxcomp import collectives
-from jaxcomp.base import (
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -16,10 +15,9 @@ from jaxcomp.base import (
     no_choice,
     ticked,
 )
-from jaxcomp.infos import nothing_lost
+from jaxcomp.exchanges.step_info import nothing_lost
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
-
-__all__ = ["dense_step", "exact"]
 
 
 def exact(plan: Plan, axis: Axis) -> Exchange:

@@ -2,15 +2,12 @@
 
 import jax
 
-from jaxcomp import collectives
-from jaxcomp.base import Axis, Exchange, Payload, Tree
-from jaxcomp.coding.payloads import scaled
-from jaxcomp.exchanges._common import is_sparse, mean_of_payloads
-from jaxcomp.exchanges._messages import gather_trees
+from jaxcomp.core.coding.payloads import scaled
+from jaxcomp.core.trees import cast_like, spec_of
+from jaxcomp.core.types import Axis, Exchange, Payload, Tree
+from jaxcomp.exchanges._common import gather_trees, is_sparse, mean_of_payloads
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, lift
-from jaxcomp.trees import cast_like, spec_of
-
-__all__ = ["gather"]
 
 
 def gather(plan: Plan, axis: Axis) -> Exchange:

@@ -7,8 +7,10 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import (
+from jaxcomp.core.coding.packing import pack, unpack
+from jaxcomp.core.specs import Call, Count, Shown, SpecError, method
+from jaxcomp.core.trees import cast_like, spec_of, wide_spec
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -19,19 +21,14 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.bounds import by_leaf
-from jaxcomp.coding.packing import pack, unpack
-from jaxcomp.collectives import Part
-from jaxcomp.exchanges._messages import gather_trees
+from jaxcomp.exchanges._common import gather_trees
 from jaxcomp.exchanges._rows import in_own_row, to_rows
-from jaxcomp.infos import measure
-from jaxcomp.lanes import Lanes
+from jaxcomp.exchanges.step_info import measure
+from jaxcomp.parallel import collectives
+from jaxcomp.parallel.collectives import AxisPart, Lanes
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
+from jaxcomp.scope.contraction import by_leaf
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.specs import Call, Count, Shown, SpecError, method
-from jaxcomp.trees import cast_like, spec_of, wide_spec
-
-__all__ = ["hierarchical"]
 
 _PROBE = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
 
@@ -80,7 +77,7 @@ def hierarchical(
     """
     from jaxcomp import exchanges  # its registry holds this function too
 
-    if isinstance(axis, Part):
+    if isinstance(axis, AxisPart):
         raise SpecError("divides workers into hosts once, not in another hierarchical")
     shared = isinstance(axis, Lanes)
     if shared and not per_host:
@@ -90,7 +87,10 @@ def hierarchical(
     if isinstance(axis, tuple) and not shared:
         across, inside = axis
     else:
-        inside, across = Part(axis, share, inside=True), Part(axis, share, inside=False)
+        inside, across = (
+            AxisPart(axis, share, inside=True),
+            AxisPart(axis, share, inside=False),
+        )
     within = exchanges.make(inner, axis=inside)
     _check("inner", within)
     # So large that an exchange which compresses large tensors only compresses it too.

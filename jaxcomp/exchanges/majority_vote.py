@@ -4,17 +4,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.coding.packing import sign_symbols
-from jaxcomp.coding.planes import PLANES, pack_planes, unpack_planes
-from jaxcomp.exchanges._messages import gather_trees, swap_rows
-from jaxcomp.infos import measure
+from jaxcomp.compressors._kit.segments import cut
+from jaxcomp.core.coding.packing import PLANES, pack_planes, sign_symbols, unpack_planes
+from jaxcomp.core.trees import cast_like, joint_dtype, spec_of, widen
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, State, Tree
+from jaxcomp.exchanges._common import gather_trees, swap_rows
+from jaxcomp.exchanges.step_info import measure
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
-from jaxcomp.segments import cut
-from jaxcomp.trees import cast_like, joint_dtype, spec_of, widen
-
-__all__ = ["majority_vote"]
 
 
 def majority_vote(plan: Plan, axis: Axis) -> Exchange:

@@ -7,15 +7,20 @@ from typing import Annotated, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import Array, Averaged, Axis, Exchange, Spec, State, Tree
-from jaxcomp.compressors import _matrices
-from jaxcomp.infos import report
+from jaxcomp.compressors._kit import matrices as _matrices
+from jaxcomp.core.specs import Count, Range, method
+from jaxcomp.core.trees import (
+    cast_like,
+    leaf_numbers,
+    norm,
+    quick_norm,
+    spec_of,
+    wide_spec,
+)
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, Spec, State, Tree
+from jaxcomp.exchanges.step_info import report
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
-from jaxcomp.specs import Count, Range, method
-from jaxcomp.trees import cast_like, norm, numbers_of, quick_norm, spec_of, wide_spec
-
-__all__ = ["orthonormal", "power_sgd"]
 
 
 class PowerState(NamedTuple):
@@ -69,7 +74,7 @@ def power_sgd(
                 jax.random.fold_in(base, number), shape, leaf.dtype
             )
 
-        pairs = zip(numbers_of(tree), leaves, strict=True)
+        pairs = zip(leaf_numbers(tree), leaves, strict=True)
         return PowerState(tuple(first(i, leaf) for i, leaf in pairs if is_large(leaf)))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:

@@ -6,17 +6,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import collectives, noise
-from jaxcomp.base import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.coding.packing import bit_width
-from jaxcomp.compressors import _buckets
-from jaxcomp.infos import measure
-from jaxcomp.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.core import prng
+from jaxcomp.core.coding.packing import bit_width
+from jaxcomp.core.specs import Clip, Count, Range, SpecError, method
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, State, Tree
+from jaxcomp.exchanges.step_info import measure
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
-from jaxcomp.specs import Clip, Count, Range, SpecError, method
-from jaxcomp.trees import spec_of
-
-__all__ = ["shared_scale"]
 
 
 @method(given=2)
@@ -54,12 +53,12 @@ def shared_scale(
 
     def scales_of(vector: Array) -> Array:
         """The largest magnitudes of this worker, after clipping; [buckets]."""
-        peaks = _buckets.peaks(vector, bucket)
+        peaks = buckets.peaks(vector, bucket)
         if clip is None:
             return peaks
-        factors = _buckets.factors(peaks)
-        norms = _buckets.norms(vector, bucket, factors)
-        counts = _buckets.counts(vector.size, bucket)
+        factors = buckets.factors(peaks)
+        norms = buckets.norms(vector, bucket, factors)
+        counts = buckets.counts(vector.size, bucket)
         # A bucket with a NaN or an infinity has the factor NaN: then the peak is taken.
         limit = clip * norms / jnp.sqrt(counts) / factors
         return jnp.where(limit < peaks, limit, peaks)
@@ -79,23 +78,23 @@ def shared_scale(
         peaks_as_bits = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
         highest = jnp.max(collectives.gather(peaks_as_bits, axis), axis=0)
         shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
-        borders = np.cumsum([_buckets.rows(v.size, bucket) for v in vectors])[:-1]
+        borders = np.cumsum([buckets.rows(v.size, bucket) for v in vectors])[:-1]
         peaks = jnp.split(shared, borders)
 
         seed_key = jax.random.fold_in(key, collectives.index(axis))
         symbols = []
         for i, (vector, peak) in enumerate(zip(vectors, peaks, strict=True)):
-            scale = _buckets.factors(peak)
+            scale = buckets.factors(peak)
             own_key = jax.random.fold_in(seed_key, groups[i].number)
-            draws = noise.uniform(noise.seed_of(own_key), vector.shape)
+            draws = prng.uniform(prng.seed_of(own_key), vector.shape)
             units = peak * scale / levels
             symbols.append(
-                _buckets.to_levels(vector, bucket, scale, units, levels, draws)
+                buckets.to_levels(vector, bucket, scale, units, levels, draws)
             )
 
         def decoded(symbols: list[Array], workers: int) -> Tree:
             restored = [
-                _buckets.from_levels(
+                buckets.from_levels(
                     s, bucket, _unit(p, levels) / workers, levels * workers
                 )
                 for s, p in zip(symbols, peaks, strict=True)

@@ -2,13 +2,11 @@
 
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import Axis, Exchange, Figure
-from jaxcomp.coding.payloads import nbits
+from jaxcomp.core.coding.payloads import nbits
+from jaxcomp.core.types import Axis, Exchange, Figure
 from jaxcomp.exchanges._common import mean_of_payloads
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, lift
-
-__all__ = ["simulated"]
 
 
 def simulated(plan: Plan, axis: Axis) -> Exchange:

@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import collectives, compressors
-from jaxcomp.base import (
+from jaxcomp import compressors
+from jaxcomp.core.specs import Call, Pipe, Range, Shown, SpecError, method
+from jaxcomp.core.trees import cast_like, spec_of, wide_spec, widen
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -21,16 +23,18 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.bounds import leaf_choices, leaf_contractions, split_lossless, worst
 from jaxcomp.exchanges._common import compress_own, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
-from jaxcomp.infos import figure_names, measure_missing
+from jaxcomp.exchanges.step_info import figure_names, measure_missing
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
+from jaxcomp.scope.contraction import (
+    leaf_choices,
+    leaf_contractions,
+    split_lossless,
+    worst,
+)
 from jaxcomp.scope.plans import joined_spec
-from jaxcomp.specs import Call, Pipe, Range, Shown, SpecError, method
-from jaxcomp.trees import cast_like, spec_of, wide_spec, widen
-
-__all__ = ["sparse_reduce"]
 
 _BLOCK = 16  # neighbouring elements with one owner: a cache line of float32
 _GOLDEN = 2654435769  # golden ratio * 2^32: its multiples modulo 2^32 are spread evenly

@@ -6,8 +6,16 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import (
+from jaxcomp.core.specs import SpecError, method
+from jaxcomp.core.trees import (
+    by_shards,
+    cast_like,
+    spec_of,
+    wide_spec,
+    widen,
+    zeros_like_spec,
+)
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
@@ -19,16 +27,17 @@ from jaxcomp.base import (
     State,
     Tree,
 )
-from jaxcomp.bounds import leaf_choices, leaf_contractions, refuse_growth, worst
 from jaxcomp.exchanges._common import check_wide, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
-from jaxcomp.infos import measure_missing
-from jaxcomp.rebuilding import by_shards
+from jaxcomp.exchanges.step_info import measure_missing
+from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
-from jaxcomp.specs import SpecError, method
-from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
-
-__all__ = ["two_phase"]
+from jaxcomp.scope.contraction import (
+    leaf_choices,
+    leaf_contractions,
+    refuse_growth,
+    worst,
+)
 
 
 class ServerState(NamedTuple):

@@ -7,13 +7,13 @@ that a computes from the gradient.
 
 from collections.abc import Callable
 
-from jaxcomp.base import Exchange
+from jaxcomp.core.specs import Call, Pipe, build, parse
+from jaxcomp.core.types import Exchange
 from jaxcomp.memory.dgc import dgc
 from jaxcomp.memory.ef21 import ef21, ef21_momentum
 from jaxcomp.memory.error_feedback import error_feedback
 from jaxcomp.memory.local_momentum import local_momentum
 from jaxcomp.memory.shared_momentum import shared_momentum
-from jaxcomp.specs import Call, Pipe, build, parse
 
 __all__ = ["REGISTRY", "make"]
 

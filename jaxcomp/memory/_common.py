@@ -11,12 +11,10 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import Array, Averaged, Exchange, State, Tree
-from jaxcomp.bounds import refuse_growth
-from jaxcomp.specs import Range, SpecError
-from jaxcomp.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
-
-__all__ = ["BelowOne", "Factor", "check_momentum", "wrapped"]
+from jaxcomp.core.specs import Range, SpecError
+from jaxcomp.core.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
+from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree
+from jaxcomp.scope.contraction import refuse_growth
 
 Factor = Annotated[float, Range(least=0, most=1, says="a factor in [0, 1]")]
 BelowOne = Annotated[float, Range(least=0, below=1, says="a factor in [0, 1)")]

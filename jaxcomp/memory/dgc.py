@@ -6,8 +6,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import collectives
-from jaxcomp.base import (
+from jaxcomp.core.specs import Clip, method
+from jaxcomp.core.trees import clipped, spec_of
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Exchange,
@@ -17,10 +18,7 @@ from jaxcomp.base import (
     averaged_on_resize,
 )
 from jaxcomp.memory._common import BelowOne, wrapped
-from jaxcomp.specs import Clip, method
-from jaxcomp.trees import clipped, spec_of
-
-__all__ = ["DgcState", "dgc"]
+from jaxcomp.parallel import collectives
 
 
 @averaged_on_resize

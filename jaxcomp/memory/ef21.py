@@ -5,7 +5,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.base import (
+from jaxcomp.core.specs import SpecError, method
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Exchange,
@@ -17,9 +18,6 @@ from jaxcomp.base import (
 )
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.memory.local_momentum import local_momentum
-from jaxcomp.specs import SpecError, method
-
-__all__ = ["Ef21State", "ef21", "ef21_momentum"]
 
 
 @averaged_on_resize

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import (
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Exchange,
@@ -14,9 +15,6 @@ from jaxcomp.base import (
     averaged_on_resize,
 )
 from jaxcomp.memory._common import Factor, wrapped
-from jaxcomp.specs import method
-
-__all__ = ["FeedbackState", "error_feedback"]
 
 
 @averaged_on_resize

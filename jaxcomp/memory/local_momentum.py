@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import jax
 
-from jaxcomp.base import (
+from jaxcomp.core.specs import method
+from jaxcomp.core.types import (
     Array,
     Averaged,
     Exchange,
@@ -15,9 +16,6 @@ from jaxcomp.base import (
     no_bound,
 )
 from jaxcomp.memory._common import Factor, wrapped
-from jaxcomp.specs import method
-
-__all__ = ["MomentumState", "blended", "local_momentum"]
 
 
 @averaged_on_resize

@@ -2,13 +2,11 @@
 
 from typing import NamedTuple
 
-from jaxcomp.base import Array, Averaged, Exchange, State, Tree, no_bound
+from jaxcomp.core.specs import method
+from jaxcomp.core.trees import cast_like
+from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree, no_bound
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.memory.local_momentum import blended
-from jaxcomp.specs import method
-from jaxcomp.trees import cast_like
-
-__all__ = ["SharedState", "shared_momentum"]
 
 
 class SharedState(NamedTuple):

@@ -12,8 +12,9 @@ from typing import Any
 
 from flax import linen as nn
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, check_group
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import suggest
+from jaxcomp.models._layers import LOCAL, Statistics, check_group
 from jaxcomp.models.alexnet import AlexNet, AlexNetDense, AlexNetImageNet
 from jaxcomp.models.densenet import IMAGENET as DENSE_BLOCKS
 from jaxcomp.models.densenet import DenseNet
@@ -29,7 +30,6 @@ from jaxcomp.models.tiny import Tiny
 from jaxcomp.models.vgg import STAGES as VGG_DEPTHS
 from jaxcomp.models.vgg import Vgg
 from jaxcomp.models.wide_resnet import WideResNet
-from jaxcomp.specs import suggest
 
 __all__ = [
     "LANGUAGE",
@@ -120,7 +120,7 @@ def make(name: str, num_classes: int = 10, **kw: Any) -> nn.Module:
       >>> make("resnet9", widht=2)  # doctest: +ELLIPSIS
       Traceback (most recent call last):
           ...
-      jaxcomp.errors.UserError: resnet9 has no keyword 'widht'. Did you mean ...
+      jaxcomp.core.errors.UserError: resnet9 has no keyword 'widht'. Did you mean ...
     """
     if name not in REGISTRY:
         raise UserError(f"unknown model {name!r}. {suggest(name, REGISTRY)}")

@@ -1,10 +1,232 @@
-"""Layers that all models share."""
+"""Layers, batch normalisation and checks that the models share."""
+
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
+
+from jaxcomp.core.errors import UserError
+
+
+def check_images(images: jax.Array, min_size: int = 1) -> None:
+    """Refuse images that are not a floating-point batch in the order NHWC.
+
+    Args:
+      images: the batch to check.
+      min_size: smallest height and width that the model can process.
+
+    Raises:
+      UserError: says the shape or dtype and what is valid.
+    """
+    if images.ndim != 4 or min(images.shape[1:3]) < min_size:
+        raise UserError(
+            f"images have shape {images.shape}; valid is [batch, height, width, "
+            f"channels] with height and width of at least {min_size}"
+        )
+    if not jnp.issubdtype(images.dtype, jnp.floating):
+        raise UserError(
+            f"images have dtype {images.dtype}; valid is a floating type such as "
+            "float32"
+        )
+
+
+def check_positive(**values: int) -> None:
+    """Refuse a value below 1.
+
+    Args:
+      **values: the values to check, by the name to show.
+
+    Raises:
+      UserError: for the first such value.
+
+    Example:
+      >>> check_positive(width=0)
+      Traceback (most recent call last):
+          ...
+      jaxcomp.core.errors.UserError: width=0 is not valid; it must be at least 1
+    """
+    for name, value in values.items():
+        if value < 1:
+            raise UserError(f"{name}={value} is not valid; it must be at least 1")
+
+
+def check_rates(**values: float) -> None:
+    """Refuse a probability of dropout that is not in [0, 1).
+
+    Args:
+      **values: the values to check, by the name to show.
+
+    Raises:
+      UserError: for the first such value.
+
+    Example:
+      >>> check_rates(dropout=1.0)
+      Traceback (most recent call last):
+          ...
+      jaxcomp.core.errors.UserError: dropout=1.0 is not valid; it must be in [0, 1)
+    """
+    for name, value in values.items():
+        if not 0.0 <= value < 1.0:
+            raise UserError(f"{name}={value} is not valid; it must be in [0, 1)")
+
+
+def blocks(depth: int, offset: int, width: int = 1) -> list[dict[str, Any]]:
+    """The arguments of the blocks of a network for CIFAR.
+
+    The network has three stages of n blocks each, with 16, 32 and 64 channels times the
+    width. The first block of the last two stages has stride 2.
+
+    Args:
+      depth: number of weighted layers, 6n + offset.
+      offset: number of weighted layers outside the blocks.
+      width: factor on the number of channels.
+
+    Returns:
+      For each block its features, stride and name.
+
+    Raises:
+      UserError: no n of at least 1 gives this depth.
+
+    Example:
+      >>> blocks(14, offset=2)[2]
+      {'features': 32, 'stride': 2, 'name': 'stage2_block1'}
+      >>> blocks(27, offset=4)  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+          ...
+      jaxcomp.core.errors.UserError: depth=27 is not 6n+4 with n >= 1; nearest valid ...
+    """
+    per_stage, rest = divmod(depth - offset, 6)
+    if rest or per_stage < 1:
+        nearest = sorted({6 * max(n, 1) + offset for n in (per_stage, per_stage + 1)})
+        raise UserError(
+            f"depth={depth} is not 6n+{offset} with n >= 1; "
+            f"nearest valid depths: {', '.join(map(str, nearest))}"
+        )
+    return [
+        {
+            "features": features * width,
+            "stride": 2 if stage > 1 and block == 1 else 1,
+            "name": f"stage{stage}_block{block}",
+        }
+        for stage, features in ((1, 16), (2, 32), (3, 64))
+        for block in range(1, per_stage + 1)
+    ]
+
+
+MOMENTUM, EPSILON = 0.9, 1e-5
+
+
+class Statistics(NamedTuple):
+    """Over which examples the means and variances of a training step are computed."""
+
+    axis: Any = None  # name of the workers who share them, or a tuple; None: each alone
+    group: int = 0  # examples of a worker's batch with statistics of their own; 0: all
+
+
+LOCAL = Statistics()
+
+
+class BatchNorm(nn.Module):
+    """y = scale * (x - mean) / sqrt(var + 1e-5) + bias, of each channel, in float32.
+
+    The running averages have the momentum 0.9. With groups ("ghost" batches) they take
+    the mean over the groups of their means and variances.
+
+    Args:
+      statistics: of training. The axis has to exist in training steps only.
+      scale_init: draws the first scale.
+
+    References:
+      Ioffe and Szegedy, Batch Normalization, arXiv:1502.03167, 2015. Hoffer et al.,
+      Train Longer, Generalize Better, arXiv:1705.08741, 2017 (ghost).
+    """
+
+    statistics: Statistics = LOCAL
+    scale_init: nn.initializers.Initializer = nn.initializers.ones
+
+    @nn.compact
+    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
+        # Mixed with float32 statistics, half precision would be promoted, which strict
+        # promotion of dtypes forbids.
+        wide, channels = x.astype(jnp.float32), x.shape[-1:]
+        means = self.variable("batch_stats", "mean", jnp.zeros, channels)
+        variances = self.variable("batch_stats", "var", jnp.ones, channels)
+        scale = self.param("scale", self.scale_init, channels, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, channels, jnp.float32)
+        groups = wide[None]
+        mean, var = means.value[None], variances.value[None]
+        if train and not self.is_initializing():
+            axis, group = self.statistics
+            if group:
+                check_group(group, len(x))
+                groups = wide.reshape(-1, group, *x.shape[1:])
+            mean, var = _moments(groups, axis)
+            for running, new in ((means, mean), (variances, var)):
+                new = jnp.mean(new, axis=0)
+                running.value = MOMENTUM * running.value + (1 - MOMENTUM) * new
+        ones = (1,) * (x.ndim - 1)
+        mean, var = (m.reshape(len(m), *ones, *channels) for m in (mean, var))
+        scale, bias = (p.reshape(1, *ones, *channels) for p in (scale, bias))
+        y = (groups - mean) * (jax.lax.rsqrt(var + EPSILON) * scale) + bias
+        return y.reshape(x.shape).astype(x.dtype)
+
+
+def batch_norm(
+    x: jax.Array,
+    train: bool,
+    statistics: Statistics = LOCAL,
+    *,
+    zero_scale: bool = False,
+    name: str | None = None,
+) -> jax.Array:
+    """Batch normalisation of each channel; returned in the dtype of x.
+
+    Args:
+      x: input [..., channels].
+      train: use the statistics of the batch, not the running averages.
+      statistics: over which examples they are computed.
+      zero_scale: begin with scale 0, so that a residual branch begins as nothing.
+      name: name of the submodule; flax picks one if it is None.
+    """
+    first = nn.initializers.zeros if zero_scale else nn.initializers.ones
+    return BatchNorm(statistics, first, name=name)(x, train)
+
+
+def check_group(group: int, examples: int) -> None:
+    """Refuse groups that do not divide the examples of a batch.
+
+    Example:
+      >>> check_group(3, 8)
+      Traceback (most recent call last):
+      jaxcomp.core.errors.UserError: groups of 3 do not divide the 8 examples that a worker \
+normalises at once: take 1, 2, 4 or 8
+    """
+    if examples % group:
+        *most, last = [str(n) for n in range(1, examples + 1) if examples % n == 0]
+        valid = f"{', '.join(most)} or {last}" if most else last
+        raise UserError(
+            f"groups of {group} do not divide the {examples} examples that a worker "
+            f"normalises at once: take {valid}"
+        )
+
+
+def _moments(groups: jax.Array, axis: Any) -> tuple[jax.Array, jax.Array]:
+    """Mean and variance of each group and channel, over the workers if there are any.
+
+    Args:
+      groups: [groups, examples, ..., channels].
+      axis: of the workers whose groups of one number are joined; None: of nobody.
+    """
+    within = tuple(range(1, groups.ndim - 1))
+    first, second = jnp.mean(groups, within), jnp.mean(jnp.square(groups), within)
+    if axis is not None:  # one message for both
+        first, second = jax.lax.pmean(jnp.stack([first, second]), axis)
+    # Rounding may make the difference negative.
+    return first, jnp.maximum(0.0, second - jnp.square(first))
+
 
 Initializer = nn.initializers.Initializer
 

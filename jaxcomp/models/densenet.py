@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import conv, max_pool, mean_pool2
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    LOCAL,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    check_rates,
+    conv,
+    max_pool,
+    mean_pool2,
+)
 
 # Layers of the blocks on ImageNet, by the number of all weighted layers.
 IMAGENET = {

@@ -5,8 +5,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import UNIFORM, conv, flat, max_pool2
+from jaxcomp.models._layers import (
+    UNIFORM,
+    check_images,
+    check_positive,
+    conv,
+    flat,
+    max_pool2,
+)
 
 
 class LeNet(nn.Module):

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._checks import check_positive, check_rates
+from jaxcomp.models._layers import check_positive, check_rates
 
 Carry = dict[str, jax.Array]
 

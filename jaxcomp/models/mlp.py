@@ -7,9 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import UNIFORM, flat
+from jaxcomp.models._layers import (
+    LOCAL,
+    UNIFORM,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    check_rates,
+    flat,
+)
 
 
 class Mlp(nn.Module):

@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import HE_OUT, NARROW, conv
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    HE_OUT,
+    LOCAL,
+    NARROW,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    check_rates,
+    conv,
+)
 
 # Of each stage: factor of the expansion, channels, blocks, stride on ImageNet.
 STAGES = (

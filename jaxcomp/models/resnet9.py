@@ -7,10 +7,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import conv, max_pool2
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    LOCAL,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    conv,
+    max_pool2,
+)
 
 # The last layer has no normalisation before it. This factor keeps its logits small at
 # the learning rates that suit the convolutions.

@@ -7,10 +7,18 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import blocks, check_images, check_positive
-from jaxcomp.models._layers import HE, Initializer, conv
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    HE,
+    LOCAL,
+    Initializer,
+    Statistics,
+    batch_norm,
+    blocks,
+    check_images,
+    check_positive,
+    conv,
+)
 
 SHORTCUTS = ("A", "B")
 

@@ -8,10 +8,19 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import HE_OUT, NARROW, Initializer, conv, max_pool
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    HE_OUT,
+    LOCAL,
+    NARROW,
+    Initializer,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    conv,
+    max_pool,
+)
 from jaxcomp.models.resnet_cifar import BasicBlock
 
 # Blocks of the four stages. 10 is a small one for tests, with one block in each.

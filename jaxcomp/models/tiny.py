@@ -5,9 +5,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive
-from jaxcomp.models._layers import conv
+from jaxcomp.models._layers import (
+    LOCAL,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    conv,
+)
 
 
 class Tiny(nn.Module):

@@ -5,10 +5,21 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import check_images, check_positive, check_rates
-from jaxcomp.models._layers import HE_OUT, NARROW, conv, flat, max_pool2, mean_pool
+from jaxcomp.core.errors import UserError
+from jaxcomp.models._layers import (
+    HE_OUT,
+    LOCAL,
+    NARROW,
+    Statistics,
+    batch_norm,
+    check_images,
+    check_positive,
+    check_rates,
+    conv,
+    flat,
+    max_pool2,
+    mean_pool,
+)
 
 # Convolutions of the five stages, of w, 2w, 4w, 8w and 8w channels.
 STAGES = {

@@ -5,9 +5,16 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._batch_norm import LOCAL, Statistics, batch_norm
-from jaxcomp.models._checks import blocks, check_images, check_positive, check_rates
-from jaxcomp.models._layers import conv
+from jaxcomp.models._layers import (
+    LOCAL,
+    Statistics,
+    batch_norm,
+    blocks,
+    check_images,
+    check_positive,
+    check_rates,
+    conv,
+)
 
 
 class PreActivationBlock(nn.Module):

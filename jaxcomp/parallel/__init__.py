@@ -3,9 +3,8 @@
 `PerWorker` state has a leading axis of workers; other state is the same on all of them.
 """
 
+from jaxcomp.parallel.cluster import Silent, check_same, texts_of_all
 from jaxcomp.parallel.mapping import Mapped, map_step, on_device, pmap, shard_map
-from jaxcomp.parallel.messages import Silent, check_same, texts_of_all
-from jaxcomp.parallel.pages import keep_pages
 from jaxcomp.parallel.placing import (
     axes,
     of_processes,
@@ -16,7 +15,7 @@ from jaxcomp.parallel.placing import (
     sum_over_processes,
     to_host,
 )
-from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, setup, throttle
+from jaxcomp.parallel.workers import AXIS, MAPPERS, Workers, keep_pages, setup, throttle
 
 __all__ = [
     "AXIS",

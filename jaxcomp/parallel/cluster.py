@@ -1,14 +1,111 @@
-"""The processes of a run, as flags and the environment tell them."""
+"""Which processes run together, and short texts between them."""
 
 import importlib.util
+import itertools
+import platform
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from jaxcomp.errors import UserError
-from jaxcomp.parallel.launchers import Launcher, local_devices, number, started_by
+import jax
+from jax._src import distributed
 
-__all__ = ["AUTO", "Cluster", "find_cluster"]
+from jaxcomp.core.errors import RunFailed, UserError
+
+
+class Launcher(NamedTuple):
+    """The environment variables of a launcher."""
+
+    name: str
+    size: str  # number of processes
+    rank: str  # index of this one
+    local_size: str  # number of processes on this host
+    local_rank: str  # index of this one on its host
+
+
+# mpirun and torchrun may run inside a Slurm job, and what they say is more precise.
+LAUNCHERS = (
+    Launcher("torchrun", "WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"),
+    Launcher(
+        "Open MPI",
+        "OMPI_COMM_WORLD_SIZE",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_LOCAL_SIZE",
+        "OMPI_COMM_WORLD_LOCAL_RANK",
+    ),
+    Launcher("MPI", "PMI_SIZE", "PMI_RANK", "MPI_LOCALNRANKS", "MPI_LOCALRANKID"),
+    Launcher("Slurm", "SLURM_NTASKS", "SLURM_PROCID", "", "SLURM_LOCALID"),
+)
+
+
+def started_by(variables: Mapping[str, str]) -> Launcher | None:
+    """The launcher that has started several processes, of which this is one.
+
+    Example:
+      >>> launcher = started_by({"SLURM_NTASKS": "4"})
+      >>> launcher and launcher.name
+      'Slurm'
+    """
+    for launcher in LAUNCHERS:
+        if (number(variables, launcher.size) or 1) > 1:
+            return launcher
+    return None
+
+
+def local_devices(
+    variables: Mapping[str, str], launcher: Launcher | None
+) -> list[int] | None:
+    """Which GPUs a process takes, of those that it sees.
+
+    Processes of one host share its GPUs equally. If the launcher has already given each
+    process GPUs of its own, a process takes all that it sees.
+
+    Args:
+      variables: of the environment.
+      launcher: of this process.
+
+    Returns:
+      Their indices; no index means all, None leaves the choice to jax.
+    """
+    if launcher is None or variables.get("JAX_LOCAL_DEVICE_IDS"):
+        return None
+    rank = number(variables, launcher.local_rank)
+    size = number(variables, launcher.local_size) or tasks_on_node(variables)
+    if rank is None or not size:
+        return None
+    listed = variables.get("CUDA_VISIBLE_DEVICES")
+    seen = None if listed is None else len([i for i in listed.split(",") if i.strip()])
+    on_node = number(variables, "SLURM_GPUS_ON_NODE") or seen
+    is_bound = "SLURM_GPUS_PER_TASK" in variables or (
+        seen is not None and on_node is not None and (seen < on_node or seen < size)
+    )
+    if size == 1 or is_bound:
+        return []
+    share = max(1, (seen or on_node or size) // size)
+    return list(range(rank * share, (rank + 1) * share))
+
+
+def tasks_on_node(variables: Mapping[str, str]) -> int | None:
+    """The number of processes that Slurm has started on this host.
+
+    Example:
+      >>> tasks_on_node({"SLURM_TASKS_PER_NODE": "2(x3),1", "SLURM_NODEID": "3"})
+      1
+    """
+    names = ("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE")
+    text = next((variables[name] for name in names if variables.get(name)), "")
+    counts: list[int] = []
+    for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
+        counts += [int(count)] * int(times or 1)
+    node = number(variables, "SLURM_NODEID") or 0
+    return counts[node] if node < len(counts) else None
+
+
+def number(variables: Mapping[str, str], name: str) -> int | None:
+    """A variable as a whole number; None if it is not one."""
+    text = variables.get(name, "")
+    return int(text) if text.isdigit() else None
+
 
 AUTO = "auto"
 _LAST_PORT = 65535
@@ -72,7 +169,7 @@ def find_cluster(
       'a:1'
       >>> find_cluster({"SLURM_NTASKS": "4"})
       Traceback (most recent call last):
-      jaxcomp.errors.UserError: SLURM_NTASKS=4 says that 4 processes were ...
+      jaxcomp.core.errors.UserError: SLURM_NTASKS=4 says that 4 processes were ...
     """
     coordinator = coordinator or variables.get("JAXCOMP_COORDINATOR")
     given = {
@@ -191,3 +288,95 @@ def _check_index(count: int, index: int) -> None:
         raise UserError(f"processes are 1 or more, not {count}")
     if not 0 <= index < count:
         raise UserError(f"process {index} is not one of 0 to {count - 1}")
+
+
+# jax has no public way to the store that all processes share.
+
+
+_START_SECONDS = 60
+_numbers = itertools.count()
+
+
+class Silent(RunFailed):
+    """Another process did not come to the same place of the program in time."""
+
+    def __init__(self, message: str, texts: dict[int, str]) -> None:
+        super().__init__(message)
+        self.texts = texts  # of those who came
+
+
+def texts_of_all(text: str, seconds: float) -> dict[int, str]:
+    """The texts of all processes by their index; empty ones are left out.
+
+    All processes call it in the same order.
+
+    Args:
+      text: of this process.
+      seconds: for all others to come here.
+
+    Raises:
+      Silent: one has not come; the message of the coordinator names it.
+
+    Example:
+      >>> texts_of_all("mine", 1)
+      {0: 'mine'}
+    """
+    state = distributed.global_state
+    client = state.client
+    if client is None:
+        return {0: text} if text else {}
+    name = f"jaxcomp/{next(_numbers)}"
+    if text:
+        client.key_value_set(f"{name}/{state.process_id}", text)
+
+    def found() -> dict[int, str]:
+        texts = sorted(client.key_value_dir_get(f"{name}/"))
+        return {int(key.rsplit("/", 1)[1]): value for key, value in texts}
+
+    try:
+        client.wait_at_barrier(name, round(seconds * 1000))
+    except jax.errors.JaxRuntimeError as error:
+        raise Silent(
+            f"process {state.process_id} of {state.num_processes} on "
+            f"{platform.node()} has lost others: {str(error).splitlines()[0]}",
+            found(),
+        ) from None
+    return found()
+
+
+def check_same(facts: dict[str, str], seconds: float = _START_SECONDS) -> None:
+    """Refuse a run of processes that are not about to do the same.
+
+    Args:
+      facts: by name, such as versions; the same names on all processes.
+      seconds: for all others to come here.
+
+    Raises:
+      UserError: names the fact, two processes and their hosts; on all of them.
+
+    Example:
+      >>> check_same({"jax": "1.0"})
+    """
+    host = platform.node()
+    for name, mine in facts.items():
+        texts = texts_of_all(f"{host}\n{mine}", seconds)
+        split = {i: text.split("\n", 1) for i, text in sorted(texts.items())}
+        first = split[0]
+        for index, (other_host, text) in split.items():
+            if text != first[1]:
+                a, b = _apart(first[1], text)
+                raise UserError(
+                    f"the processes do not run the same: {name} is {a} in process 0 on "
+                    f"{first[0]}, and {b} in process {index} on {other_host}"
+                )
+
+
+def _apart(a: str, b: str) -> tuple[str, str]:
+    """Two texts, or their first lines that differ if they have several.
+
+    Example:
+      >>> _apart("x\\ny=1", "x\\ny=2")
+      ('y=1', 'y=2')
+    """
+    lines = itertools.zip_longest(a.split("\n"), b.split("\n"), fillvalue="nothing")
+    return next((x.strip(" ,"), y.strip(" ,")) for x, y in lines if x != y)

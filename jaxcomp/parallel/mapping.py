@@ -13,13 +13,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from jaxcomp.base import PerWorker, Tree, is_per_worker
-from jaxcomp.collectives import entry
+from jaxcomp.core.trees import label_of
+from jaxcomp.core.types import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.collectives import entry
 from jaxcomp.parallel.placing import by_axis, each_mark, is_none, of_marked, partition
 from jaxcomp.parallel.workers import Workers
-from jaxcomp.trees import label_of
-
-__all__ = ["Mapped", "map_step", "on_device", "pmap", "shard_map"]
 
 
 class Mapped(NamedTuple):

@@ -13,26 +13,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxcomp.base import PerWorker, Tree, is_per_worker
-from jaxcomp.collectives import entry
-from jaxcomp.keys import as_keys, is_key, numbers_of
+from jaxcomp.core.trees import as_keys, is_key, numbers_of
+from jaxcomp.core.types import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.collectives import entry
 from jaxcomp.parallel.workers import AXIS, Workers
-
-__all__ = [
-    "axes",
-    "by_axis",
-    "each_mark",
-    "is_none",
-    "of_marked",
-    "of_processes",
-    "partition",
-    "place",
-    "spread",
-    "specs_of_device",
-    "spread_spec",
-    "sum_over_processes",
-    "to_host",
-]
 
 # Keys of `Info`, which every link marks. In a plain dict, the marks have been lost.
 _REPORT = {"gradient_error", "unsent_norm", "residual_norm"}

@@ -1,27 +1,156 @@
-"""The workers of a run: devices, real or virtual, of one or several processes."""
+"""Workers and their devices, and what a process needs before it computes."""
 
+import ctypes
 import functools
 import os
-from collections.abc import Callable
+import platform as machine
+import shlex
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from jaxcomp._version import __version__
-from jaxcomp.errors import UserError
-from jaxcomp.lanes import Lanes
-from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.parallel.devices import (
-    PLATFORMS,
-    check_platform,
-    pick,
-    use_deterministic_kernels,
-)
-from jaxcomp.parallel.joining import join, join_seconds, peer_seconds
-from jaxcomp.parallel.messages import check_same
+from jaxcomp.core.errors import UserError
+from jaxcomp.parallel.cluster import check_same, find_cluster
+from jaxcomp.parallel.collectives import Lanes
+from jaxcomp.parallel.peers import join, join_seconds, peer_seconds
 
-__all__ = ["AXIS", "MAPPERS", "Workers", "setup", "throttle"]
+# Names and values of glibc's malloc.h. With no limit on the heap's free end, and no
+# blocks outside of the one heap, what is freed stays with the process.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_SETTINGS = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _ARENA_MAX: 1}
+# Whoever sets one of these has chosen already.
+_CHOSEN = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
+
+
+def keep_pages(variables: Mapping[str, str] = os.environ) -> bool:
+    """Let this process keep the memory that it frees; call it before large arrays.
+
+    It makes a step on a CPU faster, the more so the larger the model, and the process
+    takes about a tenth more memory, which it returns at its end. Nothing changes where
+    the C library is not glibc, or where the environment chooses an allocator:
+    `MALLOC_ARENA_MAX=8` keeps glibc as it is.
+
+    Args:
+      variables: of the environment.
+
+    Returns:
+      Whether the memory is kept.
+
+    Example:
+      >>> keep_pages({"LD_PRELOAD": "libjemalloc.so.2"})
+      False
+    """
+    if any(name.startswith(_CHOSEN) and value for name, value in variables.items()):
+        return False
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return False
+    return all(set_option(name, value) for name, value in _SETTINGS.items())
+
+
+PLATFORMS = ("", "cpu", "gpu", "tpu")
+_WAYS = {
+    "cpu": "set platform before anything else touches jax",
+    "gpu": "Install jax[cuda12] or jax[cuda13], and look at nvidia-smi, "
+    "CUDA_VISIBLE_DEVICES and JAX_PLATFORMS",
+    "tpu": "Install jax[tpu], and look at JAX_PLATFORMS",
+}
+# Sums by atomic additions are left out, and no kernel is chosen by how fast it was.
+DETERMINISTIC = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
+
+
+def check_platform(platform: str) -> None:
+    """Refuse devices of another platform; jax itself falls back to the CPU.
+
+    Args:
+      platform: one of `PLATFORMS`; "" takes what there is.
+    """
+    if not platform:
+        return
+    if platform == "cpu" and not has_started():
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        found = f"found {jax.default_backend()} devices"
+        if jax.default_backend() == platform:
+            return
+    except RuntimeError as error:
+        found = f"could not start: {error}"
+    raise UserError(
+        f"platform {platform!r} is asked for, and jax {found}. {_WAYS[platform]}; or "
+        "set platform to '' to take what there is"
+    )
+
+
+def use_deterministic_kernels() -> None:
+    """Let XLA compile programs that give the same bits every time they run on GPUs.
+
+    CPU programs do so anyway. XLA reads XLA_FLAGS once, when it starts.
+
+    Raises:
+      UserError: XLA runs already without the flags, or XLA_FLAGS says the opposite.
+    """
+    words = shlex.split(os.environ.get("XLA_FLAGS", ""))
+    parts = [word.removeprefix("--").partition("=") for word in words]
+    given = {name: value for name, _, value in parts}
+    for name, value in DETERMINISTIC.items():
+        if given.get(name, value) != value:
+            raise UserError(
+                f"deterministic needs --{name}={value}, and XLA_FLAGS has "
+                f"--{name}={given[name]}: remove one of the two"
+            )
+    missing = [
+        f"--{name}={value}"
+        for name, value in DETERMINISTIC.items()
+        if name not in given
+    ]
+    if not missing:
+        return
+    if not has_started():
+        os.environ["XLA_FLAGS"] = " ".join([*words, *missing])
+    elif jax.default_backend() == "gpu":
+        raise UserError(
+            "deterministic comes too late, because jax has started already: set "
+            f"XLA_FLAGS='{' '.join(missing)}' in the environment"
+        )
+
+
+def has_started() -> bool:
+    """Whether jax has looked for devices; settings of them come too late then."""
+    name = "jax_num_cpu_devices"
+    count = getattr(jax.config, name)
+    try:
+        jax.config.update(name, count + 1)  # refused once devices are there
+    except RuntimeError:
+        return True
+    jax.config.update(name, count)
+    return False
+
+
+def pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
+    """`count` devices, equally many of each process and in its order.
+
+    Raises:
+      UserError: a process has fewer; says which, and on which host this one runs.
+    """
+    found = [
+        [d for d in devices if d.process_index == index] for index in range(processes)
+    ]
+    share = -(-count // processes)
+    few = [index for index, mine in enumerate(found) if len(mine) < share]
+    if few:
+        listed = ", ".join(f"{i} has {len(mine)}" for i, mine in enumerate(found))
+        raise UserError(
+            f"process {few[0]} has {len(found[few[0]])} devices, and {count} workers "
+            f"on {processes} processes need {share} of each: process {listed}; this is "
+            f"process {jax.process_index()} on {machine.node()}. CUDA_VISIBLE_DEVICES "
+            "and JAX_LOCAL_DEVICE_IDS say what a process may see"
+        )
+    return np.array([device for mine in found for device in mine[:share]])
+
 
 AXIS = "workers"
 LANES = "lanes"  # the workers of a device, where it has several

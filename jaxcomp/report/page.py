@@ -1,13 +1,16 @@
-"""What pages are made of, and the templates beside this file that render them."""
+"""Pages from templates, and a figure as HTML."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup, escape
 
-__all__ = ["Card", "render"]
+from jaxcomp.report.plot import UNITS, Axis, Panel, Plot, Series, drawable
+from jaxcomp.report.svg import NARROW, WHOLE, WIDE, draw_svg, slot_class
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -61,3 +64,112 @@ def render(template: str, *, title: str, subtitle: str, **content: Any) -> str:
     """
     whole = {"alarms": [], "refresh": 0, "title": title, "subtitle": subtitle}
     return _TEMPLATES.get_template(template).render(whole | content)
+
+
+class Key(NamedTuple):
+    """An entry of a legend."""
+
+    key: str
+    label: str
+    slot: str  # classes of its colour and dashes
+
+
+class DataTable(NamedTuple):
+    """The points of panels that have one vertical axis."""
+
+    name: str
+    caption: str
+    heads: list[str]
+    rows: list[tuple[str, list[str]]]  # key of the series, cells
+
+
+class Drawn(NamedTuple):
+    """A plot on a page."""
+
+    name: str
+    title: str
+    caption: str
+    legend: list[Key]  # empty where there is one series
+    tiles: list[list[str]]  # of each panel, elements of which the page shows one
+    tables: list[DataTable]
+    switch: str
+    wide: bool
+
+
+def draw_plot(name: str, plot: Plot) -> Drawn:
+    """Draw all panels of a plot.
+
+    Args:
+      name: of the plot, unique in its page.
+      plot: to draw.
+    """
+    groups: list[list[Panel]] = []
+    places: list[tuple[int, int]] = []  # of each panel: its table, its column in it
+    for panel in plot.panels:
+        found = [
+            i for i, group in enumerate(groups) if group[0].y.title == panel.y.title
+        ]
+        if found:
+            groups[found[0]].append(panel)
+        else:
+            groups.append([panel])
+        table = found[0] if found else len(groups) - 1
+        places.append((table, len(groups[table])))
+    tiles = [
+        _elements(panel, plot, f"{name}-{table}", column, len(groups[table]))
+        for panel, (table, column) in zip(plot.panels, places, strict=True)
+    ]
+    tables = [_table(f"{name}-{i}", group) for i, group in enumerate(groups)]
+    first = plot.panels[0].series
+    several = first if len(first) > 1 else []
+    legend = [Key(one.key, one.label, slot_class(one.slot)) for one in several]
+    return Drawn(
+        name, plot.title, plot.caption, legend, tiles, tables, plot.switch, plot.wide
+    )
+
+
+def _elements(
+    panel: Panel, plot: Plot, table: str, column: int, columns: int
+) -> list[str]:
+    """A panel, on both scales if there is a switch, in both sizes if it is wide."""
+    data = {"data-table": table, "data-x": str(column), "data-y": str(columns + 1)}
+    other = panel._replace(y=panel.y._replace(log=not panel.y.log))
+    shown = {"only": panel}
+    if plot.switch and drawable(other):
+        shown = {"first": panel, "second": other}
+    found = []
+    for kind, one in shown.items():
+        if plot.wide:
+            wide = {"class": f"{kind} large", **data}
+            size = WIDE if len(plot.panels) > 1 else WHOLE
+            found.append(draw_svg(one, size, **wide))
+        narrow = {"class": f"{kind} small" if plot.wide else kind, **data}
+        found.append(draw_svg(one, NARROW, **narrow))
+    return found
+
+
+def _table(name: str, panels: Sequence[Panel]) -> DataTable:
+    """The points of panels that differ in the horizontal axis alone."""
+    first, y = panels[0], panels[0].y
+    bands = any(np.any(one.high > one.low) for one in first.series)
+    heads = ["", *(_short(panel.x) for panel in panels), y.title]
+    heads += ["lowest", "highest"] if bands else []
+    rows = []
+    for one in first.series:
+        columns = [(panel.x, _x_of(panel, one)) for panel in panels]
+        columns += [(y, one.y)] + ([(y, one.low), (y, one.high)] if bands else [])
+        for i in range(one.y.size):
+            cells = [UNITS[axis.unit].value(float(x[i])) for axis, x in columns]
+            rows.append((one.key, [one.label, *cells]))
+    caption = f"{y.title} over {', '.join(heads[1 : len(panels) + 1])}"
+    return DataTable(name, caption, heads, rows)
+
+
+def _x_of(panel: Panel, series: Series) -> np.ndarray:
+    """Where a series of another panel stands in this one; NaN if it does not."""
+    same = [one.x for one in panel.series if one.key == series.key]
+    return same[0] if same else np.full(series.y.size, np.nan)
+
+
+def _short(axis: Axis) -> str:
+    return {"bytes": "bytes", "seconds": "time"}.get(axis.unit, axis.title)

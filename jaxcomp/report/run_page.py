@@ -2,27 +2,179 @@
 
 import numpy as np
 
-from jaxcomp.report.bars import Bars, layers, time_of_a_step
-from jaxcomp.report.cards import headline
-from jaxcomp.report.convex_figures import convex_plots
-from jaxcomp.report.convex_tables import convex_cards, evaluation_rows
-from jaxcomp.report.endings import alarms, ending
-from jaxcomp.report.figure_html import draw_plot
-from jaxcomp.report.figure_plots import plots_of
+from jaxcomp.core.units import (
+    MISSING,
+    bytes_text,
+    number_text,
+    percent_text,
+    seconds_text,
+    times_fewer,
+    times_text,
+)
+from jaxcomp.report.figures import (
+    Bars,
+    Judged,
+    convex_plots,
+    convex_title,
+    group_runs,
+    layers,
+    measure_name,
+    message_bytes,
+    mixer_title,
+    of_part,
+    plots_of,
+    run_title,
+    time_of_a_step,
+)
 from jaxcomp.report.graph import draw_round, graph_of
-from jaxcomp.report.groups import group_runs
-from jaxcomp.report.measure import measure_name
-from jaxcomp.report.page import render
-from jaxcomp.report.plot import Plot
-from jaxcomp.report.provenance import provenance, started
-from jaxcomp.report.run_folder import Run, holds_convex
-from jaxcomp.report.titles import convex_title, mixer_title, run_title
-from jaxcomp.report.whose import holder
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.metrics import METRICS, Metric
-from jaxcomp.runs.units import number_text, percent_text
+from jaxcomp.report.page import Card, draw_plot, render
+from jaxcomp.report.plot import Plot, rounded
+from jaxcomp.report.run_folder import (
+    Run,
+    alarms,
+    ending,
+    holder,
+    holds_convex,
+    joined,
+    leaver,
+    provenance,
+    sender,
+    started,
+)
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.table import METRICS, Metric
 
-__all__ = ["render_run", "run_plots"]
+
+def headline(run: Run) -> list[Card]:
+    """The cards of a training run.
+
+    Args:
+      run: from `read_run`.
+
+    Returns:
+      Seven cards, and up to three more where each worker has a model of its own. A dash
+      stands for what was not recorded.
+    """
+    measure, seconds = of_part(run, "test"), run.metrics["seconds"]
+    values, name = run.metrics[measure.column], measure.title
+    steps, speed = run.metrics["step"][-1], _images_per_second(run)
+    count = f"epochs: {len(seconds):,}, steps: {number_text(steps)}"
+    sent, who = message_bytes(run)[-1], sender([run])
+    left, exact = (run.metrics[name][-1] for name in ("bytes_left", "exact_bytes_left"))
+    whose = " of the mean model" if mixer_title(run.config) else ""
+    best = measure.best(values) if np.isfinite(values).any() else None
+    return [
+        Card(f"final {name}{whose}", *_judged(run, measure, _last(values))),
+        Card(f"best {name}{whose}", *_judged(run, measure, best)),
+        *_own_cards(run),
+        Card(
+            f"message of a {who}", bytes_text(_divide(sent, steps)), "in the mean step"
+        ),
+        Card("bytes saved", times_text(times_fewer(exact, left)), "exact / this run"),
+        Card(f"left a {leaver([run])} in total", bytes_text(left), _of_exact(exact)),
+        Card("training time", seconds_text(seconds[-1]), f"without compiling; {count}"),
+        Card("images per second", number_text(speed), "all workers together"),
+    ]
+
+
+def _own_cards(run: Run) -> list[Card]:
+    """Cards of the workers' own models, as far as they were measured."""
+    mean, least = of_part(run, "own"), of_part(run, "worst")
+    row = _last(run.metrics[mean.column])
+    own, when = _judged(run, mean, row)
+    worst, _ = _judged(run, least, row)
+    name = measure_name(run)
+    distance = run.metrics["consensus_distance"][-1]
+    apart = number_text(distance) if np.isfinite(distance) else MISSING
+    cards = [
+        Card(f"own test {name}", own, f"mean of the {holder([run])}s, {when}"),
+        Card(f"worst own {name}", worst, f"of one {holder([run])}, {when}"),
+        Card("consensus distance", apart, "at the end"),
+    ]
+    return [card for card in cards if card.value != MISSING]
+
+
+def _of_exact(exact: float) -> str:
+    known = np.isfinite(exact)
+    return f"with exact {bytes_text(exact)}" if known else "not recorded by this run"
+
+
+def _judged(run: Run, measure: Judged, row: int | None) -> tuple[str, str]:
+    """A value, and the epoch in which it was measured."""
+    if row is None:
+        return MISSING, "not evaluated"
+    epoch = number_text(run.metrics["epoch"][row])
+    return measure.text(run.metrics[measure.column][row]), f"epoch {epoch}"
+
+
+def _last(values: np.ndarray) -> int | None:
+    """The place of the last number that was recorded."""
+    seen = np.flatnonzero(np.isfinite(values))
+    return int(seen[-1]) if seen.size else None
+
+
+def _images_per_second(run: Run) -> float:
+    # The median leaves out the first step, which compiles.
+    logged = run.steps["images_per_second"]
+    logged = logged[np.isfinite(logged)]
+    if logged.size:
+        return float(np.median(logged))
+    return _divide(run.metrics["examples"][-1], run.metrics["seconds"][-1])
+
+
+def _divide(dividend: float, divisor: float) -> float:
+    return float(dividend / divisor) if divisor else float("nan")
+
+
+# Columns of the table of evaluations: column of `joined`, heading, text.
+_COLUMNS = (
+    ("epoch", "epoch", rounded),
+    ("step", "step", number_text),
+    ("seeds", "seeds", str),
+    ("bytes_sent", "messages", bytes_text),
+    ("bytes_left", "left a worker", bytes_text),
+    ("learning_rate", "learning rate", number_text),
+    ("suboptimality", "suboptimality", number_text),
+    ("suboptimality_low", "lowest", number_text),
+    ("suboptimality_high", "highest", number_text),
+    ("worst_suboptimality", "worst worker", number_text),
+    ("consensus_distance", "consensus distance", number_text),
+)
+
+
+def convex_cards(run: Run) -> list[Card]:
+    """The cards of a convex run, of its last evaluation."""
+    end = {name: values[-1] for name, values in joined([run.metrics]).items()}
+    left, exact = end["bytes_left"], end["exact_bytes_left"]
+    start, optimum = run.environment.get("start"), run.environment.get("optimum")
+    middle = "one seed" if end["seeds"] == 1 else f"median of {end['seeds']} seeds"
+    if isinstance(start, float) and isinstance(optimum, float):
+        middle += f", {number_text(start - optimum)} at the start"
+    sent = f"messages of {bytes_text(end['bytes_sent'])}, simulated"
+    saved = f"exact / this run; with exact {bytes_text(exact)}"
+    lowest, highest = (
+        number_text(end[f"suboptimality_{side}"]) for side in ("low", "high")
+    )
+    apart = number_text(end["consensus_distance"])
+    return [
+        Card("final suboptimality", number_text(end["suboptimality"]), middle),
+        Card("suboptimality of the seeds", lowest, f"lowest; highest {highest}"),
+        Card("of the worst worker", number_text(end["worst_suboptimality"]), "median"),
+        Card("consensus distance", apart, "at the end"),
+        Card("left a worker in total", bytes_text(left), sent),
+        Card("bytes saved", times_text(times_fewer(exact, left)), saved),
+        Card("steps", number_text(end["step"]), f"epochs: {rounded(end['epoch'])}"),
+    ]
+
+
+def evaluation_rows(run: Run) -> list[dict[str, str]]:
+    """The table of evaluations, over the seeds."""
+    found = joined([run.metrics])
+    return [
+        {head: text(found[column][i]) for column, head, text in _COLUMNS}
+        for i in range(found["step"].size)
+    ]
+
 
 _OF_MEAN_MODEL = ("test_loss", "test_accuracy")  # where each worker has its own model
 _MOST_ROUNDS = 6  # of a graph that changes with time

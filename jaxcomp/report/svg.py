@@ -1,32 +1,392 @@
-"""Draw a panel as an SVG element of a page.
+"""Plots drawn as SVG."""
 
-Colours are classes that the page's style sheet defines for light and dark, and the
-text is in the page's font. So an element holds shapes alone.
-"""
-
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
-from jaxcomp.report.labels import Box
-from jaxcomp.report.plot import Axis, Panel, Series, drawable
-from jaxcomp.report.scales import Scale, scales_of, thinned, ticks
-from jaxcomp.report.svg_marks import (
-    CHARACTER,
-    Area,
-    draw_names,
-    draw_series,
-    name_room,
-    text_at,
+from jaxcomp.report.plot import (
+    UNITS,
+    Axis,
+    Panel,
+    Scale,
+    Series,
+    drawable,
+    scales_of,
+    shown,
+    thinned,
+    ticks,
 )
-from jaxcomp.report.units import UNITS
 
-__all__ = ["NARROW", "WHOLE", "WIDE", "Size", "described", "draw_svg"]
+# Okabe and Ito's palette: distinct for all common kinds of colour blindness.
+BLUE, ORANGE, GREEN = "#0072B2", "#D55E00", "#009E73"
+SKY, YELLOW, PINK = "#56B4E9", "#E69F00", "#CC79A7"
+INK, GREY, GRID = "#222222", "#666666", "#DDDDDD"
+
+FONT_SIZE = 9.5
+
+RC: dict[Any, Any] = {
+    "font.family": "sans-serif",
+    # The SVG names these families in this order. Verdana is as wide as DejaVu Sans,
+    # the others are narrower, so no text outgrows its place where DejaVu is missing.
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Arial", "Helvetica"],
+    "font.size": FONT_SIZE,
+    "text.color": INK,
+    "axes.titlesize": FONT_SIZE + 1.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlecolor": INK,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    # Constant curves otherwise get ticks like 0.001 with "+2.3" above the axis.
+    "axes.formatter.useoffset": False,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 4.5,
+    # Text stays text: it can be selected and searched, and the page stays small.
+    "svg.fonttype": "none",
+    # Without a salt the ids differ in every process, and so would the page.
+    "svg.hashsalt": "jaxcomp",
+}
 
 
-class Size(NamedTuple):
+class EndLabel(NamedTuple):
+    """A label right of the plot, at the height where its curve ends."""
+
+    text: str  # may have several lines
+    y: float
+    colour: str
+    marker: str = "s"
+
+
+def look() -> Any:
+    """A context, or decorator, in which figures have the common look.
+
+    A figure needs it while it is made and while it is saved: Matplotlib creates ticks
+    only when it draws, and reads its settings then.
+    """
+    return matplotlib.rc_context(RC)
+
+
+def label_ends(axes: Axes, labels: Sequence[EndLabel]) -> None:
+    """Write labels right of the plot, moved apart where they would overlap.
+
+    Args:
+      axes: of the plot, with its final limits.
+      labels: of its curves.
+    """
+    axes.get_ylim()  # Matplotlib settles pending limits only when they are asked for.
+    box = axes.get_window_extent()
+    line = 1.35 * FONT_SIZE * axes.figure.dpi / 72 / box.height
+    heights = [_height(axes, label.y) for label in labels]
+    sizes = [line * (1 + label.text.count("\n")) for label in labels]
+    for label, height in zip(labels, _apart(heights, sizes), strict=True):
+        place: dict[str, Any] = {"transform": axes.transAxes, "clip_on": False}
+        axes.plot([1.035], [height], label.marker, color=label.colour, ms=6, **place)
+        # Of several lines, the baseline is that of the first.
+        align = "center" if "\n" in label.text else "center_baseline"
+        axes.text(1.06, height, label.text, va=align, **place)
+
+
+def ticks_with(text: Callable[[float], str]) -> FuncFormatter:
+    """The formatter of an axis whose ticks are written by a function of `units`.
+
+    Example:
+      >>> from jaxcomp.core.units import bytes_text
+      >>> ticks_with(bytes_text)(2e6), ticks_with(bytes_text)(0)
+      ('2 MB', '0')
+    """
+    # Zero has no unit, so it fits in with any that the other ticks have.
+    return FuncFormatter(lambda value, _: text(value) if value else "0")
+
+
+def percent_tick(fraction: float) -> str:
+    """A fraction as a percentage with as few digits as it needs.
+
+    Example:
+      >>> percent_tick(0.9), percent_tick(0.9502)
+      ('90 %', '95.02 %')
+    """
+    return f"{100 * fraction:.4g} %"
+
+
+def _height(axes: Axes, y: float) -> float:
+    """Where a value lies on the vertical axis, from 0 at the bottom to 1."""
+    to_axes = axes.get_yaxis_transform() - axes.transAxes
+    return float(np.clip(to_axes.transform((0.0, y))[1], 0.0, 1.0))
+
+
+def _apart(heights: Sequence[float], sizes: Sequence[float]) -> np.ndarray:
+    """Heights of labels of some sizes, moved so that no two overlap."""
+    wanted = np.asarray(heights, dtype=float)
+    order = np.argsort(wanted, kind="stable")
+    placed, tall = wanted[order], np.asarray(sizes, dtype=float)[order]
+    for i in range(1, len(placed)):
+        placed[i] = max(placed[i], placed[i - 1] + (tall[i - 1] + tall[i]) / 2)
+    # This moved the group upwards as a whole, so it is centred again.
+    placed -= np.mean(placed - wanted[order])
+    apart = np.empty_like(placed)
+    apart[order] = placed
+    return apart
+
+
+class Box(NamedTuple):
+    """A rectangle: its left upper corner, and its size."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+    def meets(self, other: "Box") -> bool:
+        """Whether two rectangles overlap."""
+        across = self.x < other.x + other.width and other.x < self.x + self.width
+        return across and (
+            self.y < other.y + other.height and other.y < self.y + self.height
+        )
+
+
+def spread_labels(
+    heights: Sequence[float], size: float, low: float, high: float
+) -> np.ndarray:
+    """Heights of labels of one size, moved so that no two overlap.
+
+    Args:
+      heights: that are wanted.
+      size: of each label.
+      low: the least height.
+      high: the largest.
+
+    Example:
+      >>> apart([10, 11, 40], 6, 0, 50).tolist()
+      [7.5, 13.5, 40.0]
+    """
+    wanted = np.clip(np.asarray(heights, float), low, high)
+    order = np.argsort(wanted, kind="stable")
+    # Groups of labels that touch each other stand around the mean of what they want.
+    groups: list[list[float]] = []
+    for height in wanted[order]:
+        groups.append([float(height)])
+        while len(groups) > 1 and _top(groups[-2], size) > _bottom(groups[-1], size):
+            last = groups.pop()
+            groups[-1] += last
+    placed: list[float] = []
+    for group in groups:
+        first = _bottom(group, size) + size / 2
+        placed += [first + i * size for i in range(len(group))]
+    found = np.array(placed)
+    if found.size:
+        found -= max(0.0, found[-1] - high)
+        found += max(0.0, low - found[0])
+    back = np.empty_like(found)
+    back[order] = found
+    return back
+
+
+def beside(at: tuple[float, float], box: Box, taken: Sequence[Box], area: Box) -> Box:
+    """A place for the label of a point: where it is free, inside of an area.
+
+    Args:
+      at: the point.
+      box: of the label; its corner is of no meaning.
+      taken: what it should not cover.
+      area: in which it should stay.
+    """
+    x, y, w, h = *at, box.width, box.height
+    places = [
+        Box(x + 9, y - h / 2, w, h),
+        Box(x - 9 - w, y - h / 2, w, h),
+        Box(x - w / 2, y - 9 - h, w, h),
+        Box(x - w / 2, y + 9, w, h),
+        *(Box(x + 9, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
+        *(Box(x - 9 - w, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
+    ]
+
+    def cost(place: Box) -> float:
+        out = max(0.0, area.x - place.x, place.x + w - area.x - area.width)
+        out += max(0.0, area.y - place.y, place.y + h - area.y - area.height)
+        return 10 * out + 100 * sum(place.meets(other) for other in taken)
+
+    return min(places, key=cost)
+
+
+def cut(text: str, most: int) -> str:
+    """A text of so many characters at most.
+
+    Example:
+      >>> cut("error_feedback", 8), cut("sign", 8)
+      ('error_f…', 'sign')
+    """
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def _bottom(group: Sequence[float], size: float) -> float:
+    return float(np.mean(group)) - size * len(group) / 2
+
+
+def _top(group: Sequence[float], size: float) -> float:
+    return float(np.mean(group)) + size * len(group) / 2
+
+
+COLOURS = 8
+CHARACTER, LINE = 6.7, 15  # the width of a character and the height of a line
+_SPARE = 3
+_MOST_NAMES = 6  # at the ends of curves; with more, the legend tells them apart
+_MOST_CHARACTERS = 14
+
+
+class Area(NamedTuple):
+    """Where the curves of an element are, and the scales of its axes."""
+
+    box: Box
+    across: Scale
+    upwards: Scale
+
+    def x(self, values: np.ndarray | float) -> np.ndarray:
+        return self.box.x + self.box.width * self.across(values)
+
+    def y(self, values: np.ndarray | float) -> np.ndarray:
+        return self.box.y + self.box.height * (1 - self.upwards(values))
+
+
+def slot_class(slot: int) -> str:
+    """The classes of a series' colour and dashes; with more than 8, dashes differ.
+
+    Example:
+      >>> slot_class(1), slot_class(9)
+      ('s1 d0', 's1 d1')
+    """
+    return f"s{slot % COLOURS} d{slot // COLOURS % 3}"
+
+
+def draw_series(panel: Panel, series: Sequence[Series], area: Area) -> str:
+    """Bands, curves and points, in an element of their own that cuts what leaves it."""
+    x, y, width, height = area.box
+    frame = f"{x - _SPARE:.1f} {y - _SPARE:.1f} "
+    frame += f"{width + 2 * _SPARE:.1f} {height + 2 * _SPARE:.1f}"
+    places = zip(("x", "y", "width", "height"), frame.split(), strict=True)
+    words = " ".join(f'{name}="{value}"' for name, value in places)
+    rows = {one.key: np.flatnonzero(shown(panel, one)) for one in panel.series}
+    drawn = [_front(panel, area)] if len(panel.front) else []
+    drawn += [_series(one, rows[one.key], area) for one in series]
+    return f'<svg {words} viewBox="{frame}">{"".join(drawn)}</svg>'
+
+
+def _series(one: Series, rows: np.ndarray, area: Area) -> str:
+    x, y, low, high = area.x(one.x), area.y(one.y), area.y(one.low), area.y(one.high)
+    key = f'data-key="{escape(one.key)}" data-label="{escape(_short(one))}"'
+    whole = rows.size == rows[-1] + 1 if rows.size else True
+    places = "" if whole else f' data-rows="{" ".join(map(str, rows))}"'
+    has_band = bool(np.any(one.high > one.low))
+    parts = []
+    if one.points:
+        if has_band:
+            ends = zip(x, low, high, strict=True)
+            bars = "".join(f"M{a:.1f} {b:.1f}V{c:.1f}" for a, b, c in ends)
+            parts.append(f'<path class="bar" d="{bars}"/>')
+    elif has_band:
+        there = _path(x, high)
+        back = _path(x[::-1], low[::-1]).replace("M", "L", 1)
+        parts.append(f'<path class="band" d="{there}{back}Z"/>')
+    kind = "dots" if one.points else "line"
+    parts.append(f'<path class="{kind}" d="{_path(x, y, one.points)}"/>')
+    if not one.points and one.x.size <= 12:  # single points are invisible in a line
+        parts.append(f'<path class="dots" d="{_path(x, y, True)}"/>')
+    return (
+        f'<g class="series {slot_class(one.slot)}" {key}{places}>{"".join(parts)}</g>'
+    )
+
+
+def _front(panel: Panel, area: Area) -> str:
+    steps = np.array(panel.front, float)
+    x, y = area.x(steps[:, 0]), area.y(steps[:, 1])
+    turns = "".join(f"H{a:.1f}V{b:.1f}" for a, b in zip(x[1:], y[1:], strict=True))
+    right = f"H{area.box.x + area.box.width:.1f}"
+    return f'<path class="front" d="M{x[0]:.1f} {y[0]:.1f}{turns}{right}"/>'
+
+
+def _path(x: np.ndarray, y: np.ndarray, dots: bool = False) -> str:
+    # What lies far outside is cut anyway, and huge numbers are no valid coordinates.
+    places = np.clip(np.stack([x, y], axis=1), -1e4, 1e4)
+    if dots:  # a line of no length has a round end on each side
+        return "".join(f"M{a:.1f} {b:.1f}h0" for a, b in places)
+    return "M" + "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
+
+
+def name_room(series: Sequence[Series]) -> float:
+    """The width that names at the ends of curves take."""
+    if not _has_end_names(series):
+        return 0.0
+    return 6 + CHARACTER * max(len(_short(one)) for one in series)
+
+
+def _has_end_names(series: Sequence[Series]) -> bool:
+    is_line = not any(one.points for one in series)
+    is_short = all(len(_short(one)) <= _MOST_CHARACTERS for one in series)
+    return is_line and is_short and 1 < len(series) <= _MOST_NAMES
+
+
+def _short(one: Series) -> str:
+    return one.short or one.label
+
+
+def draw_names(series: Sequence[Series], area: Area, width: float) -> list[str]:
+    """The names of curves at their ends, and of points beside them.
+
+    Args:
+      series: of a panel.
+      area: where it is.
+      width: of the whole element.
+    """
+    box, parts = area.box, []
+    if _has_end_names(series):
+        wanted = [float(area.y(one.y[-1])) for one in series]
+        heights = spread_labels(wanted, LINE, box.y, box.y + box.height)
+        for one, y in zip(series, heights, strict=True):
+            x = box.x + box.width + 8
+            parts.append(_end_name(one, x, float(y) + 4, _short(one)))
+    elif any(one.points for one in series):
+        dots = [(float(area.x(one.x[0])), float(area.y(one.y[0]))) for one in series]
+        taken = [Box(x - 5, y - 5, 10, 10) for x, y in dots]
+        whole = Box(box.x, box.y, width - box.x, box.height)
+        for one, at in zip(series, dots, strict=True):
+            text = cut(one.label if box.width > 400 else _short(one), 40)
+            room = Box(0, 0, CHARACTER * len(text), LINE)
+            place = beside(at, room, taken, whole)
+            taken.append(place)
+            left = place.x >= at[0]
+            x = place.x if left else place.x + place.width
+            parts.append(
+                _end_name(one, x, place.y + 12, text, "start" if left else "end")
+            )
+    return parts
+
+
+def _end_name(one: Series, x: float, y: float, text: str, anchor: str = "start") -> str:
+    words = f'class="end {slot_class(one.slot)}" data-key="{escape(one.key)}"'
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f"<text {words} {place}>{escape(text)}</text>"
+
+
+def text_at(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
+    """A text element; its class says what kind of text it is."""
+    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
+    return f'<text class="{kind}" {place}>{escape(text)}</text>'
+
+
+class Canvas(NamedTuple):
     """Of an element, in the pixels of a page that shows it unscaled."""
 
     width: int
@@ -35,11 +395,11 @@ class Size(NamedTuple):
 
 # Three of the narrow ones stand side by side on a desktop, one on a phone; text is
 # then about as large as it is drawn.
-NARROW, WIDE, WHOLE = Size(360, 260), Size(610, 350), Size(1120, 380)
+NARROW, WIDE, WHOLE = Canvas(360, 260), Canvas(610, 350), Canvas(1120, 380)
 _TOP, _BOTTOM, _RIGHT = 30, 46, 14
 
 
-def draw_svg(panel: Panel, size: Size = NARROW, **attributes: str) -> str:
+def draw_svg(panel: Panel, size: Canvas = NARROW, **attributes: str) -> str:
     """The element of a panel.
 
     Args:
@@ -96,7 +456,7 @@ def described(panel: Panel) -> str:
     return f"{panel.y.title} over {panel.x.title}: {shown}"
 
 
-def _area(panel: Panel, series: Sequence[Series], size: Size) -> Area:
+def _area(panel: Panel, series: Sequence[Series], size: Canvas) -> Area:
     across, upwards = scales_of(panel)
     texts = [text for _, text in _ticks(panel.y, upwards, _most_rows(size))]
     left = 12 + CHARACTER * max(map(len, texts), default=1)
@@ -105,7 +465,7 @@ def _area(panel: Panel, series: Sequence[Series], size: Size) -> Area:
     return Area(Box(left, _TOP, width, height), across, upwards)
 
 
-def _most_rows(size: Size) -> int:
+def _most_rows(size: Canvas) -> int:
     return max(3, (size.height - _TOP - _BOTTOM) // 30)
 
 
@@ -114,7 +474,7 @@ def _ticks(axis: Axis, scale: Scale, most: int) -> list[tuple[float, str]]:
     return [(value, write(value)) for value in ticks(axis, scale, most)]
 
 
-def _grid(panel: Panel, area: Area, size: Size) -> str:
+def _grid(panel: Panel, area: Area, size: Canvas) -> str:
     box, parts = area.box, []
     right, bottom = box.x + box.width, box.y + box.height
     for value, text in _ticks(panel.y, area.upwards, _most_rows(size)):

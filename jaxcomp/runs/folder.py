@@ -1,29 +1,139 @@
-"""The folder of a run: its config, environment and results.
+"""The folder of a run: its config, its environment, and what may differ on resume."""
 
-config.json, environment.json, tables, and whatever the run goes on from. A folder
-belongs to one config.
-"""
-
+import datetime
 import json
 import os
+import platform
+import subprocess
+import sys
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from jaxcomp.files import write_atomically
-from jaxcomp.runs.environment import describe
-from jaxcomp.runs.errors import RunError
+import jax
 
-__all__ = [
-    "CHANGEABLE",
-    "RESULTS",
-    "check_config",
-    "check_workdir",
-    "is_begun",
-    "note_fact",
-    "open_folder",
-    "read_json",
-]
+from jaxcomp._version import __version__
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.files import write_atomically
+from jaxcomp.core.specs import Count, Range, check, suggest
+
+
+class RunError(UserError):
+    """A run folder that cannot be used as asked; the message says what to do."""
+
+
+_DECIDING = (
+    "CUDA_VISIBLE_DEVICES",
+    "JAX_LOCAL_DEVICE_IDS",
+    "JAX_PLATFORMS",
+    "LIBTPU_INIT_ARGS",
+    "XLA_FLAGS",
+)
+
+
+def describe() -> dict[str, Any]:
+    """Versions, devices and revision."""
+    packages = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+    versions = {name: metadata.version(name) for name in packages}
+    return {
+        "versions": {
+            "python": platform.python_version(),
+            "jaxcomp": __version__,
+            **versions,
+        },
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+        "devices": [str(d) for d in jax.devices()],
+        "processes": jax.process_count(),
+        # What decides which devices there are, and how programs are compiled for them.
+        "variables": {name: os.environ.get(name, "") for name in _DECIDING},
+        "git_revision": _git_revision(),
+        "started": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "command": sys.argv,
+    }
+
+
+def _git_revision() -> str | None:
+    """Revision of the source tree the package runs from; None outside a checkout."""
+    here = Path(__file__).resolve().parent
+    command = ["git", "-C", str(here), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
+
+
+# Keys of a run of any kind.
+SHARED = {
+    "batch_size": Count,
+    "seed": Annotated[int, Range(least=0, most=2**32 - 1)],
+    "workers": Count,
+}
+
+
+def check_values(
+    config: Any, kinds: Mapping[str, Any], filled: Mapping[str, str]
+) -> None:
+    """Refuse a config that lacks a key, or has a value that cannot be right.
+
+    Args:
+      config: of a run.
+      kinds: for each key, an annotation as in `jaxcomp.core.specs.factories`.
+      filled: the keys of strings that may not be empty, each with an example.
+
+    Example:
+      >>> check_values({"workers": 0}, {"workers": Count}, {})
+      Traceback (most recent call last):
+      jaxcomp.core.specs.grammar.SpecError: workers is a whole number of at least 1, not 0
+    """
+    kinds = {**dict.fromkeys(filled, str), **kinds}
+    missing = sorted(kinds.keys() - config.keys())
+    if missing:
+        message = f"the config lacks {', '.join(missing)}: begin with one of configs/"
+        raise RunError(f"{message}. {suggest(missing[0], config.keys())}")
+    for key, kind in kinds.items():
+        check(kind, key, config[key])
+    for key, example in filled.items():
+        if not config[key].strip():
+            raise RunError(f"{key} is empty: write for example {example!r}")
+
+
+def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
+    """Refuse a batch that the workers do not divide.
+
+    Args:
+      workers: of the run.
+      batch: examples of a step, of all workers together.
+      accumulate: parts in which a worker takes its share.
+
+    Example:
+      >>> check_fit(workers=4, batch=63)
+      Traceback (most recent call last):
+      jaxcomp.runs.folder.RunError: a batch of 63 does not divide over 4 workers: ...
+    """
+    parts = workers * accumulate
+    if batch % parts:
+        each = f" with accumulate={accumulate}" if accumulate > 1 else ""
+        nearest = parts * max(1, round(batch / parts))
+        raise RunError(
+            f"a batch of {batch} does not divide over {workers} workers{each}: take a "
+            f"multiple of {parts}, such as {nearest}"
+        )
+
+
+def whole_batches(examples: int, batch: int) -> int:
+    """The number of whole batches in an epoch, at least one.
+
+    Example:
+      >>> whole_batches(100, 32)
+      3
+    """
+    if batch > examples:
+        raise RunError(f"a batch of {batch} is more than {examples} examples")
+    return examples // batch
+
 
 # What may differ when a run goes on, and why that leaves it the same run.
 CHANGEABLE = {
@@ -75,7 +185,7 @@ def check_workdir(workdir: str | os.PathLike[str], *, make: bool = False) -> Pat
     Example:
       >>> check_workdir("")
       Traceback (most recent call last):
-      jaxcomp.runs.errors.RunError: --workdir is empty: name a folder, such as ...
+      jaxcomp.runs.folder.RunError: --workdir is empty: name a folder, such as ...
     """
     if not os.fspath(workdir).strip():
         raise RunError("--workdir is empty: name a folder, such as runs/first")

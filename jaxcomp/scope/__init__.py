@@ -7,24 +7,25 @@ trees, with the same facts and laws.
 """
 
 from jaxcomp.scope.lift import lift
-from jaxcomp.scope.patterns import Leaf, leaf_test, leaves_of, which_fit
 from jaxcomp.scope.plans import (
     REGISTRY,
     Group,
+    Leaf,
     Plan,
     bucketed,
+    groups_of,
+    leaf_test,
+    leaves_of,
     make_plan,
     only_large,
     per_leaf,
     policy,
-    whole_tree,
-)
-from jaxcomp.scope.vectors import (
-    groups_of,
     to_arrays,
     to_tree,
     to_vectors,
     vectors_plan,
+    which_fit,
+    whole_tree,
 )
 
 __all__ = [

@@ -1,32 +1,115 @@
-"""Plans: which tensors of a tree are compressed as one vector, and by which method.
+"""Which tensors are compressed as one vector: patterns, plans, and trees as vectors."""
 
-A plan works with every compressor. The only one that it names itself is `none`, with
-which small tensors are sent as they are.
-"""
-
+import fnmatch
+import operator
+import re
 from collections.abc import Callable, Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
-from jaxcomp.base import Compressor
 from jaxcomp.compressors import make
-from jaxcomp.scope.patterns import Leaf, leaf_test
-from jaxcomp.specs import Call, Count, Range, Shown, SpecError, build, method
-from jaxcomp.trees import joint_dtype, wide_spec
+from jaxcomp.core.specs import (
+    Call,
+    Count,
+    Range,
+    Shown,
+    SpecError,
+    build,
+    method,
+    suggest,
+)
+from jaxcomp.core.trees import (
+    cast,
+    joint_dtype,
+    leaf_numbers,
+    name_of,
+    spec_of,
+    wide_spec,
+)
+from jaxcomp.core.types import Array, Compressor, Spec, Tree
 
-__all__ = [
-    "REGISTRY",
-    "Group",
-    "Plan",
-    "bucketed",
-    "joined_spec",
-    "make_plan",
-    "only_large",
-    "per_leaf",
-    "policy",
-    "whole_tree",
-]
+
+class Leaf(NamedTuple):
+    """What a plan knows of a tensor of the tree."""
+
+    path: str  # such as "Conv_0/kernel"
+    spec: jax.ShapeDtypeStruct
+    place: int  # its number among the leaves of the tree
+    # The same, but places where a part of a tree has None are counted. So a leaf has
+    # the same number in the tree and in its parts, and the same random choices.
+    number: int
+
+
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "==": operator.eq,
+    "<": operator.lt,
+    ">": operator.gt,
+}
+
+
+def leaf_test(pattern: str) -> Callable[[Leaf], bool]:
+    """The test whether a tensor fits a pattern.
+
+    Args:
+      pattern: a path with wildcards ("*/bias", "Dense*"), a comparison of `size` or
+        `ndim` ("size<1000", "ndim>=2"), what does not fit one ("!*/bias"), or several
+        of these joined by "&".
+
+    Example:
+      >>> leaf = Leaf("Dense_0/kernel", jax.ShapeDtypeStruct((3, 2), "float32"), 0, 0)
+      >>> leaf_test("Dense*&ndim>=2")(leaf), leaf_test("!*/kernel")(leaf)
+      (True, False)
+    """
+    tests = [_test(part.strip()) for part in pattern.split("&")]
+    return lambda leaf: all(test(leaf) for test in tests)
+
+
+def leaves_of(tree: Tree) -> list[Leaf]:
+    """What patterns and plans know of each tensor of a tree, in its order."""
+    paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
+    named = zip(paths, leaf_numbers(tree), strict=True)
+    return [
+        Leaf(name_of(path), spec, place, number)
+        for place, ((path, spec), number) in enumerate(named)
+    ]
+
+
+def which_fit(pattern: str, tree: Tree) -> Tree:
+    """For each tensor of a tree, whether it fits a pattern.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> which_fit("ndim>=2", {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)})
+      {'bias': False, 'kernel': True}
+    """
+    fits = leaf_test(pattern)
+    found = [fits(leaf) for leaf in leaves_of(tree)]
+    return jax.tree.unflatten(jax.tree.structure(tree), found)
+
+
+def _test(part: str) -> Callable[[Leaf], bool]:
+    """The test for one part of a pattern: a path, a comparison, or not one of them."""
+    if part.startswith("!"):
+        fits = _test(part[1:].strip())
+        return lambda leaf: not fits(leaf)
+    comparison = re.fullmatch(r"(\w+)\s*(<=|>=|==|<|>)\s*([\d_]+)", part)
+    if comparison is None:
+        if not part or re.search(r"[<>=]", part):
+            hint = "Write '*/bias', 'size<1000' or 'ndim>=2'"
+            raise SpecError(f"not a pattern: {part!r}. {hint}")
+        return lambda leaf: fnmatch.fnmatchcase(leaf.path, part)
+    name, sign, number = comparison.groups()
+    properties = ("ndim", "size")  # of a spec
+    if name not in properties:
+        raise SpecError(
+            f"unknown figure {name!r} in {part!r}. {suggest(name, properties)}"
+        )
+    compare, limit = _COMPARISONS[sign], int(number)
+    return lambda leaf: compare(getattr(leaf.spec, name), limit)
 
 
 class Group(NamedTuple):
@@ -213,3 +296,84 @@ def _nbytes(spec: jax.ShapeDtypeStruct) -> int:
     """In at least float32: messages of narrow trees are decoded as wide ones."""
     wide = wide_spec(spec)
     return wide.size * wide.dtype.itemsize
+
+
+def groups_of(plan: Plan, tree: Tree) -> list[Group]:
+    """The groups of a tree by a plan; tensors without elements are in no group."""
+    return plan.groups([leaf for leaf in leaves_of(tree) if leaf.spec.size])
+
+
+def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
+    """The array of each group: a single tensor in its shape, or several as one vector.
+
+    Example:
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import only_large
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> groups = groups_of(only_large(make("sign"), min_size=3), tree)
+      >>> [x.shape for x in to_arrays(tree, groups)]
+      [(2, 3), (2,)]
+    """
+    leaves = jax.tree.leaves(tree)
+
+    def joined(group: Group) -> Array:
+        tensors = [leaves[leaf.place] for leaf in group.leaves]
+        if len(tensors) == 1:
+            return tensors[0]
+        dtype = joined_spec(group).dtype
+        return jnp.concatenate([x.reshape(-1).astype(dtype) for x in tensors])
+
+    return tuple(joined(group) for group in groups)
+
+
+def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
+    """One flat vector for each group.
+
+    Example:
+      >>> from jaxcomp.compressors import make
+      >>> from jaxcomp.scope import whole_tree
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> groups = groups_of(whole_tree(make("sign")), tree)
+      >>> [v.shape for v in to_vectors(tree, groups)]
+      [(8,)]
+    """
+    return tuple(x.reshape(-1) for x in to_arrays(tree, groups))
+
+
+def to_tree(arrays: Sequence[Array], groups: list[Group], spec: Spec) -> Tree:
+    """The inverse of `to_arrays` and of `to_vectors`, in the dtypes of `spec`.
+
+    Args:
+      arrays: one for each group, in any shape. Elements at its end that the group does
+        not have are ignored.
+      groups: from `groups_of`.
+      spec: shapes and dtypes of the tree.
+    """
+    specs, structure = jax.tree.flatten(spec)
+    leaves: list[Any] = [jnp.zeros(s.shape, s.dtype) for s in specs]
+    for array, group in zip(arrays, groups, strict=True):
+        vector, start = array.reshape(-1), 0
+        for leaf in group.leaves:
+            part = vector[start : start + leaf.spec.size]
+            shaped = part.reshape(leaf.spec.shape)
+            leaves[leaf.place] = cast(shaped, specs[leaf.place].dtype)
+            start += leaf.spec.size
+    return jax.tree.unflatten(structure, leaves)
+
+
+def vectors_plan(groups: list[Group], title: str) -> Plan:
+    """A plan for a tuple with one array for each group.
+
+    Each array is compressed by itself, by the compressor of its group and with keys of
+    the group's number.
+
+    Args:
+      groups: from `groups_of`.
+      title: title of the plan.
+    """
+
+    def each(leaves: Any) -> list[Group]:
+        own = [(leaf, groups[leaf.place]) for leaf in leaves]
+        return [Group((x._replace(number=g.number),), g.compressor) for x, g in own]
+
+    return Plan(title, each, tuple(group.compressor for group in groups))

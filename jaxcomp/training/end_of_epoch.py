@@ -1,18 +1,17 @@
-"""What is due at the end of an epoch: evaluations, and a row of the tables."""
+"""What a run does at a look and at the end of an epoch, and how it ends."""
 
 from collections.abc import Callable
+from typing import Any
 
-from jaxcomp.base import Tree, is_per_worker
-from jaxcomp.processes import on_all_processes
-from jaxcomp.runs.frame import Frame
-from jaxcomp.training.build import Setup
-from jaxcomp.training.distance import distance_between, params_on_host
-from jaxcomp.training.due import Due
-from jaxcomp.training.epoch_row import (
-    ema_columns,
-    epoch_line,
-    epoch_row,
-    score_columns,
+import numpy as np
+
+from jaxcomp.core.types import Tree, is_per_worker
+from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.runs.open_run import Frame
+from jaxcomp.training.diagnostics import (
+    distance_between,
+    make_layer_view,
+    params_on_host,
 )
 from jaxcomp.training.evaluation import (
     Scores,
@@ -20,14 +19,99 @@ from jaxcomp.training.evaluation import (
     make_viewer,
     of_average,
 )
-from jaxcomp.training.layers import make_layer_view
-from jaxcomp.training.meters import Totals
-from jaxcomp.training.position import Position
+from jaxcomp.training.progress import Position
+from jaxcomp.training.running_metrics import (
+    Timing,
+    Totals,
+    check_applied,
+    check_loss,
+    growth_line,
+    step_figures,
+)
+from jaxcomp.training.setup import Due, Setup, is_due
 from jaxcomp.training.state import TrainState
-from jaxcomp.training.tables import Tables
+from jaxcomp.training.step import StepMetrics
+from jaxcomp.training.tables import (
+    Tables,
+    ema_columns,
+    epoch_line,
+    epoch_row,
+    score_columns,
+)
+from jaxcomp.training.tasks import Measure
 from jaxcomp.training.traffic import Traffic
 
-__all__ = ["make_end_of_epoch"]
+
+def account(
+    first: int,
+    taken: list[StepMetrics],
+    everyone: list[StepMetrics],
+    timing: Timing,
+    position: Position,
+    setup: Setup,
+    config: Any,
+    tables: Tables,
+    frame: Frame,
+) -> Position:
+    """Add steps to the sums, log those that are due, and stop at a failed one.
+
+    Args:
+      first: number of the first step, from 0.
+      taken: the figures of that step and of those after it, NumPy arrays.
+      everyone: the same of the workers of all processes, from `of_all_workers`.
+      timing: of each of them, the mean.
+      position: before them.
+      setup: of the run.
+      config: of the run.
+      tables: of the run.
+      frame: of the run.
+    """
+    totals, seconds, growth = position.totals, position.seconds, position.growth
+    measure = setup.task.measure
+    pairs = zip(taken, everyone, strict=True)
+    for number, (metrics, of_all) in enumerate(pairs, start=first):
+        if config.nonfinite == "stop":
+            check_applied(number, metrics, setup.leaf_names)
+        figures = step_figures(of_all)
+        totals = totals.add(figures)
+        grew = growth.grows
+        growth = growth.after(
+            number + 1, figures["gradient_norm"], figures["residual_norm"]
+        )
+        if growth.grows and not grew:
+            frame.show.say(growth_line(number + 1, growth))
+        if np.any(of_all.applied):  # the time of a skipped step taught nothing
+            seconds += timing.total
+        if is_due(number + 1, config.log_every):
+            tables.steps(
+                {
+                    "step": number + 1,
+                    "epoch": setup.calendar.epoch_at(number),
+                    "learning_rate": setup.rate_on_host(number),
+                    "data_seconds": timing.data,
+                    "step_seconds": timing.step,
+                    "wait_seconds": timing.wait,
+                    "images_per_second": setup.calendar.batch_at(number) / timing.total,
+                    measure.name: measure.of(figures["loss"], figures["accuracy"]),
+                    **figures,
+                }
+            )
+        check_loss(number, metrics, config.loss_limit)
+    return position._replace(totals=totals, seconds=seconds, growth=growth)
+
+
+def status(
+    position: Position, epoch: int, epochs: int, speed: float, measure: Measure
+) -> str:
+    """The text beside the live progress bar."""
+    figures = position.totals.figures()
+    loss, accuracy = figures["train_loss"], figures["train_accuracy"]
+    if loss is None or accuracy is None:
+        return f"epoch {epoch}/{epochs}  every step skipped so far"
+    return (
+        f"epoch {epoch}/{epochs}  loss {loss:.4f}  {measure.name} "
+        f"{measure.text(measure.of(loss, accuracy))}  {speed:,.0f} examples/s"
+    )
 
 
 def make_end_of_epoch(

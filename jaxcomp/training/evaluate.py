@@ -5,18 +5,14 @@ import os
 from pathlib import Path
 from typing import Any
 
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import check_config
-from jaxcomp.runs.programs import keep_programs
-from jaxcomp.training.build import build, gather_workers, settled
-from jaxcomp.training.changeable import changeable_keys
-from jaxcomp.training.checkpoint import open_checkpoints, what_is_in
-from jaxcomp.training.elastic import make_resize
-from jaxcomp.training.epoch_row import ema_columns, score_columns
+from jaxcomp.runs.folder import RunError, check_config
+from jaxcomp.runs.open_run import keep_programs
+from jaxcomp.training.checkpoints import make_resize, open_checkpoints, what_is_in
 from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
+from jaxcomp.training.keys import changeable_keys
+from jaxcomp.training.setup import build, gather_workers, settled
 from jaxcomp.training.switching import saved_like
-
-__all__ = ["evaluate"]
+from jaxcomp.training.tables import ema_columns, score_columns
 
 
 def evaluate(

@@ -8,22 +8,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.base import Array, PerWorker, Tree, is_per_worker
-from jaxcomp.tasks import Batch, Sums, Task, Variables
-from jaxcomp.training.build import Setup
+from jaxcomp.core.types import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.training.feed import eval_feed
-from jaxcomp.training.state import TrainState, own
-from jaxcomp.training.step import Average, make_average
-
-__all__ = [
-    "OwnScores",
-    "Scores",
-    "View",
-    "make_evaluator",
-    "make_own_evaluator",
-    "make_viewer",
-    "of_average",
-]
+from jaxcomp.training.setup import Setup
+from jaxcomp.training.state import TrainState, unmark
+from jaxcomp.training.step import StepAverage, make_average
+from jaxcomp.training.tasks import Batch, Sums, Task, Variables
 
 
 class Scores(NamedTuple):
@@ -74,7 +64,7 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
     compiled = mapped.lower(_evaluated(state)).compile()
 
     def view(state: TrainState) -> View:
-        mean = Average(*compiled(_evaluated(state)))
+        mean = StepAverage(*compiled(_evaluated(state)))
         shown = state._replace(params=mean.params, stats=mean.stats, ema=mean.ema)
         if own_models:
             return View(state, shown, float(parallel.to_host(mean.distance)))
@@ -206,8 +196,8 @@ def _make_eval_step(task: Task) -> Callable[..., tuple[Array, Tree]]:
     def step(
         state: TrainState, totals: Array, carry: Tree, batch: Batch, weights: Array
     ) -> tuple[Array, Tree]:
-        variables = Variables(own(state.params), own(state.stats))
-        sums, carry = task.score(variables, own(carry), batch, weights)
+        variables = Variables(unmark(state.params), unmark(state.stats))
+        sums, carry = task.score(variables, unmark(carry), batch, weights)
         loss, correct, examples, figures = Sums(*sums)
         others = (figures[name] for name in task.scored)
         return _plus(totals, (loss, correct, examples, *others)), PerWorker(carry)

@@ -5,16 +5,14 @@ from typing import Any, NamedTuple
 
 import jax
 
-from jaxcomp import parallel, targets
-from jaxcomp.errors import UserError
-from jaxcomp.runs.checks import check_values
-from jaxcomp.training.batch import check_batches, check_one_batch
-from jaxcomp.training.build import Setup, build
-from jaxcomp.training.keys import FILLED, KINDS
-from jaxcomp.training.stages import Stage
+from jaxcomp import parallel
+from jaxcomp.core.errors import UserError
+from jaxcomp.runs.folder import check_values
+from jaxcomp.training.calendar import Stage
+from jaxcomp.training.keys import FILLED, KINDS, check_batches, check_one_batch
+from jaxcomp.training.setup import Setup, build
 from jaxcomp.training.traffic import Traffic, run_traffic, traffic_of
-
-__all__ = ["Inspection", "compile_step", "inspect"]
+from jaxcomp.wire import targets
 
 
 class Inspection(NamedTuple):

@@ -1,13 +1,79 @@
-"""The valid values of a training config's keys; a task checks its own keys."""
+"""The keys of a config: what they may be, and which may change on resume."""
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from jaxcomp.runs.checks import SHARED
-from jaxcomp.specs import Count, Range
-from jaxcomp.training.ema import Decay
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Count, Range, check
+from jaxcomp.runs.folder import CHANGEABLE, SHARED, RunError, check_fit
 from jaxcomp.training.schedules import FromZero
+from jaxcomp.training.state import Decay
 
-__all__ = ["FILLED", "KINDS"]
+
+def check_one_batch(config: Any) -> None:
+    """Refuse a config that says its batch in both ways, or in none.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> check_one_batch(ConfigDict({"batch_size": 64, "batch_per_worker": 16}))
+      Traceback (most recent call last):
+      jaxcomp.core.errors.UserError: batch_size=64 is of all workers together, and ...
+    """
+    if not config.batch_per_worker:
+        check(Count, "batch_size", config.batch_size)
+    elif config.batch_size:
+        raise UserError(
+            f"batch_size={config.batch_size} is of all workers together, and "
+            f"batch_per_worker={config.batch_per_worker} of each: give one of them, "
+            "and set the other to 0"
+        )
+
+
+def batch_of(config: Any, workers: int) -> int:
+    """Examples of a step, of all workers together.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> batch_of(ConfigDict({"batch_size": 0, "batch_per_worker": 16}), workers=4)
+      64
+    """
+    return config.batch_per_worker * workers or config.batch_size
+
+
+def check_batches(config: Any, workers: int) -> None:
+    """Refuse batches of training or evaluation that the workers do not divide."""
+    batch = batch_of(config, workers)
+    check_fit(workers, batch, config.accumulate)
+    try:
+        check_fit(workers, config.eval_batch_size or batch)
+    except RunError as error:
+        raise RunError(f"eval_batch_size: {error}") from None
+
+
+_CHANGEABLE = {
+    **CHANGEABLE,
+    "elastic": "allows that the number of workers changes, and computes nothing",
+    "workers_per_device": "decides where a worker is computed",
+    "train_for": "steps that are done stay; a schedule that knows the end, such as "
+    "cosine, follows the new one from there",
+}
+# What else may differ where the number of workers may change.
+_ELASTIC = {
+    "workers": "what the old ones have is merged or divided, and nothing gets lost",
+    "topology": "a graph has as many nodes as there are workers",
+    "accumulate": "fewer workers have larger shares of a batch",
+}
+
+
+def changeable_keys(config: Any, *, elastic: bool = False) -> Mapping[str, str]:
+    """The keys that may differ from those of the folder's run, with the reasons.
+
+    Args:
+      config: that asks to go on.
+      elastic: whether the number of workers may differ, whatever the config says.
+    """
+    return _CHANGEABLE | (_ELASTIC if elastic or config.elastic else {})
+
 
 # Strings that may not be empty, with examples.
 FILLED = {

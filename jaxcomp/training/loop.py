@@ -2,61 +2,206 @@
 
 import functools
 import json
+import math
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
-from jaxcomp import loggers, parallel
-from jaxcomp.gossip.picture import graph_facts
-from jaxcomp.processes import on_all_processes
-from jaxcomp.progress_file import mark_progress
+from jaxcomp import parallel
+from jaxcomp.core.output import mark_progress
+from jaxcomp.core.types import Array, Tree
+from jaxcomp.mixers.gossip.picture import graph_facts
+from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import note_fact
-from jaxcomp.runs.frame import Frame, framed
-from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.runs.programs import keep_programs
-from jaxcomp.tasks import Batch, Task
-from jaxcomp.training.account import account, status
-from jaxcomp.training.breakdown import time_parts
-from jaxcomp.training.build import (
-    Setup,
-    build,
-    gather_workers,
-    settled,
+from jaxcomp.runs.open_run import Frame, Interrupted, keep_programs, open_run
+from jaxcomp.training.checkpoints import (
+    Checkpoints,
+    Start,
+    begins,
+    make_resize,
+    note_change,
+    open_checkpoints,
+    read_start,
 )
-from jaxcomp.training.changeable import changeable_keys
-from jaxcomp.training.checkpoint import Checkpoints, open_checkpoints
 from jaxcomp.training.console import Result, headline
-from jaxcomp.training.distance import initial_params
-from jaxcomp.training.elastic import make_resize, note_change
-from jaxcomp.training.end_of_epoch import make_end_of_epoch
+from jaxcomp.training.diagnostics import initial_params, make_replica_check, time_parts
+from jaxcomp.training.end_of_epoch import account, make_end_of_epoch, status
 from jaxcomp.training.evaluation import make_evaluator, make_viewer
-from jaxcomp.training.feed import train_feed
-from jaxcomp.training.loading import loaded
-from jaxcomp.training.meters import check_some_applied, of_all_workers
-from jaxcomp.training.nodes import node_count
-from jaxcomp.training.phases import batches_from
-from jaxcomp.training.position import plain, resume
+from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.keys import changeable_keys
+from jaxcomp.training.optimizers import node_count
 from jaxcomp.training.profiling import profiler
-from jaxcomp.training.recorder import make_recorder
-from jaxcomp.training.replicas import make_replica_check
-from jaxcomp.training.start import Start, begins, read_start
-from jaxcomp.training.state import TrainState
-from jaxcomp.training.stretch import (
-    begin,
-    compiled_by_all,
-    compiled_for,
-    end,
-    take_step,
+from jaxcomp.training.progress import plain, resume
+from jaxcomp.training.running_metrics import (
+    Timing,
+    check_some_applied,
+    mean_timing,
+    of_all_workers,
 )
+from jaxcomp.training.segments import batches_from
+from jaxcomp.training.setup import Setup, build, gather_workers, settled
+from jaxcomp.training.state import TrainState
+from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.switching import make_switch, saved_like
 from jaxcomp.training.tables import open_tables
-from jaxcomp.training.traffic import leaver, programs
+from jaxcomp.training.tasks import Batch, Task
+from jaxcomp.training.traffic import Programs, StepProgram, leaver, programs
 
-__all__ = ["train_and_evaluate"]
+
+class Recorder(NamedTuple):
+    """Keeps the figures of the last steps on the devices."""
+
+    start: Callable[[], Array]  # rows without figures, [workers, steps, words]
+    # (rows, figures of a step) -> rows in which that step is the last one
+    record: Callable[[Array, StepMetrics], Array]
+    # (rows, count) -> the last so many steps of this process's workers, NumPy arrays
+    read: Callable[[Array, int], list[StepMetrics]]
+
+
+def make_recorder(
+    workers: parallel.Workers, metrics: StepMetrics, steps: int
+) -> Recorder:
+    """Make a recorder of the figures of steps; compiles its one program.
+
+    Args:
+      workers: of the run.
+      metrics: shapes and dtypes of a step's figures, with the axis of workers.
+      steps: the most that lie between two looks.
+    """
+    local = workers.local.stop - workers.local.start
+    leaves, structure = jax.tree.flatten(metrics)
+    own = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
+    lengths = [_word_count(leaf) for leaf in own]
+
+    def start() -> Array:
+        rows = np.zeros((local, steps, sum(lengths)), np.uint32)
+        return parallel.place(rows, workers, 0)
+
+    def append(rows: Array, metrics: StepMetrics) -> Array:
+        row = jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(metrics)])
+        return jnp.concatenate([rows[1:], row[None]])
+
+    mapped = parallel.map_step(
+        append, workers, in_axes=(0, 0), out_axes=0, donate_argnums=(0,)
+    )
+    empty = [np.zeros((local, *leaf.shape), leaf.dtype) for leaf in own]
+    placed = parallel.place(jax.tree.unflatten(structure, empty), workers, 0)
+    compiled = mapped.lower(start(), placed).compile()
+
+    def read(rows: Array, count: int) -> list[StepMetrics]:
+        words = parallel.to_host(rows)[:, steps - count :]
+        parts = np.split(words, np.cumsum(lengths)[:-1], axis=-1)
+        values = [_values(part, leaf) for part, leaf in zip(parts, own, strict=True)]
+        return [
+            jax.tree.unflatten(structure, [value[:, step] for value in values])
+            for step in range(count)
+        ]
+
+    return Recorder(start, compiled, read)
+
+
+def _words(x: Array) -> Array:
+    """The bits of an array as uint32, [words]; a small element takes a whole word."""
+    if x.dtype == jnp.bool_:
+        return x.astype(jnp.uint32).reshape(-1)
+    bits = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
+    return jax.lax.bitcast_convert_type(x, bits).astype(jnp.uint32).reshape(-1)
+
+
+def _word_count(spec: Any) -> int:
+    return math.prod(spec.shape) * max(1, np.dtype(spec.dtype).itemsize // 4)
+
+
+def _values(words: np.ndarray, spec: Any) -> Tree:
+    """The inverse of `_words`, for the last axis of [workers, steps, words]."""
+    dtype = np.dtype(spec.dtype)
+    narrow = {1: np.uint8, 2: np.uint16}.get(dtype.itemsize, np.uint32)
+    bits = np.ascontiguousarray(words.astype(narrow))
+    return bits.view(dtype).reshape(*words.shape[:2], *spec.shape)
+
+
+class Stretch(NamedTuple):
+    """The steps since the last look."""
+
+    rows: Array  # their figures, on the devices
+    steps: int  # their number
+    began: float  # when the last look ended
+    data: float  # seconds for loading
+    issue: float  # seconds for handing steps to the devices
+
+
+def begin(rows: Array) -> Stretch:
+    """A stretch without steps; `rows` are those of a recorder."""
+    return Stretch(rows, 0, time.perf_counter(), 0.0, 0.0)
+
+
+def compiled_for(
+    programs: Programs, number: int, state: TrainState, stretch: Stretch
+) -> tuple[StepProgram, Stretch]:
+    """The program of a step; the time of compiling it is not in the stretch."""
+    if programs.is_compiled(number):
+        return programs.at(number, state), stretch
+    jax.block_until_ready(state)  # the steps before it are still in the stretch
+    paused = time.perf_counter()
+    program = compiled_by_all(programs, number, state)
+    lost = time.perf_counter() - paused
+    return program, stretch._replace(began=stretch.began + lost)
+
+
+def compiled_by_all(programs: Programs, number: int, state: TrainState) -> StepProgram:
+    """The program of a step, once all processes have it.
+
+    The first message of a program would otherwise wait for the slowest compiler, and
+    Gloo does so for 30 seconds.
+    """
+    return on_all_processes(lambda: programs.at(number, state))
+
+
+def take_step(
+    program: StepProgram,
+    state: TrainState,
+    stretch: Stretch,
+    feed: Iterator[Any],
+    recorder: Recorder,
+) -> tuple[TrainState, Stretch]:
+    """Give the devices one step; only a CPU is waited for.
+
+    Args:
+      program: of the step.
+      state: before it.
+      stretch: before it.
+      feed: gives its batch, on the devices.
+      recorder: keeps its figures.
+    """
+    began = time.perf_counter()
+    batch = next(feed)
+    loaded = time.perf_counter()
+    state, metrics = program.step(state, *batch)
+    issued = time.perf_counter()
+    rows = recorder.record(stretch.rows, metrics)
+    parallel.throttle((state, rows))
+    return state, Stretch(
+        rows=rows,
+        steps=stretch.steps + 1,
+        began=stretch.began,
+        data=stretch.data + loaded - began,
+        issue=stretch.issue + issued - loaded,
+    )
+
+
+def end(stretch: Stretch, recorder: Recorder) -> tuple[list[StepMetrics], Timing]:
+    """The figures of a stretch, and the mean timing of its steps; waits for them."""
+    taken = recorder.read(stretch.rows, stretch.steps)
+    wall = time.perf_counter() - stretch.began
+    return taken, mean_timing(stretch.data, stretch.issue, wall, stretch.steps)
 
 
 def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
@@ -96,7 +241,7 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     plainly = json.loads(config.to_json())
     changeable = changeable_keys(config)
     with (
-        framed(workdir, plainly, facts, setup.total_steps, changeable) as frame,
+        open_run(workdir, plainly, facts, setup.total_steps, changeable) as frame,
         ExitStack() as stack,
     ):
         checkpoints = open_checkpoints(

@@ -1,31 +1,426 @@
-"""From a config to one optax chain: the whole method, read left to right."""
+"""Optimisers of a config: clipping, momentum, decay, and the chain."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import optax
 
-from jaxcomp import memory, optimizers
-from jaxcomp.base import Exchange, Mixer
-from jaxcomp.errors import UserError
-from jaxcomp.specs import Call, Positive, Range, argument, build, parse, publish
-from jaxcomp.training import clips
-from jaxcomp.training.decay import add_decay, decaying
-from jaxcomp.training.momenta import check_one_momentum, of_memory
-from jaxcomp.training.nodes import mean_of_node, nodes_of
-from jaxcomp.training.stages import Stage
-from jaxcomp.training.trust import KERNELS, add_decay_with_trust, scale_by_trust
-from jaxcomp.transform import distributed, mixing
+from jaxcomp import memory
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import (
+    Call,
+    Clip,
+    Positive,
+    Range,
+    argument,
+    build,
+    calls,
+    error_at,
+    parse,
+    publish,
+)
+from jaxcomp.core.trees import clipped, norms
+from jaxcomp.core.types import Array, Axis, Exchange, Mixer, Tree
+from jaxcomp.memory import dgc
+from jaxcomp.mixers import gossip
+from jaxcomp.parallel import collectives
+from jaxcomp.parallel.collectives import Nodes
+from jaxcomp.scope import leaves_of, which_fit
+from jaxcomp.training.calendar import Stage
+from jaxcomp.transforms import optimizers
+from jaxcomp.transforms.clipping import (
+    clip_by_norm,
+    clip_by_worker_norm,
+    clip_values_by_worker_norm,
+)
+from jaxcomp.transforms.distributed import distributed, mixing
 
-__all__ = ["REGISTRY", "Setting", "chained", "make_links"]
+
+def node_count(config: Any) -> int:
+    """How many models a run has: those of nodes, which are workers by default."""
+    return config.workers // config.get("devices_per_node", 1)
+
+
+def nodes_of(config: Any, axis: Axis) -> Axis:
+    """The axis on which a mixer sees the nodes."""
+    return (
+        axis if config.devices_per_node == 1 else Nodes(axis, config.devices_per_node)
+    )
+
+
+def mean_of_node(nodes: Axis) -> optax.GradientTransformation:
+    """The first link of a device: the mean of the gradients of its node.
+
+    Args:
+      nodes: from `nodes_of`. Where each device is a node, nothing changes.
+    """
+    if not isinstance(nodes, Nodes):
+        return optax.identity()
+    return optax.stateless(
+        lambda updates, params: collectives.mean(updates, nodes.inside)
+    )
+
+
+def check_nodes(config: Any) -> None:
+    """Refuse nodes of several devices where there is no gossip between them."""
+    count = config.devices_per_node
+    if count == 1:
+        return
+    call = parse(config.mixer) if config.mixer else None
+    if not isinstance(call, Call) or call.name not in gossip.REGISTRY:
+        raise UserError(
+            f"devices_per_node={count} needs a mixer that gossips, such as "
+            f"'choco(gamma=0.5)', and mixer is {config.mixer!r}. An exchange that is "
+            "dense inside a host and compressed between hosts is "
+            f"exchange='hierarchical(per_host={count})'"
+        )
+    if config.workers_per_device > 1:
+        raise UserError(
+            f"devices_per_node={count} and workers_per_device="
+            f"{config.workers_per_device}: a node has several devices, or a device "
+            "several workers; set one of them to 1"
+        )
+    if config.workers % count:
+        nearest = count * max(1, round(config.workers / count))
+        raise UserError(
+            f"{config.workers} workers are no whole number of nodes of {count}: take "
+            f"a multiple of {count}, such as {nearest}"
+        )
+    if config.elastic:
+        raise UserError(
+            f"elastic does not know nodes of {count} devices: set elastic to False"
+        )
+
+
+# The arguments by which memories and optimisers give a momentum to the gradient.
+OF_OPTIMIZERS = {
+    **dict.fromkeys(("adam", "adamw", "lamb"), "b1"),
+    **dict.fromkeys(("lars", "sgd"), "momentum"),
+}
+# Optimisers that go on with the momentum of a memory, and what has to be the same.
+CONTINUED = {
+    "dgc_sgd": ("dgc", ("momentum", "nesterov")),
+    "one_bit_adam": ("shared_momentum", ()),
+}
+EXAMPLES = {
+    "dgc": "dgc(momentum=0.9)",
+    "shared_momentum": "shared_momentum(beta=0.9) | error_feedback",
+}
+
+
+def check_one_momentum(given: Call | None, optimizer: Call, factory: Any) -> None:
+    """Refuse a second momentum, and an optimiser whose memory gives none.
+
+    Args:
+      given: the memory that gives a momentum, from `of_memory`.
+      optimizer: of the config.
+      factory: of the optimiser.
+
+    Raises:
+      SpecError: names both settings, and what would go together.
+    """
+    own = OF_OPTIMIZERS.get(optimizer.name)
+    if own and given and argument(optimizer, factory, own, given=1):
+        message = (
+            f"two momenta, one after the other: memory {str(given)!r} gives one and "
+            f"optimizer {str(optimizer)!r} another. Set optimizer to "
+            f"'{optimizer.name}({own}=0)', or memory to one without"
+        )
+        raise error_at(optimizer, message)
+    if optimizer.name not in CONTINUED:
+        return
+    name, alike = CONTINUED[optimizer.name]
+    if given is None or given.name != name:
+        found = "gives none" if given is None else f"is {str(given)!r}"
+        message = (
+            f"optimizer {str(optimizer)!r} goes on with the momentum of memory "
+            f"{name!r}, and the memory {found}. Set memory to {EXAMPLES[name]!r}, or "
+            "optimizer to 'sgd(momentum=0.9)' if the memory gives none"
+        )
+        raise error_at(optimizer, message)
+    for key in alike:
+        here = argument(optimizer, factory, key, given=1)
+        there = argument(given, memory.REGISTRY[name], key, given=1)
+        if here != there:
+            message = (
+                f"memory {str(given)!r} and optimizer {str(optimizer)!r} have one "
+                f"momentum together, and {key} is {there!r} and {here!r}: set it alike"
+            )
+            raise error_at(optimizer, message)
+
+
+def of_memory(momentum: str | None) -> Call | None:
+    """The memory that an exchange names as the one that gives a momentum.
+
+    Example:
+      >>> of_memory("dgc(momentum=0.5)").kwargs
+      {'momentum': 0.5}
+    """
+    call = parse(momentum) if momentum else None
+    assert call is None or isinstance(call, Call)
+    return call
+
+
+# Biases and the scales of normalisation layers have one axis.
+_NAMED = {"all": "*", "kernels": "ndim>=2"}
+
+
+def decaying(decay: str, params: Tree) -> Tree:
+    """For each parameter, whether it decays.
+
+    Args:
+      decay: "all"; "kernels", which have two axes or more; or a pattern as in `policy`.
+      params: of the model.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> decaying("kernels", {"kernel": jnp.ones((2, 3)), "bias": jnp.ones(3)})
+      {'bias': False, 'kernel': True}
+    """
+    return which_fit(_NAMED.get(decay, decay), params)
+
+
+def add_decay(weight_decay: float, decay: str = "all") -> optax.GradientTransformation:
+    """Add weight_decay w to the updates of the parameters that decay.
+
+    Args:
+      weight_decay: factor on the parameters; 0 adds nothing.
+      decay: which of them, as in `decaying`.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> w = {"kernel": jnp.ones((1, 2)), "bias": jnp.ones(2)}
+      >>> link = add_decay(0.5, "kernels")
+      >>> link.update(jax.tree.map(jnp.zeros_like, w), link.init(w), w)[0]
+      {'bias': Array([0., 0.], dtype=float32), 'kernel': Array([[0.5, 0.5]], ...)}
+    """
+    if not weight_decay:
+        return optax.identity()
+
+    def added(updates: Tree, params: Any) -> Tree:
+        return jax.tree.map(
+            lambda u, w, decays: u + weight_decay * w if decays else u,
+            *(updates, params, decaying(decay, params)),
+        )
+
+    return optax.stateless(added)
+
+
+def check_decay(config: Any, params: Tree) -> None:
+    """Refuse a pattern that fits no parameter.
+
+    Args:
+      config: its decay and weight_decay.
+      params: of the model, or their shapes.
+    """
+    fits = jax.tree.leaves(decaying(config.decay, params))
+    if config.weight_decay and not any(fits):
+        names = [leaf.path for leaf in leaves_of(params)]
+        shown = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+        raise UserError(
+            f"decay {config.decay!r} fits no parameter, and weight_decay is "
+            f"{config.weight_decay}. The parameters are {shown}. Write 'all', "
+            "'kernels' or a pattern such as 'Conv*/kernel'"
+        )
+
+
+KERNELS = "ndim>=2"  # biases and the scales of normalisation layers are not adapted
+
+
+def scale_by_trust(adapt: str = KERNELS) -> optax.GradientTransformation:
+    """Scale the update u of each tensor w by |w| / |u|, as LAMB does.
+
+    Args:
+      adapt: which tensors, as a pattern of `policy`; others stay as they are, and so do
+        those of which w or u is zero.
+
+    Example:
+      >>> link = scale_by_trust()
+      >>> w, u = jnp.full((1, 2), 3.0), jnp.array([[4.0, 0.0]])
+      >>> link.update(u, link.init(w), w)[0].round(4)
+      Array([[4.2426, 0.    ]], dtype=float32)
+    """
+
+    def scaled(updates: Tree, params: Any) -> Tree:
+        return _adapted(updates, params, adapt, norms(params), norms(updates))
+
+    return optax.stateless(scaled)
+
+
+def add_decay_with_trust(
+    weight_decay: float, decays: Any, trust: float, adapt: str = KERNELS
+) -> optax.GradientTransformation:
+    """Add decay to each gradient, and scale it as LARS does.
+
+        r (g + weight_decay w)  with  r = trust |w| / (|g| + weight_decay |w|)
+
+    Args:
+      weight_decay: factor on the weights.
+      decays: function from the parameters to whether each of them decays.
+      trust: length of a step at a rate of 1, over that of the tensor.
+      adapt: as in `scale_by_trust`; for others r is 1.
+
+    Example:
+      >>> link = add_decay_with_trust(0.5, lambda w: True, trust=0.1)
+      >>> w, g = jnp.array([[2.0, 0.0]]), jnp.array([[3.0, 0.0]])
+      >>> link.update(g, link.init(w), w)[0]
+      Array([[0.2, 0. ]], dtype=float32)
+    """
+
+    def scaled(updates: Tree, params: Any) -> Tree:
+        factors = [weight_decay * d for d in jax.tree.leaves(decays(params))]
+        structure = jax.tree.structure(params)
+        decayed = jax.tree.map(
+            lambda g, w, f: g + f * w if f else g,
+            *(updates, params, jax.tree.unflatten(structure, factors)),
+        )
+        lengths = norms(params)
+        each = zip(norms(updates), lengths, factors, strict=True)
+        below = [g + f * w for g, w, f in each]
+        return _adapted(decayed, params, adapt, [trust * w for w in lengths], below)
+
+    return optax.stateless(scaled)
+
+
+def _adapted(
+    updates: Tree, params: Tree, adapt: str, above: list[Array], below: list[Array]
+) -> Tree:
+    """Scale adapted tensors by above / below, or by 1 where one of them is zero."""
+
+    def scaled(update: Array, is_adapted: bool, top: Array, bottom: Array) -> Array:
+        if not is_adapted:
+            return update
+        is_zero = (top == 0) | (bottom == 0)
+        ratio = jnp.where(is_zero, 1.0, top / jnp.where(is_zero, 1.0, bottom))
+        return ratio.astype(update.dtype) * update
+
+    structure = jax.tree.structure(params)
+    lengths = (jax.tree.unflatten(structure, x) for x in (above, below))
+    return jax.tree.map(scaled, updates, which_fit(adapt, params), *lengths)
+
+
+def local(axis: Axis, limit: Clip) -> optax.GradientTransformation:
+    """The norm of each worker's gradient is at most `limit`."""
+    return optax.stateless(lambda tree, params: clipped(tree, limit))
+
+
+def scaled(axis: Axis, limit: Clip) -> optax.GradientTransformation:
+    """The norm of each worker's gradient is at most limit / sqrt(N).
+
+    The norm of a sum of N gradients is about sqrt(N) times that of one, and so about
+    `limit` at most.
+    """
+
+    def clip(tree: Tree, params: Tree | None) -> Tree:
+        return clipped(tree, limit / math.sqrt(collectives.size(axis)))
+
+    return optax.stateless(clip)
+
+
+def tensor(axis: Axis, limit: Clip) -> optax.GradientTransformation:
+    """The norm of each tensor of each worker's gradient is at most `limit`."""
+    return clip_by_norm(limit)
+
+
+def value(axis: Axis, limit: Clip) -> optax.GradientTransformation:
+    """Each element is at most `limit`, in magnitude."""
+
+    def clip(tree: Tree, params: Tree | None) -> Tree:
+        return jax.tree.map(lambda x: jnp.clip(x, -limit, limit), tree)
+
+    return optax.stateless(clip)
+
+
+def workers(
+    axis: Axis, limit: Clip, each: bool = False
+) -> optax.GradientTransformation:
+    """All workers' gradients get one factor: the root mean square norm is the limit.
+
+    It sends one number of each worker before the gradient, or one for each tensor.
+
+    Args:
+      axis: the mapped axis.
+      limit: of the root mean square, over the workers, of the norms.
+      each: a factor for every tensor instead of one for the gradient.
+    """
+    return clip_by_worker_norm(limit, axis, each)
+
+
+def workers_value(axis: Axis) -> optax.GradientTransformation:
+    """Each element is at most the root mean square of its tensor's norm, over workers.
+
+    It sends one number for each tensor of each worker before the gradient.
+    """
+    return clip_values_by_worker_norm(axis)
+
+
+CLIPS: dict[str, Callable[..., optax.GradientTransformation]] = {
+    "local": local,
+    "scaled": scaled,
+    "tensor": tensor,
+    "value": value,
+    "workers": workers,
+    "workers_value": workers_value,
+}
+publish(clip=CLIPS)
+# What makes no sense where each worker has a model of its own, and why.
+_OF_A_MEAN = {
+    "scaled": "limits the mean of all workers' gradients, which nobody computes",
+    **dict.fromkeys(
+        ("workers", "workers_value"),
+        "asks all workers for their norms in every step, and a mixer is meant to avoid "
+        "that",
+    ),
+}
+
+
+def make(
+    spec: str, axis: Axis, memory: str = "", mixer: str = ""
+) -> list[optax.GradientTransformation]:
+    """The links that clip before the exchange: one, or none.
+
+    Args:
+      spec: such as "local(limit=1)"; "" for none.
+      axis: the mapped axis.
+      memory: of the run, which may clip too.
+      mixer: of the run; "" where gradients are averaged.
+
+    Example:
+      >>> [link] = make("value(limit=2)", "workers")
+      >>> link.update(jnp.array([3.0, -1.0]), link.init(None))[0]
+      Array([ 2., -1.], dtype=float32)
+      >>> make("local(limit=1)", "workers", memory="dgc(clip=5)")
+      Traceback (most recent call last):
+      jaxcomp.core.errors.UserError: clip 'local(limit=1)' and memory 'dgc(clip=5)' both \
+clip the gradient: leave one of them out
+    """
+    if not spec:
+        return []
+    link = build(spec, CLIPS, "clip", axis)
+    [call] = calls(parse(spec))
+    if mixer and call.name in _OF_A_MEAN:
+        raise UserError(
+            f"clip {spec!r} {_OF_A_MEAN[call.name]}: with {mixer!r} take 'local', "
+            "'tensor' or 'value'"
+        )
+    for one in calls(parse(memory)) if memory else ():
+        if one.name == "dgc" and argument(one, dgc, "clip", given=1) is not None:
+            raise UserError(
+                f"clip {spec!r} and memory {memory!r} both clip the gradient: leave "
+                "one of them out"
+            )
+    return [link]
 
 
 _AFTER_DIVISION = "adds its decay after the division by the variance's root"
 BelowOne = Annotated[float, Range(least=0, below=1)]
 
 
-class Setting(NamedTuple):
+class OptimizerSetting(NamedTuple):
     """What a run gives to every optimiser."""
 
     rate: optax.Schedule
@@ -52,7 +447,7 @@ class Setting(NamedTuple):
 
 
 def sgd(
-    setting: Setting, momentum: BelowOne = 0.9, nesterov: bool = True
+    setting: OptimizerSetting, momentum: BelowOne = 0.9, nesterov: bool = True
 ) -> optax.GradientTransformation:
     """SGD with (Nesterov) momentum on the mean gradient."""
     return optax.chain(
@@ -63,7 +458,10 @@ def sgd(
 
 
 def adam(
-    setting: Setting, b1: BelowOne = 0.9, b2: BelowOne = 0.999, eps: Positive = 1e-8
+    setting: OptimizerSetting,
+    b1: BelowOne = 0.9,
+    b2: BelowOne = 0.999,
+    eps: Positive = 1e-8,
 ) -> optax.GradientTransformation:
     """Adam on the mean gradient."""
     return optax.chain(
@@ -74,7 +472,10 @@ def adam(
 
 
 def adamw(
-    setting: Setting, b1: BelowOne = 0.9, b2: BelowOne = 0.999, eps: Positive = 1e-8
+    setting: OptimizerSetting,
+    b1: BelowOne = 0.9,
+    b2: BelowOne = 0.999,
+    eps: Positive = 1e-8,
 ) -> optax.GradientTransformation:
     """Adam whose weight decay is not divided by the root of the variance.
 
@@ -91,7 +492,7 @@ def adamw(
 
 
 def lamb(
-    setting: Setting,
+    setting: OptimizerSetting,
     b1: BelowOne = 0.9,
     b2: BelowOne = 0.999,
     eps: Positive = 1e-6,
@@ -113,7 +514,7 @@ def lamb(
 
 
 def lars(
-    setting: Setting,
+    setting: OptimizerSetting,
     momentum: BelowOne = 0.9,
     nesterov: bool = False,
     trust: Positive = 0.001,
@@ -144,7 +545,7 @@ def lars(
 
 
 def dgc_sgd(
-    setting: Setting, momentum: BelowOne = 0.9, nesterov: bool = False
+    setting: OptimizerSetting, momentum: BelowOne = 0.9, nesterov: bool = False
 ) -> optax.GradientTransformation:
     """SGD after memory `dgc`: the momentum sees the weight decay and nothing else."""
     at_update = setting.decay_at == "update"
@@ -160,7 +561,7 @@ def dgc_sgd(
 
 
 def one_bit_adam(
-    setting: Setting, b2: BelowOne = 0.999, eps: Positive = 1e-8
+    setting: OptimizerSetting, b2: BelowOne = 0.999, eps: Positive = 1e-8
 ) -> optax.GradientTransformation:
     """Adam after memory `shared_momentum`, which learns its variance while dense."""
     assert setting.given is not None  # `check_one_momentum` saw to it
@@ -194,7 +595,7 @@ publish(optimizer=REGISTRY)
 
 
 def make_links(
-    config: Any, stage: Stage, setting: Setting, method: Exchange | Mixer
+    config: Any, stage: Stage, setting: OptimizerSetting, method: Exchange | Mixer
 ) -> list[optax.GradientTransformation]:
     """The links of the whole method as one optax chain; `chained` joins them.
 
@@ -224,7 +625,7 @@ def make_links(
         links = [distributed(method), optimizer]
     if setting.decay_at == "gradient":
         links.insert(0, add_decay(setting.weight_decay, setting.decay))
-    links = [*clips.make(config.clip, method.axis, config.memory, config.mixer), *links]
+    links = [*make(config.clip, method.axis, config.memory, config.mixer), *links]
     if config.devices_per_node > 1:
         links.insert(0, mean_of_node(nodes_of(config, method.axis)))
     return links

@@ -8,9 +8,7 @@ from typing import Any
 
 import jax
 
-from jaxcomp.errors import UserError
-
-__all__ = ["profiler", "window_of"]
+from jaxcomp.core.errors import UserError
 
 _WINDOW = re.compile(r"\s*steps?\s+(\d+)(?:\s+to\s+(\d+))?\s*")
 
@@ -27,7 +25,7 @@ def window_of(text: str, total: int) -> range:
       ([3, 4, 5], [])
       >>> window_of("3-5", total=100)
       Traceback (most recent call last):
-      jaxcomp.errors.UserError: profile: not a window of steps: '3-5'. Write for ...
+      jaxcomp.core.errors.UserError: profile: not a window of steps: '3-5'. Write for ...
     """
     if not text.strip():
         return range(0)

@@ -8,27 +8,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.errors import UserError
-from jaxcomp.specs import Count, Positive
-from jaxcomp.training.build import Setup, build, gather_workers, settled
-from jaxcomp.training.durations import Horizon
-from jaxcomp.training.feed import train_feed
-from jaxcomp.training.loading import loaded
-from jaxcomp.training.meters import step_figures
-from jaxcomp.training.schedules import Schedule
-from jaxcomp.training.start import read_start
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Count, Positive
+from jaxcomp.training.checkpoints import read_start
+from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.running_metrics import step_figures
+from jaxcomp.training.schedules import Horizon, Schedule
+from jaxcomp.training.setup import Setup, build, gather_workers, settled
 from jaxcomp.training.traffic import programs
-
-__all__ = [
-    "LIMIT",
-    "Suggestion",
-    "Trial",
-    "Tried",
-    "growing",
-    "make_trial",
-    "suggested",
-    "try_rates",
-]
 
 LIMIT = 4.0  # times the least loss: where a trial ends
 LEAST_STEPS = 10

@@ -1,20 +1,181 @@
-"""Learning rates: schedules give a factor of the base rate at each step."""
+"""Schedules of the rate, their durations and scaling."""
 
+import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcomp.errors import UserError
-from jaxcomp.imported import importable
-from jaxcomp.specs import Positive, Range, SpecError, build, publish
-from jaxcomp.training.durations import Horizon
-from jaxcomp.training.rate_scaling import Size, scaled_by
+from jaxcomp.core.errors import UserError, within
+from jaxcomp.core.specs import (
+    Count,
+    Positive,
+    Range,
+    SpecError,
+    build,
+    publish,
+    suggest,
+)
+from jaxcomp.core.specs.imported import importable
 
-__all__ = ["REGISTRY", "FromZero", "Schedule", "learning_rate"]
+
+class Horizon(NamedTuple):
+    """The length of an epoch and of a step, to convert durations to steps."""
+
+    steps_per_epoch: int
+    batch_size: int  # examples of all workers in one step
+
+
+class Duration(NamedTuple):
+    """A number of a unit."""
+
+    amount: float
+    unit: str  # "step", "epoch" or "example"
+
+
+_UNITS = ("step", "epoch", "example")
+_MOST = 2**31 - 1  # what a clock counts
+_HINT = "Write for example '500 steps', '1.5 epochs' or '50_000 examples'"
+
+
+def read_duration(text: str, *, may_be_zero: bool = False) -> Duration:
+    """Read a duration such as "500 steps", "1.5 epochs" or "50_000 examples".
+
+    An empty string is no steps: for things that never happen.
+
+    Args:
+      text: a number and a unit.
+      may_be_zero: whether "0 epochs" is valid: for what begins with the run.
+
+    Example:
+      >>> read_duration("1.5 epochs")
+      Duration(amount=1.5, unit='epoch')
+    """
+    if not text.strip():
+        return Duration(0.0, "step")
+    parts = text.split()
+    if len(parts) != 2:
+        raise UserError(f"not a duration: {text!r}. {_HINT}")
+    unit = parts[1].rstrip("s")
+    if unit not in _UNITS:
+        raise UserError(f"unknown unit in {text!r}. {suggest(unit, _UNITS)}. {_HINT}")
+    try:
+        amount = float(parts[0])
+    except ValueError:
+        raise UserError(f"not a number in {text!r}. {_HINT}") from None
+    if amount == 0 and may_be_zero:
+        return Duration(0.0, unit)
+    if not amount > 0 or math.isinf(amount):
+        raise UserError(f"a duration is positive, not {text!r}. {_HINT}")
+    if unit == "step" and amount % 1:
+        raise UserError(f"a number of steps is whole, not {text!r}")
+    return Duration(amount, unit)
+
+
+def steps_in(duration: Duration, horizon: Horizon) -> int:
+    """The steps in a duration, the last of which may go beyond it.
+
+    Example:
+      >>> steps_in(Duration(100, "example"), Horizon(steps_per_epoch=10, batch_size=32))
+      4
+    """
+    if duration.amount == 0:
+        return 0
+    units = {
+        "step": 1.0,
+        "epoch": float(horizon.steps_per_epoch),
+        "example": 1 / horizon.batch_size,
+    }
+    count = duration.amount * units[duration.unit]
+    if count > _MOST:
+        shown = f"{duration.amount:g} {duration.unit}s"
+        raise UserError(f"{shown} are more than {_MOST:,} steps. {_HINT}")
+    return max(1, math.ceil(count - 1e-9))
+
+
+def steps_of(duration: str, horizon: Horizon) -> int:
+    """Steps in a duration, where all steps are alike.
+
+    Example:
+      >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
+      20
+    """
+    return steps_in(read_duration(duration), horizon)
+
+
+def steps_at(config: Any, key: str, horizon: Horizon) -> int:
+    """The steps of the duration at a key of a config, where all steps are alike."""
+    with within(key):
+        return steps_of(config[key], horizon)
+
+
+class Size(NamedTuple):
+    """How large a run is."""
+
+    workers: int
+    heard: int | None  # workers that one hears, itself included; None without a graph
+    batch: int  # examples of all workers in one step
+
+
+def none(size: Size) -> float:
+    """The rate as it is."""
+    return 1.0
+
+
+def linear(size: Size, base_batch_size: Count | None = None) -> float:
+    """In the number of workers; or in the batch, whose rate is known for a base.
+
+    Example:
+      >>> linear(Size(4, None, 512)), linear(Size(4, None, 512), base_batch_size=256)
+      (4.0, 2.0)
+
+    References:
+      Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017.
+    """
+    return (
+        float(size.workers) if base_batch_size is None else size.batch / base_batch_size
+    )
+
+
+def sqrt(size: Size, base_batch_size: Count | None = None) -> float:
+    """The root of what `linear` is."""
+    return math.sqrt(linear(size, base_batch_size))
+
+
+def degree(size: Size, base_batch_size: Count | None = None) -> float:
+    """In the number of workers that one hears, itself included; or in their batches.
+
+    Example:
+      >>> degree(Size(8, 3, 1024)), degree(Size(8, 3, 1024), base_batch_size=64)
+      (3.0, 6.0)
+    """
+    if size.heard is None:
+        raise UserError("this scaling is that of a graph: set topology")
+    if base_batch_size is None:
+        return float(size.heard)
+    return size.heard * (size.batch / size.workers) / base_batch_size
+
+
+RATE_SCALINGS: dict[str, Callable[..., float]] = {
+    "degree": degree,
+    "linear": linear,
+    "none": none,
+    "sqrt": sqrt,
+}
+
+
+def scaled_by(scaling: str, size: Size) -> float:
+    """The factor of a scaling: "none", "linear", "sqrt(base_batch_size=256)", ...
+
+    Args:
+      scaling: spec string.
+      size: of the run.
+    """
+    return build(scaling, RATE_SCALINGS, "lr_scaling", size)
+
 
 Schedule = Callable[[ArrayLike], Array]
 FromZero = Annotated[float, Range(least=0)]

@@ -7,23 +7,22 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.base import Array, Axis, Tree, is_per_worker
-from jaxcomp.errors import UserError
-from jaxcomp.link_state import find_state
-from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
-from jaxcomp.overlap import WHOLE, Cut
-from jaxcomp.tasks import Task
-from jaxcomp.training.ema import moved
-from jaxcomp.training.loss_scale import UNSCALED, LossScale, value_and_grad
-from jaxcomp.training.state import TrainState, like, own
-from jaxcomp.trees import norms, widen, zeros_like_spec
-
-__all__ = [
-    "Average",
-    "StepMetrics",
-    "make_average",
-    "make_train_step",
-]
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.trees import norms, widen, zeros_like_spec
+from jaxcomp.core.types import Array, Axis, Tree, is_per_worker
+from jaxcomp.exchanges.overlap import WHOLE, Cut
+from jaxcomp.training.state import (
+    UNSCALED,
+    LossScale,
+    TrainState,
+    mark_like,
+    moved,
+    unmark,
+    value_and_grad,
+)
+from jaxcomp.training.tasks import Task
+from jaxcomp.transforms.distributed import find_state
+from jaxcomp.transforms.nonfinite import all_finite, applied_if, instead_of_bad
 
 
 class StepMetrics(NamedTuple):
@@ -80,8 +79,8 @@ def make_train_step(
         step_key = jax.random.fold_in(base_key, state.step)
         exchange_key, own_key = jax.random.split(step_key)
         own_key = jax.random.fold_in(own_key, jax.lax.axis_index(axis))
-        params, old = own(state.params), (own(state.stats), own(state.carry))
-        loss_scale = own(state.loss_scale)
+        params, old = unmark(state.params), (unmark(state.stats), unmark(state.carry))
+        loss_scale = unmark(state.loss_scale)
         factor = scale.factor(loss_scale)
 
         def gradient_of(stats: Tree, carry: Tree, batch: Any, key: Array) -> Any:
@@ -120,7 +119,7 @@ def make_train_step(
         lengths = jax.tree.leaves(by_leaf)
         healthy = is_healthy(lengths)
         updates, opt_state = tx.update(
-            grads, own(state.opt_state), params, key=exchange_key
+            grads, unmark(state.opt_state), params, key=exchange_key
         )
         applied = all_finite(updates)
         stats, carry = new
@@ -129,19 +128,19 @@ def make_train_step(
                 lambda new, old: jnp.where(healthy, new, old), tuple(new), old
             )
         moved_to: Any = optax.apply_updates(params, updates)
-        average = moved(own(state.ema), moved_to, ema, state.step)
+        average = moved(unmark(state.ema), moved_to, ema, state.step)
         new_state = TrainState(
-            params=like(state.params, moved_to),
-            stats=like(state.stats, stats),
-            carry=like(state.carry, carry),
-            opt_state=like(state.opt_state, opt_state),
-            ema=like(state.ema, average),
+            params=mark_like(state.params, moved_to),
+            stats=mark_like(state.stats, stats),
+            carry=mark_like(state.carry, carry),
+            opt_state=mark_like(state.opt_state, opt_state),
+            ema=mark_like(state.ema, average),
             loss_scale=state.loss_scale,
         )
         if not has_own_model:
             new_state = applied_if(applied, new_state, state)
         scaled = scale.after(loss_scale, healthy if has_own_model else applied)
-        new_state = new_state._replace(loss_scale=like(state.loss_scale, scaled))
+        new_state = new_state._replace(loss_scale=mark_like(state.loss_scale, scaled))
         info, took = find_state(opt_state).info.value, applied & healthy
         lost = ~took & jnp.isfinite(loss)
         metrics = StepMetrics(
@@ -159,7 +158,7 @@ def make_train_step(
     return step
 
 
-class Average(NamedTuple):
+class StepAverage(NamedTuple):
     """The mean model of all workers, and how far the workers are from it."""
 
     params: Tree
@@ -178,16 +177,16 @@ def make_average(axis: Axis) -> Callable[[TrainState], tuple[Any, ...]]:
     def average(state: TrainState) -> tuple[Any, ...]:
         parts = (state.params, state.stats, state.ema)
         params, stats, ema = (
-            like(x, jax.lax.pmean(x.value, axis)) if is_per_worker(x) else x
+            mark_like(x, jax.lax.pmean(x.value, axis)) if is_per_worker(x) else x
             for x in parts
         )
         apart = jax.tree.map(
             lambda x, mean: jnp.sum(jnp.square(x - mean)),
-            own(state.params),
-            own(params),
+            unmark(state.params),
+            unmark(params),
         )
         distance = jnp.sqrt(jax.lax.pmean(sum(jax.tree.leaves(apart)), axis))
-        return tuple(Average(params, stats, ema, distance))
+        return tuple(StepAverage(params, stats, ema, distance))
 
     return average
 

@@ -8,13 +8,11 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import parallel
-from jaxcomp.base import Clock, Tree, is_clock
-from jaxcomp.link_state import DistributedState, find_state
-from jaxcomp.training.build import Setup
-from jaxcomp.training.state import TrainState, like, own
-from jaxcomp.trees import name_of
-
-__all__ = ["carried", "make_switch", "saved_like"]
+from jaxcomp.core.trees import name_of
+from jaxcomp.core.types import Clock, Tree, is_clock
+from jaxcomp.training.setup import Setup
+from jaxcomp.training.state import TrainState, mark_like, unmark
+from jaxcomp.transforms.distributed import DistributedState, find_state
 
 Path = tuple[Any, ...]
 
@@ -109,9 +107,9 @@ def saved_like(setup: Setup) -> Callable[[int], Tree]:
 def _switched(state: TrainState, setup: Setup, regime: int) -> TrainState:
     """The state of one worker, with the chain of another regime."""
     tx = setup.chain(regime)
-    fresh: Any = tx.init(own(state.params))
-    opt_state = carried(own(state.opt_state), fresh)
-    return state._replace(opt_state=like(state.opt_state, opt_state))
+    fresh: Any = tx.init(unmark(state.params))
+    opt_state = carried(unmark(state.opt_state), fresh)
+    return state._replace(opt_state=mark_like(state.opt_state, opt_state))
 
 
 def _specs(tree: Tree) -> Any:

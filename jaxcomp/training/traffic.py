@@ -9,23 +9,12 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxcomp import parallel, wire
-from jaxcomp.base import Mixer
-from jaxcomp.runs.units import bytes_text, times_fewer
-from jaxcomp.training.build import Setup
-from jaxcomp.training.stages import Stage
+from jaxcomp.core.types import Mixer
+from jaxcomp.core.units import bytes_text, times_fewer
+from jaxcomp.training.calendar import Stage
+from jaxcomp.training.setup import Setup
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import StepMetrics
-
-__all__ = [
-    "Program",
-    "Programs",
-    "Traffic",
-    "leaver",
-    "programs",
-    "run_traffic",
-    "traced_traffic",
-    "traffic_of",
-]
 
 
 class Traffic(NamedTuple):
@@ -72,7 +61,7 @@ class Traffic(NamedTuple):
         )
 
 
-class Program(NamedTuple):
+class StepProgram(NamedTuple):
     """The compiled step of a stage."""
 
     step: Callable[..., tuple[TrainState, StepMetrics]]
@@ -83,7 +72,7 @@ class Program(NamedTuple):
 class Programs(NamedTuple):
     """The compiled steps of a run, by the numbers of its steps."""
 
-    at: Callable[[int, TrainState], Program]  # compiles it if that was not done yet
+    at: Callable[[int, TrainState], StepProgram]  # compiles it if that was not done yet
     is_compiled: Callable[[int], bool]
 
 
@@ -94,9 +83,9 @@ def programs(setup: Setup, say: Callable[[str], None]) -> Programs:
       setup: of the run.
       say: where compiling is announced.
     """
-    compiled: dict[Stage, Program] = {}
+    compiled: dict[Stage, StepProgram] = {}
 
-    def at(number: int, state: TrainState) -> Program:
+    def at(number: int, state: TrainState) -> StepProgram:
         stage = setup.stages.at(number)
         if stage not in compiled:
             say(f"step {number + 1}: compiling for {stage}")
@@ -112,7 +101,7 @@ def programs(setup: Setup, say: Callable[[str], None]) -> Programs:
     return Programs(at, lambda number: setup.stages.at(number) in compiled)
 
 
-def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
+def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> StepProgram:
     """The mapped step of a stage, compiled, and its bytes read from the program."""
     workers, own_step = setup.workers, setup.step(stage)
     axes = parallel.axes(state)
@@ -126,7 +115,7 @@ def _compile_step(setup: Setup, state: TrainState, stage: Stage) -> Program:
     trace = functools.partial(_traced, setup, stage)
     simulated = workers.mapper == "vmap"
     found, unread = (trace(), "") if simulated else _read(compiled, trace)
-    return Program(compiled, traffic_of(setup, found, unread), lowered.out_info[1])
+    return StepProgram(compiled, traffic_of(setup, found, unread), lowered.out_info[1])
 
 
 def traced_traffic(setup: Setup, stage: Stage) -> Traffic:

@@ -11,16 +11,9 @@ forwards the messages of all others. `link_bytes` gives the number for ring algo
 and `exact_bytes` that of the uncompressed all-reduce to compare it with.
 """
 
-from jaxcomp.wire.apart import first_message, without_messages
-from jaxcomp.wire.figures import (
-    collective_bytes,
-    dense_bytes,
-    exact_bytes,
-    link_bytes,
-)
-from jaxcomp.wire.found import KINDS, Collective, WireError
-from jaxcomp.wire.program import collectives
-from jaxcomp.wire.traced import traced_collectives
+from jaxcomp.wire.figures import collective_bytes, dense_bytes, exact_bytes, link_bytes
+from jaxcomp.wire.program import KINDS, Collective, WireError, collectives
+from jaxcomp.wire.traced import first_message, traced_collectives, without_messages
 
 __all__ = [
     "KINDS",

@@ -9,11 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.trees import wide_spec
-from jaxcomp.wire.found import KINDS, PAIRWISE, Collective
-from jaxcomp.wire.program import collectives
-
-__all__ = ["collective_bytes", "dense_bytes", "exact_bytes", "link_bytes"]
+from jaxcomp.core.trees import wide_spec
+from jaxcomp.wire.program import KINDS, PAIRWISE, Collective, collectives
 
 AxisNames = str | tuple[str, ...]  # one mesh axis, or several
 

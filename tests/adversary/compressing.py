@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp import make_compressor
-from jaxcomp.trees import spec_of
+from jaxcomp.core.trees import spec_of
 from tests import laws as known
 from tests.adversary.draw import Program
 from tests.adversary.given import gradients

@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 import numpy as np
 
-from jaxcomp import compressors, exchanges, gossip, local, memory, scope
-from jaxcomp.gossip.graphs import NAMED
-from jaxcomp.specs import Range
-from jaxcomp.specs.arguments import kinds_of
+from jaxcomp import compressors, exchanges, memory, scope
+from jaxcomp.core.specs import Range
+from jaxcomp.core.specs.factories import kinds_of
+from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers.gossip.topology import NAMED
 
 __all__ = ["Leaf", "Program", "draw", "line_of", "program_of", "simpler"]
 

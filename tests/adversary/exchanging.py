@@ -9,14 +9,14 @@ import numpy as np
 
 import jaxcomp
 from jaxcomp import parallel
-from jaxcomp.base import Exchange
-from jaxcomp.bounds import worst as worst_of
-from jaxcomp.link_state import step_key
-from jaxcomp.make import compressor_for
-from jaxcomp.nonfinite import all_finite, applied_if, instead_of_bad
-from jaxcomp.overlap.cuts import make_cut
-from jaxcomp.specs import calls
-from jaxcomp.trees import spec_of, widen
+from jaxcomp.core.specs import calls
+from jaxcomp.core.trees import spec_of, widen
+from jaxcomp.core.types import Exchange
+from jaxcomp.exchanges.overlap import make_cut
+from jaxcomp.scope.contraction import worst as worst_of
+from jaxcomp.transforms.distributed import step_key
+from jaxcomp.transforms.make import compressor_for
+from jaxcomp.transforms.nonfinite import all_finite, applied_if, instead_of_bad
 from tests.adversary.draw import Program
 from tests.adversary.given import (
     BAD,

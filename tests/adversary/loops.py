@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import jaxcomp
 from jaxcomp import parallel, wire
-from jaxcomp.lanes import Lanes
+from jaxcomp.core.trees import spec_of
+from jaxcomp.parallel.collectives import Lanes
 from jaxcomp.parallel.placing import by_axis
-from jaxcomp.trees import spec_of
 from tests.adversary.draw import Program
 from tests.adversary.given import BAD, nested, precision
 from tests.adversary.verdicts import Laws, bits, numbers

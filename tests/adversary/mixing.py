@@ -8,10 +8,11 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp import local, parallel
-from jaxcomp.base import Mixer, PerWorker
-from jaxcomp.make import compressor_for
-from jaxcomp.specs import calls
+from jaxcomp import parallel
+from jaxcomp.core.specs import calls
+from jaxcomp.core.types import Mixer, PerWorker
+from jaxcomp.mixers import local
+from jaxcomp.transforms.make import compressor_for
 from tests.adversary.draw import Program
 from tests.adversary.given import gradients, precision
 from tests.adversary.loops import (

@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxcomp import compressors, exchanges, gossip, local, memory, scope
+from jaxcomp import compressors, exchanges, memory, scope
+from jaxcomp.mixers import gossip, local
 from tests.adversary.draw import Leaf, Program, draw, line_of, program_of
 from tests.adversary.examine import examine, smallest
 

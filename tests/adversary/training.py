@@ -8,8 +8,9 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp import optimizers, parallel
-from jaxcomp.specs import calls
+from jaxcomp import parallel
+from jaxcomp.core.specs import calls
+from jaxcomp.transforms import optimizers
 from tests.adversary.draw import Leaf, Program
 from tests.adversary.exchanging import build
 from tests.adversary.given import BAD, gradients, with_events

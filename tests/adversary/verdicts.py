@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import jaxcomp
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 
 __all__ = ["Laws", "Verdict", "bits", "flat", "is_refusal", "numbers", "tried"]
 

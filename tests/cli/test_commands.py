@@ -12,7 +12,7 @@ import pytest
 from jaxcomp import cli, compressors, exchanges, memory
 from jaxcomp.cli import completion, standard
 from jaxcomp.cli.config import load_config, split_names
-from jaxcomp.cli.kinds import KINDS, registry_of
+from jaxcomp.cli.listing import KINDS, registry_of
 
 PARSER = cli.make_parser()
 

@@ -3,7 +3,7 @@
 import pytest
 
 from jaxcomp.cli.config import changed_keys, load_config, override
-from jaxcomp.cli.run_name import default_workdir
+from jaxcomp.cli.train import default_workdir
 
 
 def folder(names, *words, suffix=""):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp.coding import bitmaps
+from jaxcomp.core.coding import indices
 
 # Both sides of a word and of a row of words that are summed together.
 SIZES = [1, 31, 32, 33, 1000, 32 * 1024, 32 * 1024 + 1]
@@ -20,10 +20,10 @@ MASKS = {
 
 
 # One program for each size instead of one for every operation inside.
-to_words = jax.jit(bitmaps.to_words)
-to_bits = jax.jit(bitmaps.to_bits, static_argnums=1)
-first = jax.jit(bitmaps.first)
-places = jax.jit(bitmaps.places, static_argnums=(1, 2))
+to_words = jax.jit(indices.to_words)
+to_bits = jax.jit(indices.to_bits, static_argnums=1)
+first = jax.jit(indices.first)
+places = jax.jit(indices.places, static_argnums=(1, 2))
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -34,7 +34,7 @@ def test_places_of_a_mask(name: str, size: int) -> None:
     words = to_words(jnp.asarray(mask))
     assert words.shape == (-(-size // 32),)
     np.testing.assert_array_equal(to_bits(words, size), mask)
-    assert bitmaps.count(words) == expected.size
+    assert indices.count(words) == expected.size
     for most in (size + 3, size // 5 + 1):  # of all, and of the first ones
         padded = np.full(most, size)
         padded[: expected.size] = expected[:most]
@@ -58,7 +58,7 @@ def test_not_above_counts_like_numpy(at_once: int | None) -> None:
     rng = np.random.default_rng(0)
     ascending = np.sort(rng.integers(0, 50, 1000)).astype(np.uint32)
     limits = np.arange(49, dtype=np.uint32)
-    found = bitmaps.not_above(jnp.asarray(ascending), jnp.asarray(limits), at_once)
+    found = indices.not_above(jnp.asarray(ascending), jnp.asarray(limits), at_once)
     expected = np.searchsorted(ascending, limits, side="right")
     np.testing.assert_array_equal(found, expected)
 
@@ -77,7 +77,7 @@ def test_any_words(numbers: list[int], most: int) -> None:
 
 def test_vmap() -> None:
     masks = np.random.default_rng(0).random((3, 100)) < 0.2
-    words = jax.vmap(bitmaps.to_words)(jnp.asarray(masks))
-    found = jax.vmap(lambda w: bitmaps.places(w, 40, absent=100))(words)
+    words = jax.vmap(indices.to_words)(jnp.asarray(masks))
+    found = jax.vmap(lambda w: indices.places(w, 40, absent=100))(words)
     for row, mask in zip(np.asarray(found), masks, strict=True):
         np.testing.assert_array_equal(row[row < 100], np.flatnonzero(mask))

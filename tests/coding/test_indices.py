@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import make_compressor, nbits
-from jaxcomp.coding import indices
-from jaxcomp.coding.indices import EliasFano
-from jaxcomp.compressors._sparse import subset_bits
+from jaxcomp.compressors._kit.sparse import subset_bits
+from jaxcomp.core.coding import indices
+from jaxcomp.core.coding.indices import EliasFano
 from tests import references
 
 

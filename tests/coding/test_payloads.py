@@ -10,11 +10,11 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxcomp import make_compressor, nbits
-from jaxcomp.coding import packing
-from jaxcomp.coding.message import fuse, split
-from jaxcomp.coding.packing import bit_width, complete, index_dtype
-from jaxcomp.coding.payloads import Dense, Seeded, Sparse, map_values
-from jaxcomp.trees import spec_of
+from jaxcomp.core.coding import packing
+from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.packing import bit_width, complete, index_dtype
+from jaxcomp.core.coding.payloads import Dense, Seeded, Sparse, map_values
+from jaxcomp.core.trees import spec_of
 from tests import references
 
 SIZE = 71  # no multiple of anything

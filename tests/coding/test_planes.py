@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.coding.planes import PLANES, pack_planes, unpack_planes
+from jaxcomp.core.coding.packing import PLANES, pack_planes, unpack_planes
 
 
 def test_every_byte_of_symbols_comes_back() -> None:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from jaxcomp import make_compressor, nbits
-from jaxcomp.base import Spec
+from jaxcomp.core.types import Spec
 
 # Packed symbols fill bytes, one field of 8, 4, 2 or 1 bits after the other.
 SENT = [

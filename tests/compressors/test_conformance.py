@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors
-from jaxcomp.base import Compressor
+from jaxcomp.core.types import Compressor
 from tests import laws
 from tests.tiers import STANDS_FOR, tiers
 

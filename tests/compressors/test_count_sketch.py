@@ -10,9 +10,9 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor
-from jaxcomp.base import Compressor
-from jaxcomp.coding.payloads import Dense, Seeded
-from jaxcomp.trees import spec_of
+from jaxcomp.core.coding.payloads import Dense, Seeded
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from tests import laws, references
 
 

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, make_compressor, nbits, noise
-from jaxcomp.base import Compressor
-from jaxcomp.compressors._lloyd_max import lloyd_max, mean_square_error
-from jaxcomp.compressors._rotation import haar
-from jaxcomp.compressors.eden import Rotated
-from jaxcomp.trees import spec_of
+from jaxcomp import SpecError, make_compressor, nbits
+from jaxcomp.compressors._kit.rotation import haar
+from jaxcomp.compressors.eden import Rotated, lloyd_max, mean_square_error
+from jaxcomp.core import prng
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from tests import laws, references
 from tests.tiers import tiers
 
@@ -61,7 +61,7 @@ rotate = jax.jit(haar, static_argnums=1)
 )
 def test_a_rotation_is_a_product_of_reflections(size: int) -> None:
     seed = jnp.array([3, size], jnp.uint32)
-    words = np.asarray(noise.words(seed, size * size)).reshape(size, size)
+    words = np.asarray(prng.words(seed, size * size)).reshape(size, size)
     to_normal = np.vectorize(statistics.NormalDist().inv_cdf)
     directions = to_normal(((words >> 8) + 0.5) / 2**24)
     signs = np.where(words[0] % 2 == 1, -1, 1)
@@ -144,8 +144,8 @@ def test_eden_is_its_slow_version(size: int, bits: int, unbiased: bool) -> None:
     method = f"eden(bits={bits}, unbiased={unbiased})"
     payload, decoded = send(method, jnp.asarray(x), jax.random.key(1))
     number, width = references.eden_blocks(size)
-    seeds = noise.words(payload.seed, 4).reshape(2, 2)
-    words = np.asarray(noise.words(seeds[1], number * width))
+    seeds = prng.words(payload.seed, 4).reshape(2, 2)
+    words = np.asarray(prng.words(seeds[1], number * width))
     flips = np.where(words >> 31 == 1, -1, 1)
     rotation = np.asarray(rotate(seeds[0], width), np.float64)
     expected = references.eden(

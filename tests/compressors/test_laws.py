@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_compressor
-from jaxcomp.base import Compressor
+from jaxcomp.core.types import Compressor
 from tests import laws
 
 X = jnp.asarray(np.random.default_rng(0).normal(size=257), jnp.float32)

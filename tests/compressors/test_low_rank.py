@@ -11,12 +11,12 @@ import pytest
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor, nbits
-from jaxcomp.base import Compressor
-from jaxcomp.coding.payloads import Dense, Quantized
-from jaxcomp.compressors import _matrices
-from jaxcomp.compressors._matrices import Factors
+from jaxcomp.compressors._kit import matrices
+from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.compressors.atomo import chances, draw, relative_chances
-from jaxcomp.trees import spec_of
+from jaxcomp.core.coding.payloads import Dense, Quantized
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from tests import laws, references
 from tests.tiers import tiers
 
@@ -62,8 +62,8 @@ def energy(x: np.ndarray) -> float:
 def test_sides_are_those_of_the_matrix(shape: tuple[int, ...]) -> None:
     x = normal(*shape)
     expected = references.as_matrix(x)
-    assert _matrices.sides(shape) == expected.shape
-    folded = np.asarray(_matrices.fold(jnp.asarray(x)))
+    assert matrices.sides(shape) == expected.shape
+    folded = np.asarray(matrices.fold(jnp.asarray(x)))
     assert folded.shape[0] >= folded.shape[1]
     if folded.shape != expected.shape:
         expected = expected.T
@@ -90,7 +90,7 @@ def test_svd_is_the_best_of_its_rank(shape: tuple[int, ...], rank: int) -> None:
 def test_svd_errs_as_little_as_can_be(rows: int, columns: int, rank: int) -> None:
     x = normal(rows, columns, seed=rows * 13 + columns)
     y = draws(f"svd(rank={rank})", x, 1)[0]
-    if rank * sum(_matrices.sides(x.shape)) >= x.size:
+    if rank * sum(matrices.sides(x.shape)) >= x.size:
         np.testing.assert_array_equal(y, x)
     else:
         best = energy(references.truncated_svd(x, rank) - x)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, make_compressor
-from jaxcomp.coding.payloads import Quantized, Sparse
 from jaxcomp.compressors import compose
-from jaxcomp.trees import spec_of
+from jaxcomp.core.coding.payloads import Quantized, Sparse
+from jaxcomp.core.trees import spec_of
 from tests import laws, references
 
 SIZE = 257

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import SpecError, make_compressor, noise
-from jaxcomp.base import Compressor
-from jaxcomp.compressors import _buckets
-from jaxcomp.trees import spec_of
+from jaxcomp import SpecError, make_compressor
+from jaxcomp.compressors._kit import buckets
+from jaxcomp.core import prng
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from tests import laws, references
 from tests.tiers import tiers
 
@@ -112,7 +113,7 @@ def exact_mean(method: str, x: np.ndarray, patch: pytest.MonkeyPatch) -> Any:
 
     @jax.jit
     def output(draws: jax.Array) -> jax.Array:
-        patch.setattr(noise, "uniform", lambda seed, shape: draws.reshape(shape))
+        patch.setattr(prng, "uniform", lambda seed, shape: draws.reshape(shape))
         payload, _ = compressor.compress(x, (), jax.random.key(0))
         return compressor.decompress(payload, spec_of(x))
 
@@ -488,17 +489,17 @@ def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None
     x = heavy(size, size)
     width = bucket or size
     parts = [x[i : i + width].astype(np.float64) for i in range(0, size, width)]
-    assert _buckets.rows(size, bucket) == len(parts)
+    assert buckets.rows(size, bucket) == len(parts)
     np.testing.assert_array_equal(
-        _buckets.counts(size, bucket), [part.size for part in parts]
+        buckets.counts(size, bucket), [part.size for part in parts]
     )
-    peaks = jax.jit(_buckets.peaks, static_argnums=1)(x, bucket)
+    peaks = jax.jit(buckets.peaks, static_argnums=1)(x, bucket)
     np.testing.assert_array_equal(peaks, [np.abs(part).max() for part in parts])
     scales = np.ldexp(np.float32(1), np.arange(len(parts)) % 3)
-    norms = jax.jit(_buckets.norms, static_argnums=1)(x, bucket, scales)
+    norms = jax.jit(buckets.norms, static_argnums=1)(x, bucket, scales)
     expected = np.array([np.linalg.norm(part) for part in parts]) * scales
     np.testing.assert_allclose(norms, expected, rtol=1e-5)
-    spread = jax.jit(_buckets.spread, static_argnums=(1, 2))
+    spread = jax.jit(buckets.spread, static_argnums=(1, 2))
     numbers = np.arange(len(parts), dtype=np.float32)
     for beyond in (0, 9):
         places = np.arange(size + beyond) // width
@@ -513,7 +514,7 @@ def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None
 def test_peaks_forget_nothing(dtype: str, place: int, value: float) -> None:
     x = jnp.asarray(heavy(1, 70_001), dtype).at[place].set(value)
     for bucket in (None, 512):
-        peaks = np.asarray(jax.jit(_buckets.peaks, static_argnums=1)(x, bucket))
+        peaks = np.asarray(jax.jit(buckets.peaks, static_argnums=1)(x, bucket))
         assert (~np.isfinite(peaks)).sum() == 1
         assert not np.isfinite(peaks[place // (bucket or x.size)])
 

@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp import SpecError, make_compressor, make_exchange, noise
-from jaxcomp.base import Compressor
-from jaxcomp.coding.indices import CODES
+from jaxcomp import SpecError, make_compressor, make_exchange
+from jaxcomp.compressors._kit.magnitudes import magnitude_bits
 from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import sampling_of
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
 from jaxcomp.compressors.random_k import random_subset
-from jaxcomp.magnitudes import magnitude_bits
-from jaxcomp.trees import spec_of
+from jaxcomp.core import prng
+from jaxcomp.core.coding.indices import CODES
+from jaxcomp.core.trees import spec_of
+from jaxcomp.core.types import Compressor
 from tests import laws, references
 from tests.tiers import tiers
 
@@ -138,7 +139,7 @@ def test_random_places_are_those_of_exact_arithmetic(size: int) -> None:
     seeds = seeds.at[0].set(0xFFFFFFFF).at[1].set(0)
     actual = np.asarray(subsets(seeds, size, 3))
     for seed, places in zip(seeds, actual, strict=True):
-        words = np.asarray(noise.words(seed, 3)).tolist()
+        words = np.asarray(prng.words(seed, 3)).tolist()
         a, b = seed.tolist()
         assert places.tolist() == references.random_subset((a, b), words, size)
 
@@ -308,7 +309,7 @@ def test_dgc_top_k_takes_the_published_steps(options: dict[str, Any]) -> None:
     assert size % stride == 14
     key = jax.random.key(6)
     # The start is the seed's first word as a fraction of the stride.
-    start = int(noise.seed_of(key)[0]) * stride >> 32
+    start = int(prng.seed_of(key)[0]) * stride >> 32
     assert start < 14  # so there is one sample more than planned
     room = math.floor(options.get("upper", 1.3) * 201)
     shown = "".join(f", {name}={value}" for name, value in options.items())
@@ -326,7 +327,7 @@ def test_dgc_top_k_of_a_long_vector() -> None:
     """Where neither the samples nor the elements are sorted."""
     key, keep, sample = jax.random.key(7), 0.01, 0.1
     stride = sampling_of(LONG, keep, sample).stride
-    start = int(noise.seed_of(key)[0]) * stride >> 32
+    start = int(prng.seed_of(key)[0]) * stride >> 32
     for name, x in misleading(LONG, 911, stride, start).items():
         payload, y = send(f"dgc_top_k(keep={keep}, sample={sample})", x, key)
         expected, passed = references.dgc_top_k(x, keep, sample, start)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from configs.convex import base
-from jaxcomp.runs import frame
+from jaxcomp.runs import open_run
 
 CENTRALISED = {"mixer": "", "topology": "", "exchange": "exact", "compressor": "none"}
 
@@ -43,7 +43,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, evaluation: int) -> None:
     def signals() -> Iterator[Any]:
         yield lambda: asked.append(1) or (15 if len(asked) == evaluation else None)
 
-    monkeypatch.setattr(frame, "catch_signals", signals)
+    monkeypatch.setattr(open_run, "catch_signals", signals)
 
 
 def arrays(folder: Path) -> dict[str, np.ndarray]:

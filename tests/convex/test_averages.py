@@ -7,7 +7,7 @@ import pytest
 
 from jaxcomp.convex import make_average
 from jaxcomp.convex.averages import REGISTRY
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
 
 WEIGHTS = {
     "mean": lambda t: 1.0 + 0 * t,

@@ -11,11 +11,11 @@ from ml_collections import ConfigDict
 
 from benchmarks import convex, convex_grid
 from configs.convex import base
-from jaxcomp.convex import averages, experiment, rates, record, runner
+from jaxcomp.convex import averages, experiment, problems, rates, runner
+from jaxcomp.convex import runner as record
+from jaxcomp.core.units import bytes_text
 from jaxcomp.data.partition import PARTITIONS
-from jaxcomp.problems import testbeds
-from jaxcomp.runs.metrics import Evaluation
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.runs.table import Evaluation
 from tests.convex.small import small
 
 ROOT = Path(__file__).parents[2]
@@ -149,7 +149,7 @@ def test_the_commands_of_the_document_exist():
 @pytest.mark.parametrize(
     "name",
     [
-        *testbeds.REGISTRY,
+        *problems.REGISTRY,
         *rates.REGISTRY,
         *averages.REGISTRY,
         *PARTITIONS,

@@ -6,7 +6,7 @@ import pytest
 
 from jaxcomp.convex import Facts, make_rate
 from jaxcomp.convex.rates import REGISTRY
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
 
 FACTS = Facts(regulariser=0.01, steps_per_epoch=10)
 SPECS = ["constant(rate=0.3)", "epoch_decay(rate=0.3)", "decay", "bottou(rate=0.3)"]

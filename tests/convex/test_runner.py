@@ -10,10 +10,11 @@ import pytest
 
 from jaxcomp import CheckpointError
 from jaxcomp.cli import train
-from jaxcomp.convex import record, runner
+from jaxcomp.convex import runner
+from jaxcomp.convex import runner as record
 from jaxcomp.convex.experiment import build
-from jaxcomp.convex.simulation import make_simulation
-from jaxcomp.runs.lock import locked
+from jaxcomp.convex.runner import make_simulation
+from jaxcomp.runs.open_run import locked
 from jaxcomp.training import Interrupted
 from tests.convex.small import arrays, assert_same_run, small, stop_at
 

@@ -6,7 +6,7 @@ import pytest
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
 from jaxcomp.convex.experiment import build, partition_of
-from jaxcomp.convex.simulation import batches_between
+from jaxcomp.convex.runner import batches_between
 from tests.convex.small import CENTRALISED, arrays, small
 
 

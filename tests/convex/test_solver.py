@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxcomp.convex import NotConverged, solve
-from jaxcomp.problems import Problem, load, loss, objective
-from jaxcomp.problems.problem import make
+from jaxcomp.convex.problems import Problem, load, loss, make, objective
 from tests.problems.test_problem import random_problem, sparse
 
 PROBLEMS = [

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import convex, problems
+from jaxcomp import convex
+from jaxcomp.convex import problems
 from jaxcomp.data import make_partition, worker_batches
 
 

@@ -17,13 +17,18 @@ import pyarrow.parquet as pq
 from PIL import Image
 from scipy.io import savemat
 
-from jaxcomp.data import parquet as parquet_format
+from jaxcomp.data import archives as parquet_format
 from jaxcomp.data import sources
-from jaxcomp.data import svhn as svhn_format
-from jaxcomp.data.cifar import CIFAR10, CIFAR100, PIXELS, Layout
+from jaxcomp.data import sources as svhn_format
+from jaxcomp.data.archives import IDX_FILES
 from jaxcomp.data.dataset import Splits
-from jaxcomp.data.idx import FILES
-from jaxcomp.data.sources import Source
+from jaxcomp.data.sources import (
+    CIFAR10_LAYOUT,
+    CIFAR100_LAYOUT,
+    PIXELS,
+    RecordLayout,
+    Source,
+)
 
 PER_BATCH = 20
 
@@ -41,14 +46,16 @@ def md5(content: bytes) -> str:
 
 
 def cifar10() -> Toy:
-    return _cifar(sources.CIFAR10, CIFAR10, "cifar-10-batches-")
+    return _cifar(sources.CIFAR10, CIFAR10_LAYOUT, "cifar-10-batches-")
 
 
 def cifar100() -> Toy:
-    return _cifar(sources.CIFAR100._replace(num_classes=5), CIFAR100, "cifar-100-")
+    return _cifar(
+        sources.CIFAR100._replace(num_classes=5), CIFAR100_LAYOUT, "cifar-100-"
+    )
 
 
-def _cifar(source: Source, layout: Layout, prefix: str) -> Toy:
+def _cifar(source: Source, layout: RecordLayout, prefix: str) -> Toy:
     rng = np.random.default_rng(7)
     stems = layout.train + layout.test
     records, pickles = {}, {}
@@ -62,7 +69,7 @@ def _cifar(source: Source, layout: Layout, prefix: str) -> Toy:
         pickles[f"{prefix}py/{stem}"] = pickle.dumps(content, protocol=2)
     binary = {f"{prefix}bin/{stem}.bin": records[stem].tobytes() for stem in stems}
     known = {}
-    if layout is CIFAR10:
+    if layout is CIFAR10_LAYOUT:
         known = {name.rpartition("/")[2]: md5(data) for name, data in binary.items()}
     train, test = len(layout.train) * PER_BATCH, len(layout.test) * PER_BATCH
     every = np.concatenate([records[stem] for stem in stems])
@@ -70,7 +77,7 @@ def _cifar(source: Source, layout: Layout, prefix: str) -> Toy:
     images, labels = planes.transpose(0, 2, 3, 1), every[:, len(layout.labels) - 1]
     tables = {}
     for name, rows in zip(
-        parquet_format.FILES, (slice(train), slice(train, None)), strict=True
+        parquet_format.PARQUET_FILES, (slice(train), slice(train, None)), strict=True
     ):
         keyed = zip(layout.columns, every[rows, : len(layout.labels)].T, strict=True)
         tables[name] = parquet(images[rows], dict(keyed))
@@ -84,7 +91,7 @@ def _cifar(source: Source, layout: Layout, prefix: str) -> Toy:
 def svhn() -> Toy:
     rng = np.random.default_rng(9)
     files, splits = {}, []
-    for name, count in zip(svhn_format.FILES, (30, 12), strict=True):
+    for name, count in zip(svhn_format.SVHN_FILES, (30, 12), strict=True):
         images = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
         labels = np.arange(count) % 10
         stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]
@@ -134,7 +141,7 @@ def mnist() -> Toy:
         rng.integers(0, 10, 10, np.uint8),
     ]
     files = {}
-    for name, array in zip(FILES, arrays, strict=True):
+    for name, array in zip(IDX_FILES, arrays, strict=True):
         sizes = struct.pack(f">{array.ndim}I", *array.shape)
         header = bytes([0, 0, 8, array.ndim]) + sizes
         files[name] = gzip.compress(header + array.tobytes(), mtime=0)

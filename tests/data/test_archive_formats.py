@@ -12,8 +12,8 @@ import pytest
 from scipy.io import savemat
 
 from jaxcomp.data import DataError, sources
-from jaxcomp.data.checks import check
-from jaxcomp.data.pickles import read_batch
+from jaxcomp.data.archives import read_batch
+from jaxcomp.data.prepare import check
 from tests.data import archive_makers
 from tests.data.archive_makers import Toy, md5, pack
 

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxcomp.core.specs import SpecError
 from jaxcomp.data import AUGMENTATIONS, Augmentation, make_augment, normalize
-from jaxcomp.specs import SpecError
 from tests.data.images import some_images
 
 COLOURS: Any = {"mean": (0.1, 0.2, 0.3), "std": (0.4, 0.5, 0.6)}

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxcomp.core.errors import UserError
 from jaxcomp.data import AUGMENTATIONS
-from jaxcomp.data.augmentations.resized_crop import draw_windows, resize_windows
-from jaxcomp.errors import UserError
+from jaxcomp.data.augmentations import draw_windows, resize_windows
 from tests.data.images import some_images
 
 

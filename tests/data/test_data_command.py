@@ -7,7 +7,7 @@ import pytest
 
 from jaxcomp import data
 from jaxcomp.cli import data as command
-from jaxcomp.data import sources, texts
+from jaxcomp.data import sources, text
 from tests.data import archive_makers
 from tests.data.archive_makers import pack
 
@@ -39,7 +39,7 @@ def test_prepare_then_list(
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == [
         *data.REGISTRY,
-        *texts.REGISTRY,
+        *text.REGISTRY,
     ]
     assert "built in" in lines[0]
     assert "not prepared" in lines[1]

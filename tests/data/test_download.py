@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from jaxcomp.data import DataError, download, tfds_source
+from jaxcomp.data import DataError
+from jaxcomp.data import prepare as download
+from jaxcomp.data import prepare as tfds_source
 from jaxcomp.data.prepare import prepare
 from tests.data import archive_makers
 from tests.data.archive_makers import md5, pack

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from jaxcomp.data import DataError, downsampled, ilsvrc
-from jaxcomp.data.devkit import DEVKIT, LIST
+from jaxcomp.data import DataError, ilsvrc
+from jaxcomp.data import ilsvrc as downsampled
+from jaxcomp.data.ilsvrc import DEVKIT, LIST
 from tests.data.archive_makers import pack
 
 SYNSETS = ("n01440764", "n01443537")
@@ -63,7 +64,7 @@ def official(tmp_path: Path) -> Path:
 
 
 def prepared(official: Path, root: Path, **arguments: object) -> Path:
-    folder = ilsvrc.prepare(official, root, counts=COUNTS, **arguments)  # type: ignore[arg-type]
+    folder = ilsvrc.prepare_imagenet(official, root, counts=COUNTS, **arguments)  # type: ignore[arg-type]
     assert folder is not None
     return folder
 
@@ -73,7 +74,7 @@ def test_the_official_files_become_class_folders(
 ) -> None:
     folder = prepared(official, tmp_path / "data")
     assert folder == tmp_path / "data" / "imagenet"
-    assert ilsvrc.find_prepared(tmp_path / "data") == folder
+    assert ilsvrc.find_imagenet(tmp_path / "data") == folder
     found = {str(p.relative_to(folder)) for p in folder.rglob("*.JPEG")}
     train = {f"train/{s}/{s}_{i}.JPEG" for s in SYNSETS for i in (7, 9)}
     # Number 2 of the kit is the first synset.
@@ -81,7 +82,7 @@ def test_the_official_files_become_class_folders(
     val = {f"val/{s}/ILSVRC2012_val_{i:08d}.JPEG" for i, s in enumerate(truth, 1)}
     assert found == train | val
     assert (folder / f"train/{SYNSETS[0]}/{SYNSETS[0]}_9.JPEG").read_bytes() == b"9"
-    assert ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS) is None
+    assert ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS) is None
 
 
 def test_a_list_of_synsets_does_as_well_as_the_kit(
@@ -89,7 +90,7 @@ def test_a_list_of_synsets_does_as_well_as_the_kit(
 ) -> None:
     (official / DEVKIT).unlink()
     with pytest.raises(DataError, match="holds neither ILSVRC2012_devkit.* nor"):
-        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
     (official / LIST).write_text("\n".join([SYNSETS[1], *SYNSETS]))
     folder = prepared(official, tmp_path / "data")
     assert len(list((folder / "val" / SYNSETS[1]).iterdir())) == 2
@@ -120,7 +121,7 @@ def test_other_files_are_refused_and_leave_nothing(
 ) -> None:
     (official / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
     assert not (tmp_path / "data").exists()
 
 
@@ -136,19 +137,19 @@ def test_a_label_that_is_no_synset_names_no_folder(
     savemat(stream, {"synsets": rows[:, None]})
     pack({**devkit(), KIT_META: stream.getvalue()}, official / DEVKIT)
     with pytest.raises(DataError, match="is no synset such as n01440764"):
-        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
     (official / LIST).write_text("\n".join([label] * 3), encoding="latin1")
     with pytest.raises(DataError, match="is no synset such as n01440764"):
-        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
     assert not outside.exists()
 
 
 def test_without_files_it_says_which_to_fetch(official: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ILSVRC2012_devkit_t12.tar.gz into one folder"):
-        ilsvrc.prepare(None, tmp_path)
+        ilsvrc.prepare_imagenet(None, tmp_path)
     (official / ilsvrc.TRAIN).unlink()
     with pytest.raises(DataError, match="there is no .*ILSVRC2012_img_train.tar"):
-        ilsvrc.prepare(official, tmp_path / "data", counts=COUNTS)
+        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
 
 
 # --- Downsampled ----------------------------------------------------------------------
@@ -176,7 +177,7 @@ def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
     archive = pack(files, tmp_path / "batches")
     reports: list[tuple[str, int, int]] = []
     report = lambda *row: reports.append(row)  # noqa: E731
-    folder = downsampled.prepare(
+    folder = downsampled.prepare_downsampled(
         SMALL, archive=archive, data_dir=tmp_path, progress=report
     )
     assert folder == tmp_path / "imagenet4"
@@ -187,7 +188,7 @@ def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
     np.testing.assert_array_equal(dataset.train_labels, np.concatenate(labels[:2]))
     np.testing.assert_array_equal(dataset.test_images, images[2])
     np.testing.assert_array_equal(dataset.test_labels, labels[2])
-    again = downsampled.prepare(SMALL, archive=archive, data_dir=tmp_path)
+    again = downsampled.prepare_downsampled(SMALL, archive=archive, data_dir=tmp_path)
     assert again is None
 
 
@@ -210,7 +211,9 @@ def test_other_batches_are_refused_and_leave_nothing(
     files["train_data_batch_2"] = pickle.dumps(content)
     archive = pack(files, tmp_path / "batches")
     with pytest.raises(DataError, match=message):
-        downsampled.prepare(SMALL, archive=archive, data_dir=tmp_path / "data")
+        downsampled.prepare_downsampled(
+            SMALL, archive=archive, data_dir=tmp_path / "data"
+        )
     assert not (tmp_path / "data").exists()
 
 
@@ -218,4 +221,4 @@ def test_an_absent_one_says_how_to_prepare_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="prepare imagenet32 --archive FOLDER"):
         downsampled.load(downsampled.DOWNSAMPLED["imagenet32"], tmp_path)
     with pytest.raises(DataError, match="asks for a login"):
-        downsampled.prepare(SMALL, archive=None, data_dir=tmp_path)
+        downsampled.prepare_downsampled(SMALL, archive=None, data_dir=tmp_path)

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxcomp.core.specs import build
 from jaxcomp.data import PARTITIONS, Partition, make_partition, worker_batches
-from jaxcomp.specs import build
 
 KINDS = [
     ("all", {}),

@@ -8,9 +8,9 @@ import pytest
 from PIL import Image
 
 from jaxcomp import data
+from jaxcomp.core.errors import UserError
 from jaxcomp.data import DataError, Pictures, take
 from jaxcomp.data.pictures import random_window
-from jaxcomp.errors import UserError
 from tests.data.class_folders import write_folders
 
 

@@ -14,7 +14,10 @@ import pytest
 from PIL import Image
 
 from jaxcomp import data
-from jaxcomp.data import builders, cache, sources, tfds_source
+from jaxcomp.data import prepare as builders
+from jaxcomp.data import prepare as cache
+from jaxcomp.data import prepare as tfds_source
+from jaxcomp.data import sources
 from jaxcomp.data.dataset import Dataset
 from jaxcomp.data.prepare import prepare
 from tests.data import archive_makers
@@ -92,7 +95,7 @@ def test_interrupted_prepare_leaves_nothing(
     def no_result(*_: object) -> Path:
         return tmp_path / "absent"
 
-    monkeypatch.setattr(builders, "write", no_result)
+    monkeypatch.setattr(builders, "write_builder", no_result)
     with pytest.raises(FileNotFoundError):
         prepare(toy.source, archive=archive, data_dir=root, force=True)
     assert_holds(tfds_source.load(toy.source, data_dir=root), toy)
@@ -168,7 +171,7 @@ heavy = {"tensorflow_datasets", "sklearn", "PIL", "rich"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
 from tests.data import archive_makers
 from pathlib import Path
-from jaxcomp.data import tfds_source
+from jaxcomp.data import prepare as tfds_source
 from jaxcomp.data.prepare import prepare
 toy, root = archive_makers.cifar10(), Path(sys.argv[2])
 archive = archive_makers.pack(toy.files["python"], root / "a.tar.gz")

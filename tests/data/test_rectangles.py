@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from jaxcomp import data, parallel
+from jaxcomp.core.errors import UserError
 from jaxcomp.data import Rectangles, make_views
-from jaxcomp.errors import UserError
 from jaxcomp.training.evaluation import make_evaluator, make_own_evaluator
 from jaxcomp.training.feed import eval_feed
 from tests.data.class_folders import write_folders

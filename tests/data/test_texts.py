@@ -8,10 +8,16 @@ import numpy as np
 import pytest
 
 from jaxcomp.cli import main
-from jaxcomp.data import DataError, texts
-from jaxcomp.data import grammar as grammars
-from jaxcomp.data.grammar import grammar
-from jaxcomp.data.text import read_folder, vocabulary_of, words_of, write_folder
+from jaxcomp.data import DataError
+from jaxcomp.data import text as grammars
+from jaxcomp.data import text as texts
+from jaxcomp.data.text import (
+    grammar,
+    read_folder,
+    vocabulary_of,
+    words_of,
+    write_folder,
+)
 
 
 def entropy_rate() -> float:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import data
-from jaxcomp.data import Pictures, builders, tfds_any
-from jaxcomp.data.archives import DataError
+from jaxcomp.data import Pictures, prepare, tfds_any
+from jaxcomp.data.dataset import DataError
 from tests.data import archive_makers
 
 
@@ -21,7 +21,7 @@ def toy() -> archive_makers.Toy:
 def root(toy: archive_makers.Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a set of 28x28 images is prepared as array_record."""
     folder = tmp_path_factory.mktemp("tfds")
-    builders.write(toy.source, toy.splits, folder, lambda *report: None)
+    prepare.write_builder(toy.source, toy.splits, folder, lambda *report: None)
     return folder
 
 

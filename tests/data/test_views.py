@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from jaxcomp.core.errors import UserError
 from jaxcomp.data import make_views
-from jaxcomp.errors import UserError
-from jaxcomp.tasks.classification import classifier
+from jaxcomp.training.tasks.classification import classifier
 from tests.data.images import some_images
 
 HERE = "tests.data.test_views"

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import exchanges, memory, parallel
-from jaxcomp.base import Averaged, Exchange
+from jaxcomp.core.types import Averaged, Exchange
 from tests.workers import one_of
 
 COMPRESSORS = ("top_k(keep=0.1)", "random_k(keep=0.1)", "qsgd(levels=7)", "sign")

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors, exchanges, make_exchange, nbits, parallel, wire
-from jaxcomp.exchanges._assignment import assign
-from jaxcomp.exchanges._ladder import LADDER
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
+from jaxcomp.exchanges.budget import LADDER, assign
 from tests.tiers import tiers
 from tests.workers import averaging, compiled, gradients, residual_of, run, start
 

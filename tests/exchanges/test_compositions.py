@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from jaxcomp import compressors, exchanges, make_exchange, memory, parallel, scope
-from jaxcomp.base import Exchange
-from jaxcomp.make import compressor_for
+from jaxcomp.core.types import Exchange
+from jaxcomp.transforms.make import compressor_for
 from tests.exchanges.matrix import mapped
 from tests.tiers import tiers
 

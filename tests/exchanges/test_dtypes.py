@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import SpecError, compressors, exchanges, gossip, local
+from jaxcomp import SpecError, compressors, exchanges
+from jaxcomp.mixers import gossip, local
 from tests import every_method
 from tests.exchanges.matrix import (
     FIRST,

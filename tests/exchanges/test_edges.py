@@ -9,10 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, exchanges, local, make_exchange, make_mixer
+from jaxcomp import SpecError, exchanges, make_exchange, make_mixer
+from jaxcomp.core.trees import spec_of
 from jaxcomp.exchanges import REGISTRY
-from jaxcomp.make import compressor_for
-from jaxcomp.trees import spec_of
+from jaxcomp.mixers import local
+from jaxcomp.transforms.make import compressor_for
 from tests.every_method import ALIKE as MIX_ALIKE
 from tests.every_method import MIXERS
 from tests.exchanges.matrix import (

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, exchanges, memory
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,

@@ -13,15 +13,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import (
-    compressors,
-    make_exchange,
-    nbits,
-    wire,
-)
-from jaxcomp.base import Exchange
-from jaxcomp.make import compressor_for
-from jaxcomp.specs import SpecError
+from jaxcomp import compressors, make_exchange, nbits, wire
+from jaxcomp.core.specs import SpecError
+from jaxcomp.core.types import Exchange
+from jaxcomp.transforms.make import compressor_for
 from tests.tiers import STANDS_FOR, tiers
 from tests.workers import (
     averaging,

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.base import is_clock
+from jaxcomp.core.types import is_clock
 from tests import every_method
 from tests.exchanges.matrix import (
     MEMORIES,

@@ -17,13 +17,15 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp import exchanges, gossip, local, memory, optimizers
+from jaxcomp import exchanges, memory
 from jaxcomp.cli import main as command
 from jaxcomp.cli import make_parser
 from jaxcomp.cli.config import load_config
-from jaxcomp.cli.kinds import KINDS, registry_of
+from jaxcomp.cli.listing import KINDS, registry_of
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
+from jaxcomp.mixers import gossip, local
 from jaxcomp.training import train_and_evaluate
+from jaxcomp.transforms import optimizers
 from tests import every_method
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"

@@ -9,7 +9,7 @@ import optax
 
 import jaxcomp
 from jaxcomp import parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 
 RATE, BETA = 0.05, 0.9
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip
+from jaxcomp.mixers import gossip
 from jaxcomp.scope import lift
 from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
 from tests.references import gossip as references

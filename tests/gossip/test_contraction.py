@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip
+from jaxcomp.mixers import gossip
 from tests.tiers import tiers
 
 WORKERS, SIZE = 4, 600

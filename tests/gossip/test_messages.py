@@ -5,8 +5,9 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip, models, parallel, wire
-from jaxcomp.base import PerWorker
+from jaxcomp import models, parallel, wire
+from jaxcomp.core.types import PerWorker
+from jaxcomp.mixers import gossip
 from tests.gossip.runs import problem
 from tests.tiers import tiers
 

@@ -7,7 +7,7 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp.link_state import find_state
+from jaxcomp.transforms.distributed import find_state
 from tests.every_method import MIXERS, WORKERS, mixer, trees
 from tests.gossip.runs import flat, spread_of
 from tests.tiers import tiers

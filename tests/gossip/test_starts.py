@@ -8,7 +8,8 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip, local, parallel
+from jaxcomp import parallel
+from jaxcomp.mixers import gossip, local
 from tests.every_method import MIXERS, WORKERS, mixer, trees
 from tests.gossip.runs import flat, spread_of
 from tests.tiers import tiers

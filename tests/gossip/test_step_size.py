@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import gossip
-from jaxcomp.gossip._step_size import (
+from jaxcomp.mixers import gossip
+from jaxcomp.mixers.gossip._step_size import (
     GRID,
     consensus_errors,
     step_sizer,

@@ -5,9 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from jaxcomp.gossip._slots import decompose
-from jaxcomp.gossip.topology import REGISTRY, Topology, topology
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
+from jaxcomp.mixers.gossip.topology import REGISTRY, Topology, decompose, topology
 
 SIZES = (1, 2, 3, 4, 5, 8, 9, 11, 16, 19, 32)
 ANY = ("complete", "exponential", "exponential(one_peer=True)", "ring")

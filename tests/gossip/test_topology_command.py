@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from jaxcomp.cli import main
-from jaxcomp.gossip.topology import REGISTRY
+from jaxcomp.mixers.gossip.topology import REGISTRY
 
 
 def run_command(*words: str | int | Path) -> int:

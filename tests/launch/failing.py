@@ -5,8 +5,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.tasks import Task
-from jaxcomp.tasks.classification import classification
+from jaxcomp.training.tasks import Task
+from jaxcomp.training.tasks.classification import classification
 
 __all__ = ["make"]
 

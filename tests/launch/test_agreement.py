@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxcomp import parallel, processes
-from jaxcomp.errors import UserError
-from jaxcomp.processes import PeerFailed, on_all_processes
+from jaxcomp import parallel
+from jaxcomp.core.errors import UserError
+from jaxcomp.parallel import agreement
+from jaxcomp.parallel.agreement import PeerFailed, on_all_processes
 
 REFUSED = "2\nserver1\nno such folder"
 
@@ -27,7 +28,7 @@ def others(monkeypatch):
         return told
 
     fake = SimpleNamespace(process_count=lambda: 2)
-    monkeypatch.setattr(processes, "jax", fake)
+    monkeypatch.setattr(agreement, "jax", fake)
     return do
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.parallel.cluster import Cluster, find_cluster
-from jaxcomp.parallel.joining import _claim, join_seconds
+from jaxcomp.parallel.peers import _claim, join_seconds
 
 TORCHRUN = {
     "MASTER_ADDR": "node0",

@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.launch.hosts import Host, read_hosts
-from jaxcomp.launch.output import coloured
-from jaxcomp.launch.plan import local_plan, remote_plan
+from jaxcomp.cli.supervise import Host, coloured, local_plan, read_hosts, remote_plan
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = [sys.executable, "-m", "jaxcomp", "launch"]

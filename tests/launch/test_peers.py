@@ -10,11 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 import pytest
 
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.parallel import peers
-from jaxcomp.parallel.joining import peer_seconds
-from jaxcomp.parallel.links import Peer, Place, connected
-from jaxcomp.parallel.relay import relay
+from jaxcomp.parallel.peers import Peer, PeerPlace, connected, peer_seconds, relay
 
 FOREVER = 100.0
 AGAIN = "The same command goes on from the newest whole checkpoint."
@@ -28,7 +26,7 @@ def met():
     def meet(count: int, limit: float = FOREVER) -> list[list[Peer]]:
         text: Future[str] = Future()
         with ThreadPoolExecutor(count) as pool:
-            places = [Place(i, count, "127.0.0.1", limit) for i in range(count)]
+            places = [PeerPlace(i, count, "127.0.0.1", limit) for i in range(count)]
             tasks = [
                 pool.submit(connected, p, text.set_result, text.result) for p in places
             ]
@@ -132,14 +130,14 @@ def test_an_error_that_nobody_agreed_on_is_told_after_a_while(met, monkeypatch):
 def test_strangers_are_not_let_in():
     text: Future[str] = Future()
     with ThreadPoolExecutor(2) as pool:
-        place = Place(0, 2, "127.0.0.1", FOREVER)
+        place = PeerPlace(0, 2, "127.0.0.1", FOREVER)
         first = pool.submit(connected, place, text.set_result, text.result)
         port, token = text.result(timeout=30).split()
         for line in (b"GET / HTTP/1.1\r\n\r\n", b"7\n", b'["wrong", 1, "me"]\n'):
             with socket.create_connection(("127.0.0.1", int(port))) as stranger:
                 stranger.sendall(line)
         second = connected(
-            Place(1, 2, "127.0.0.1", FOREVER), print, lambda: f"{port} {token}"
+            PeerPlace(1, 2, "127.0.0.1", FOREVER), print, lambda: f"{port} {token}"
         )
         [peer] = first.result(timeout=30)
         assert peer.name.startswith("process 1 of 2 on ")
@@ -149,7 +147,7 @@ def test_strangers_are_not_let_in():
 
 def test_a_process_that_cannot_connect_is_named():
     text: Future[str] = Future()
-    place = Place(0, 3, "127.0.0.1", 0.2)
+    place = PeerPlace(0, 3, "127.0.0.1", 0.2)
     with pytest.raises(OSError, match="process 1 did not connect to port .* in 0.2 s"):
         connected(place, text.set_result, text.result)
 

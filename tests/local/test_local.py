@@ -6,8 +6,8 @@ import pytest
 
 import jaxcomp
 from jaxcomp import wire
-from jaxcomp.link_state import find_state
-from jaxcomp.local import REGISTRY
+from jaxcomp.mixers.local import REGISTRY
+from jaxcomp.transforms.distributed import find_state
 from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
 from tests.gossip.test_messages import program
 from tests.references import local as references

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp import UserError, loggers
-from jaxcomp.loggers import Logger, RunSoFar
-from jaxcomp.loggers.events import open_events
+from jaxcomp import UserError
+from jaxcomp.runs import loggers
+from jaxcomp.runs.loggers import Logger, RunSoFar
+from jaxcomp.runs.loggers.tensorboard import open_events
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TensorBoard's own

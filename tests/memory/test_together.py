@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import SpecError, exchanges, make_exchange, memory, parallel
-from jaxcomp.base import Exchange
+from jaxcomp.core.types import Exchange
 from tests.exchanges.matrix import mapped
 from tests.tiers import tiers
 from tests.workers import averaging, run, start

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.models import LOCAL, Statistics
-from jaxcomp.models._batch_norm import BatchNorm
+from jaxcomp.models._layers import BatchNorm
 
 WORKERS, EXAMPLES, CHANNELS = 2, 6, 3
 DATA = np.random.default_rng(0).normal(size=(WORKERS, EXAMPLES, 4, 5, CHANNELS)) * 3 + 1

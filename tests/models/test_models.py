@@ -14,10 +14,9 @@ from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 import jaxcomp.models
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.models import LOCAL, REGISTRY, Statistics, WideResNet, make
-from jaxcomp.models._batch_norm import BatchNorm, batch_norm
-from jaxcomp.models._layers import conv, max_pool2
+from jaxcomp.models._layers import BatchNorm, batch_norm, conv, max_pool2
 from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
 from tests.models.families import FAMILIES
 from tests.tiers import tiers
@@ -425,5 +424,5 @@ def test_models_import_nothing_else_of_the_package():
                 names = [node.module or ""]
             for name in names:
                 inside = name.split(".")[:2] == ["jaxcomp", "models"]
-                inside = inside or name in ("jaxcomp.errors", "jaxcomp.specs")
+                inside = inside or name in ("jaxcomp.core.errors", "jaxcomp.core.specs")
                 assert inside or name.split(".")[0] != "jaxcomp", (file.name, name)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcomp.models import make
-from jaxcomp.tasks.classification import classifier
+from jaxcomp.training.tasks.classification import classifier
 from tests.models.families import FAMILIES
 from tests.tiers import tiers
 

@@ -19,7 +19,7 @@ FAULTS = [
     # --- Names ------------------------------------------------------------------------
     Fault(
         "a name leaves out what is not always shown",
-        "jaxcomp/specs/factories.py",
+        "jaxcomp/core/specs/factories.py",
         "if p.name in shown or not _is_default(p, bound.arguments)",
         "if p.name in shown",
         "tests/test_names.py",
@@ -63,14 +63,14 @@ FAULTS = [
     ),
     Fault(
         "places cost a bit more than they need",
-        "jaxcomp/coding/indices.py",
+        "jaxcomp/core/coding/indices.py",
         "max(0, (limit // count).bit_length() - 1)",
         "max(0, (limit // count).bit_length() + 1)",
         "tests/coding/test_indices.py::test_places_cost_little_more_than_their_information",
     ),
     Fault(
         "equal elements are counted from the first tensor on",
-        "jaxcomp/segment_selection.py",
+        "jaxcomp/compressors/_kit/selection.py",
         "(earlier - earlier[segments.starts][segments.owners])",
         "earlier",
         "tests/test_segments.py::test_largest_of_each_is_largest_of_every_one",
@@ -78,7 +78,7 @@ FAULTS = [
     # --- Keys -------------------------------------------------------------------------
     Fault(
         "a key is used twice: all tensors draw alike",
-        "jaxcomp/scope/parts.py",
+        "jaxcomp/scope/lift.py",
         "(key, jnp.array(numbers))",
         "(key, 0 * jnp.array(numbers))",
         "tests/test_scope.py::test_tensors_of_one_tree_do_not_share_their_randomness",
@@ -92,7 +92,7 @@ FAULTS = [
     ),
     Fault(
         "a key is used twice: all steps draw alike",
-        "jaxcomp/link_state.py",
+        "jaxcomp/transforms/distributed.py",
         "jax.random.fold_in(key, step)",
         "jax.random.fold_in(key, 0 * step)",
         "tests/test_transform.py",
@@ -100,7 +100,7 @@ FAULTS = [
     # --- Exchanges --------------------------------------------------------------------
     Fault(
         "gather sends every message twice",
-        "jaxcomp/exchanges/_messages.py",
+        "jaxcomp/exchanges/_common.py",
         "collectives.gather(fuse(tree), axis, alike)",
         "collectives.gather(jax.numpy.tile(fuse(tree), 2), axis, alike)"
         "[:, : fuse(tree).size]",
@@ -139,7 +139,7 @@ FAULTS = [
     ),
     Fault(
         "zero counts as a positive sign",
-        "jaxcomp/coding/packing.py",
+        "jaxcomp/core/coding/packing.py",
         "(x > 0).astype(jnp.uint8)",
         "(x >= 0).astype(jnp.uint8)",
         "tests/exchanges/test_zeros.py::test_what_is_frozen_stays_put",
@@ -176,21 +176,21 @@ FAULTS = [
     # --- Gossip and local updates -----------------------------------------------------
     Fault(
         "weights of neighbours are off by 10 %",
-        "jaxcomp/gossip/_neighbours.py",
+        "jaxcomp/mixers/gossip/_neighbours.py",
         "difference = weight.astype(mine.dtype) * (theirs - mine)",
         "difference = 0.9 * weight.astype(mine.dtype) * (theirs - mine)",
         "tests/gossip/test_algorithms.py::test_d_psgd_equals_the_reference",
     ),
     Fault(
         "choco believes that all of its message arrived",
-        "jaxcomp/gossip/choco.py",
+        "jaxcomp/mixers/gossip/choco.py",
         "public = plus(state.public, result.sent)",
         "public = plus(state.public, unknown)",
         "tests/gossip/test_algorithms.py::test_it_equals_the_reference",
     ),
     Fault(
         "the outer step forgets the newest difference",
-        "jaxcomp/local/_rounds.py",
+        "jaxcomp/mixers/local/_rounds.py",
         "rate * (d + momentum * b)",
         "rate * b",
         "tests/local/test_local.py::test_rounds_equal_the_reference",
@@ -198,7 +198,7 @@ FAULTS = [
     # --- Runs -------------------------------------------------------------------------
     Fault(
         "a resumed run has lost its memory and its optimiser",
-        "jaxcomp/training/position.py",
+        "jaxcomp/training/progress.py",
         "return restored.state, position, restored.step",
         "state = restored.state._replace(opt_state=fresh.opt_state)\n"
         "    return state, position, restored.step",
@@ -221,28 +221,28 @@ FAULTS = [
     ),
     Fault(
         "the only process of a host takes one GPU",
-        "jaxcomp/parallel/launchers.py",
+        "jaxcomp/parallel/cluster.py",
         "if size == 1 or is_bound:",
         "if is_bound:",
         "tests/launch/test_cluster.py",
     ),
     Fault(
         "a launch forgets the exit code of its first failure",
-        "jaxcomp/launch/watch.py",
+        "jaxcomp/cli/supervise.py",
         "code = _exit_code(running[failed])",
         "code = 1",
         "tests/launch/test_launch.py",
     ),
     Fault(
         "processes with different configs train together",
-        "jaxcomp/parallel/messages.py",
+        "jaxcomp/parallel/cluster.py",
         "if text != first[1]:",
         "if not text:",
         "tests/launch/test_training.py::test_processes_with_other_configs_are_refused",
     ),
     Fault(
         "two processes hold one folder",
-        "jaxcomp/runs/lock.py",
+        "jaxcomp/runs/open_run.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         "tests/runs/test_folder.py"
@@ -265,7 +265,7 @@ FAULTS = [
     ),
     Fault(
         "devices with other shards go on alone where a gradient is bad",
-        "jaxcomp/sharded/data_parallel.py",
+        "jaxcomp/transforms/jit/data_parallel.py",
         "return (jax.lax.pmax(is_bad, cut) if cut else is_bad) == 0",
         "return is_bad == 0",
         "tests/test_data_parallel.py"
@@ -273,35 +273,35 @@ FAULTS = [
     ),
     Fault(
         "gathered messages are not known to be the same on all workers",
-        "jaxcomp/collectives.py",
+        "jaxcomp/parallel/collectives.py",
         'to = "invarying" if is_typed(name) else "varying"',
         'to = "varying"',
         "tests/test_border.py::test_types_of_every_method_pass",
     ),
     Fault(
         "gradients that are summed already are averaged once more",
-        "jaxcomp/border.py",
+        "jaxcomp/parallel/checks.py",
         "if not names <= varies_over(leaf):",
         "if not names:",
         "tests/test_border.py::test_what_is_summed_already_is_refused",
     ),
     Fault(
         "a worker with a bad gradient spoils a part of it only",
-        "jaxcomp/nonfinite.py",
+        "jaxcomp/transforms/nonfinite.py",
         "result, new = update(shown, state)",
         "result, new = update(tree, state)",
         "tests/test_marks.py",
     ),
     Fault(
         "a part of a gradient is exchanged with the state of another part",
-        "jaxcomp/overlap/cuts.py",
+        "jaxcomp/exchanges/overlap.py",
         "return [sorted(part) for part in found if part] or [[]]",
         "return [part for part in found if part] or [[]]",
         "tests/test_overlap.py::test_parts_give_the_same_numbers",
     ),
     Fault(
         "what is bad is kept for the next step",
-        "jaxcomp/nonfinite.py",
+        "jaxcomp/transforms/nonfinite.py",
         "return new if is_clock(new) else jnp.where(applied, new, old)",
         "return new",
         "tests/test_marks.py",
@@ -315,7 +315,7 @@ FAULTS = [
     ),
     Fault(
         "a variance counts its gradients, and dense steps count the run's",
-        "jaxcomp/optimizers/one_bit_adam.py",
+        "jaxcomp/transforms/optimizers/one_bit_adam.py",
         "learns = state.clock.step < dense_steps",
         "learns = state.learnt < dense_steps",
         "tests/training/test_clock.py"
@@ -323,28 +323,28 @@ FAULTS = [
     ),
     Fault(
         "1-bit Adam compresses one step too early",
-        "jaxcomp/optimizers/one_bit_adam.py",
+        "jaxcomp/transforms/optimizers/one_bit_adam.py",
         "state.step < dense_steps,",
         "state.step < dense_steps - 1,",
         "tests/optimizers/test_optimizers.py",
     ),
     Fault(
         "a damaged checkpoint is used",
-        "jaxcomp/files.py",
+        "jaxcomp/core/files.py",
         "if _digest(folder / name) != digest:",
         "if _digest(folder / name) == '':",
         "tests/training/test_checkpoint.py",
     ),
     Fault(
         "a new checkpoint is written over the one before it",
-        "jaxcomp/checkpoint.py",
+        "jaxcomp/checkpoint/save.py",
         "return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0",
         "return 0",
         "tests/test_checkpoint.py",
     ),
     Fault(
         "a checkpoint of a later format is taken for one of today",
-        "jaxcomp/checkpoint_arrays.py",
+        "jaxcomp/checkpoint/save.py",
         "if version > FORMAT:",
         "if version < 0:",
         "tests/test_checkpoint.py::test_a_later_format_is_refused",
@@ -358,56 +358,56 @@ FAULTS = [
     ),
     Fault(
         "counters are pinned to a device by a restore",
-        "jaxcomp/restoring.py",
+        "jaxcomp/checkpoint/restoring.py",
         'is_free = not getattr(like, "committed", True)',
         "is_free = False",
         "tests/test_checkpoint.py",
     ),
     Fault(
         "gradients that are averaged before the exchange pass",
-        "jaxcomp/marks.py",
+        "jaxcomp/transforms/check_state.py",
         "return [_ALIKE.format(count=count)] if count > 1 else []",
         "return []",
         "tests/test_marks.py",
     ),
     Fault(
         "masked leaves are each worker's own, and nobody says so",
-        "jaxcomp/border.py",
+        "jaxcomp/parallel/checks.py",
         "    if masked:\n",
         "    if masked and False:\n",
         "tests/test_transform.py",
     ),
     Fault(
         "bytes of a gathered message are counted as if nobody forwarded it",
-        "jaxcomp/wire/found.py",
+        "jaxcomp/wire/program.py",
         '"all-gather": lambda n: n - 1,',
         '"all-gather": lambda n: 1,',
         "tests/exchanges/test_messages.py::test_gathered_traffic_does_grow",
     ),
     Fault(
         "replicated params share a message with shards of others",
-        "jaxcomp/sharded/layout.py",
+        "jaxcomp/transforms/jit/layout.py",
         "cuts = [axes_of(spec, mesh) for spec in specs]",
         "cuts = [axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
         "tests/test_data_parallel.py::test_replicas_stay_equal",
     ),
     Fault(
         "all shards of a tensor draw the same",
-        "jaxcomp/sharded/layout.py",
+        "jaxcomp/transforms/jit/layout.py",
         "if layout.cut:  # shards of a tensor draw different random numbers",
         "if False:  # shards of a tensor draw different random numbers",
         "tests/test_data_parallel.py::test_shards_of_a_tensor_draw_apart",
     ),
     Fault(
         "a mixer on a mesh is told of other starts",
-        "jaxcomp/sharded/mixers.py",
+        "jaxcomp/transforms/jit/decentralised.py",
         "link.init(without_axis(models))",
         "link.init(jax.tree.map(lambda m: 0 * m[0], models))",
         "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
     Fault(
         "a model is gathered to compute its gradient",
-        "jaxcomp/sharded/data_axes.py",
+        "jaxcomp/transforms/jit/layout.py",
         "axis_names=set(data),",
         "axis_names=set(mesh.axis_names),",
         "tests/test_data_parallel.py"
@@ -423,14 +423,14 @@ FAULTS = [
     ),
     Fault(
         "a program's groups are taken along the other axes of its mesh",
-        "jaxcomp/wire/groups.py",
+        "jaxcomp/wire/program.py",
         "table.transpose(outside + inside)",
         "table.transpose(inside + outside)",
         "tests/test_wire.py::test_groups_are_read_in_every_notation",
     ),
     Fault(
         "kernels of a loop are counted once, however often it runs",
-        "jaxcomp/targets/reading.py",
+        "jaxcomp/wire/targets.py",
         "count += rounds * inside[_body_of(line)][0]",
         "count += inside[_body_of(line)][0]",
         "tests/targets/test_reading.py::test_a_program_of_gpus_is_read",
@@ -444,14 +444,14 @@ FAULTS = [
     ),
     Fault(
         "what merged workers owe is added instead of averaged",
-        "jaxcomp/regrouping.py",
+        "jaxcomp/checkpoint/resize.py",
         "total += weight * (rows[j]",
         "total += (rows[j]",
         "tests/test_resizing.py::test_what_a_memory_owes_stays",
     ),
     Fault(
         "with other workers, choco takes models for what neighbours know of them",
-        "jaxcomp/gossip/choco.py",
+        "jaxcomp/mixers/gossip/choco.py",
         "pull=first_pulls(state.public, graph)",
         "pull=first_pulls(params, graph)",
         "tests/test_resizing.py::test_mixers_keep_the_mean_model_and_what_is_owed",
@@ -459,14 +459,14 @@ FAULTS = [
     # --- Tasks ------------------------------------------------------------------------
     Fault(
         "a column of a text goes on with the state of the epoch before",
-        "jaxcomp/tasks/language.py",
+        "jaxcomp/training/tasks/language.py",
         "jnp.where(_along(first, old) > 0, new, old)",
         "jnp.where(_along(first, old) < 0, new, old)",
         "tests/training/test_language.py::test_a_column_begins_anew_in_each_epoch",
     ),
     Fault(
         "the best perplexity is the largest",
-        "jaxcomp/tasks/measure.py",
+        "jaxcomp/training/tasks/task.py",
         "(value > best if self.larger else value < best)",
         "value > best",
         "tests/training/test_language.py::test_a_measure_knows_what_is_better",
@@ -488,7 +488,7 @@ FAULTS = [
     ),
     Fault(
         "a band over the seeds leaves out the lowest",
-        "jaxcomp/report/curves.py",
+        "jaxcomp/report/figures.py",
         "over(np.min, values)",
         "over(np.mean, values)",
         "tests/report/test_report_compare.py"
@@ -504,7 +504,7 @@ FAULTS = [
     ),
     Fault(
         "all augmentations of a row share one key",
-        "jaxcomp/data/augment.py",
+        "jaxcomp/data/augmentations.py",
         "jax.random.split(key, len(links))[number]",
         "jax.random.split(key, len(links))[0]",
         "tests/data/test_augment.py",
@@ -549,7 +549,7 @@ FAULTS = [
     ),
     Fault(
         "pictures of the first rectangle alone are evaluated",
-        "jaxcomp/data/rectangles.py",
+        "jaxcomp/data/pictures.py",
         "for places, pictures in images.groups:",
         "for places, pictures in images.groups[:1]:",
         "tests/data/test_rectangles.py",
@@ -557,14 +557,14 @@ FAULTS = [
     # --- Processes --------------------------------------------------------------------
     Fault(
         "a run ends with the reader of its output",
-        "jaxcomp/output.py",
+        "jaxcomp/core/output.py",
         "except (OSError, ValueError) as error:",
         "except ValueError as error:",
         "tests/runs/test_folder.py::test_lost_output_is_noted_and_ends_no_run",
     ),
     Fault(
         "processes outlive a launcher that is killed",
-        "jaxcomp/launch/watch.py",
+        "jaxcomp/cli/supervise.py",
         "process_group=guard.pid",
         "process_group=0",
         "tests/launch/test_launch.py"
@@ -573,7 +573,7 @@ FAULTS = [
     # --- Folders ----------------------------------------------------------------------
     Fault(
         "the lock is looked at, and the tables stay in memory",
-        "jaxcomp/runs/frame.py",
+        "jaxcomp/runs/open_run.py",
         'for path in (*folder.glob("*.csv"), folder):',
         "for path in (folder,):",
         "tests/training/test_mishaps.py"
@@ -581,7 +581,7 @@ FAULTS = [
     ),
     Fault(
         "a run goes on from a checkpoint of another config",
-        "jaxcomp/training/checkpoint.py",
+        "jaxcomp/training/checkpoints.py",
         "check_config(found, config, changeable)",
         "pass",
         "tests/training/test_mishaps.py"

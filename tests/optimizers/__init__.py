@@ -1,1 +1,1 @@
-"""Tests of jaxcomp.optimizers."""
+"""Tests of jaxcomp.transforms.optimizers."""

@@ -13,12 +13,13 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
-from jaxcomp import SpecError, optimizers, parallel
+from jaxcomp import SpecError, parallel
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.memory import error_feedback
 from jaxcomp.training.optimizers import REGISTRY as TRAINED
-from jaxcomp.training.optimizers import Setting
+from jaxcomp.training.optimizers import OptimizerSetting
+from jaxcomp.transforms import optimizers
 from tests.references import optimizers as references
 from tests.tiers import tiers
 from tests.training.test_optimizers import follow
@@ -212,7 +213,7 @@ def test_what_does_not_go_together_is_refused(make, words):
 
 
 def of_trainer(name, rate, exchange):
-    optimizer = TRAINED[name](Setting(optax.constant_schedule(rate)))
+    optimizer = TRAINED[name](OptimizerSetting(optax.constant_schedule(rate)))
     link = jaxcomp.distributed(error_feedback(exchange))
     return optax.with_extra_args_support(optax.chain(link, optimizer))
 

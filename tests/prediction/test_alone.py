@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from jaxcomp import UserError, targets, wire
-from jaxcomp.cost import Link
-from jaxcomp.prediction import measuring, on_target, predict
-from jaxcomp.prediction.alone import alone
-from jaxcomp.prediction.processes import loopback_seconds
-from jaxcomp.targets import devices
+from jaxcomp import UserError, wire
+from jaxcomp.cli import prediction
+from jaxcomp.cli.prediction import loopback_seconds
+from jaxcomp.wire import predict as measuring
+from jaxcomp.wire import targets
+from jaxcomp.wire import targets as devices
+from jaxcomp.wire.cost import Link
+from jaxcomp.wire.predict import predict, without_collectives
 from tests.every_method import EXCHANGES, WORKERS, exchange, trees
 from tests.targets.test_reading import GPU
 
@@ -23,7 +25,7 @@ LINK = Link(bandwidth=1e6, latency=1e-3)
 def test_a_worker_alone_computes_all_shapes_of_its_exchange(name):
     built, tree = exchange(name), trees()
     step, state = measuring.step_of(built), measuring.start_of(built, tree)
-    run = alone(step, state, tree, axis="workers", workers=WORKERS)
+    run = without_collectives(step, state, tree, axis="workers", workers=WORKERS)
     mapped = jax.vmap(step, axis_name="workers", axis_size=WORKERS, in_axes=None)
     whole = jax.eval_shape(mapped, state, tree)
     own = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), whole)
@@ -35,7 +37,7 @@ def test_a_worker_alone_decodes_what_equal_workers_would_send():
     built = jaxcomp.make_exchange("gather", "top_k(keep=0.2)", "none", "whole_tree")
     tree, step = trees(), measuring.step_of(built)
     state = (jnp.int32(0), built.init(tree))
-    run = alone(step, state, tree, axis="workers", workers=WORKERS)
+    run = without_collectives(step, state, tree, axis="workers", workers=WORKERS)
     mean, (count, _) = jax.jit(run)(state, tree)
     mapped = jax.vmap(step, axis_name="workers", axis_size=WORKERS, in_axes=None)
     expected, _ = jax.jit(mapped)(state, tree)
@@ -55,7 +57,7 @@ def test_collectives_in_loops_and_branches_are_replaced():
         return jax.lax.cond(total[0] > 0, *both, total), places
 
     x = jnp.arange(6.0).reshape(3, 2)
-    total, places = alone(step, x, axis="i", workers=4)(x)
+    total, places = without_collectives(step, x, axis="i", workers=4)(x)
     np.testing.assert_array_equal(total, x[0] + x.sum(0))
     np.testing.assert_array_equal(places, [0, 0, 0])
 
@@ -65,7 +67,7 @@ def test_collectives_in_loops_and_branches_are_replaced():
         )
 
     with pytest.raises(UserError, match="'while'"):
-        alone(endless, x, axis="i", workers=4)(x)
+        without_collectives(endless, x, axis="i", workers=4)(x)
 
 
 def test_what_is_measured_here_is_positive_and_for_all_who_share(monkeypatch):
@@ -123,6 +125,6 @@ ENTRY %main {
 def test_a_target_needs_its_compiler_and_a_known_memory(monkeypatch):
     monkeypatch.setattr(devices, "missing", lambda name: "install it")
     with pytest.raises(UserError, match="install it"):
-        on_target.target_seconds("a100", workers=8)
+        prediction.target_seconds("a100", workers=8)
     with pytest.raises(UserError, match="no memory bandwidth is known of 'v5e'"):
-        on_target.target_seconds("v5e", workers=8)
+        prediction.target_seconds("v5e", workers=8)

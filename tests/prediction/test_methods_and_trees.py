@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import UserError, shapes
-from jaxcomp.cost import Link
-from jaxcomp.prediction import predict
-from jaxcomp.prediction.methods import USUAL, make_method
-from jaxcomp.prediction.trees import read_tree
+from jaxcomp import UserError
+from jaxcomp.cli.prediction import read_tree
+from jaxcomp.wire import predict as shapes
+from jaxcomp.wire.cost import Link
+from jaxcomp.wire.predict import USUAL, make_method, predict
 
 TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)
@@ -79,10 +79,12 @@ def test_arrays_and_names_are_trees():
 
 
 def test_published_models_have_their_published_size():
-    counts = {name: shapes.elements(shapes.tree(name)) for name in ("vgg16", "gpt2")}
+    counts = {
+        name: shapes.elements(shapes.named_tree(name)) for name in ("vgg16", "gpt2")
+    }
     assert counts == {"vgg16": 138_357_544, "gpt2": 124_439_808}
-    assert len(shapes.tree("gpt2")) == 148
-    assert len(shapes.tree("vgg16", 0.1)) == 32
+    assert len(shapes.named_tree("gpt2")) == 148
+    assert len(shapes.named_tree("vgg16", 0.1)) == 32
 
 
 def test_trees_of_the_command_line(tmp_path):

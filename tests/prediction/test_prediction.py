@@ -6,10 +6,11 @@ import math
 import pytest
 
 from benchmarks import predict_check
-from jaxcomp import UserError, cost
-from jaxcomp.cost import Link
-from jaxcomp.prediction import predict
-from jaxcomp.prediction.table import as_json, draw, lines_of, verdict
+from jaxcomp import UserError
+from jaxcomp.cli.prediction import as_json, draw, lines_of, verdict
+from jaxcomp.wire import cost
+from jaxcomp.wire.cost import Link
+from jaxcomp.wire.predict import predict
 
 TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from jaxcomp.problems import Rows
-from jaxcomp.problems.libsvm import LibsvmError, _mistake, read
+from jaxcomp.convex.problems import LibsvmError, Rows, _mistake, read
 
 SMALL = "+1 1:0.5 3:-2e-1\n-1 2:1\n-1\n+1 1:7 2:8 3:9\n"
 
@@ -187,7 +186,7 @@ def test_packed_files_that_are_cut_off_or_damaged(tmp_path, suffix):
 
 
 def test_a_file_without_ends_of_lines_is_not_read_to_its_end(tmp_path, monkeypatch):
-    monkeypatch.setattr("jaxcomp.problems.libsvm._LONGEST_LINE", 1000)
+    monkeypatch.setattr("jaxcomp.convex.problems._LONGEST_LINE", 1000)
     with pytest.raises(LibsvmError, match="data:3: no end of line within"):
         read(write(tmp_path, "1 1:1\n0 1:1\n" + "x" * 10_000))
 

@@ -5,19 +5,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.problems import (
+from jaxcomp.convex.problems import (
     REGISTRY,
     Problem,
     Rows,
     gradient,
     load,
     loss,
+    make,
     objective,
     stochastic_gradient,
     take,
 )
-from jaxcomp.problems.problem import make
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
 
 
 def random_problem(examples=40, features=6, regulariser=None, seed=0) -> Problem:
@@ -73,7 +73,7 @@ def test_blocks_do_not_change_the_sums(monkeypatch):
     problem = random_problem()
     x = np.ones(6)
     whole, bends = objective(problem), objective(problem).curvature(x)
-    monkeypatch.setattr("jaxcomp.problems.problem._BLOCK", 20)  # 3 rows at a time
+    monkeypatch.setattr("jaxcomp.convex.problems._BLOCK", 20)  # 3 rows at a time
     parts = objective(problem)
     assert parts.value(x) == pytest.approx(whole.value(x), rel=1e-14)
     np.testing.assert_allclose(parts.gradient(x), whole.gradient(x), rtol=1e-12)

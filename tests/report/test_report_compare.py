@@ -9,10 +9,15 @@ import numpy as np
 import pytest
 
 from jaxcomp.report import RunError, read_run, write_comparison
-from jaxcomp.report.best import best_of, front, rule, trade_off, winner
-from jaxcomp.report.comparison import comparison_plots
-from jaxcomp.report.groups import group_runs
-from jaxcomp.report.measure import judged
+from jaxcomp.report.comparison import (
+    best_of,
+    comparison_plots,
+    front,
+    rule,
+    trade_off,
+    winner,
+)
+from jaxcomp.report.figures import group_runs, judged
 from tests.report.test_report_page import figures
 
 MakeRun = Callable[..., Path]

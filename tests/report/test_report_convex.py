@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 
 from jaxcomp.report import RunError, read_convex, read_run, write_report
-from jaxcomp.report.convex_figures import convex_plots
-from jaxcomp.report.endings import ending
-from jaxcomp.report.evaluations import joined
-from jaxcomp.report.groups import group_runs
+from jaxcomp.report.figures import convex_plots, group_runs
 from jaxcomp.report.plot import drawable
-from jaxcomp.report.run_folder import is_convex
+from jaxcomp.report.run_folder import ending, is_convex, joined
 from tests.report.test_report_command import run_command
 from tests.report.test_report_page import Page, figures, headline
 

@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jaxcomp.gossip import topology
-from jaxcomp.gossip.picture import graph_facts, picture
+from jaxcomp.mixers.gossip import topology
+from jaxcomp.mixers.gossip.picture import graph_facts, picture
 from jaxcomp.report import Run, read_run
-from jaxcomp.report.figure_plots import plots_of
+from jaxcomp.report.figures import group_runs, plots_of, run_title
 from jaxcomp.report.graph import draw_round, graph_of
-from jaxcomp.report.groups import group_runs
 from jaxcomp.report.plot import Plot
 from jaxcomp.report.run_page import render_run
-from jaxcomp.report.titles import run_title
-from jaxcomp.runs.metrics import EPOCHS
+from jaxcomp.runs.table import EPOCHS
 from tests.report.test_report_page import figures, headline
 
 MakeRun = Callable[..., Path]

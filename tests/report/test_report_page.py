@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from jaxcomp.core.units import percent_text
 from jaxcomp.report import read_run, write_report
 from jaxcomp.report.run_page import render_run
-from jaxcomp.runs.units import percent_text
 
 MakeRun = Callable[..., Path]
 

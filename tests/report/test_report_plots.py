@@ -9,16 +9,18 @@ import numpy as np
 import pytest
 
 from jaxcomp.report import RunError, read_run, write_report
-from jaxcomp.report.bars import layers, time_of_a_step
-from jaxcomp.report.curves import MANY, points_of
-from jaxcomp.report.endings import alarms, ending
-from jaxcomp.report.figure_plots import plots_of
-from jaxcomp.report.groups import group_runs
-from jaxcomp.report.labels import Box, apart, beside
-from jaxcomp.report.plot import Axis, Panel, Reference, Series
+from jaxcomp.report.figures import (
+    MANY,
+    group_runs,
+    layers,
+    plots_of,
+    points_of,
+    time_of_a_step,
+)
+from jaxcomp.report.plot import Axis, Panel, Reference, Scale, Series, scales_of, ticks
 from jaxcomp.report.png import draw_plots
-from jaxcomp.report.scales import Scale, scales_of, ticks
-from jaxcomp.report.svg import NARROW, draw_svg
+from jaxcomp.report.run_folder import alarms, ending
+from jaxcomp.report.svg import NARROW, Box, beside, draw_svg, spread_labels
 
 MakeRun = Callable[..., Path]
 
@@ -192,7 +194,7 @@ def test_ticks_are_round_and_inside() -> None:
 
 def test_labels_do_not_overlap() -> None:
     wanted = np.random.default_rng(0).uniform(0, 100, 6)
-    found = np.sort(apart(wanted.tolist(), 15, 0, 100))
+    found = np.sort(spread_labels(wanted.tolist(), 15, 0, 100))
     assert (np.diff(found) >= 15 - 1e-9).all()
     assert 0 <= found[0] <= found[-1] <= 100
     area, box = Box(0, 0, 200, 100), Box(0, 0, 60, 15)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jaxcomp.report import RunError, read_run
-from jaxcomp.runs.metrics import EPOCHS, STEPS
+from jaxcomp.runs.table import EPOCHS, STEPS
 
 MakeRun = Callable[..., Path]
 

@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 import jaxcomp
-from jaxcomp.report.groups import group_runs
+from jaxcomp.report.figures import group_runs
 from jaxcomp.report.page import breaking
-from jaxcomp.report.run_folder import Run
-from jaxcomp.report.settings import settings_of
+from jaxcomp.report.run_folder import Run, settings_of
 from tests.every_method import ARGUMENTS, COMPRESSORS, EXCHANGES
 
 USUAL = {

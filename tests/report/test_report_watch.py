@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jaxcomp.report import RunError
-from jaxcomp.report.watch import watch
+from jaxcomp.report.html import watch
 
 MakeRun = Callable[..., Path]
 REFRESH = '<meta http-equiv="refresh"'

@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from jaxcomp.report import read_run, write_comparison
-from jaxcomp.report.cards import headline
-from jaxcomp.report.figure_plots import plots_of
-from jaxcomp.report.groups import group_runs
-from jaxcomp.report.run_page import render_run
+from jaxcomp.report.figures import group_runs, plots_of
+from jaxcomp.report.run_page import headline, render_run
 
 MakeRun = Callable[..., Path]
 SHARED = {"workers_per_device": 2}

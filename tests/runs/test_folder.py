@@ -11,20 +11,18 @@ from typing import IO
 
 import pytest
 
-from jaxcomp.errors import RunFailed, UserError
+from jaxcomp.core.errors import RunFailed, UserError
+from jaxcomp.parallel.agreement import PeerFailed
 from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.processes import PeerFailed
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import CHANGEABLE, check_config, check_workdir
-from jaxcomp.runs.frame import framed
-from jaxcomp.runs.lock import locked
+from jaxcomp.runs.folder import CHANGEABLE, RunError, check_config, check_workdir
+from jaxcomp.runs.open_run import locked, open_run
 
 CONFIG = {"seed": 0, "rate": 0.1, "nothing": ""}
 
 
 def opened(folder, config=CONFIG):
     """Open and leave a run."""
-    with framed(folder, config, {"method": "x"}, total=1) as frame:
+    with open_run(folder, config, {"method": "x"}, total=1) as frame:
         return frame.folder
 
 
@@ -36,7 +34,7 @@ def test_a_failure_is_noted_until_the_run_is_tried_again(tmp_path):
     path = tmp_path / "environment.json"
 
     def fail():
-        with framed(tmp_path, CONFIG, {"method": "x"}, total=1):
+        with open_run(tmp_path, CONFIG, {"method": "x"}, total=1):
             assert "failed" not in json.loads(path.read_text())
             raise RunFailed("step 3 is too large")
 
@@ -53,7 +51,7 @@ def test_a_failure_is_noted_until_the_run_is_tried_again(tmp_path):
 
 def test_a_folder_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
     held = rf"is held by process {os.getpid()} on \S+ since 20.*--workdir"
-    with framed(tmp_path, CONFIG, {}, total=1), pytest.raises(RunError, match=held):
+    with open_run(tmp_path, CONFIG, {}, total=1), pytest.raises(RunError, match=held):
         opened(tmp_path)
     opened(tmp_path)
 
@@ -61,7 +59,7 @@ def test_a_folder_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
 def test_a_lock_dies_with_its_process(tmp_path):
     """kill -9 leaves the file, and nobody waits for it."""
     program = (
-        "import sys, time; from pathlib import Path; from jaxcomp.runs.lock import "
+        "import sys, time; from pathlib import Path; from jaxcomp.runs.open_run import "
         "locked\nwith locked(Path(sys.argv[1])): print('held', flush=True); "
         "time.sleep(100)"
     )
@@ -77,7 +75,7 @@ def test_a_lock_dies_with_its_process(tmp_path):
 
 
 def test_a_lock_that_was_removed_is_taken_again_or_the_run_ends(tmp_path):
-    with framed(tmp_path, CONFIG, {}, total=1) as frame:
+    with open_run(tmp_path, CONFIG, {}, total=1) as frame:
         (tmp_path / ".lock").unlink()
         frame.secure()
         with pytest.raises(RunError, match=f"held by process {os.getpid()}"):
@@ -194,7 +192,7 @@ def test_a_config_with_nan_goes_on(tmp_path):
 
 def write_into(folder, target):
     """A run that writes more than fits."""
-    with framed(folder, CONFIG, {}, total=1), open(target, "w") as file:
+    with open_run(folder, CONFIG, {}, total=1), open(target, "w") as file:
         file.write("more than fits")
 
 
@@ -236,7 +234,7 @@ def test_a_full_disk_of_another_process_is_no_reason_to_try_again(number, tmp_pa
     """They hear of it as text; exit code 2 is one that no restart follows."""
     told = PeerFailed(f"another process failed: OSError: {os.strerror(number)}")
     refused = pytest.raises(RunError, match=os.strerror(number))
-    with refused as raised, framed(tmp_path, CONFIG, {}, total=1):
+    with refused as raised, open_run(tmp_path, CONFIG, {}, total=1):
         raise told
     assert (told.exit_code, raised.value.exit_code) == (1, 2)
 

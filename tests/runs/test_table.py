@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.metrics import EPOCHS, METRICS, STEPS
-from jaxcomp.runs.table import Schema, open_table, read_table
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.table import EPOCHS, METRICS, STEPS, Schema, open_table, read_table
 
 SCHEMA = Schema(("step", "loss"), ("step",))
 

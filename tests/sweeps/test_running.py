@@ -16,11 +16,11 @@ import pytest
 from jaxcomp import report
 from jaxcomp.cli import main, sweep
 from jaxcomp.cli.config import load_config
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.lock import locked
-from jaxcomp.sweeps import checking, runner
-from jaxcomp.sweeps.figures import parse_best
-from jaxcomp.sweeps.record import find_folder, write_record
+from jaxcomp.cli.sweeps import runner
+from jaxcomp.cli.sweeps import runner as checking
+from jaxcomp.cli.sweeps.runner import find_folder, parse_best, write_record
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.open_run import locked
 from tests.convex.small import small
 from tests.training.small import small_config
 

@@ -7,13 +7,12 @@ import pytest
 
 from configs.sweeps import digits
 from jaxcomp.cli.config import load_config, override
-from jaxcomp.errors import UserError
-from jaxcomp.sweeps import Setting, Sweep, product, read_sweep, search
-from jaxcomp.sweeps.plan import differing, make_plan
-from jaxcomp.sweeps.search import proposals
+from jaxcomp.cli.sweeps import Setting, Sweep, product, read_sweep, search
+from jaxcomp.cli.sweeps.reading import differing, make_plan, proposals
+from jaxcomp.core.errors import UserError
 
 PROGRAM = (
-    "from jaxcomp.sweeps import Sweep\n"
+    "from jaxcomp.cli.sweeps import Sweep\n"
     "def get_sweep(): return Sweep('configs/default.py', []"
 )
 CONFIG = "configs/default.py"
@@ -42,7 +41,7 @@ def planned(*settings, **others):
 def test_a_program_and_yaml_say_the_same(tmp_path):
     (tmp_path / "a.yaml").write_text(YAML)
     (tmp_path / "a.py").write_text(
-        "from jaxcomp.sweeps import Setting, Sweep, product, search\n"
+        "from jaxcomp.cli.sweeps import Setting, Sweep, product, search\n"
         "def get_sweep():\n"
         "    methods = {'exact': {'exchange': 'exact', 'memory': 'none'},\n"
         "               'signs': {'compressor': 'sign'}}\n"

@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from jaxcomp import compressors, exchanges, gossip, local, memory
+from jaxcomp import compressors, exchanges, memory
+from jaxcomp.mixers import gossip, local
 
 __all__ = ["CASES", "MISSED", "Case", "Ceiling"]
 

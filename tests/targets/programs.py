@@ -10,8 +10,9 @@ import jax
 import jax.numpy as jnp
 
 from benchmarks import trees
-from jaxcomp import make_exchange, make_mixer, parallel, targets, wire
-from jaxcomp.base import PerWorker
+from jaxcomp import make_exchange, make_mixer, parallel, wire
+from jaxcomp.core.types import PerWorker
+from jaxcomp.wire import targets
 from tests.targets.cases import CASES, Case
 
 __all__ = ["ROWS", "Row", "measure", "save", "step_of", "tree_of", "write"]

@@ -5,9 +5,10 @@ import re
 import jax
 import pytest
 
-from jaxcomp import UserError, cli, parallel, targets
-from jaxcomp.runs.units import bytes_text, times_text
+from jaxcomp import UserError, cli, parallel
+from jaxcomp.core.units import bytes_text, times_text
 from jaxcomp.training import inspection
+from jaxcomp.wire import targets
 from tests.training.small import small_config
 
 CONFIG = """

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from configs import default
-from jaxcomp import parallel, targets, wire
+from jaxcomp import parallel, wire
 from jaxcomp.data import Dataset
-from jaxcomp.targets.chips import GPUS, TPUS
 from jaxcomp.training.inspection import inspect
+from jaxcomp.wire import targets
+from jaxcomp.wire.targets import GPUS, TPUS
 from tests import workers
 from tests.targets import programs
 from tests.targets.cases import CASES, MISSED, Case, Ceiling

@@ -4,9 +4,10 @@ import importlib.util
 
 import pytest
 
-from jaxcomp import UserError, targets, wire
-from jaxcomp.targets import devices
-from jaxcomp.targets.chips import GPUS, gpu_text
+from jaxcomp import UserError, wire
+from jaxcomp.wire import targets
+from jaxcomp.wire import targets as devices
+from jaxcomp.wire.targets import GPUS, gpu_text
 
 # A step on two GPUs: two kernels, a loop of three rounds, a loop of unknown length, a
 # conditional, and a backward product that stands behind the start of the message.

@@ -12,10 +12,10 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import parallel, training
-from jaxcomp.base import is_report
+from jaxcomp.core.types import is_report
 from jaxcomp.data import Augmentation
-from jaxcomp.runs import frame
-from jaxcomp.training.build import Setup, build, gather_workers
+from jaxcomp.runs import open_run
+from jaxcomp.training.setup import Setup, build, gather_workers
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -98,7 +98,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
         def __exit__(self, *_):
             return None
 
-    monkeypatch.setattr(frame, "catch_signals", Signals)
+    monkeypatch.setattr(open_run, "catch_signals", Signals)
 
 
 def train_with_stops(

@@ -6,10 +6,12 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import checkpoint, files, parallel, training
-from jaxcomp.runs.errors import RunError
+from jaxcomp import parallel, training
+from jaxcomp.checkpoint import save
+from jaxcomp.core import files
+from jaxcomp.runs.folder import RunError
 from jaxcomp.training import loop
-from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.checkpoints import open_checkpoints
 from tests.training.small import assert_same_state, small_config
 from tests.workers import abstract
 
@@ -24,7 +26,7 @@ def held(monkeypatch):
         assert event.wait(60)
         write_manifest(*args)
 
-    monkeypatch.setattr(checkpoint.files, "write_manifest", late)
+    monkeypatch.setattr(save.files, "write_manifest", late)
     yield event
     event.set()
 
@@ -79,7 +81,7 @@ def test_until_then_the_one_before_is_used(tmp_path, held):
     assert restored.step == 1
     held.set()
     checkpoints.close()
-    assert checkpoint.damage(tmp_path / "step_00000002") is None
+    assert save.damage(tmp_path / "step_00000002") is None
 
 
 @pytest.mark.filterwarnings("ignore:skipping damaged checkpoint")
@@ -89,7 +91,7 @@ def test_what_goes_wrong_in_the_thread_is_raised(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint.files, "write_manifest", full)
+    monkeypatch.setattr(save.files, "write_manifest", full)
     with pytest.raises(RunError, match="cannot be written: No space"):
         training.train_and_evaluate(small_config(train_for="2 steps"), tmp_path)
     monkeypatch.undo()
@@ -110,7 +112,7 @@ def test_an_error_of_the_run_waits_for_what_was_begun(tmp_path, monkeypatch):
     with pytest.raises(KeyError, match="of the run"):
         training.train_and_evaluate(small_config(), tmp_path / "a")
     monkeypatch.undo()
-    assert checkpoint.damage(tmp_path / "a/checkpoints/step_00000011") is None
+    assert save.damage(tmp_path / "a/checkpoints/step_00000011") is None
     resumed = training.train_and_evaluate(small_config(), tmp_path / "a")
     whole = training.train_and_evaluate(small_config(), tmp_path / "b")
     assert_same_state(resumed.state, whole.state)

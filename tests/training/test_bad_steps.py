@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_exchange, parallel, training
-from jaxcomp.base import ticked
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Call, parse
+from jaxcomp.core.types import ticked
 from jaxcomp.memory import REGISTRY as MEMORIES
-from jaxcomp.specs import Call, parse
 from jaxcomp.training import loop
-from jaxcomp.training.meters import check_applied, step_figures
-from jaxcomp.training.momenta import OF_OPTIMIZERS, check_one_momentum, of_memory
+from jaxcomp.training.optimizers import OF_OPTIMIZERS, check_one_momentum, of_memory
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
+from jaxcomp.training.running_metrics import check_applied, step_figures
 from tests.training.small import assert_same_state, built, rows, small_config
 
 METHOD: dict[str, Any] = {"exchange": "gather", "compressor": "top_k(keep=0.2)"}

@@ -3,8 +3,8 @@
 import json
 
 from jaxcomp import training
-from jaxcomp.prediction import of_config
-from jaxcomp.training.build import settled
+from jaxcomp.cli import prediction
+from jaxcomp.training.setup import settled
 from tests.training.small import built, small_config
 
 EACH = {"batch_size": 0, "batch_per_worker": 64}
@@ -32,10 +32,10 @@ def test_durations_count_in_examples():
 
 
 def test_a_prediction_takes_the_share_of_one_worker():
-    setup = of_config._alone(small_config(**EACH))
+    setup = prediction._alone(small_config(**EACH))
     assert setup.calendar.batch_at(0) == 64
     assert setup.workers.size == 1
     grows = (("0 epochs", {"learning_rate": 0.2}), ("1 epoch", {"batch_size": 256}))
-    setup = of_config._alone(small_config(**EACH, regime=grows))
+    setup = prediction._alone(small_config(**EACH, regime=grows))
     batches = [setup.calendar.batch_at(step) for step in (0, setup.total_steps - 1)]
     assert batches == [64, 128]

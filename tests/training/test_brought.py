@@ -9,9 +9,9 @@ import pytest
 from flax import linen as nn
 
 from jaxcomp import models
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.models.tiny import Tiny
-from jaxcomp.tasks.brought import transform_of
+from jaxcomp.training.tasks.named import transform_of
 from tests.training.small import built, small_config
 
 HERE = "tests.training.test_brought"

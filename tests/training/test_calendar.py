@@ -6,9 +6,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.training.calendar import Calendar, calendar_of
-from jaxcomp.training.durations import Horizon
+from jaxcomp.training.schedules import Horizon
 
 EXAMPLES = 100
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 from jaxcomp.training import CheckpointError
-from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.checkpoints import open_checkpoints
 from tests.workers import abstract
 
 

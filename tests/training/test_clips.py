@@ -7,11 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp.errors import UserError
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.folder import check_config
-from jaxcomp.training import clips
-from jaxcomp.training.clips import make
+from jaxcomp.core.errors import UserError
+from jaxcomp.runs.folder import RunError, check_config
+from jaxcomp.training import optimizers
+from jaxcomp.training.optimizers import make
 from tests.training.small import built, small_config
 
 WORKERS = 4
@@ -76,7 +75,7 @@ def test_each_form(spec):
 
 
 def test_every_form_is_tested_and_none_hides_a_nan():
-    for name in clips.REGISTRY:
+    for name in optimizers.CLIPS:
         spec = name if name == "workers_value" else f"{name}(limit=1)"
         [link] = make(spec, "workers")
         tree = jnp.array([[1.0, 2.0], [jnp.nan, jnp.nan]])

@@ -16,20 +16,17 @@ import optax
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.base import Clock, Mixer, is_clock
+from jaxcomp.core.types import Clock, Mixer, is_clock
 from jaxcomp.exchanges.budget import BudgetState
-from jaxcomp.optimizers.one_bit_adam import OneBitAdamState
-from jaxcomp.tasks.classification import classifier
 from jaxcomp.training import optimizers, schedules
-from jaxcomp.training.calendar import calendar_of
-from jaxcomp.training.durations import Horizon
-from jaxcomp.training.method import make_graph, make_method
-from jaxcomp.training.momenta import of_memory
-from jaxcomp.training.optimizers import Setting, chained, make_links
-from jaxcomp.training.schedules import learning_rate
-from jaxcomp.training.stages import Stage, make_stages
+from jaxcomp.training.calendar import Stage, calendar_of, make_stages
+from jaxcomp.training.optimizers import OptimizerSetting, chained, make_links, of_memory
+from jaxcomp.training.schedules import Horizon, learning_rate
+from jaxcomp.training.setup import make_graph, make_method
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
+from jaxcomp.training.tasks.classification import classifier
+from jaxcomp.transforms.optimizers.one_bit_adam import OneBitAdamState
 from tests.exchanges.matrix import PAIRS, compiled, gradients
 from tests.tiers import tiers
 from tests.training.small import small_config
@@ -89,7 +86,7 @@ def program(**settings: Any) -> Program:
     own_models = isinstance(usual, Mixer)
     mixer = usual if own_models else None
     stages = make_stages(config, sent, calendar_of(HORIZON), mixer)
-    setting = Setting(rate_of("cosine"), DECAY, stages.dense_steps)
+    setting = OptimizerSetting(rate_of("cosine"), DECAY, stages.dense_steps)
 
     @functools.cache
     def chain(stage: Stage) -> Any:
@@ -227,7 +224,7 @@ SHARED = of_memory("shared_momentum(beta=0.9)")
 
 def updates_of(optimizer: str, rate: optax.Schedule, state: TrainState, given: Any):
     momentum = SHARED if optimizer == "one_bit_adam" else None
-    setting = Setting(rate, DECAY, DENSE, momentum)
+    setting = OptimizerSetting(rate, DECAY, DENSE, momentum)
     link = optimizers.REGISTRY[optimizer](setting)
     return link.update(given, state.opt_state[1], state.params)[0]
 
@@ -310,7 +307,7 @@ def test_the_variance_of_one_bit_adam_learns_from_whole_gradients_alone(bad):
 
 def test_one_bit_adam_that_has_learnt_nothing_takes_no_step():
     """A compressed gradient is no stand-in, and a variance of 0 would be a divisor."""
-    link = optimizers.one_bit_adam(Setting(rate_of("cosine"), 0, 1, SHARED))
+    link = optimizers.one_bit_adam(OptimizerSetting(rate_of("cosine"), 0, 1, SHARED))
     params: Any = jnp.ones(3)
     state: Any = link.init(params)
     late = state[0]._replace(clock=Clock(jnp.int32(1)))

@@ -9,14 +9,18 @@ import optax
 import pytest
 
 from jaxcomp import SpecError
-from jaxcomp.errors import UserError
-from jaxcomp.make import compressor_for
+from jaxcomp.core.errors import UserError
 from jaxcomp.training import train_and_evaluate
-from jaxcomp.training.build import gather_workers
-from jaxcomp.training.decay import check_decay
-from jaxcomp.training.method import make_graph, make_method
-from jaxcomp.training.optimizers import REGISTRY, Setting, chained, make_links
-from jaxcomp.training.stages import Stage
+from jaxcomp.training.calendar import Stage
+from jaxcomp.training.optimizers import (
+    REGISTRY,
+    OptimizerSetting,
+    chained,
+    check_decay,
+    make_links,
+)
+from jaxcomp.training.setup import gather_workers, make_graph, make_method
+from jaxcomp.transforms.make import compressor_for
 from tests.references import optimizers as references
 from tests.training.small import small_config
 
@@ -46,7 +50,7 @@ def follow(**settings: Any) -> list[Any]:
     """Each worker's weights after each step of a config's chain."""
     exact = {"exchange": "exact", "memory": "none", "weight_decay": DECAY}
     config: Any = small_config(**{**exact, **settings})
-    setting = Setting(
+    setting = OptimizerSetting(
         optax.constant_schedule(RATE),
         config.weight_decay,
         decay=config.decay,
@@ -218,7 +222,7 @@ def test_optimizers_that_keep_decay_apart(optimizer, reference):
 @pytest.mark.parametrize("optimizer", ["lamb", "lars"])
 def test_tensors_of_zeros_have_a_ratio_of_one(optimizer):
     zeros = jax.tree.map(np.zeros_like, WEIGHTS)
-    link = REGISTRY[optimizer](Setting(optax.constant_schedule(RATE), DECAY))
+    link = REGISTRY[optimizer](OptimizerSetting(optax.constant_schedule(RATE), DECAY))
     update = jax.jit(lambda g: link.update(g, link.init(zeros), zeros)[0])
     jax.tree.map(np.testing.assert_array_equal, update(zeros), zeros)
     assert all(np.any(x) for x in jax.tree.leaves(update(WEIGHTS)))

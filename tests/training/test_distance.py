@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel, training
-from jaxcomp.training.distance import distance_between, params_on_host
-from jaxcomp.training.state import initial_variables, own
+from jaxcomp.training.diagnostics import distance_between, params_on_host
+from jaxcomp.training.state import initial_variables, unmark
 from tests.training.small import built, rows, small_config, stop_at
 
 
@@ -53,6 +53,6 @@ def test_of_workers_with_models_of_their_own_the_mean_counts():
         )
     )
     state = parallel.spread(setup.fresh(), setup.workers)
-    alone = jax.tree.map(np.asarray, own(setup.fresh().params))
+    alone = jax.tree.map(np.asarray, unmark(setup.fresh().params))
     assert distance_between(params_on_host(state), alone) == 0.0
     assert distance_between(alone, jax.tree.map(np.zeros_like, alone)) > 1

@@ -9,18 +9,19 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import files, training
+from jaxcomp import training
 from jaxcomp.cli import train
 from jaxcomp.convex import runner
-from jaxcomp.data import DataError, texts
-from jaxcomp.data.preparable import preparable
-from jaxcomp.data.stand_ins import stand_in_for
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.frame import traffic_line
-from jaxcomp.runs.units import bytes_text
+from jaxcomp.core import files
+from jaxcomp.core.units import bytes_text
+from jaxcomp.data import DataError
+from jaxcomp.data import text as texts
+from jaxcomp.data.preparable import preparable, stand_in_for
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.open_run import traffic_line
 from jaxcomp.training import dry_run
-from jaxcomp.training.dry_run import corners
-from jaxcomp.training.position import Position
+from jaxcomp.training.console import corners
+from jaxcomp.training.progress import Position
 from jaxcomp.training.traffic import run_traffic
 from tests.convex.small import small
 from tests.training.small import built, rows, small_config

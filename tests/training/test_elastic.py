@@ -10,12 +10,11 @@ import pytest
 
 from configs import choco, default
 from jaxcomp import parallel, training
-from jaxcomp.base import PerWorker, is_per_worker
-from jaxcomp.errors import UserError
-from jaxcomp.link_state import DistributedState
-from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.training.elastic import make_resize, note_change
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import PerWorker, is_per_worker
+from jaxcomp.training.checkpoints import make_resize, note_change, open_checkpoints
 from jaxcomp.training.state import TrainState
+from jaxcomp.transforms.distributed import DistributedState
 from tests.training.small import built, small_config, stop_at
 
 SEEDS = 4  # of long runs

@@ -10,11 +10,11 @@ import pytest
 
 import jaxcomp
 from jaxcomp import parallel, training
-from jaxcomp.base import PerWorker
-from jaxcomp.tasks.classification import classifier
+from jaxcomp.core.types import PerWorker
 from jaxcomp.training.console import summary
-from jaxcomp.training.state import init_state, own
+from jaxcomp.training.state import init_state, unmark
 from jaxcomp.training.step import make_train_step
+from jaxcomp.training.tasks.classification import classifier
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 DECAY, STEPS, WORKERS = 0.4, 7, 2
@@ -60,14 +60,14 @@ def test_it_is_the_average_of_each_workers_weights(own_models):
     images = rng.normal(size=(STEPS, WORKERS, 4, 2)).astype(np.float32)
     images[3, 1] = np.nan
     labels = rng.integers(2, size=(STEPS, WORKERS, 4))
-    average = weights = np.asarray(own(state.params)["w"])
+    average = weights = np.asarray(unmark(state.params)["w"])
     for t in range(STEPS):
         state, _ = mapped(state, images[t], labels[t])
         share = min(DECAY, (1 + t) / (10 + t))
-        weights = np.asarray(own(state.params)["w"])
+        weights = np.asarray(unmark(state.params)["w"])
         if own_models or t != 3:
             average = share * average + (1 - share) * weights
-        np.testing.assert_allclose(own(state.ema)["w"], average, rtol=1e-5)
+        np.testing.assert_allclose(unmark(state.ema)["w"], average, rtol=1e-5)
     assert isinstance(state.ema, PerWorker) == own_models
     assert np.any(average != weights)
 
@@ -112,4 +112,4 @@ def test_gossip_averages_the_averages(elastic, tmp_path):
     if elastic:
         settings["workers"] = 2
     longer = training.train_and_evaluate(small_config(**settings), tmp_path)
-    assert own(longer.state.ema)["Dense_0"]["kernel"].shape[0] == settings["workers"]
+    assert unmark(longer.state.ema)["Dense_0"]["kernel"].shape[0] == settings["workers"]

@@ -7,7 +7,7 @@ import pytest
 
 from jaxcomp import make_exchange, training
 from jaxcomp.cli import main
-from jaxcomp.training.growth import Growth
+from jaxcomp.training.running_metrics import Growth
 from tests.training.small import rows, small_config
 
 

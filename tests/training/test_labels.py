@@ -9,10 +9,10 @@ import pytest
 
 from jaxcomp import training
 from jaxcomp.data import Dataset
-from jaxcomp.tasks import ACCURACY
-from jaxcomp.tasks.classification import _hits, _smoothed_cross_entropy
 from jaxcomp.training.console import score_line
-from jaxcomp.training.epoch_row import epoch_line
+from jaxcomp.training.tables import epoch_line
+from jaxcomp.training.tasks import ACCURACY
+from jaxcomp.training.tasks.classification import _hits, _smoothed_cross_entropy
 from tests.training.small import built, small_config
 
 MANY = "tests.training.test_labels:many_classes"

@@ -10,8 +10,8 @@ import pytest
 
 from jaxcomp import parallel, report, training
 from jaxcomp.models import Lstm
-from jaxcomp.tasks import ACCURACY, PERPLEXITY
-from jaxcomp.tasks.language import cut, cut_whole
+from jaxcomp.training.tasks import ACCURACY, PERPLEXITY
+from jaxcomp.training.tasks.language import cut, cut_whole
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 
 COLUMNS, BPTT, WORDS = 8, 5, 400

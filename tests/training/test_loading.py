@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.training import loading
+from jaxcomp.training import feed as loading
 from jaxcomp.training.feed import train_feed
 from tests.training.small import built, small_config
 

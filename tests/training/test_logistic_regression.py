@@ -7,9 +7,8 @@ import pytest
 
 from jaxcomp import training
 from jaxcomp.convex import solve
-from jaxcomp.problems import Rows, load, loss, objective
-from jaxcomp.problems.problem import make
-from jaxcomp.tasks.logistic_regression import regression
+from jaxcomp.convex.problems import Rows, load, loss, make, objective
+from jaxcomp.training.tasks.logistic_regression import regression
 from tests.training.small import built, small_config
 
 SPEC = "breast_cancer(regulariser=0.01)"

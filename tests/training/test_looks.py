@@ -11,8 +11,10 @@ import pytest
 from jax._src import array
 
 from jaxcomp import parallel, training
-from jaxcomp.training import build, loop, stretch
-from jaxcomp.training.recorder import make_recorder
+from jaxcomp.training import loop
+from jaxcomp.training import loop as stretch
+from jaxcomp.training import setup as build
+from jaxcomp.training.loop import make_recorder
 from jaxcomp.training.step import StepMetrics
 from tests.training.small import rows, small_config
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from jaxcomp import data, models, parallel, report, training, wire
-from jaxcomp.base import ticked
-from jaxcomp.coding.indices import coded_bits
-from jaxcomp.runs.errors import RunError
-from jaxcomp.runs.metrics import EPOCHS
-from jaxcomp.tasks import ACCURACY
+from jaxcomp.core.coding.indices import coded_bits
+from jaxcomp.core.types import ticked
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.table import EPOCHS
 from jaxcomp.training import loop
-from jaxcomp.training.checkpoint import open_checkpoints
-from jaxcomp.training.epoch_row import epoch_line
-from jaxcomp.training.meters import Totals, step_figures
+from jaxcomp.training.checkpoints import open_checkpoints
+from jaxcomp.training.running_metrics import Totals, step_figures
 from jaxcomp.training.step import StepMetrics
+from jaxcomp.training.tables import epoch_line
+from jaxcomp.training.tasks import ACCURACY
 from tests.tiers import tiers
 from tests.training.small import (
     NAN_WHERE_BLACK,

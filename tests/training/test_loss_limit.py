@@ -5,7 +5,7 @@ import pytest
 
 from jaxcomp import training
 from jaxcomp.cli import train
-from jaxcomp.training.meters import check_loss
+from jaxcomp.training.running_metrics import check_loss
 from jaxcomp.training.step import StepMetrics
 from tests.training.small import rows, small_config
 

@@ -10,19 +10,19 @@ import pytest
 
 import jaxcomp
 from jaxcomp import parallel, training
-from jaxcomp.base import PerWorker
-from jaxcomp.errors import UserError
-from jaxcomp.training.elastic import make_resize
-from jaxcomp.training.loss_scale import (
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import PerWorker
+from jaxcomp.training.checkpoints import make_resize
+from jaxcomp.training.running_metrics import check_applied, step_figures
+from jaxcomp.training.state import (
     UNSCALED,
     ScaleState,
     dynamic,
+    init_state,
     make,
     static,
     value_and_grad,
 )
-from jaxcomp.training.meters import check_applied, step_figures
-from jaxcomp.training.state import init_state
 from jaxcomp.training.step import StepMetrics, make_train_step
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
@@ -135,16 +135,18 @@ def task_of(limit: float, dtype: Any = jnp.float32, of_loss: Any = jnp.float32) 
     def loss(params, stats, carry, batch, key):
         [target] = batch
         value = jnp.sum(narrow(params["w"]) * jnp.mean(target, 0)).astype(of_loss)
-        return value, jaxcomp.tasks.Learnt(stats, carry, jnp.float32(0))
+        return value, jaxcomp.training.tasks.Learnt(stats, carry, jnp.float32(0))
 
     rows_of = np.zeros((8, 3), np.float32)
-    return jaxcomp.tasks.Task(
+    return jaxcomp.training.tasks.Task(
         model="narrow",
         data="rows",
         train=(rows_of,),
         test=(rows_of,),
         shares=lambda epoch: np.zeros((1, 2, 1), int),
-        init=lambda key: jaxcomp.tasks.Variables({"w": jnp.ones(3, dtype)}, {}),
+        init=lambda key: jaxcomp.training.tasks.Variables(
+            {"w": jnp.ones(3, dtype)}, {}
+        ),
         loss=loss,
         score=None,
     )

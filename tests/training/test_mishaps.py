@@ -8,12 +8,12 @@ import shutil
 
 import pytest
 
-from jaxcomp import files, report, training
+from jaxcomp import report, training
 from jaxcomp.cli import train
-from jaxcomp.loggers import Logger
-from jaxcomp.runs.frame import framed
-from jaxcomp.runs.lock import LOCK, locked
-from jaxcomp.training.checkpoint import step_of
+from jaxcomp.core import files
+from jaxcomp.runs.loggers import Logger
+from jaxcomp.runs.open_run import LOCK, locked, open_run
+from jaxcomp.training.checkpoints import step_of
 from tests.training.small import (
     NAN_WHERE_BLACK,
     assert_same_state,
@@ -223,7 +223,7 @@ def test_a_failed_run_has_a_report_that_says_so(tmp_path, monkeypatch, capsys):
     """The run itself is left out: an epoch, and then what check_applied raises."""
 
     def fail(config, workdir):
-        with framed(workdir, json.loads(config.to_json()), {}, 22) as frame:
+        with open_run(workdir, json.loads(config.to_json()), {}, 22) as frame:
             (frame.folder / "metrics.csv").write_text("epoch,step\n1,11\n")
             raise training.NonFinite("step 15 is not finite")
 

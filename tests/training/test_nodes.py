@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from jaxcomp import collectives, parallel, training, wire
-from jaxcomp.collectives import Nodes
-from jaxcomp.errors import UserError
+from jaxcomp import parallel, training, wire
+from jaxcomp.core.errors import UserError
+from jaxcomp.parallel import collectives
+from jaxcomp.parallel.collectives import Nodes
 from tests.tiers import tiers
 from tests.training.small import built, small_config
 

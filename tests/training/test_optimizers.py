@@ -10,13 +10,17 @@ import optax
 import pytest
 
 from jaxcomp import SpecError, training
-from jaxcomp.make import compressor_for
 from jaxcomp.memory import REGISTRY as MEMORIES
-from jaxcomp.training.method import make_method
-from jaxcomp.training.momenta import OF_OPTIMIZERS
+from jaxcomp.training.calendar import Stage
+from jaxcomp.training.optimizers import (
+    OF_OPTIMIZERS,
+    OptimizerSetting,
+    chained,
+    make_links,
+)
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
-from jaxcomp.training.optimizers import Setting, chained, make_links
-from jaxcomp.training.stages import Stage
+from jaxcomp.training.setup import make_method
+from jaxcomp.transforms.make import compressor_for
 from tests.references import optimizers as references
 from tests.tiers import tiers
 from tests.training.small import small_config
@@ -41,7 +45,7 @@ def follow(
 ) -> list[Any]:
     """Parameters after each step of a chain, with dense first steps."""
     config: Any = small_config(**settings)
-    setting = Setting(optax.constant_schedule(RATE), decay, dense_steps)
+    setting = OptimizerSetting(optax.constant_schedule(RATE), decay, dense_steps)
     compressor = compressor_for(config.exchange, config.compressor)
     stages = [Stage(compressor, dense) for dense in (True, False)]
     chains = [

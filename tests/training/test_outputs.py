@@ -10,10 +10,10 @@ import jax.numpy as jnp
 import pytest
 
 from jaxcomp import make_exchange, training
-from jaxcomp.loggers import Logger
-from jaxcomp.runs.interrupt import Interrupted
-from jaxcomp.runs.metrics import LAYERS, PARTS
-from jaxcomp.training.layers import watched
+from jaxcomp.runs.loggers import Logger
+from jaxcomp.runs.open_run import Interrupted
+from jaxcomp.runs.table import LAYERS, PARTS
+from jaxcomp.training.diagnostics import watched
 from tests.loggers.test_loggers import scalars
 from tests.training.small import rows, small_config, stop_at
 

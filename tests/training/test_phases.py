@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import data, training
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.phases import batches_from
+from jaxcomp.training.segments import batches_from
 from tests.data.class_folders import write_folders
 from tests.tiers import tiers
 from tests.training.small import (

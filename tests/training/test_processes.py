@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.training.checkpoint import open_checkpoints
+from jaxcomp.training.checkpoints import open_checkpoints
 from tests.training.small import assert_same_state, built, rows, small_config
 from tests.workers import abstract
 

@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import cli, parallel
-from jaxcomp.training.rate_trial import (
-    LIMIT,
-    Tried,
-    make_trial,
-    suggested,
-    try_rates,
-)
+from jaxcomp.training.rate_trial import LIMIT, Tried, make_trial, suggested, try_rates
 from tests.training.small import built, small_config
 
 SMALL = {"mapper": "vmap", "train_for": "2 epochs", "keep_warmup": ""}

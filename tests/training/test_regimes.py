@@ -11,15 +11,15 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import training
-from jaxcomp.base import Clock, is_clock
-from jaxcomp.errors import UserError
-from jaxcomp.make import make_exchange
-from jaxcomp.tasks import regime_of
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import Clock, is_clock
 from jaxcomp.training import optimizers
-from jaxcomp.training.regimes import KEYS, make_regimes
-from jaxcomp.training.state import own
+from jaxcomp.training.segments import KEYS, make_regimes
+from jaxcomp.training.state import unmark
 from jaxcomp.training.switching import carried
-from jaxcomp.transform import distributed
+from jaxcomp.training.tasks import regime_of
+from jaxcomp.transforms.distributed import distributed
+from jaxcomp.transforms.make import make_exchange
 from tests.tiers import tiers
 from tests.training.small import (
     assert_same_state,
@@ -176,7 +176,7 @@ def chain(optimizer: str, clips: bool) -> Any:
         optimizer,
         optimizers.REGISTRY,
         "optimizer",
-        optimizers.Setting(optax.constant_schedule(0.1), 0.01),
+        optimizers.OptimizerSetting(optax.constant_schedule(0.1), 0.01),
     )
     links = [distributed(make_exchange("exact", memory="none")), made]
     return optimizers.chained([optax.clip_by_global_norm(1.0), *links][not clips :])
@@ -262,4 +262,4 @@ def test_a_run_goes_on_to_the_bit_in_any_regime(
 def test_keys_are_those_of_a_config():
     config = small_config()
     assert all(key in config for key in KEYS)
-    assert own(jax.eval_shape(built(config).fresh).params)
+    assert unmark(jax.eval_shape(built(config).fresh).params)

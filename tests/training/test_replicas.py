@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel, training
-from jaxcomp.base import PerWorker
+from jaxcomp.core.types import PerWorker
 from jaxcomp.training import loop
-from jaxcomp.training.replicas import ReplicasDiffer, make_replica_check
+from jaxcomp.training.diagnostics import ReplicasDiffer, make_replica_check
 from tests.training.small import rows, small_config
 
 

@@ -11,8 +11,8 @@ from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxcomp import parallel, training
-from jaxcomp.runs.environment import describe
-from jaxcomp.runs.programs import keep_programs
+from jaxcomp.runs.folder import describe
+from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training import loop
 from tests.training.small import built, small_config, stop_at
 from tests.workers import abstract

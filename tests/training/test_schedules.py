@@ -2,10 +2,9 @@
 
 import pytest
 
-from jaxcomp.specs import SpecError
+from jaxcomp.core.specs import SpecError
 from jaxcomp.training.calendar import calendar_of
-from jaxcomp.training.durations import Horizon, steps_of
-from jaxcomp.training.schedules import REGISTRY, learning_rate
+from jaxcomp.training.schedules import REGISTRY, Horizon, learning_rate, steps_of
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
 CALENDAR = calendar_of(HORIZON)

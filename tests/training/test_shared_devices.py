@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel, training
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
 from tests.training.small import assert_same_state, rows, small_config, stop_at
 
 SHARED = {"mapper": "shard_map", "workers_per_device": 2, "workers": 4}

@@ -8,12 +8,17 @@ import pytest
 from ml_collections import ConfigDict
 
 from jaxcomp import SpecError, make_mixer, training
-from jaxcomp.errors import UserError
-from jaxcomp.local import REGISTRY
-from jaxcomp.training.calendar import calendar_of
+from jaxcomp.core.errors import UserError
+from jaxcomp.mixers.local import REGISTRY
+from jaxcomp.training.calendar import (
+    Stage,
+    calendar_of,
+    exponential,
+    listed,
+    make_stages,
+)
 from jaxcomp.training.console import headline
-from jaxcomp.training.durations import Horizon
-from jaxcomp.training.stages import Stage, exponential, listed, make_stages
+from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.traffic import run_traffic
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at

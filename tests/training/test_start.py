@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel, training
-from jaxcomp.base import PerWorker
-from jaxcomp.errors import UserError
-from jaxcomp.runs.errors import RunError
-from jaxcomp.tasks import Variables
-from jaxcomp.training.checkpoint import steps_in
-from jaxcomp.training.start import _part, read_start
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import PerWorker
+from jaxcomp.runs.folder import RunError
+from jaxcomp.training.checkpoints import _part, read_start, steps_in
+from jaxcomp.training.tasks import Variables
 from tests.training.small import built, rows, small_config
 
 SMALL = {"keep_last": 3, "checkpoint_every": "4 steps"}

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.base import is_per_worker
-from jaxcomp.errors import UserError
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.types import is_per_worker
 from jaxcomp.training.traffic import traced_traffic
 from tests.tiers import tiers
 from tests.training.small import built, small_config

@@ -6,9 +6,9 @@ import numpy as np
 import optax
 
 import jaxcomp
-from jaxcomp.tasks.classification import classifier
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.step import make_train_step
+from jaxcomp.training.tasks.classification import classifier
 
 
 class Steep:

@@ -10,8 +10,8 @@ import pytest
 
 from jaxcomp import data, parallel, training
 from jaxcomp.models import Tiny
-from jaxcomp.tasks import Learnt, Sums, Task, Variables
 from jaxcomp.training.step import make_train_step
+from jaxcomp.training.tasks import Learnt, Sums, Task, Variables
 from tests.tiers import tiers
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
 

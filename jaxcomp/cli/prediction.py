@@ -1,0 +1,410 @@
+"""What `jaxcomp predict` computes and prints: models, processes, targets, tables."""
+
+import ast
+import contextlib
+import json
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+
+from jaxcomp import parallel
+from jaxcomp.cli.supervise import free_port
+from jaxcomp.core.errors import RunFailed, UserError
+from jaxcomp.core.specs import suggest
+from jaxcomp.core.types import Exchange, Spec
+from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
+from jaxcomp.training.setup import build, gather_workers
+from jaxcomp.transforms.make import compressor_for
+from jaxcomp.wire import predict, targets
+from jaxcomp.wire.cost import Cost
+from jaxcomp.wire.predict import SHARES, Local, Prediction, Row, start_of, step_of
+from jaxcomp.wire.targets import GPUS
+
+_IMAGES = (1, 32, 32, 3)  # of which the parameters of a classifier do not depend
+
+
+def read_tree(text: str) -> Any:
+    """The tree that a text names.
+
+    Args:
+      text: a name in `jaxcomp.wire.predict.TREES` or `jaxcomp.models.REGISTRY`, a list of
+        shapes, or a JSON file that holds such a list or names with their shapes.
+
+    Example:
+      >>> read_tree("[(3, 4), (4,)]")
+      [(3, 4), (4,)]
+    """
+    if text in predict.TREES:
+        return predict.named_tree(text)
+    if text.startswith("["):
+        try:
+            found = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            message = "is no list of shapes such as [(3, 4), (4,)]"
+            raise UserError(f"{text!r} {message}") from None
+        return _checked_tree(found, text)
+    if text.endswith(".json"):
+        try:
+            found = json.loads(Path(text).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{text}: {error.strerror}") from None
+        except ValueError as error:
+            raise UserError(f"{text} is no JSON: {error}") from None
+        return _checked_tree(found, text)
+    return _of_model(text)
+
+
+def _checked_tree(found: Any, text: str) -> Any:
+    every = found.values() if isinstance(found, dict) else found
+    if not isinstance(every, list) and not isinstance(found, dict):
+        raise UserError(f"{text} holds no list of shapes, and no names with shapes")
+    for shape in every:
+        is_list = isinstance(shape, list | tuple)
+        if not is_list or not all(type(n) is int and n >= 0 for n in shape):
+            raise UserError(f"a shape is a list of whole numbers, not {shape!r}")
+    if isinstance(found, dict):
+        return {name: tuple(shape) for name, shape in found.items()}
+    return [tuple(shape) for shape in found]
+
+
+def _of_model(name: str) -> Any:
+    from jaxcomp import models
+
+    if name not in models.REGISTRY:
+        valid = {*models.REGISTRY, *predict.TREES}
+        raise UserError(f"unknown model {name!r}. {suggest(name, valid)}")
+    model = models.make(name)
+    images = jax.ShapeDtypeStruct(_IMAGES, jax.numpy.float32)
+    variables = jax.eval_shape(
+        lambda key, x: model.init(key, x, train=False), jax.random.key(0), images
+    )
+    return variables["params"]
+
+
+_WARM_UP, _TIMED = 3, 7  # steps
+
+
+def params_of(config: Any) -> Any:
+    """The specs of the parameters that a config trains."""
+    return jax.eval_shape(_alone(config).fresh).params
+
+
+def method_of(config: Any) -> tuple[str, ...]:
+    """The method of a config as one line; none where it mixes models."""
+    if config.mixer or config.policy or config.exchange == "exact":
+        return ()
+    parts = [config.memory, config.exchange, config.scope]
+    compressor = compressor_for(config.exchange, config.compressor)
+    last = [compressor] if compressor else [parts.pop(1)]
+    return (": ".join([*parts, *last]),)
+
+
+def compute_seconds(config: Any) -> float:
+    """Measure the training step of one worker that exchanges nothing.
+
+    That is its forward and backward pass and the update of the optimiser, with its
+    share of the batch. The median of several steps.
+    """
+    setup = _alone(config)
+    stage = setup.stages.at(setup.total_steps - 1)
+    state = parallel.spread(setup.fresh(stage.regime), setup.workers)
+    axes = parallel.axes(state)
+    batch = setup.example(stage.regime)
+    step = parallel.map_step(
+        setup.step(stage),
+        setup.workers,
+        in_axes=(axes, *(0 for _ in batch)),
+        out_axes=(axes, 0),
+    )
+    given = parallel.place(tuple(x[None] for x in batch), setup.workers, 0)
+    taken: list[float] = []
+    for _ in range(_WARM_UP + _TIMED):
+        began = time.perf_counter()
+        state, metrics = step(state, *given)
+        jax.block_until_ready((state, metrics))
+        taken.append(time.perf_counter() - began)
+    return statistics.median(taken[_WARM_UP:])
+
+
+def _alone(config: Any) -> Any:
+    """The setup of one worker with its share of the batch, who exchanges nothing."""
+    mine = config.copy_and_resolve_references()
+    with mine.unlocked():
+        share = config.batch_per_worker or config.batch_size // max(1, config.workers)
+        mine.update(batch_size=max(1, share), batch_per_worker=0)
+        mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
+        mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
+        mine.update(flush_every="", overlap=1, mapper="shard_map", workers_per_device=1)
+        mine.update(devices_per_node=1, regime=_of_one_worker(config))
+    return build(mine, gather_workers(mine))
+
+
+def _of_one_worker(config: Any) -> Any:
+    """The regime of a config, in which each batch is the share of one worker."""
+    if isinstance(config.regime, str):
+        return config.regime
+
+    def shared(entry: Any) -> Any:
+        if isinstance(entry, str) or "batch_size" not in entry[1]:
+            return entry
+        when, settings = entry
+        share = max(1, settings["batch_size"] // max(1, config.workers))
+        return when, {**settings, "batch_size": share}
+
+    return tuple(shared(entry) for entry in config.regime)
+
+
+_PATIENCE = 300.0  # seconds for each method, most of them to compile
+_SHOWN = 2000  # characters of what a process wrote before it ended
+
+
+def loopback_seconds(
+    methods: Sequence[str], spec: Spec, workers: int
+) -> dict[str, float]:
+    """The median seconds of exchanges between so many processes of this machine.
+
+    Args:
+      methods: one line each.
+      spec: of the tree.
+      workers: their number; all of them share the cores.
+
+    Raises:
+      RunFailed: a process ended, or they have not answered in time.
+    """
+    leaves = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(spec)]
+    place = {"workers": workers, "processes": workers}
+    place |= {"coordinator": f"127.0.0.1:{free_port()}"}
+    task = {"leaves": leaves, "methods": list(methods)}
+    tasks = [task | {"place": place | {"process": rank}} for rank in range(workers)]
+    answers = _asked(tasks, _PATIENCE * (1 + len(methods)))
+    # Of each exchange the slowest worker counts: the others wait for it.
+    steps = [zip(*each, strict=True) for each in zip(*answers, strict=True)]
+    return {
+        method: statistics.median(map(max, every))
+        for method, every in zip(methods, steps, strict=True)
+    }
+
+
+def _asked(tasks: Sequence[Any], patience: float) -> list[Any]:
+    """Start a process for each task; returns what they answer."""
+    command = [sys.executable, "-m", "jaxcomp.cli.predict_worker"]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(tempfile.TemporaryFile("w+"))
+        crew = [
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
+            for _ in tasks
+        ]
+        for process in crew:
+            stack.enter_context(process)
+            stack.callback(process.kill)
+
+        def give_up() -> None:
+            for process in crew:
+                process.kill()
+
+        timer = threading.Timer(patience, give_up)
+        stack.callback(timer.cancel)
+        timer.start()
+        for process, task in zip(crew, tasks, strict=True):
+            with contextlib.suppress(BrokenPipeError):
+                assert process.stdin
+                process.stdin.write(json.dumps(task) + "\n")
+                process.stdin.flush()
+        lines = [process.stdout.readline() for process in crew if process.stdout]
+        if not all(lines):
+            log.seek(0)
+            raise RunFailed(f"local processes ended:\n{log.read()[-_SHOWN:]}")
+        return [json.loads(line) for line in lines]
+
+
+_LAUNCH_SECONDS = 3e-6  # of a kernel; 2 to 4 are usual
+_WAIT_SECONDS = 20e-6  # of the host, for a loop whose length follows from data
+
+
+def target_seconds(name: str, workers: int, per_host: int = 1) -> Local:
+    """Make a function that models how long exchanges compute on a GPU.
+
+    Args:
+      name: of the GPU, such as "a100".
+      workers: one GPU each.
+      per_host: of them.
+
+    Raises:
+      UserError: the GPU is not known, or XLA's compiler for it is not installed.
+    """
+    if name not in GPUS:
+        raise UserError(
+            f"no memory bandwidth is known of {name!r}. {suggest(name, GPUS)}"
+        )
+    target = targets.make(name, workers // per_host, per_host, axis=parallel.AXIS)
+
+    def seconds(every: Sequence[Exchange], spec: Spec) -> list[float]:
+        return [_modelled(_compiled(each, spec, target), name) for each in every]
+
+    return seconds
+
+
+def _compiled(exchange: Exchange, spec: Spec, target: targets.Target) -> Any:
+    state = start_of(exchange, spec)
+    axes = parallel.axes(state)
+    mapped = parallel.map_step(
+        step_of(exchange),
+        target.workers,
+        in_axes=(axes, 0),
+        out_axes=(None, axes),
+        donate_argnums=(0,),
+    )
+    given = targets.specs(state, target, axes), targets.specs(spec, target)
+    return targets.compiled(mapped, target, *given)
+
+
+def _modelled(compiled: Any, name: str) -> float:
+    program = targets.read(compiled)
+    return (
+        program.launches * _LAUNCH_SECONDS
+        + targets.memory_traffic(compiled) / GPUS[name].bandwidth
+        + len(program.open_loops) * _WAIT_SECONDS
+    )
+
+
+_HEADINGS = (
+    *("method", "leaves", "fewer", "exchange", "local", "step", "speed-up"),
+    "pays below",
+)
+_SUFFIXES = (".pdf", ".png", ".svg")
+_DECADES = 2  # of bandwidth in the plot, on each side of the link's
+_POINTS = 81
+
+
+def lines_of(found: Prediction) -> list[str]:
+    """The table of a prediction, a line for each method."""
+    shares = [f"{100 * share:.0f} % needs" for share in SHARES]
+    rows = [[*_HEADINGS, *shares], *(_cells(row, found) for row in found.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def verdict(found: Prediction) -> str:
+    """What the table says, in a sentence or two."""
+    exact, first = found.exact, found.rows[0]
+    share = exact.exchange.seconds / exact.step
+    took = f"`exact` spends {100 * share:.0f} % of its step on the exchange"
+    if found.helps:
+        gain = f"{first.method} makes the step {first.speedup:.3g} times as fast"
+        return f"{took}; {gain}."
+    below = [row for row in found.rows if 0 < row.break_even < math.inf]
+    text = f"Nothing here helps: {took}, and no method takes less time than that."
+    if below:
+        last = max(below, key=lambda row: row.break_even)
+        rate = rate_text(last.break_even)
+        text += f" On links below {rate}, {last.method} would be the first that does."
+    return text
+
+
+def as_json(found: Prediction) -> dict[str, Any]:
+    """The same figures for programs, in seconds and bytes; null stands for infinity."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    def row_of(row: Row) -> dict[str, Any]:
+        return {
+            "method": row.method,
+            "sent": row.exchange.nbytes,
+            "times_fewer": number(found.fewer(row)),
+            "rounds": row.exchange.rounds,
+            "exchange": row.exchange.seconds,
+            "local": row.exchange.local,
+            "step": row.step,
+            "speedup": row.speedup,
+            "break_even": number(row.break_even),
+            "needed": {
+                str(share): number(rate)
+                for share, rate in zip(SHARES, row.needed, strict=True)
+            },
+        }
+
+    plain = {name: getattr(found, name) for name in Prediction._fields}
+    plain["rows"] = [row_of(row) for row in found.rows]
+    plain["link"] = found.link._asdict()
+    return plain | {"helps": found.helps, "verdict": verdict(found)}
+
+
+def draw(found: Prediction, file: Path) -> None:
+    """Plot the step of each method over the bandwidth of the links.
+
+    Args:
+      found: the prediction.
+      file: `.png`, `.svg` or `.pdf`.
+    """
+    from matplotlib.figure import Figure
+
+    if file.suffix not in _SUFFIXES:
+        raise UserError(f"a plot is one of {', '.join(_SUFFIXES)}, not {str(file)!r}")
+    figure = Figure(figsize=(8, 5), layout="constrained")
+    axes = figure.subplots()
+    here = found.link.bandwidth
+    exponents = (_DECADES * (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
+    rates = [here * 10**exponent for exponent in exponents]
+    for row in found.rows:
+        steps = [1e3 * (found.compute + _at(row, found, rate)) for rate in rates]
+        style = "--" if row is found.exact else "-"
+        axes.plot([8e-6 * r for r in rates], steps, style, label=row.method)
+    axes.axvline(8e-6 * here, color="grey", linewidth=0.8)
+    axes.axhline(1e3 * found.compute, color="grey", linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", yscale="log")
+    axes.set(xlabel="bandwidth of a host, Mbit/s", ylabel="step, ms")
+    axes.set_title(f"{found.elements:,} numbers, {found.workers} workers")
+    axes.legend(fontsize="small")
+    figure.savefig(file)
+
+
+def _at(row: Row, found: Prediction, bandwidth: float) -> float:
+    """Seconds of an exchange at another bandwidth."""
+    seconds: Cost = row.exchange
+    return seconds.transfer * found.link.bandwidth / bandwidth + (
+        seconds.waiting + seconds.local
+    )
+
+
+def _cells(row: Row, found: Prediction) -> list[str]:
+    return [
+        row.method,
+        bytes_text(row.exchange.nbytes),
+        times_text(found.fewer(row)),
+        seconds_text(row.exchange.seconds),
+        seconds_text(row.exchange.local),
+        seconds_text(row.step),
+        times_text(row.speedup),
+        _pays_below(row),
+        *map(rate_text, row.needed),
+    ]
+
+
+def _pays_below(row: Row) -> str:
+    if row.method == "exact":
+        return ""
+    if row.break_even == 0:
+        return "never"
+    return "always" if math.isinf(row.break_even) else rate_text(row.break_even)

@@ -1,0 +1,136 @@
+"""Payloads: the trees of arrays that methods send.
+
+Their shapes do not depend on the data, so shapes and dtypes tell how many bits are
+sent. The numbers that a sparsifier or a factorisation sends are in a field with the
+name `values`. Compositions and exchanges that add values find them by this name.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxcomp.core.types import Array, Payload
+
+
+class Dense(NamedTuple):
+    """Every element as it is."""
+
+    values: Array  # in the shape and dtype of the tensor
+
+
+class Sparse(NamedTuple):
+    """Some elements and their places in the flattened tensor."""
+
+    values: Array  # [k]
+    indices: Any  # ascending, in a code of `jaxcomp.core.coding.indices`
+
+
+class Seeded(NamedTuple):
+    """Some elements, and a seed from which their places follow."""
+
+    values: Array  # [k]
+    seed: Array  # [2] uint32
+
+
+class Quantized(NamedTuple):
+    """Packed integer levels, and the distance of two levels for each bucket."""
+
+    units: Array  # [buckets] float32: an element is unit * level
+    packed: Array  # uint8
+
+
+class Signs(NamedTuple):
+    """The sign of each element and one scale for all."""
+
+    scale: Array  # [] float32
+    packed: Array  # uint8: one bit for each, set if negative, or as `sign_symbols`
+
+
+def nbits(payload: Payload) -> int:
+    """Number of bits in the arrays of a payload, from their shapes and dtypes.
+
+    Args:
+      payload: tree of arrays, tracers or `ShapeDtypeStruct`s.
+
+    Example:
+      >>> nbits(Sparse(jnp.zeros(10), jnp.zeros(10, jnp.uint16)))
+      480
+    """
+    leaves = jax.tree.leaves(payload)
+    return sum(math.prod(x.shape) * jnp.dtype(x.dtype).itemsize * 8 for x in leaves)
+
+
+def map_values(function: Callable[[Any], Any], payload: Payload) -> Payload:
+    """The payload tree with all of its `values` replaced.
+
+    Args:
+      function: list of all `values` -> list of what replaces them.
+      payload: a payload or a tree of payloads, each with a field `values`. In the
+        payload of a composition, `values` is a payload itself; then the `values` in
+        this inner payload are replaced.
+    """
+    nodes, structure = jax.tree.flatten(payload, is_leaf=_has_values)
+    values = function([_innermost(node) for node in nodes])
+    nodes = [_with_innermost(n, v) for n, v in zip(nodes, values, strict=True)]
+    return jax.tree.unflatten(structure, nodes)
+
+
+def payload_values(payload: Payload) -> list[Any]:
+    """The `values` of all payloads in a tree, or in what they consist of.
+
+    Example:
+      >>> [v.shape for v in payload_values((Dense(jnp.ones(3)), Dense(jnp.ones(2))))]
+      [(3,), (2,)]
+    """
+    nodes = jax.tree.leaves(payload, is_leaf=_has_values)
+    return [_innermost(node) for node in nodes if _has_values(node)]
+
+
+def scaled(payload: Payload, factor: float) -> Payload | None:
+    """The payload of factor * C(x), or None where C(x) does not follow from `values`.
+
+    Its values are in at least float32. Adding it to a tensor costs as much as adding
+    the payload itself.
+
+    Args:
+      payload: of a method whose `decompress` is linear in `values`.
+      factor: -1, or a power of two, which rounds nothing.
+
+    Example:
+      >>> scaled(Dense(jnp.array([1.0, -2.0])), 0.5).values.tolist()
+      [0.5, -1.0]
+      >>> scaled(Signs(jnp.float32(1), jnp.uint8(0)), 0.5) is None
+      True
+    """
+    nodes = jax.tree.leaves(payload, is_leaf=_has_values)
+    values = payload_values(payload)
+    if len(values) < len(nodes) or not all(map(_is_real, values)):
+        return None
+
+    def times(values: list[Array]) -> list[Array]:
+        wide = [v.astype(np.promote_types(v.dtype, np.float32)) for v in values]
+        return [v * np.asarray(factor, v.dtype) for v in wide]
+
+    return map_values(times, payload)
+
+
+def _is_real(x: Any) -> bool:
+    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)
+
+
+def _has_values(node: Any) -> bool:
+    return hasattr(node, "values") and hasattr(node, "_replace")
+
+
+def _innermost(node: Any) -> Any:
+    return _innermost(node.values) if _has_values(node) else node
+
+
+def _with_innermost(node: Any, values: Any) -> Any:
+    if not _has_values(node):
+        return values
+    return node._replace(values=_with_innermost(node.values, values))

@@ -1,0 +1,125 @@
+"""What a logger is, and those that write files."""
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxcomp.core.files import write_atomically
+
+Row = Mapping[str, Any]
+
+
+class Logger(NamedTuple):
+    """Writes rows of a run down; a row has the columns of the run's tables."""
+
+    epoch: Callable[[Row], None]  # a row of metrics.csv
+    step: Callable[[Row], None]  # a row of steps.csv
+    close: Callable[[], None] = lambda: None  # at the end of the run, however it ends
+
+
+class RunSoFar(NamedTuple):
+    """A run that begins, or goes on from a checkpoint."""
+
+    folder: Path
+    config: Mapping[str, Any]
+    start: int  # the step that it goes on from; 0: it begins
+    epochs: list[dict[str, str]] = []  # the rows until then; never changed in place
+    steps: list[dict[str, str]] = []
+
+
+Opener = Callable[[RunSoFar], Logger]
+
+
+def numbers(row: Row) -> dict[str, float]:
+    """The figures of a row that are known; text of a table is read as a number.
+
+    Example:
+      >>> numbers({"step": 3, "loss": "0.5", "test_loss": "", "own_accuracy": None})
+      {'step': 3, 'loss': 0.5}
+    """
+    found = {name: _number(value) for name, value in row.items()}
+    return {name: value for name, value in found.items() if value == value}
+
+
+def _number(value: Any) -> float:
+    if value is None or value == "":
+        return float("nan")
+    if isinstance(value, str) and value.lstrip("-").isdigit():
+        return int(value)
+    return value if isinstance(value, int) else float(value)
+
+
+_DIGITS = 8  # as in the tables
+_HEADER = "epoch\thours\ttop1Accuracy\n"
+
+
+def csv() -> Opener:
+    """metrics.csv and steps.csv, which every run writes."""
+    return lambda run: Logger(lambda row: None, lambda row: None)
+
+
+def jsonl() -> Opener:
+    """metrics.jsonl: each row of both tables as a JSON object; null where infinite."""
+
+    def open_(run: RunSoFar) -> Logger:
+        rows = [("step", row) for row in run.steps]
+        rows += [("epoch", row) for row in run.epochs]
+        rows.sort(key=lambda pair: numbers(pair[1])["step"])  # of one step: steps first
+        lines = [_object(kind, row) for kind, row in rows]
+        add = _appending(run.folder / "metrics.jsonl", "".join(lines))
+        return Logger(
+            epoch=lambda row: add(_object("epoch", row)),
+            step=lambda row: add(_object("step", row)),
+        )
+
+    return open_
+
+
+def tsv() -> Opener:
+    """logs.tsv, as DAWNBench takes it: epoch, hours of training, top-1 accuracy in %.
+
+    References:
+      Coleman et al., DAWNBench: An End-to-End Deep Learning Benchmark and Competition,
+      2017.
+    """
+
+    def open_(run: RunSoFar) -> Logger:
+        text = _HEADER + "".join(map(_evaluation, run.epochs))
+        add = _appending(run.folder / "logs.tsv", text)
+        return Logger(epoch=lambda row: add(_evaluation(row)), step=lambda row: None)
+
+    return open_
+
+
+def _appending(path: Path, text: str) -> Callable[[str], None]:
+    """Write a file whole, and return what appends a line to it."""
+    write_atomically(path, text)
+
+    def add(line: str) -> None:
+        if line:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write(line)
+
+    return add
+
+
+def _object(kind: str, row: Row) -> str:
+    """A row as a line of JSON, which knows no infinities."""
+    known = {
+        name: (value if isinstance(value, int) else float(f"{value:.{_DIGITS}g}"))
+        if math.isfinite(value)
+        else None
+        for name, value in numbers(row).items()
+    }
+    return json.dumps({"kind": kind, **known}) + "\n"
+
+
+def _evaluation(row: Row) -> str:
+    """A row as a line of logs.tsv; nothing where the epoch was not evaluated."""
+    known = numbers(row)
+    if "test_accuracy" not in known:
+        return ""
+    hours, percent = known["seconds"] / 3600, 100 * known["test_accuracy"]
+    return f"{known['epoch']}\t{hours:.8f}\t{percent:.2f}\n"

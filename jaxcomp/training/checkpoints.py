@@ -1,0 +1,361 @@
+"""Checkpoints of a run: kept, resumed, resized, and begun from."""
+
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import numpy as np
+
+from jaxcomp import parallel
+from jaxcomp.checkpoint import leaves, save
+from jaxcomp.checkpoint.resize import resized, workers_of
+from jaxcomp.checkpoint.save import Resizer, read_arrays
+from jaxcomp.core import files
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.files import CheckpointError
+from jaxcomp.core.types import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.runs.folder import CHANGEABLE, RunError, check_config, note_fact, read_json
+from jaxcomp.training.setup import Setup
+from jaxcomp.training.state import TrainState, unmark
+from jaxcomp.training.tasks import Variables
+
+Like: TypeAlias = Callable[[int], Tree]
+
+
+class Restored(NamedTuple):
+    """A state that `restore` has read, and where the run stood."""
+
+    state: Tree
+    position: dict[str, Any]
+    step: int
+
+
+class Checkpoints(NamedTuple):
+    """Save and restore states in one folder."""
+
+    # (state, position, step, keep_for_ever, is_best) -> None, once the state was
+    # copied to the host: a thread goes on.
+    begin: Callable[[Tree, dict[str, Any], int, bool, bool], None]
+    # Waits for what was begun; raises what went wrong on any process.
+    finish: Callable[[], None]
+    # Waits for what was begun here, after an error too.
+    close: Callable[[], None]
+    # (like, which) -> that checkpoint, or None if there is none; as `find_whole` takes
+    # it. `like` is a tree of ShapeDtypeStructs with shardings; or, where the state is
+    # not the same throughout a run, a function from the step of the checkpoint to it.
+    # With a third argument it also takes one of another number of workers.
+    restore: Callable[..., Restored | None]
+
+
+def open_checkpoints(
+    folder: Path,
+    newest: int = 2,
+    config: dict[str, Any] | None = None,
+    changeable: Mapping[str, str] = CHANGEABLE,
+    before: Callable[[], None] = lambda: None,
+) -> Checkpoints:
+    """Checkpoints in `folder`: the newest ones, the best, and those kept for ever.
+
+    Args:
+      folder: created when the first is saved.
+      newest: how many recent ones are kept; with two, one may be damaged.
+      config: of the run, plain values. Each checkpoint has it, and one of another
+        config is refused; those of older versions have none.
+      changeable: keys of the config that may differ, with the reason.
+      before: called by the first process before a checkpoint is written.
+    """
+    folder = folder.absolute()
+    is_first = jax.process_index() == 0
+    writer = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+    begun: list[Future[None]] = []
+
+    def begin(
+        state: Tree, position: dict[str, Any], step: int, for_ever: bool, best: bool
+    ) -> None:
+        finish()
+        target = folder / f"step_{step:08d}"
+
+        def prepare() -> None:
+            before()
+            shutil.rmtree(target, ignore_errors=True)  # a damaged one, replayed
+
+        on_all_processes(prepare if is_first else lambda: None)
+        texts = {"position.json": json.dumps(position, indent=1)}
+        texts |= {"config.json": json.dumps(config, indent=1)} if config else {}
+        texts |= {"keep": ""} if for_ever else {}
+        commit = save.begin(target, state, texts)
+
+        def end() -> None:
+            commit()
+            if is_first and best:
+                files.write_atomically(folder / "best", target.name)
+            if is_first:
+                _prune(folder, newest)
+
+        begun.append(writer.submit(end))
+
+    def finish() -> None:
+        if begun:
+            on_all_processes(begun.pop().result)
+
+    def restore(
+        like: Tree | Like, which: str = "last", resize: Resizer | None = None
+    ) -> Restored | None:
+        found = find_whole(folder, which)
+        if found is None:
+            return None
+        if config and (found / "config.json").exists():
+            check_config(found, config, changeable)
+        position = json.loads((found / "position.json").read_text())
+        step = step_of(found)
+        wanted = like(step) if callable(like) else like
+        state = save.read(found, wanted, resize)
+        return Restored(state, position, step)
+
+    return Checkpoints(begin, finish, writer.shutdown, restore)
+
+
+def check_which(which: str) -> str:
+    """The name of a checkpoint, if it is one.
+
+    Example:
+      >>> check_which("first")
+      Traceback (most recent call last):
+      jaxcomp.core.errors.UserError: a checkpoint is 'best', 'last' or the number of its ...
+    """
+    if which in ("best", "last", "latest") or which.isdecimal():
+        return which
+    message = "a checkpoint is 'best', 'last' or the number of its step, not"
+    raise UserError(f"{message} {which!r}")
+
+
+def find_whole(folder: Path, which: str = "last") -> Path | None:
+    """The folder of an undamaged checkpoint, or None if there is none.
+
+    Args:
+      folder: that holds the checkpoints of a run.
+      which: "best", the number of a step, or "last" (also "latest"), where the newest
+        one that is whole counts.
+    """
+    for candidate in _candidates(folder, which):
+        problem = save.damage(candidate)
+        if not problem:
+            return candidate
+        message = f"skipping damaged checkpoint {candidate}: {problem}"
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
+    _check_none_was_whole(folder, which)
+    return None
+
+
+def what_is_in(folder: Path) -> str:
+    """The checkpoints that a folder holds, as a sentence.
+
+    Example:
+      >>> what_is_in(Path("nowhere"))
+      'it holds none yet'
+    """
+    steps = steps_in(folder)
+    if not steps:
+        return "it holds none yet"
+    best = f" (best: {step_of(found)})" if (found := find_whole(folder, "best")) else ""
+    return f"it holds those of steps {', '.join(map(str, steps))}{best}"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps of the finished checkpoints of a folder, in their order.
+
+    Example:
+      >>> steps_in(Path("nowhere"))
+      []
+    """
+    return sorted(step_of(p) for p in _candidates(folder, "last") if _is_finished(p))
+
+
+def step_of(checkpoint: Path) -> int:
+    """The step of a checkpoint, from the name of its folder.
+
+    Example:
+      >>> step_of(Path("run/checkpoints/step_00000022"))
+      22
+    """
+    return int(checkpoint.name.removeprefix("step_"))
+
+
+def _candidates(folder: Path, which: str) -> list[Path]:
+    """Checkpoint folders to try, the preferred one first."""
+    if which == "best":
+        marker = folder / "best"
+        return [folder / marker.read_text().strip()] if marker.exists() else []
+    if check_which(which).isdecimal():
+        one = folder / f"step_{int(which):08d}"
+        return [one] if one.is_dir() else []
+    # Others' folders, such as step_3.bak, are none of ours.
+    found = [p for p in folder.glob("step_*") if p.name[5:].isdigit() and p.is_dir()]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def _check_none_was_whole(folder: Path, which: str) -> None:
+    """Refuse to start over if finished checkpoints are there, but all are damaged."""
+    found = _candidates(folder, which)
+    if len(found) > 1 or any(map(_is_finished, found)):
+        names = ", ".join(path.name for path in found)
+        raise CheckpointError(
+            f"no {which} checkpoint in {folder} is whole ({names}); nothing was "
+            f"changed. Put a copy back, or remove {folder} to start over"
+        )
+
+
+def _prune(folder: Path, newest: int) -> None:
+    """Remove what is neither recent, nor best, nor kept for ever."""
+    best = _candidates(folder, "best")
+    finished = [p for p in _candidates(folder, "last") if _is_finished(p)]
+    unfinished = [p for p in _candidates(folder, "last") if not _is_finished(p)]
+    for old in finished[newest:] + unfinished:
+        if old not in best and not (old / "keep").exists():
+            shutil.rmtree(old, ignore_errors=True)
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / files.MANIFEST).exists()
+
+
+class Start(NamedTuple):
+    """Weights of another run, on the host."""
+
+    variables: Variables  # parameters and statistics of one worker
+    checkpoint: Path
+    step: int  # of that run
+
+
+def begins(workdir: Path) -> bool:
+    """Whether a folder has no checkpoint to go on from; the same on all processes."""
+    is_new = jax.process_index() == 0 and not steps_in(workdir / "checkpoints")
+    return bool(parallel.sum_over_processes(np.array([int(is_new)]))[0])
+
+
+def read_start(source: str, setup: Setup) -> Start:
+    """The weights of another run, for the model of this one.
+
+    Where its workers have models or statistics of their own, their mean is taken.
+
+    Args:
+      source: config.init_from: the folder of a run, "FOLDER@best" or "FOLDER@STEP".
+      setup: of the run that begins.
+
+    Raises:
+      RunError: there is no such checkpoint, or it is of another model; says in what.
+    """
+    folder, which = parsed_source(source)
+    checkpoints = Path(folder).absolute() / "checkpoints"
+    found = find_whole(checkpoints, which)
+    if found is None:
+        message = f"{folder} holds no checkpoint {which!r}; {what_is_in(checkpoints)}"
+        raise RunError(f"init_from: {message}")
+    stored = read_arrays(found)
+    state = jax.eval_shape(setup.fresh)
+    parts = [
+        _part(name, unmark(getattr(state, name)), stored)
+        for name in ("params", "stats")
+    ]
+    problems = [line for part in parts for line in part.problems]
+    if problems:
+        more = [f"and {len(problems) - 8} more"] if len(problems) > 8 else []
+        shown = "\n  ".join([*problems[:8], *more])
+        raise RunError(f"init_from: {found} is of another model:\n  {shown}")
+    return Start(Variables(*(part.tree for part in parts)), found, step_of(found))
+
+
+class _Part(NamedTuple):
+    """Parameters or statistics as they were stored, and what does not fit in them."""
+
+    tree: Any
+    problems: list[str]
+
+
+def _part(name: str, like: Any, stored: dict[str, np.ndarray]) -> _Part:
+    prefix, marked = f"{name}.", f"{name}.value."
+    there = {n: array for n, array in stored.items() if n.startswith(prefix)}
+    if there and all(n.startswith(marked) for n in there):
+        # Each worker had its own: the first axis counts the workers.
+        there = {prefix + n[len(marked) :]: a.mean(axis=0) for n, a in there.items()}
+    wanted = leaves.by_name({name: like})
+    problems = [f"only there: {n}" for n in there if n not in wanted]
+    problems += [f"only here: {n}" for n in wanted if n not in there]
+    problems += [
+        f"{n}: there {list(there[n].shape)}, here {list(leaf.shape)}"
+        for n, leaf in wanted.items()
+        if n in there and there[n].shape != leaf.shape
+    ]
+    if problems:
+        return _Part(None, problems)
+    arrays = [there[n].astype(leaf.dtype) for n, leaf in wanted.items()]
+    return _Part(jax.tree.unflatten(jax.tree.structure(like), arrays), [])
+
+
+def parsed_source(source: str) -> tuple[str, str]:
+    """Folder and checkpoint; an @ in the name of a folder belongs to it.
+
+    Example:
+      >>> parsed_source("runs/a@best"), parsed_source("me@home/a")
+      (('runs/a', 'best'), ('me@home/a', 'last'))
+    """
+    found = re.fullmatch(r"(.+)@([^@/]+)", source)
+    return (found[1], check_which(found[2])) if found else (source, "last")
+
+
+def make_resize(setup: Setup, *, allowed: bool) -> Resizer:
+    """What `Checkpoints.restore` calls for a state of another number of workers.
+
+    Args:
+      setup: of the run, for the present workers.
+      allowed: if not, such a checkpoint is refused, and the error says what to add.
+    """
+
+    def resize(state: TrainState, workers: int) -> TrainState:
+        if not allowed:
+            raise RunError(
+                f"the newest checkpoint is of {workers_of(state)} workers, and the "
+                f"config says {workers}: add --config.elastic=True to go on all the "
+                "same"
+            )
+        # Each example of a batch has a carry, and a batch is divided in order.
+        carry = jax.tree.map(
+            lambda x: x.reshape(workers, -1, *x.shape[2:]), state.carry.value
+        )
+        rest = state._replace(carry=(), loss_scale=())
+        new = resized(rest, workers, setup.method, lambda state: state.params)
+        scale = _least_of_all(state.loss_scale, workers)
+        return new._replace(carry=PerWorker(carry), loss_scale=scale)
+
+    return resize
+
+
+def _least_of_all(scale: Tree, workers: int) -> Tree:
+    """The smallest loss scale of any worker, which overflows on none, for all."""
+    if not is_per_worker(scale):
+        return scale
+    return jax.tree.map(lambda x: np.full(workers, np.min(x), x.dtype), scale)
+
+
+def note_change(folder: Path, step: int, before: int, now: int) -> None:
+    """Write a change of the number of workers into environment.json.
+
+    Changes at later steps, which a checkpoint has undone, are dropped.
+
+    Args:
+      folder: of the run.
+      step: from which on there are other workers.
+      before: their number before it.
+      now: their number after it.
+    """
+    earlier = read_json(folder / "environment.json").get("workers_changed", [])
+    kept = [x for x in earlier if x["step"] < step]
+    change = {"step": step, "before": before, "now": now}
+    note_fact(folder, "workers_changed", [*kept, change])

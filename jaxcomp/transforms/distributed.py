@@ -1,0 +1,362 @@
+"""An exchange or a mixer as an optax transformation, and the state of it."""
+
+import functools
+import zlib
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxcomp.core.trees import vary_like
+from jaxcomp.core.types import (
+    Array,
+    Axis,
+    Clock,
+    Exchange,
+    Info,
+    Mixer,
+    PerWorker,
+    State,
+    Tree,
+    is_per_worker,
+    ticked,
+)
+from jaxcomp.exchanges.overlap import make_cut, overlapped
+from jaxcomp.parallel.checks import (
+    LOCAL,
+    SHARED,
+    SUMMED,
+    UNMIXED,
+    axis_index,
+    check_differs,
+    check_fit,
+    check_patterns,
+    check_whole,
+    is_masked,
+)
+from jaxcomp.transforms.nonfinite import attempt
+
+
+class DistributedState(NamedTuple):
+    """State of `distributed`, `pmean` and `mixing`."""
+
+    clock: Clock  # each step draws its own key
+    exchange: State  # of the exchange or the mixer
+    info: PerWorker  # the last step's Info, for whoever logs it
+
+    @property
+    def step(self) -> Array:
+        """[] int32, steps done."""
+        return self.clock.step
+
+
+def find_state(opt_state: Any) -> DistributedState:
+    """The `DistributedState` inside the state of any optax chain.
+
+    Example:
+      >>> import optax
+      >>> from jaxcomp import distributed, make_exchange
+      >>> tx = optax.chain(distributed(make_exchange(), seed=0), optax.adam(0.1))
+      >>> int(find_state(tx.init(jnp.ones(3))).step)
+      0
+    """
+    states = find_states(opt_state)
+    if len(states) != 1:
+        raise ValueError(
+            "expected one `distributed` or `mixing` in the chain, found "
+            f"{len(states)}. find_states() returns all; or pass the part of the state "
+            "that holds the one you mean"
+        )
+    return states[0]
+
+
+def find_states(opt_state: Any) -> list[DistributedState]:
+    """All of them, where links have parts of the model; in the order of the tree.
+
+    Example:
+      >>> import optax
+      >>> from jaxcomp import distributed, make_exchange
+      >>> link = distributed(make_exchange(), seed=0, allow_masked=True)
+      >>> tx = optax.multi_transform({"w": link, "b": link}, {"w": "w", "b": "b"})
+      >>> len(find_states(tx.init({"w": jnp.ones(3), "b": jnp.ones(1)})))
+      2
+    """
+
+    def found(node: Any) -> bool:
+        return isinstance(node, DistributedState)
+
+    return [n for n in jax.tree.leaves(opt_state, is_leaf=found) if found(n)]
+
+
+def first_state(state: State, figures: tuple[str, ...]) -> DistributedState:
+    """Before the first step, around the state of an exchange or a mixer."""
+    zero = jnp.float32(0)
+    extra = {name: jnp.float32(0) for name in figures}
+    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False), given_norm=zero)
+    return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
+
+
+def typed_to_differ(state: State, axis: Axis) -> State:
+    """The state, with the types of its marked parts saying that workers differ.
+
+    A marked part may happen to be constant, and JAX would then type it as equal on all
+    workers. A loop wants the type with which the state came in.
+    """
+
+    def typed(node: Any) -> Any:
+        return vary_like(node, axis_index(axis)) if is_per_worker(node) else node
+
+    return jax.tree.map(typed, state, is_leaf=is_per_worker)
+
+
+def step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:
+    """The key of a step for this tree, from the caller's key or the link's seed."""
+    if key is None:
+        if seed is None:
+            message = (
+                "update() needs key=, the same on every worker; or build the link with "
+                "a seed: distributed(exchange, seed=0), mixing(mixer, seed=0)"
+            )
+            raise TypeError(message)
+        key = jax.random.key(seed)
+    part = _part_of_model(tree)
+    if part:
+        key = jax.random.fold_in(key, part)
+    return jax.random.fold_in(key, step)
+
+
+def _part_of_model(tree: Tree) -> int:
+    """A number for the part of a model that a link is given; 0 for the whole.
+
+    Links that share a model would draw the same noise from one seed. Names, and not
+    their `hash`, which is another one in each process.
+    """
+
+    def left_out(node: Any) -> bool:
+        return node is None or is_masked(node)
+
+    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
+    names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]
+    return 0 if len(names) == len(paths) else zlib.crc32("\n".join(names).encode())
+
+
+def distributed(
+    exchange: Exchange,
+    seed: int | None = None,
+    *,
+    allow_masked: bool = False,
+    overlap: int = 1,
+    order: Tree | None = None,
+) -> optax.GradientTransformationExtraArgs:
+    """Average gradients over the workers of a mapped axis, inside an optax chain.
+
+    The one link of the chain where workers talk: what stands before it works on the
+    local gradient, what stands after it sees the same mean on every worker. What uses
+    gradients outside the chain sees local ones: there, take `pmean`. What
+    `optax.masked` hides would stay local, and replicas drift apart: `init` refuses it.
+
+    Args:
+      exchange: from `make_exchange`.
+      seed: derives all keys from this seed and the step, for loops that cannot pass
+        `key=` to `update`, such as flax's TrainState. Without it, `update` needs
+        `key=`: the same key on every worker, a base key is enough. Links for parts
+        of a model, under `optax.multi_transform`, draw apart from one seed or key.
+      allow_masked: take what `optax.masked` leaves of a model, where something else
+        looks after the rest: under `optax.multi_transform`, another link that averages,
+        or `optax.set_to_zero`.
+      overlap: send the gradient in so many parts, each as soon as it is computed, as
+        in `jaxcomp.exchanges.overlap.overlapped`. What stands before this link has to work
+        tensor by tensor: `optax.clip_by_global_norm` waits for the whole gradient.
+      order: of the parts, `ready_order(jax.grad(loss), params, batch)`.
+
+    Example:
+      >>> from jaxcomp.transforms.make import make_exchange
+      >>> tx = optax.chain(
+      ...     distributed(make_exchange(compressor="sign"), seed=0), optax.sgd(0.1)
+      ... )
+      >>> params = jnp.ones(3)
+      >>> state = tx.init(params)
+      >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
+      >>> step = lambda g: tx.update(g, state, params)[0]
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([-0.2, -0.2,  0.2], dtype=float32)
+    """
+    if not isinstance(exchange, Exchange):
+        message = (
+            f"distributed() takes an Exchange from make_exchange, not {exchange!r}"
+        )
+        raise TypeError(message)
+    exchange = overlapped(exchange, overlap, order)
+
+    def init(params: Tree) -> DistributedState:
+        if not allow_masked:
+            check_whole(params, LOCAL)
+        check_patterns(exchange.patterns, params)
+        return first_state(exchange.init(params), exchange.figures)
+
+    def step(
+        updates: Tree, state: DistributedState, params: Tree | None, key: Array
+    ) -> tuple[Tree, DistributedState]:
+        check_differs(updates, exchange.axis, SUMMED)
+        check_fit(exchange.init, updates, state.exchange)
+        mean, _, inner, info, *_ = exchange.average(updates, state.exchange, key)
+        new = DistributedState(ticked(state.clock), inner, PerWorker(info))
+        return mean, typed_to_differ(new, exchange.axis)
+
+    return _link(init, step, seed)
+
+
+class Mean(NamedTuple):
+    """What stands in the place of `jax.lax.pmean`; made by `pmean`."""
+
+    init: Callable[[Tree], Any]  # (params) -> comm, on the host
+    average: Callable[[Tree, Any, Array | None], tuple[Tree, DistributedState]]
+
+    def __call__(
+        self, grads: Tree, comm: Any, key: Array | None = None
+    ) -> tuple[Tree, DistributedState]:
+        """The mean over all workers, and the state for the next step.
+
+        Args:
+          grads: of this worker.
+          comm: the state: marked, as each worker keeps what it did not send.
+          key: as in `distributed`.
+        """
+        return self.average(grads, comm, key)
+
+
+def pmean(
+    exchange: Exchange,
+    seed: int | None = None,
+    *,
+    allow_masked: bool = False,
+    overlap: int = 1,
+    order: Tree | None = None,
+) -> Mean:
+    """The line `grads = jax.lax.pmean(grads, "workers")`, with an exchange.
+
+    All that follows sees the mean: clipping, logged norms, a loss scale, a test whether
+    the step is finite. If any worker's gradient is not, the mean is not, on any worker,
+    and nothing is kept of that step.
+
+    Args:
+      exchange: from `make_exchange`; it names the axis.
+      seed: as in `distributed`.
+      allow_masked: likewise.
+      overlap: likewise.
+      order: likewise.
+
+    Example:
+      >>> from jaxcomp.transforms.make import make_exchange
+      >>> mean = pmean(make_exchange(compressor="sign"), seed=0)
+      >>> comm = mean.init(jnp.ones(3))
+      >>> grads = jnp.array([[1.0, 2.0, -3.0], [3.0, 2.0, -1.0]])  # two workers
+      >>> step = lambda g: mean(g, comm)[0]
+      >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
+      Array([ 2.,  2., -2.], dtype=float32)
+    """
+    link = distributed(
+        exchange, seed, allow_masked=allow_masked, overlap=overlap, order=order
+    )
+    cut = make_cut(overlap, order)
+
+    def average(
+        grads: Tree, comm: Any, key: Array | None
+    ) -> tuple[Tree, DistributedState]:
+        step = attempt(lambda g, old: link.update(g, old, key=key), grads, comm, cut)
+        return step.result, step.state
+
+    return Mean(link.init, average)
+
+
+def mixing(
+    mixer: Mixer,
+    seed: int | None = None,
+    phase: int | None = None,
+    *,
+    allow_masked: bool = False,
+) -> optax.GradientTransformationExtraArgs:
+    """Draw the workers' models together: the last link of a decentralised chain.
+
+    What stands before it works on the local gradient and ends in the local update,
+    momentum included. Parameters and the whole state are the worker's own: map all of
+    them (in_axes=0), or mark them `PerWorker`. Where workers start from different
+    models, `init` has to see all of these, as below, or run under the axis.
+
+    Args:
+      mixer: from `make_mixer`.
+      seed: as in `distributed`.
+      phase: compile this phase of the mixer's schedule alone, for loops that have a
+        compiled step for each phase and choose it by `mixer.phase(step)`. By default
+        one compiled step holds all phases and chooses by the step count.
+      allow_masked: mix what `optax.masked` leaves of a model, where each worker is to
+        keep the rest to itself, or another link looks after it.
+
+    Example:
+      >>> from jaxcomp.transforms.make import make_mixer
+      >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
+      >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
+      >>> params = jnp.zeros((4, 3))  # four workers
+      >>> state = jax.vmap(tx.init, axis_name="workers")(params)
+      >>> step = lambda g, s, p: tx.update(g, s, p)[0]
+      >>> grads = jnp.ones((4, 3))
+      >>> updates = jax.vmap(step, axis_name="workers")(grads, state, params)
+      >>> updates.shape
+      (4, 3)
+    """
+    if not isinstance(mixer, Mixer):
+        raise TypeError(f"mixing() takes a Mixer from make_mixer, not {mixer!r}")
+    phases = sorted(set(mixer.schedule))
+
+    def init(params: Tree) -> DistributedState:
+        if not allow_masked:
+            check_whole(params, UNMIXED)
+        check_patterns(mixer.patterns, params)
+        return first_state(mixer.init(params), mixer.figures)
+
+    def step(
+        updates: Tree, state: DistributedState, params: Tree | None, key: Array
+    ) -> tuple[Tree, DistributedState]:
+        if params is None:
+            raise TypeError("update() of mixing needs params: it averages models")
+        check_differs(params, mixer.axis, SHARED)
+        check_differs(updates, mixer.axis, SUMMED)
+
+        def run(phase: int) -> Any:
+            mixed = mixer.mix(params, updates, state.exchange, key, phase)
+            return vary_like(mixed, axis_index(mixer.axis))
+
+        if phase is not None or len(phases) == 1:
+            mixed = run(phases[0] if phase is None else phase)
+        else:
+            places = [phases.index(p) for p in mixer.schedule]
+            now = jnp.asarray(places)[state.step % len(places)]
+            branches = [functools.partial(run, p) for p in phases]
+            mixed = jax.lax.switch(now, branches)
+        info = PerWorker(mixed.info)
+        return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)
+
+    return _link(init, step, seed)
+
+
+def _link(
+    init: optax.TransformInitFn,
+    step: Callable[..., tuple[Tree, DistributedState]],
+    seed: int | None,
+) -> optax.GradientTransformationExtraArgs:
+    """The link that hands `step` the key of each step, as its last argument."""
+
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        key: Array | None = None,
+        **extra: Any,
+    ) -> tuple[Tree, DistributedState]:
+        key = step_key(key, seed, state.step, updates)
+        return step(updates, state, params, key)
+
+    return optax.GradientTransformationExtraArgs(init, update)
