@@ -311,7 +311,7 @@ def _theirs(
 def _race(cases: list[Case], crew: parallel.Workers, args: argparse.Namespace) -> Race:
     """Place gradients on the devices: drawn once, and different on each worker."""
     names = {"resnet50", *(case.tree for case in cases)}
-    shapes = {name: trees.tree(name, args.scale) for name in sorted(names)}
+    shapes = {name: trees.named_tree(name, args.scale) for name in sorted(names)}
     size = trees.elements(shapes["resnet50"])
     local = crew.local.stop - crew.local.start
     drawn = draw(args.data, (local, size))
@@ -389,7 +389,7 @@ def decode(args: argparse.Namespace) -> list[Decoding]:
 
 
 def _decode(name: str, args: argparse.Namespace) -> Decoding:
-    shapes = trees.tree(name, args.scale)
+    shapes = trees.named_tree(name, args.scale)
     spec, codec = _spec(shapes), lift("per_leaf", _LIGHT)
     vector = draw(args.data, (trees.elements(shapes),))
     compress = jax.jit(codec.compress)

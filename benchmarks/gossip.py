@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> list[Row]:
         titles = "\n  ".join(case.title for case in CASES)
         raise SystemExit(f"no title begins with one of {args.cases}:\n  {titles}")
     crew = parallel.setup(args.workers)
-    shapes = trees.tree("resnet50", args.scale)
+    shapes = trees.named_tree("resnet50", args.scale)
     drawn = draw("gaussian", (args.workers, trees.elements(shapes)))
     updates = parallel.place(trees.cut(1e-3 * drawn, shapes), crew, 0)
     read = read_pass(crew, parallel.place({"w": drawn}, crew, 0))

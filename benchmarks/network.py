@@ -20,7 +20,7 @@ It needs root, or a user namespace, which it makes itself where that is permitte
 Without `--model`, the gradient of a ResNet-50 is exchanged; with it, the trainer's own
 step of that model runs, on one batch that never changes. Results are added to the CSV
 file in the folder `--out`, and replace older ones of the same kind, method, rate,
-latency and number of workers. The prediction of `jaxcomp.wire.cost` takes rate and latency
+latency and number of workers. `jaxcomp.wire.cost` predicts: it takes rate and latency
 from the socket, the bytes from the program, and the local time from the same exchange
 or step over links without limit and latency. Those links are not free: what plain
 sockets need for these bytes, all hosts at once, is taken off.

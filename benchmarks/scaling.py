@@ -1,4 +1,4 @@
-"""What does an exchange cost with 2 to 10,000 workers, by the model of `jaxcomp.wire.cost`?
+"""What does an exchange cost with 2 to 10,000 workers, as `jaxcomp.wire.cost` says?
 
 The messages are those of the traced exchange of ResNet-50's gradient, as if each worker
 had a device, so none is needed and nothing runs. The tables are those of

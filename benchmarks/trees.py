@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 
-from jaxcomp.wire.predict import TREES, Shapes, elements, flat, resnet50
+from jaxcomp.wire.predict import TREES, Shapes, elements, flat, named_tree, resnet50
 
-__all__ = ["TREES", "cut", "elements", "flat", "resnet50", "tree"]
+__all__ = ["TREES", "cut", "elements", "flat", "named_tree", "resnet50"]
 
 
 def cut(drawn: np.ndarray, shapes: Shapes) -> dict[str, np.ndarray]:

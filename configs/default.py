@@ -34,7 +34,7 @@ def get_config() -> ConfigDict:
     config.workers_per_device = 1  # several on each device: with mapper="shard_map"
     config.mapper = "pmap"  # pmap | shard_map | vmap (simulates any number)
     # "" averages gradients. Else workers have models of their own and mix them:
-    # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.mixers.gossip and jaxcomp.mixers.local.
+    # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.mixers.
     config.mixer = ""
     config.devices_per_node = 1  # that hold one model: mean inside, gossip between
     config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`

@@ -250,5 +250,5 @@ plt.show()
 #    Does the error change? Does the run?
 # 3. Send the median of a block instead of the mean. Which of the two facts in section 3
 #    survives?
-# 4. `jax.random` is slow for long vectors: `jaxcomp.core.prng` has hashes that are 30 times
-#    faster. Use them for the signs.
+# 4. `jax.random` is slow for long vectors: `jaxcomp.core.prng` has hashes that are 30
+#    times faster. Use them for the signs.

@@ -168,10 +168,10 @@ plt.show()
 # %% [markdown]
 # ## 5. Seconds
 #
-# `jaxcomp.wire.cost` turns these messages into time on a link. It does not know how long
-# compressing takes: add what you measure on your machine. What to see: on a slow link
-# the bytes decide, on a fast one the latency of the rounds does, and compression saves
-# nothing.
+# `jaxcomp.wire.cost` turns these messages into time on a link. It does not know how
+# long compressing takes: add what you measure on your machine. What to see: on a slow
+# link the bytes decide, on a fast one the latency of the rounds does, and compression
+# saves nothing.
 
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 4.2), layout="constrained")

@@ -1,7 +1,7 @@
 """The tests that belong to what differs from the last commit: `make test-changed`.
 
-By name alone: for jaxcomp/mixers/gossip/choco.py it is tests/gossip and the file's examples.
-Others may break too; `make test` finds them.
+By name alone: for jaxcomp/mixers/gossip/choco.py it is tests/gossip and the file's
+examples. Others may break too; `make test` finds them.
 """
 
 import subprocess

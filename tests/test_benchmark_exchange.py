@@ -21,12 +21,12 @@ def test_resnet50_has_its_tensors():
 
 
 def test_a_scaled_tree_has_the_same_tensors():
-    small = trees.tree("resnet50", 0.1)
+    small = trees.named_tree("resnet50", 0.1)
     assert small.keys() == trees.resnet50().keys()
     assert 200_000 < trees.elements(small) < 300_000
     names = "flat, gpt2, resnet50, vgg16"
     with pytest.raises(ValueError, match=f"unknown tree 'vgg'; valid: {names}"):
-        trees.tree("vgg")
+        trees.named_tree("vgg")
 
 
 def test_cases_cover_every_exchange():

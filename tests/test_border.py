@@ -81,7 +81,7 @@ def test_types_of_every_memory_pass(spec):
     built = memory.make(spec, exchanges.make("gather", "sign"))
     tx = optax.chain(
         jaxcomp.per_worker(optax.trace(0.9)),
-        jaxcomp.transforms.clipping.clip_by_worker_norm(1.0),
+        jaxcomp.clipping.clip_by_worker_norm(1.0),
         jaxcomp.distributed(built, seed=0),
     )
     mapped, given = two_steps("gather", tx, crew_of("gather"), check_vma=True)

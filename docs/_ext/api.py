@@ -1,7 +1,7 @@
 """Pages of the API reference, from the docstrings of the package.
 
-A page holds lines `<!-- api: jaxcomp.mixers.gossip -->`. Each becomes the documentation of
-that module, or, for a package, of the package and all its public modules.
+A page holds lines `<!-- api: jaxcomp.mixers.gossip -->`. Each becomes the
+documentation of that module, or, for a package, of it and all its public modules.
 """
 
 import importlib
@@ -42,8 +42,8 @@ def modules(name: str) -> list[str]:
 
     Example:
       >>> modules("jaxcomp.mixers.local")
-      ['jaxcomp.mixers.local', 'jaxcomp.mixers.local.diloco', 'jaxcomp.mixers.local.local_sgd', \
-'jaxcomp.mixers.local.sparse_loco']
+      ['jaxcomp.mixers.local', 'jaxcomp.mixers.local.diloco', \
+'jaxcomp.mixers.local.local_sgd', 'jaxcomp.mixers.local.sparse_loco']
     """
     path = getattr(importlib.import_module(name), "__path__", None)
     inner = [module.name for module in pkgutil.iter_modules(path)] if path else []

@@ -226,7 +226,7 @@ def bandwidth(flag: str, text: str) -> float:
       (125000000.0, 125000000.0)
       >>> bandwidth("--bandwidth", "1000")
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: --bandwidth is a number with one of kbit, Mbit, ...
+      jaxcomp.UserError: --bandwidth is a number with one of kbit, Mbit, ...
     """
     return _read(flag, text.removesuffix("/s"), _RATES, "1Gbit")
 

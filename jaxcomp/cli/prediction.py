@@ -36,7 +36,7 @@ def read_tree(text: str) -> Any:
     """The tree that a text names.
 
     Args:
-      text: a name in `jaxcomp.wire.predict.TREES` or `jaxcomp.models.REGISTRY`, a list of
+      text: a name in `TREES` of `jaxcomp.wire.predict`, a model, a list of
         shapes, or a JSON file that holds such a list or names with their shapes.
 
     Example:

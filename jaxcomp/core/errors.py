@@ -19,11 +19,14 @@ class UserError(ValueError):
       top_k: keep is the fraction kept, in (0, 1], not 5
     """
 
+    __module__ = "jaxcomp"  # where users find it, and what tracebacks show
     exit_code = 2  # of a command that ends with this error
 
 
 class RunFailed(UserError):
     """A run that began as it should and cannot go on, such as one that diverged."""
+
+    __module__ = "jaxcomp.core.errors"
 
     exit_code = 1
 
@@ -47,7 +50,7 @@ def within(place: str) -> Iterator[None]:
       >>> with within("warmup"):
       ...     raise UserError("a duration is positive")
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: warmup: a duration is positive
+      jaxcomp.UserError: warmup: a duration is positive
     """
     try:
         yield

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from jaxcomp.core.specs import calls
-from jaxcomp.data import dataset, ilsvrc, sources, text
+from jaxcomp.data import dataset, ilsvrc, sources
 from jaxcomp.data import ilsvrc as downsampled
 from jaxcomp.data import prepare as tfds_source
+from jaxcomp.data import text as texts
 from jaxcomp.data.dataset import DataDir, Dataset
 from jaxcomp.data.ilsvrc import DOWNSAMPLED, Downsampled
 from jaxcomp.data.prepare import prepare
@@ -40,7 +41,7 @@ def preparable() -> dict[str, Preparable]:
     rows[ilsvrc.NAME] = Preparable(
         _below(ilsvrc.NAME), ilsvrc.find_imagenet, _prepare_imagenet
     )
-    return rows | {name: _text(it) for name, it in text.SOURCES.items()}
+    return rows | {name: _text(it) for name, it in texts.SOURCES.items()}
 
 
 def _below(*names: str) -> Callable[[DataDir], Path]:
@@ -86,10 +87,10 @@ def _prepare_imagenet(
     return f"{done}\nchecked by: counts and names" if folder else ""
 
 
-def _text(source: text.TextSource) -> Preparable:
+def _text(source: texts.TextSource) -> Preparable:
     def run(archive: Any, data_dir: DataDir, force: bool, progress: Any) -> str:
         del progress  # it takes a moment
-        folder, is_new = text.prepare(
+        folder, is_new = texts.prepare(
             source, archive=archive, data_dir=data_dir, force=force
         )
         counts = ", ".join(f"{count:,}" for count in source.tokens)
@@ -99,7 +100,7 @@ def _text(source: text.TextSource) -> Preparable:
         )
         return done if is_new else ""
 
-    find = functools.partial(text.find_prepared, source)
+    find = functools.partial(texts.find_prepared, source)
     return Preparable(_below(source.name), find, run)
 
 

@@ -46,7 +46,7 @@ def check_positive(**values: int) -> None:
       >>> check_positive(width=0)
       Traceback (most recent call last):
           ...
-      jaxcomp.core.errors.UserError: width=0 is not valid; it must be at least 1
+      jaxcomp.UserError: width=0 is not valid; it must be at least 1
     """
     for name, value in values.items():
         if value < 1:
@@ -66,7 +66,7 @@ def check_rates(**values: float) -> None:
       >>> check_rates(dropout=1.0)
       Traceback (most recent call last):
           ...
-      jaxcomp.core.errors.UserError: dropout=1.0 is not valid; it must be in [0, 1)
+      jaxcomp.UserError: dropout=1.0 is not valid; it must be in [0, 1)
     """
     for name, value in values.items():
         if not 0.0 <= value < 1.0:
@@ -96,7 +96,7 @@ def blocks(depth: int, offset: int, width: int = 1) -> list[dict[str, Any]]:
       >>> blocks(27, offset=4)  # doctest: +ELLIPSIS
       Traceback (most recent call last):
           ...
-      jaxcomp.core.errors.UserError: depth=27 is not 6n+4 with n >= 1; nearest valid ...
+      jaxcomp.UserError: depth=27 is not 6n+4 with n >= 1; nearest valid ...
     """
     per_stage, rest = divmod(depth - offset, 6)
     if rest or per_stage < 1:
@@ -201,7 +201,7 @@ def check_group(group: int, examples: int) -> None:
     Example:
       >>> check_group(3, 8)
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: groups of 3 do not divide the 8 examples that a worker \
+      jaxcomp.UserError: groups of 3 do not divide the 8 examples that a worker \
 normalises at once: take 1, 2, 4 or 8
     """
     if examples % group:

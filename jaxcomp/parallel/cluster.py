@@ -169,7 +169,7 @@ def find_cluster(
       'a:1'
       >>> find_cluster({"SLURM_NTASKS": "4"})
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: SLURM_NTASKS=4 says that 4 processes were ...
+      jaxcomp.UserError: SLURM_NTASKS=4 says that 4 processes were ...
     """
     coordinator = coordinator or variables.get("JAXCOMP_COORDINATOR")
     given = {

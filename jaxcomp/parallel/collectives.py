@@ -97,7 +97,7 @@ class Lanes(NamedTuple):
     """The axis of workers of whom k share a device; d k + l is lane l of device d.
 
     It is a tuple of two mapped axes, as `jax.lax.psum` and `axis_index` take it. The
-    functions of `jaxcomp.parallel.collectives` take it too, and those of jax for messages of
+    functions of this module take it too, and those of jax for messages of
     other kinds do not.
     """
 

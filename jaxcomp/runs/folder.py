@@ -86,7 +86,7 @@ def check_values(
     Example:
       >>> check_values({"workers": 0}, {"workers": Count}, {})
       Traceback (most recent call last):
-      jaxcomp.core.specs.grammar.SpecError: workers is a whole number of at least 1, not 0
+      jaxcomp.SpecError: workers is a whole number of at least 1, not 0
     """
     kinds = {**dict.fromkeys(filled, str), **kinds}
     missing = sorted(kinds.keys() - config.keys())

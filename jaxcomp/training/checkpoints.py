@@ -128,7 +128,7 @@ def check_which(which: str) -> str:
     Example:
       >>> check_which("first")
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: a checkpoint is 'best', 'last' or the number of its ...
+      jaxcomp.UserError: a checkpoint is 'best', 'last' or the number of its ...
     """
     if which in ("best", "last", "latest") or which.isdecimal():
         return which

@@ -17,7 +17,7 @@ def check_one_batch(config: Any) -> None:
       >>> from ml_collections import ConfigDict
       >>> check_one_batch(ConfigDict({"batch_size": 64, "batch_per_worker": 16}))
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: batch_size=64 is of all workers together, and ...
+      jaxcomp.UserError: batch_size=64 is of all workers together, and ...
     """
     if not config.batch_per_worker:
         check(Count, "batch_size", config.batch_size)

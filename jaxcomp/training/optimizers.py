@@ -395,7 +395,7 @@ def make(
       Array([ 2., -1.], dtype=float32)
       >>> make("local(limit=1)", "workers", memory="dgc(clip=5)")
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: clip 'local(limit=1)' and memory 'dgc(clip=5)' both \
+      jaxcomp.UserError: clip 'local(limit=1)' and memory 'dgc(clip=5)' both \
 clip the gradient: leave one of them out
     """
     if not spec:

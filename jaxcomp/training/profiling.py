@@ -25,7 +25,7 @@ def window_of(text: str, total: int) -> range:
       ([3, 4, 5], [])
       >>> window_of("3-5", total=100)
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: profile: not a window of steps: '3-5'. Write for ...
+      jaxcomp.UserError: profile: not a window of steps: '3-5'. Write for ...
     """
     if not text.strip():
         return range(0)

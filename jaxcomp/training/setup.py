@@ -262,7 +262,7 @@ class Setup(NamedTuple):
     workers: parallel.Workers
     stages: Stages
     method: Exchange | Mixer  # of the last stage
-    state: state.LossScale
+    loss_scale: state.LossScale
     regimes: Regimes
     rate: schedules.Schedule  # of a step
     calendar: Calendar

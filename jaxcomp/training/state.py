@@ -143,7 +143,7 @@ def make(spec: str, compute_dtype: str) -> LossScale:
       128.0
       >>> make("", "float16")
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: compute_dtype 'float16' turns gradients below 6e-8 \
+      jaxcomp.UserError: compute_dtype 'float16' turns gradients below 6e-8 \
 into zeros: set loss_scale to 'dynamic', or to 'static(scale=1)' to try it all the same
     """
     if spec:

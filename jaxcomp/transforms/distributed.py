@@ -167,8 +167,8 @@ def distributed(
         looks after the rest: under `optax.multi_transform`, another link that averages,
         or `optax.set_to_zero`.
       overlap: send the gradient in so many parts, each as soon as it is computed, as
-        in `jaxcomp.exchanges.overlap.overlapped`. What stands before this link has to work
-        tensor by tensor: `optax.clip_by_global_norm` waits for the whole gradient.
+        in `jaxcomp.overlapped`. What stands before this link has to work tensor by
+        tensor: `optax.clip_by_global_norm` waits for the whole gradient.
       order: of the parts, `ready_order(jax.grad(loss), params, batch)`.
 
     Example:

@@ -588,11 +588,11 @@ def predict(
     """Predict the step of data-parallel training with each of some methods.
 
     What a worker computes is measured here and now; what messages take follows from the
-    program by `jaxcomp.wire.cost`. Nothing overlaps. Call `jaxcomp.parallel.keep_pages()`
-    before anything else, as the trainer does.
+    program by `jaxcomp.wire.cost`. Nothing overlaps. Call
+    `jaxcomp.parallel.keep_pages()` before anything else, as the trainer does.
 
     Args:
-      tree: the gradient: arrays, specs or shapes, or a name in `jaxcomp.wire.predict.TREES`.
+      tree: the gradient: arrays, specs or shapes, or a name in `TREES`.
       methods: one line each, as `prediction.methods` reads it, or exchanges. `exact` is
         always among them.
       link: between hosts.

@@ -10,7 +10,7 @@ from PIL import Image
 
 from jaxcomp import data, parallel
 from jaxcomp.core.errors import UserError
-from jaxcomp.data import Rectangles, make_views
+from jaxcomp.data import pictures as pictures_of
 from jaxcomp.training.evaluation import make_evaluator, make_own_evaluator
 from jaxcomp.training.feed import eval_feed
 from tests.data.class_folders import write_folders
@@ -75,7 +75,7 @@ def test_a_view_is_the_middle_in_the_proportions_of_the_picture():
         ((8, 12), 12, (2 / 3, 0.5)),
         ((8, 20), 8, (0.8, 1)),  # the picture is narrower: it is cut above and below
     ):
-        view = data.pictures.middle((tall, wide), resize)
+        view = pictures_of.middle((tall, wide), resize)
         found = view(Image.fromarray(pixels), None).astype(float)
         assert found.shape == (tall, wide, 3)
         for channel, axis, kept, count in (

@@ -12,6 +12,7 @@ import jaxcomp
 from jaxcomp import parallel, training
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import PerWorker
+from jaxcomp.training import tasks
 from jaxcomp.training.checkpoints import make_resize
 from jaxcomp.training.running_metrics import check_applied, step_figures
 from jaxcomp.training.state import (
@@ -135,20 +136,18 @@ def task_of(limit: float, dtype: Any = jnp.float32, of_loss: Any = jnp.float32) 
     def loss(params, stats, carry, batch, key):
         [target] = batch
         value = jnp.sum(narrow(params["w"]) * jnp.mean(target, 0)).astype(of_loss)
-        return value, jaxcomp.training.tasks.Learnt(stats, carry, jnp.float32(0))
+        return value, tasks.Learnt(stats, carry, jnp.float32(0))
 
     rows_of = np.zeros((8, 3), np.float32)
-    return jaxcomp.training.tasks.Task(
+    return tasks.Task(
         model="narrow",
         data="rows",
         train=(rows_of,),
         test=(rows_of,),
         shares=lambda epoch: np.zeros((1, 2, 1), int),
-        init=lambda key: jaxcomp.training.tasks.Variables(
-            {"w": jnp.ones(3, dtype)}, {}
-        ),
+        init=lambda key: tasks.Variables({"w": jnp.ones(3, dtype)}, {}),
         loss=loss,
-        score=None,
+        score=None,  # pyright: ignore
     )
 
 

@@ -41,7 +41,7 @@ def search(start: float, factor: float = 2.0, most: int = 9) -> Search:
       Search(start=0.1, factor=2.0, most=9)
       >>> search(start=-1)
       Traceback (most recent call last):
-      jaxcomp.core.errors.UserError: search: start is a positive number, not -1
+      jaxcomp.UserError: search: start is a positive number, not -1
 
     References:
       Koloskova, Lin, Stich, Jaggi, "Decentralized Deep Learning with Arbitrary
@@ -187,7 +187,7 @@ def _joined(parts: Iterable[Setting]) -> Setting:
 Configure = Callable[[Sequence[str]], Any]
 # From the scores of runs that have ended, -inf of failed ones, to all runs that are
 # known then: more of them come while a search goes on.
-Plan = Callable[[Mapping[str, float]], "list[Run]"]
+Plan = Callable[[Mapping[str, float]], "list[PlannedRun]"]
 
 
 class PlannedRun(NamedTuple):

@@ -1,1 +1,1 @@
-"""TODO."""
+"""What compressors share: segments, selection, sparse payloads, rotations."""

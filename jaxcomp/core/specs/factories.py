@@ -154,7 +154,7 @@ def check(annotation: Any, name: str, value: Any) -> None:
       >>> check(Annotated[int, Range(1, 8)] | None, "bits", None)
       >>> check(Annotated[int, Range(1, 8)], "bits", 0)
       Traceback (most recent call last):
-      jaxcomp.core.specs.grammar.SpecError: bits is a whole number from 1 to 8, not 0
+      jaxcomp.SpecError: bits is a whole number from 1 to 8, not 0
     """
     kinds = kinds_of(annotation)
     if not any(_fits(kind, value) for kind in kinds):
@@ -266,7 +266,7 @@ def method(
       ('top_k(keep=1)', "top_k(keep=0.5, index='plain')")
       >>> top_k(keep="all")
       Traceback (most recent call last):
-      jaxcomp.core.specs.grammar.SpecError: keep is a number, not 'all'
+      jaxcomp.SpecError: keep is a number, not 'all'
     """
 
     def decorate(factory: Callable[Concatenate[str, P], R]) -> Callable[P, R]:

@@ -21,6 +21,7 @@ from jaxcomp.core.errors import UserError
 class SpecError(UserError):
     """A name, an argument or a value that does not exist or makes no sense."""
 
+    __module__ = "jaxcomp"
     placed = False  # whether the message shows where in a spec string it stands
 
 

@@ -39,10 +39,10 @@ def choco(
 
     Any compressor with a contraction works: what a message leaves out stays in
     x - x_hat and is sent with later messages. The estimates x_hat start at the initial
-    models, and p at their weighted differences; `jaxcomp.mixers.initial_models` says when `init` knows
-    these. The state holds p instead of sum_j w_ij x_hat_j, because p is as small as the
-    differences between workers: rounding errors are relative to it, so the mean of the
-    models hardly drifts.
+    models, and p at their weighted differences; `jaxcomp.mixers.initial_models` says
+    when `init` knows these. The state holds p instead of sum_j w_ij x_hat_j, because p
+    is as small as the differences between workers: rounding errors are relative to it,
+    so the mean of the models hardly drifts.
 
     With another number of workers, models and x_hat are averaged or copied alike, so
     that x - x_hat, which is still to be sent, keeps its mean. p is computed anew from

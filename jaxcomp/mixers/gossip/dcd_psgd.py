@@ -34,10 +34,11 @@ def dcd_psgd(
 
     p = sum_j w_ij (x_j - x_i) leads from this model to the weighted mean of the
     neighbours' models. They are known exactly: a model is its start plus the sum of its
-    messages, and p begins with the differences of the starts (`jaxcomp.mixers.initial_models`). What
-    rounding took from x + D(q) is added in the next step, so that this stays true. What
-    a message leaves out is lost. So with a compressor that keeps little, training
-    diverges unless the learning rate is tiny; with `choco` it does not diverge.
+    messages, and p begins with the differences of the starts
+    (`jaxcomp.mixers.initial_models`). What rounding took from x + D(q) is added in the
+    next step, so that this stays true. What a message leaves out is lost. So with
+    a compressor that keeps little, training diverges unless the learning rate is tiny;
+    with `choco` it does not diverge.
 
     With another number of workers, models are averaged or copied, and p is computed
     anew from them in the new graph, as at the start.

@@ -89,7 +89,7 @@ def check_mixing(matrices: list[np.ndarray]) -> None:
       >>> check_mixing([np.array([[0.5, 0.5], [0.25, 0.75]])])  # doctest: +ELLIPSIS
       Traceback (most recent call last):
       ...
-      jaxcomp.core.specs.grammar.SpecError: the weights worker 0 gives away (column 0) ...
+      jaxcomp.SpecError: the weights worker 0 gives away (column 0) ...
     """
     for matrix in matrices:
         _check_stochastic(matrix)
@@ -480,7 +480,7 @@ class Topology(NamedTuple):
 
     @property
     def spectral_gap(self) -> float:
-        """See `jaxcomp.mixers.gossip.topology.spectral_gap`; with 1 a cycle gives the mean."""
+        """See `spectral_gap`; with 1 a cycle gives the mean."""
         return spectral_gap([r.matrix for r in self.rounds])
 
     @property

@@ -58,7 +58,7 @@ def make(specs: Sequence[str]) -> list[Named]:
       ['csv', 'tensorboard']
       >>> make(["tensorbord"])
       Traceback (most recent call last):
-      jaxcomp.core.specs.grammar.SpecError: unknown logger 'tensorbord'. Did you mean ...
+      jaxcomp.SpecError: unknown logger 'tensorbord'. Did you mean ...
     """
     twice = sorted({str(spec) for spec in specs if list(specs).count(spec) > 1})
     if twice:

@@ -47,7 +47,7 @@ def named(
       7
       >>> named("classification", "model", "lstm", nn.Module, {})
       Traceback (most recent call last):
-      jaxcomp.core.specs.grammar.SpecError: model 'lstm' is one of the task 'language', not \
+      jaxcomp.SpecError: model 'lstm' is one of the task 'language', not \
 of 'classification': set task to 'language', or name another model
     """
     name, known = importable(spec, PARTS[task][kind], kind)

@@ -1,7 +1,26 @@
-"""All public names of jaxcomp, which `jaxcomp` gives on demand."""
+# Every public name, and where it is: for type checkers, and for `jaxcomp.__getattr__`.
 
 from jaxcomp import compressors, exchanges, memory, parallel, scope, wire
-from jaxcomp._version import __version__
+
+# Parts that need the extra `train`, or that few programs name.
+from jaxcomp import (
+    data as data,
+)
+from jaxcomp import (
+    models as models,
+)
+from jaxcomp import (
+    report as report,
+)
+from jaxcomp import (
+    study as study,
+)
+from jaxcomp import (
+    training as training,
+)
+from jaxcomp import (
+    transforms as transforms,
+)
 from jaxcomp.checkpoint.resize import resized
 from jaxcomp.checkpoint.save import restore, save
 from jaxcomp.compressors import make as make_compressor
@@ -98,3 +117,5 @@ __all__ = [
     "topology",
     "wire",
 ]
+
+__version__: str
