@@ -10,6 +10,7 @@ from PIL import Image
 
 from jaxcomp import data, parallel
 from jaxcomp.core.errors import UserError
+from jaxcomp.data import Rectangles, make_views
 from jaxcomp.data import pictures as pictures_of
 from jaxcomp.training.evaluation import make_evaluator, make_own_evaluator
 from jaxcomp.training.feed import eval_feed
