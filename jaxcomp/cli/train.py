@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from jaxcomp.cli.config import split_names
 from jaxcomp.cli.run_command import Parser, add_command, quietly, told
 from jaxcomp.core.errors import RunFailed, UserError, message_of
-from jaxcomp.runs.folder import CHANGEABLE
+from jaxcomp.runs.keys import SAME
 
 _LONGEST = 80  # characters of what was set; file systems take names of 255 bytes
 
@@ -33,7 +33,7 @@ def default_workdir(names: str, keys: Mapping[str, Any], suffix: str = "") -> Pa
       'runs/cifar10_exact+top_k-0.001,memory=,seed=1.again'
     """
     configs = "+".join(_safe(_stem(name)) for name in split_names(names))
-    counted = sorted((k, str(v)) for k, v in keys.items() if k not in CHANGEABLE)
+    counted = sorted((k, str(v)) for k, v in keys.items() if k not in SAME)
     pairs = "".join(f",{key}={_safe(value)}" for key, value in counted)
     if len(pairs) > _LONGEST:
         digest = hashlib.sha256(repr(counted).encode()).hexdigest()[:6]

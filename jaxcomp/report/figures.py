@@ -18,7 +18,8 @@ from jaxcomp.report.run_folder import (
     settings_of,
     workers_text,
 )
-from jaxcomp.runs.folder import CHANGEABLE, RunError
+from jaxcomp.runs.folder import RunError
+from jaxcomp.runs.keys import SAME
 from jaxcomp.runs.table import Table
 
 # What curves may be drawn over.
@@ -202,7 +203,7 @@ REGISTRY: dict[str, Chart] = {
 
 
 # What may differ between the runs of a group.
-_REPEATED = {"seed", *CHANGEABLE}
+_REPEATED = {"seed", *SAME}
 # Keys whose values say what they are without their names, in the order of a label.
 _SPEAKING = (
     *("mixer", "topology", "compressor", "memory", "exchange", "scope"),

@@ -17,6 +17,7 @@ from jaxcomp._version import __version__
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.specs import Count, Range, check, suggest
+from jaxcomp.runs.keys import KEYS, changeable
 
 
 class RunError(UserError):
@@ -100,6 +101,20 @@ def check_values(
             raise RunError(f"{key} is empty: write for example {example!r}")
 
 
+def check_keys(config: Any, *of_task: str, **filled: str) -> None:
+    """Refuse a config that lacks a key, or has a value that cannot be right.
+
+    Args:
+      config: of a run.
+      *of_task: keys that a task needs; none for those of every run.
+      **filled: further ones, of strings that may not be empty, each with an example.
+    """
+    of_run = [] if of_task or filled else [n for n, k in KEYS.items() if not k.of_task]
+    names = (*of_run, *of_task, *filled)
+    usual = {name: KEYS[name].example for name in names if KEYS[name].example}
+    check_values(config, {name: KEYS[name].kind for name in names}, usual | filled)
+
+
 def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
     """Refuse a batch that the workers do not divide.
 
@@ -135,32 +150,6 @@ def whole_batches(examples: int, batch: int) -> int:
     return examples // batch
 
 
-# What may differ when a run goes on, and why that leaves it the same run.
-CHANGEABLE = {
-    "breakdown": "decides what is measured after the run",
-    "checkpoint_every": "decides what is kept, not what is computed",
-    "data_dir": "the same data may lie elsewhere",
-    "eval_batch_size": "decides how the test set is cut, not what is computed of it",
-    **dict.fromkeys(
-        ("keep_every", "keep_last"), "decides what is kept, not what is computed"
-    ),
-    **dict.fromkeys(
-        ("layers_every", "log_every", "loggers", "profile"),
-        "decides what is written down, not what is computed",
-    ),
-    "loss_limit": "ends a run, and does not change what is computed before",
-    "platform": "refuses devices, and does not change what is computed on them",
-    "nonfinite": "a run that a bad step has stopped may go on without that step",
-}
-# Keys that came later, with what runs did before; others that came later were empty.
-ADDED = {
-    "compute_dtype": "float32",
-    "decay": "all",
-    "decay_at": "update",
-    "devices_per_node": 1,
-    "overlap": 1,
-    "task": "classification",
-}
 # What a run of a config with this key may do where another key differs.
 _WAYS = {
     "workers": (
@@ -225,7 +214,6 @@ def open_folder(
     folder: Path,
     config: dict[str, Any],
     facts: dict[str, Any],
-    changeable: Mapping[str, str] = CHANGEABLE,
 ) -> None:
     """Fill a new run folder, or check that it belongs to this config.
 
@@ -233,11 +221,10 @@ def open_folder(
       folder: that exists, as `check_workdir` returned it.
       config: plain values.
       facts: what else environment.json says, such as the method in full.
-      changeable: keys of the config that may differ, with the reason.
     """
     path = folder / "config.json"
     if path.exists():
-        check_config(folder, config, changeable)
+        check_config(folder, config)
     else:
         environment = json.dumps({**describe(), **facts}, indent=1)
         write_atomically(folder / "environment.json", environment)
@@ -245,11 +232,17 @@ def open_folder(
 
 
 def check_config(
-    folder: Path, config: dict[str, Any], changeable: Mapping[str, str] = CHANGEABLE
+    folder: Path, config: dict[str, Any], *, elastic: bool = False
 ) -> None:
     """Refuse to take the run in a folder for one of another config.
 
-    A key that the folder does not know, because it was added later, counts as empty.
+    A key that the folder does not know, because it was added later, has the value that
+    says what runs did before; by default it counts as empty.
+
+    Args:
+      folder: of a run.
+      config: plain values.
+      elastic: the number of workers may differ, whatever the config says.
 
     Raises:
       RunError: there is no run in the folder, or one of another config; says what
@@ -262,10 +255,12 @@ def check_config(
     if not old:
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
-    old, config = {**ADDED, **_of_today(old)}, {**ADDED, **config}
+    before = {name: key.before for name, key in KEYS.items() if key.before}
+    old, config = {**before, **_of_today(old)}, {**before, **config}
+    may_differ = changeable(elastic=elastic or bool(config.get("elastic")))
     different = [
         key
-        for key in sorted((old.keys() | config.keys()) - set(changeable))
+        for key in sorted((old.keys() | config.keys()) - may_differ.keys())
         # As text: a NaN is not equal to itself.
         if old.get(key) != config.get(key)
         and json.dumps(old.get(key)) != json.dumps(config.get(key))
@@ -290,13 +285,11 @@ def check_config(
         )
 
 
-def is_begun(
-    folder: Path, config: dict[str, Any], changeable: Mapping[str, str] = CHANGEABLE
-) -> bool:
+def is_begun(folder: Path, config: dict[str, Any]) -> bool:
     """Whether a folder holds a run of a config; refuses one of another config."""
     if not (folder / "config.json").exists():
         return False
-    check_config(folder, config, changeable)
+    check_config(folder, config)
     return True
 
 

@@ -38,7 +38,6 @@ from jaxcomp.parallel import texts_of_all
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.runs.folder import (
-    CHANGEABLE,
     RunError,
     check_workdir,
     note_fact,
@@ -322,7 +321,6 @@ def open_run(
     config: Any,
     facts: dict[str, Any],
     total: int,
-    changeable: Mapping[str, str] = CHANGEABLE,
 ) -> Iterator[Frame]:
     """Open the folder of a run and hold it until the run ends.
 
@@ -331,7 +329,6 @@ def open_run(
       config: of the run, plain values.
       facts: what else environment.json says, such as the method in full.
       total: steps of the run.
-      changeable: keys of the config that may differ from the folder's.
 
     Raises:
       RunError: the folder cannot be used, or is full; what stands in it stays.
@@ -346,7 +343,7 @@ def open_run(
             if not first:
                 return folder, lambda: None
             hold = stack.enter_context(locked(folder))
-            open_folder(folder, config, facts, changeable)
+            open_folder(folder, config, facts)
             note_fact(folder, "failed", None)  # it is tried again
             return folder, hold
 

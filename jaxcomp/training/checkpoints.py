@@ -4,7 +4,7 @@ import json
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -21,7 +21,7 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.agreement import on_all_processes
-from jaxcomp.runs.folder import CHANGEABLE, RunError, check_config, note_fact, read_json
+from jaxcomp.runs.folder import RunError, check_config, note_fact, read_json
 from jaxcomp.training.setup import Setup
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.tasks import Variables
@@ -58,8 +58,9 @@ def open_checkpoints(
     folder: Path,
     newest: int = 2,
     config: dict[str, Any] | None = None,
-    changeable: Mapping[str, str] = CHANGEABLE,
     before: Callable[[], None] = lambda: None,
+    *,
+    elastic: bool = False,
 ) -> Checkpoints:
     """Checkpoints in `folder`: the newest ones, the best, and those kept for ever.
 
@@ -68,8 +69,8 @@ def open_checkpoints(
       newest: how many recent ones are kept; with two, one may be damaged.
       config: of the run, plain values. Each checkpoint has it, and one of another
         config is refused; those of older versions have none.
-      changeable: keys of the config that may differ, with the reason.
       before: called by the first process before a checkpoint is written.
+      elastic: the number of workers may differ, whatever the config says.
     """
     folder = folder.absolute()
     is_first = jax.process_index() == 0
@@ -112,7 +113,7 @@ def open_checkpoints(
         if found is None:
             return None
         if config and (found / "config.json").exists():
-            check_config(found, config, changeable)
+            check_config(found, config, elastic=elastic)
         position = json.loads((found / "position.json").read_text())
         step = step_of(found)
         wanted = like(step) if callable(like) else like

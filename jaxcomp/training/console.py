@@ -20,7 +20,6 @@ from jaxcomp.runs.folder import is_begun
 from jaxcomp.runs.open_run import traffic_line
 from jaxcomp.training.checkpoints import begins, read_start, steps_in
 from jaxcomp.training.evaluation import OwnScores
-from jaxcomp.training.keys import changeable_keys
 from jaxcomp.training.setup import (
     Setup,
     build,
@@ -213,7 +212,7 @@ def _built(config: Any, workers: Workers) -> Setup:
 def _place(config: Any, folder: Path) -> str:
     """What the folder holds; refuses one of another config."""
     plainly = json.loads(config.to_json())
-    if not is_begun(folder, plainly, changeable_keys(config)):
+    if not is_begun(folder, plainly):
         return "a new run"
     steps = steps_in(folder / "checkpoints")
     return f"goes on from step {max(steps)}" if steps else "begun, without a checkpoint"

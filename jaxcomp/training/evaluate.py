@@ -9,7 +9,6 @@ from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training.checkpoints import make_resize, open_checkpoints, what_is_in
 from jaxcomp.training.evaluation import make_evaluator, make_viewer, of_average
-from jaxcomp.training.keys import changeable_keys
 from jaxcomp.training.setup import build, gather_workers, settled
 from jaxcomp.training.switching import saved_like
 from jaxcomp.training.tables import ema_columns, score_columns
@@ -32,16 +31,15 @@ def evaluate(
     folder, workers = Path(workdir), gather_workers(config)
     config = settled(config, workers)
     plainly = json.loads(config.to_json())
-    check_config(folder, plainly, changeable_keys(config))
+    check_config(folder, plainly)
     setup = build(config, workers)
     if split == "train":  # in the batches of training: columns of a text go on so
         task = setup.tasks[-1]._replace(test=setup.tasks[-1].train)
         setup = setup._replace(tasks=(task,), eval_batch=config.batch_size)
     keep_programs()
-    # The best may be of other workers.
-    changeable = changeable_keys(config, elastic=True)
     kept = folder / "checkpoints"
-    checkpoints = open_checkpoints(kept, config=plainly, changeable=changeable)
+    # The best may be of other workers.
+    checkpoints = open_checkpoints(kept, config=plainly, elastic=True)
     resize = make_resize(setup, allowed=True)
     restored = checkpoints.restore(saved_like(setup), which, resize)
     if restored is None:

@@ -7,9 +7,9 @@ import jax
 
 from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
-from jaxcomp.runs.folder import check_values
+from jaxcomp.runs.folder import check_keys
 from jaxcomp.training.calendar import Stage
-from jaxcomp.training.keys import FILLED, KINDS, check_batches, check_one_batch
+from jaxcomp.training.keys import check_batches, check_one_batch
 from jaxcomp.training.setup import Setup, build
 from jaxcomp.training.traffic import Traffic, run_traffic, traffic_of
 from jaxcomp.wire import targets
@@ -49,7 +49,7 @@ def inspect(
         right.
       WireError: a collective of the program cannot be read.
     """
-    check_values(config, KINDS, FILLED)
+    check_keys(config)
     check_one_batch(config)
     target = targets.make(name, hosts, devices, config.mapper)
     with config.unlocked():

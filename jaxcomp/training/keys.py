@@ -1,13 +1,10 @@
-"""The keys of a config: what they may be, and which may change on resume."""
+"""The batch of a config: said once, and divided by the workers."""
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Count, Range, check
-from jaxcomp.runs.folder import CHANGEABLE, SHARED, RunError, check_fit
-from jaxcomp.training.schedules import FromZero
-from jaxcomp.training.state import Decay
+from jaxcomp.core.specs import Count, check
+from jaxcomp.runs.folder import RunError, check_fit
 
 
 def check_one_batch(config: Any) -> None:
@@ -48,75 +45,3 @@ def check_batches(config: Any, workers: int) -> None:
         check_fit(workers, config.eval_batch_size or batch)
     except RunError as error:
         raise RunError(f"eval_batch_size: {error}") from None
-
-
-_CHANGEABLE = {
-    **CHANGEABLE,
-    "elastic": "allows that the number of workers changes, and computes nothing",
-    "workers_per_device": "decides where a worker is computed",
-    "train_for": "steps that are done stay; a schedule that knows the end, such as "
-    "cosine, follows the new one from there",
-}
-# What else may differ where the number of workers may change.
-_ELASTIC = {
-    "workers": "what the old ones have is merged or divided, and nothing gets lost",
-    "topology": "a graph has as many nodes as there are workers",
-    "accumulate": "fewer workers have larger shares of a batch",
-}
-
-
-def changeable_keys(config: Any, *, elastic: bool = False) -> Mapping[str, str]:
-    """The keys that may differ from those of the folder's run, with the reasons.
-
-    Args:
-      config: that asks to go on.
-      elastic: whether the number of workers may differ, whatever the config says.
-    """
-    return _CHANGEABLE | (_ELASTIC if elastic or config.elastic else {})
-
-
-# Strings that may not be empty, with examples.
-FILLED = {
-    "batch_norm": "local",
-    "compressor": "top_k(keep=0.01)",
-    "decay": "kernels",
-    "eval_every": "1 epoch",
-    "lr_scaling": "none",
-    "optimizer": "sgd(momentum=0.9)",
-    "schedule": "cosine",
-    "train_for": "15 epochs",
-}
-# Strings that may be empty; whoever looks them up says what is wrong with them.
-_STRINGS = (
-    "checkpoint_every clip dense_for eval_workers_every exchange flush_every init_from "
-    "keep_every keep_warmup layers_every loss_scale mapper matmul_precision memory "
-    "mixer platform profile scope topology warmup"
-)
-KINDS = {
-    **dict.fromkeys(_STRINGS.split(), str),
-    **SHARED,
-    "accumulate": Count,
-    "breakdown": bool,
-    "batch_per_worker": Annotated[int, Range(least=0)],
-    "batch_size": Annotated[int, Range(least=0)],  # 0: the key before says it
-    "decay_at": Literal["gradient", "update"],
-    "deterministic": bool,
-    "devices_per_node": Count,
-    "elastic": bool,
-    "ema": Annotated[float, Decay],
-    "eval_batch_size": Annotated[int, Range(least=0)],
-    "image_size": Annotated[int, Range(least=0)],
-    "keep_last": Count,
-    "learning_rate": FromZero,
-    "log_every": Count,
-    "loss_limit": FromZero,
-    "loggers": tuple | list,
-    "nonfinite": Literal["skip", "stop"],
-    "overlap": Count,
-    "policy": tuple | list,
-    "regime": tuple | list | str,
-    "warmup_from": Annotated[float, Range(least=0, most=1)],
-    "weight_decay": FromZero,
-    "workers": Annotated[int, Range(least=0)],  # 0: so many that no device is idle
-    "workers_per_device": Count,
-}

@@ -36,7 +36,6 @@ from jaxcomp.training.diagnostics import initial_params, make_replica_check, tim
 from jaxcomp.training.end_of_epoch import account, make_end_of_epoch, status
 from jaxcomp.training.evaluation import make_evaluator, make_viewer
 from jaxcomp.training.feed import loaded, train_feed
-from jaxcomp.training.keys import changeable_keys
 from jaxcomp.training.optimizers import node_count
 from jaxcomp.training.profiling import profiler
 from jaxcomp.training.progress import plain, resume
@@ -239,14 +238,13 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     if config.init_from and begins(Path(workdir)):
         begun_with = read_start(config.init_from, setup)
     plainly = json.loads(config.to_json())
-    changeable = changeable_keys(config)
     with (
-        open_run(workdir, plainly, facts, setup.total_steps, changeable) as frame,
+        open_run(workdir, plainly, facts, setup.total_steps) as frame,
         ExitStack() as stack,
     ):
         checkpoints = open_checkpoints(
             frame.folder / "checkpoints",
-            *(config.keep_last, plainly, changeable, frame.secure),
+            *(config.keep_last, plainly, frame.secure),
         )
         stack.callback(checkpoints.close)
         return _run(config, setup, frame, checkpoints, stack, begun_with)

@@ -15,9 +15,10 @@ from jaxcomp.core.specs import Call, check, parse, suggest
 from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Array
 from jaxcomp.data import Rectangles
-from jaxcomp.runs.folder import check_fit, check_values, whole_batches
+from jaxcomp.runs.folder import check_fit, check_keys, whole_batches
+from jaxcomp.runs.keys import KEYS
 from jaxcomp.training.calendar import Calendar, Phase, calendar_of
-from jaxcomp.training.keys import FILLED, KINDS, check_one_batch
+from jaxcomp.training.keys import check_one_batch
 from jaxcomp.training.schedules import Horizon, Schedule, learning_rate
 from jaxcomp.training.tasks import Batch, Task, Variables
 from jaxcomp.training.tasks.named import MODEL
@@ -53,10 +54,7 @@ def with_precision(task: Task, precision: str) -> Task:
 
 # What may change. All stages of a run exchange with the same state, so what is sent is
 # none of them.
-KEYS = (
-    *("batch_size", "clip", "decay", "decay_at", "image_size", "learning_rate"),
-    *("lr_scaling", "optimizer", "schedule", "weight_decay"),
-)
+CHANGING = tuple(name for name, key in KEYS.items() if key.inside)
 _EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
 
 
@@ -201,12 +199,14 @@ def _next(before: Regime, regime: Regime) -> Regime:
         message = f"begins at step {first + 1}, and the one before it at step"
         raise UserError(f"{message} {before.first + 1}: a later one is later")
     for key, value in settings.items():
-        if key not in KEYS:
-            raise UserError(f"{key} does not change during a run. {suggest(key, KEYS)}")
-        check(KINDS.get(key, str), key, value)
+        if key not in CHANGING:
+            raise UserError(
+                f"{key} does not change during a run. {suggest(key, CHANGING)}"
+            )
+        check(KEYS[key].kind, key, value)
     config = before.config.copy_and_resolve_references()
     config.update(settings)
-    check_values(config, KINDS, FILLED)
+    check_keys(config)
     if "batch_size" in settings:
         check_one_batch(config)
         check_fit(config.workers, config.batch_size, config.accumulate)

@@ -24,13 +24,11 @@ from jaxcomp.memory import make as make_memory
 from jaxcomp.mixers import gossip
 from jaxcomp.parallel import Workers
 from jaxcomp.runs import loggers
-from jaxcomp.runs.folder import check_values
+from jaxcomp.runs.folder import check_keys
 from jaxcomp.scope import leaves_of
 from jaxcomp.training import optimizers, schedules, state, tasks
 from jaxcomp.training.calendar import Calendar, Stage, Stages, make_stages
 from jaxcomp.training.keys import (
-    FILLED,
-    KINDS,
     batch_of,
     check_batches,
     check_one_batch,
@@ -308,7 +306,7 @@ def gather_workers(config: Any) -> parallel.Workers:
 
     Nothing is started if a value is wrong.
     """
-    check_values(config, KINDS, FILLED)
+    check_keys(config)
     check_one_batch(config)
     if config.workers:
         check_batches(config, config.workers)

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -11,12 +11,11 @@ import numpy as np
 import optax
 
 from jaxcomp import data
-from jaxcomp.core.specs import Count, Range, build, publish
+from jaxcomp.core.specs import Count, build, publish
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.models import Statistics, check_group
-from jaxcomp.runs.folder import check_values
+from jaxcomp.runs.folder import check_keys
 from jaxcomp.training.tasks.named import (
-    COMPUTE_DTYPES,
     half_precision,
     named,
     transform_of,
@@ -62,17 +61,6 @@ def make(spec: str, axis: Any) -> Statistics:
 
 _TOP, _MANY = 5, 10  # sets with more than so many classes have a top 5
 
-_FILLED = {"dataset": "digits", "model": "resnet8", "partition": "dealt"}
-_KINDS = {
-    "augment": str,
-    "batch_norm": str,
-    "compute_dtype": COMPUTE_DTYPES,
-    "data_dir": str,
-    "eval_view": str,
-    "image_size": Annotated[int, Range(least=0)],
-    "label_smoothing": Annotated[float, Range(least=0, below=1)],
-}
-
 
 def classification(config: Any, workers: Any) -> Task:
     """The task of classifying the images of a config's data set with its model.
@@ -82,7 +70,11 @@ def classification(config: Any, workers: Any) -> Task:
         label_smoothing and compute_dtype.
       workers: of the run.
     """
-    check_values(config, _KINDS, _FILLED)
+    check_keys(
+        config,
+        *("augment", "batch_norm", "compute_dtype", "data_dir", "dataset", "eval_view"),
+        *("image_size", "label_smoothing", "model", "partition"),
+    )
     dataset = _dataset(config)
     statistics = make(config.batch_norm, workers.axis)
     model = _model(config, dataset.num_classes, statistics)

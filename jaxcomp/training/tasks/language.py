@@ -13,12 +13,9 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.data.text import Text
-from jaxcomp.runs.folder import check_values
-from jaxcomp.training.tasks.named import COMPUTE_DTYPES, half_precision, named
+from jaxcomp.runs.folder import check_keys
+from jaxcomp.training.tasks.named import half_precision, named
 from jaxcomp.training.tasks.task import PERPLEXITY, Batch, Learnt, Sums, Task, Variables
-
-_FILLED = {"dataset": "grammar", "model": "lstm", "partition": "dealt"}
-_KINDS = {"compute_dtype": COMPUTE_DTYPES, "data_dir": str}
 
 
 class Chunks(NamedTuple):
@@ -50,7 +47,8 @@ def language(
       bptt: words of a column in a step: truncated backpropagation through time.
       part: of the text, for evaluations.
     """
-    check_values(config, _KINDS, _FILLED)
+    needed = ("compute_dtype", "data_dir", "partition")
+    check_keys(config, *needed, dataset="grammar", model="lstm")
     if config.partition != "dealt":
         message = "deals the columns of a text in their order: partition is 'dealt'"
         raise UserError(f"{message}, not {config.partition!r}")

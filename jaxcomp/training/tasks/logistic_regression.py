@@ -8,13 +8,11 @@ import numpy as np
 
 from jaxcomp.convex.problems import Problem, Rows
 from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import check
 from jaxcomp.core.types import Array, Tree
-from jaxcomp.runs.folder import check_values
+from jaxcomp.runs.folder import check_keys
 from jaxcomp.training.tasks.named import named
 from jaxcomp.training.tasks.task import Batch, Learnt, Sums, Task, Variables, shares_of
-
-_FILLED = {"dataset": "breast_cancer", "partition": "dealt"}
-_KINDS = {"model": Literal["linear"]}
 
 
 def logistic_regression(config: Any, workers: Any) -> Task:
@@ -28,7 +26,8 @@ def logistic_regression(config: Any, workers: Any) -> Task:
       config: its dataset, which names the problem, partition, batch_size and seed.
       workers: of the run.
     """
-    check_values(config, _KINDS, _FILLED)
+    check_keys(config, "partition", dataset="breast_cancer")
+    check(Literal["linear"], "model", config.model)
     task, spec = "logistic_regression", config.dataset
     problem = named(task, "dataset", spec, Problem, {})
     classes = (problem.labels > 0).astype(int)

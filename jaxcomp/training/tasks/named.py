@@ -3,7 +3,7 @@
 import inspect
 from collections import ChainMap
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -14,7 +14,6 @@ from jaxcomp.core.specs import Call, SpecError, build, parse, pieces, publish
 from jaxcomp.core.specs.imported import check_kind, importable
 from jaxcomp.data import text
 
-COMPUTE_DTYPES = Literal["bfloat16", "float16", "float32"]
 Registry = MutableMapping[str, Callable[..., Any]]
 
 # task -> key of the config -> what may be named there
