@@ -17,8 +17,7 @@ import pytest
 
 from jaxcomp import compressors, data, exchanges, memory, scope
 from jaxcomp.convex import problems
-from jaxcomp.core.specs import Call, SpecError, parse
-from jaxcomp.core.specs.factories import check, kinds_of
+from jaxcomp.core.specs import Call, SpecError, check, kinds_of, parse
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.scope import Leaf

@@ -8,8 +8,15 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Count, Range, SpecError, build, method, pieces
-from jaxcomp.core.specs.imported import importable
+from jaxcomp.core.specs import (
+    Count,
+    Range,
+    SpecError,
+    build,
+    importable,
+    method,
+    pieces,
+)
 
 # How pixels are given: as they are stored (uint8), as float32 from 0 to 1, or
 # normalised per channel. An augmentation of stored images works on the others too.

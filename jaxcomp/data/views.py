@@ -7,8 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Count, SpecError, build, method
-from jaxcomp.core.specs.imported import importable
+from jaxcomp.core.specs import Count, SpecError, build, importable, method
 from jaxcomp.data.augmentations import resize_windows
 from jaxcomp.data.pictures import rectangular
 

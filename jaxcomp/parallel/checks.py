@@ -11,8 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.core.specs import SpecError
-from jaxcomp.core.specs.grammar import meant
+from jaxcomp.core.specs import SpecError, meant
 from jaxcomp.core.trees import label_of, name_of, varies_over
 from jaxcomp.core.types import Array, State, Tree
 from jaxcomp.scope import leaf_test, leaves_of

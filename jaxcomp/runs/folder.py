@@ -81,7 +81,7 @@ def check_values(
 
     Args:
       config: of a run.
-      kinds: for each key, an annotation as in `jaxcomp.core.specs.factories`.
+      kinds: for each key, an annotation as in `jaxcomp.core.specs`.
       filled: the keys of strings that may not be empty, each with an example.
 
     Example:

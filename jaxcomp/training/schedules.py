@@ -16,10 +16,10 @@ from jaxcomp.core.specs import (
     Range,
     SpecError,
     build,
+    importable,
     publish,
     suggest,
 )
-from jaxcomp.core.specs.imported import importable
 
 
 class Horizon(NamedTuple):

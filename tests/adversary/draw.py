@@ -13,8 +13,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 import numpy as np
 
 from jaxcomp import compressors, exchanges, memory, scope
-from jaxcomp.core.specs import Range
-from jaxcomp.core.specs.factories import kinds_of
+from jaxcomp.core.specs import Range, kinds_of
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import NAMED
 

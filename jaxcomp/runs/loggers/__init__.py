@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import build, check, publish
-from jaxcomp.core.specs.imported import check_kind, importable
+from jaxcomp.core.specs import build, check, check_kind, importable, publish
 from jaxcomp.runs.loggers.files import Logger, Opener, Row, RunSoFar, csv, jsonl, tsv
 from jaxcomp.runs.loggers.tensorboard import FOLDER, tensorboard
 from jaxcomp.runs.loggers.trackers import offline_safe, wandb

@@ -3,8 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from jaxcomp.core.specs import build, publish
-from jaxcomp.core.specs.imported import check_kind, importable
+from jaxcomp.core.specs import build, check_kind, importable, publish
 from jaxcomp.training.tasks.classification import classification
 from jaxcomp.training.tasks.language import language
 from jaxcomp.training.tasks.logistic_regression import logistic_regression

@@ -10,8 +10,16 @@ import jax.numpy as jnp
 from jaxcomp import data, models
 from jaxcomp.convex import problems
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Call, SpecError, build, parse, pieces, publish
-from jaxcomp.core.specs.imported import check_kind, importable
+from jaxcomp.core.specs import (
+    Call,
+    SpecError,
+    build,
+    check_kind,
+    importable,
+    parse,
+    pieces,
+    publish,
+)
 from jaxcomp.data import text
 
 Registry = MutableMapping[str, Callable[..., Any]]
