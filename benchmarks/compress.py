@@ -26,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
+from benchmarks import style
 from benchmarks.common import (
     PAGES,
     in_turns,
@@ -36,7 +37,6 @@ from benchmarks.common import (
 )
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
-from jaxcomp.report import svg
 
 __all__ = ["CASES", "Case", "Row", "main"]
 
@@ -411,7 +411,7 @@ def draw_plot(file: Path, rows: list[Row]) -> None:
     """Bars of compress + decompress in read passes, a panel for each kind of data."""
     panels = list(dict.fromkeys(row.data for row in rows))
     methods = list(dict.fromkeys(row.method for row in rows))
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(3 + 5 * len(panels), 1.7 + 0.34 * len(methods)))
         axes = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for ax, name in zip(axes, panels, strict=True):
@@ -436,9 +436,9 @@ def _draw_panel(ax: Any, rows: list[Row]) -> None:
     ours = np.array([row.both for row in rows]) / units
     theirs = np.array([row.torch_both or math.nan for row in rows]) / units
     tuned = np.array([row.tuned_both or math.nan for row in rows]) / units
-    ax.barh(places - 0.2, ours, 0.38, color=svg.BLUE, label="jaxcomp")
-    ax.barh(places + 0.2, theirs, 0.38, color=svg.YELLOW, label="PyTorch or peer")
-    tick = {"color": svg.INK, "ms": 9, "mew": 2}
+    ax.barh(places - 0.2, ours, 0.38, color=style.BLUE, label="jaxcomp")
+    ax.barh(places + 0.2, theirs, 0.38, color=style.YELLOW, label="PyTorch or peer")
+    tick = {"color": style.INK, "ms": 9, "mew": 2}
     ax.plot(tuned, places + 0.2, "|", label="PyTorch, tuned", **tick)
     for place, row in zip(places, rows, strict=True):
         if row.torch_ratio:
@@ -447,7 +447,7 @@ def _draw_panel(ax: Any, rows: list[Row]) -> None:
             text = f"{row.torch_ratio:.1f}x{floor}"
             ax.text(1.1 * end, place, text, va="center", fontsize=7.5)
     copies = np.median(np.array([row.copy for row in rows]) / units)
-    ax.axvline(copies, color=svg.GREY, lw=1, ls=":", label="a copy of the vector")
+    ax.axvline(copies, color=style.GREY, lw=1, ls=":", label="a copy of the vector")
     ax.set_xscale("log")
     ax.set_xlim(1, 6 * np.nanmax([*ours, *theirs]))
     ax.set_xlabel("compress + decompress, in read passes over the vector")

@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
+from benchmarks import style
 from jaxcomp.convex import runner
 from jaxcomp.core.units import bytes_text
-from jaxcomp.report.plot import Axis, Panel, Plot, Series
-from jaxcomp.report.png import draw_plots, write
 from jaxcomp.runs.open_run import closing_lines
 from jaxcomp.runs.table import Evaluation
 
@@ -32,15 +33,15 @@ class Line(NamedTuple):
 
     config: str
     label: str
-    slot: int  # its colour
+    colour: str
 
 
 LINES = (
-    Line("centralised", "centralised, exact", 0),
-    Line("d_psgd", "D-PSGD, exact", 6),
-    Line("choco_top_k", "CHOCO, top-k 1 %", 1),
-    Line("choco_random_k", "CHOCO, random-k 1 %", 3),
-    Line("choco_qsgd", "CHOCO, QSGD 4 bits", 2),
+    Line("centralised", "centralised, exact", style.BLUE),
+    Line("d_psgd", "D-PSGD, exact", style.INK),
+    Line("choco_top_k", "CHOCO, top-k 1 %", style.ORANGE),
+    Line("choco_random_k", "CHOCO, random-k 1 %", style.PINK),
+    Line("choco_qsgd", "CHOCO, QSGD 4 bits", style.GREEN),
 )
 PARTITIONS = {
     "random": "Examples dealt at random",
@@ -83,8 +84,7 @@ def main(arguments: list[str] | None = None) -> list[Summary]:
     if args.out:
         args.out.mkdir(parents=True, exist_ok=True)
         write_csv(args.out / "convex.csv", found)
-        plots = [_plot(found, name, title) for name, title in PARTITIONS.items()]
-        write(draw_plots(plots), args.out / "convex.png")
+        draw(args.out / "convex.png", found)
         print(f"wrote convex.csv and convex.png in {args.out}")
     return found
 
@@ -161,29 +161,30 @@ def _joined(
     )
 
 
-def _plot(found: Sequence[Summary], partition: str, title: str) -> Plot:
-    """Suboptimality over bytes and over steps, of one way to deal the examples."""
-    y = Axis("f(x) − f*", "number", log=True)
-    bytes_axis = Axis("left one worker since the start", "bytes", log=True)
-    panels = []
-    for x, column in (
-        (bytes_axis, "bytes_left"),
-        (Axis("steps", "count", True), "step"),
-    ):
-        series = [_series(found, partition, line, column) for line in LINES]
-        panels.append(Panel(x, y, [one for one in series if one.x.size]))
-    return Plot(title, "", panels)
+def draw(file: Path, found: Sequence[Summary]) -> None:
+    """Suboptimality over bytes and over steps, a row for each way to deal."""
+    with style.look():
+        figure = Figure(figsize=(11.1, 8.3), layout="constrained")
+        rows = figure.subplots(len(PARTITIONS), 2, sharey="row")
+        for axes, (partition, title) in zip(rows, PARTITIONS.items(), strict=True):
+            one = [row for row in found if row.partition == partition]
+            axes[0].set_title(title)
+            axes[0].set_ylabel("f(x) − f*")
+            _curves(axes[0], one, "bytes_left", "left one worker since the start")
+            axes[0].xaxis.set_major_formatter(style.ticks_with(bytes_text))
+            _curves(axes[1], one, "step", "steps")
+        rows[0, 1].legend(frameon=False)
+        figure.savefig(file, dpi=200)
 
 
-def _series(
-    found: Sequence[Summary], partition: str, line: Line, column: str
-) -> Series:
-    rows = [r for r in found if (r.partition, r.config) == (partition, line.config)]
-    names = (column, "suboptimality", "lowest", "highest")
-    x, y, low, high = (
-        np.array([getattr(row, name) for row in rows], float) for name in names
-    )
-    return Series(line.config, line.label, line.slot, x, y, low, high)
+def _curves(axes: Axes, rows: Sequence[Summary], column: str, title: str) -> None:
+    axes.set(xscale="log", yscale="log", xlabel=title)
+    for line in LINES:
+        own = [row for row in rows if row.config == line.config]
+        x = [getattr(row, column) for row in own]
+        axes.plot(x, [row.suboptimality for row in own], line.colour, label=line.label)
+        low, high = [row.lowest for row in own], [row.highest for row in own]
+        axes.fill_between(x, low, high, color=line.colour, alpha=0.18, lw=0)
 
 
 def _configs(rows: Sequence[Summary]) -> list[str]:

@@ -23,13 +23,12 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from benchmarks import gradients
+from benchmarks import gradients, style
 from benchmarks.common import others, write_csv
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Compressor
-from jaxcomp.report import svg
 
 __all__ = ["LINES", "THEORY", "Line", "Row", "main"]
 
@@ -92,13 +91,13 @@ THEORY_SIZE = 1 << 20  # chance alone moves the error by about 0.1 % there
 TOLERANCE = 0.01
 
 COLOURS = {
-    "sparse": svg.BLUE,
-    "quantised": svg.ORANGE,
-    "rotated": svg.GREEN,
-    "low rank": svg.PINK,
-    "sketch": svg.GREY,
-    "composed": svg.SKY,
-    "other": svg.YELLOW,
+    "sparse": style.BLUE,
+    "quantised": style.ORANGE,
+    "rotated": style.GREEN,
+    "low rank": style.PINK,
+    "sketch": style.GREY,
+    "composed": style.SKY,
+    "other": style.YELLOW,
 }
 MARKERS = "osD^vPX*<>hp"
 
@@ -273,7 +272,7 @@ def draw_plot(file: Path, rows: list[Row]) -> None:
     looks = _looks(rows)
     columns = 3
     height = -(-(len(names) + 1) // columns)
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(5.4 * columns, 4.6 * height))
         axes = figure.subplots(height, columns, squeeze=False).ravel()
         for ax, name in zip(axes, names, strict=False):
@@ -306,7 +305,7 @@ def _looks(rows: list[Row]) -> dict[str, Look]:
 def _draw_panel(ax: Any, name: str, rows: list[Row], looks: dict[str, Look]) -> None:
     rates = np.geomspace(0.005, 40, 300)
     bound = 4.0**-rates
-    ax.plot(rates, bound, "--", color=svg.INK, lw=1.2)
+    ax.plot(rates, bound, "--", color=style.INK, lw=1.2)
     for label, look in looks.items():
         points = [(r.bits, r.error) for r in rows if r.label == label and r.error > 0]
         if points:
@@ -339,7 +338,7 @@ def _draw_legend(ax: Any, rows: list[Row], looks: dict[str, Look]) -> None:
                 Line2D([], [], color=look.colour, marker=look.marker, label=label)
             )
     handles.append(
-        Line2D([], [], color=svg.INK, ls="--", lw=1.2, label="Shannon's bound, 4^-R")
+        Line2D([], [], color=style.INK, ls="--", lw=1.2, label="Shannon's bound, 4^-R")
     )
     columns = 1 if len(handles) <= 24 else 2
     ax.legend(handles=handles, loc="center", ncols=columns, fontsize=7.5, frameon=False)

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks import peers_ddp, trees
+from benchmarks import peers_ddp, style, trees
 from benchmarks.common import (
     PAGES,
     in_turns,
@@ -42,7 +42,6 @@ from benchmarks.common import (
 from benchmarks.vectors import draw
 from jaxcomp import exchanges, make_exchange, parallel, wire
 from jaxcomp.exchanges._common import with_method
-from jaxcomp.report import svg
 from jaxcomp.scope import lift
 
 __all__ = ["CASES", "Case", "Decoding", "Floor", "Row", "floors", "main"]
@@ -498,9 +497,9 @@ def draw_plot(file: Path, rows: list[Row]) -> None:
     """Bars: the time of a step, and the bytes of a worker."""
     methods = [row.method for row in rows]
     places = np.arange(len(rows))
-    colours = [svg.BLUE if row.who == "jaxcomp" else svg.YELLOW for row in rows]
+    colours = [style.BLUE if row.who == "jaxcomp" else style.YELLOW for row in rows]
     shares = [100 * (row.sent or 0) / (4 * row.elements) for row in rows]
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(11, 1.6 + 0.34 * len(rows)))
         time_ax, bytes_ax = figure.subplots(1, 2, sharey=True)
         time_ax.barh(places, [row.ms for row in rows], 0.7, color=colours)

@@ -14,10 +14,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from benchmarks import network_report, slow_training
+from benchmarks import network_report, slow_training, style
 from benchmarks.network_plot import LOOKS
 from jaxcomp.core.units import bytes_text, seconds_text
-from jaxcomp.report import svg
 
 __all__ = ["draw", "main"]
 
@@ -49,7 +48,7 @@ def draw(
       runs: epochs of a run with whole gradients and of one with compressed ones.
       rows: exchanges at several rates.
     """
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(11, 3.7))
         left = figure.add_axes((0.055, 0.14, 0.27, 0.76))
         right = figure.add_axes((0.55, 0.14, 0.28, 0.76))
@@ -67,12 +66,12 @@ def _accuracy(axes: Axes, runs: Sequence[slow_training.Row]) -> None:
         x, y = [row.nbytes for row in theirs], [row.accuracy for row in theirs]
         axes.plot(x, y, f"{look.marker}-", color=look.colour, markersize=4)
         text = f"{name}: {100 * y[-1]:.1f} %\nafter {theirs[-1].epoch} epochs"
-        labels.append(svg.EndLabel(text, y[-1], look.colour, look.marker))
+        labels.append(style.EndLabel(text, y[-1], look.colour, look.marker))
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(svg.ticks_with(bytes_text))
+    axes.xaxis.set_major_formatter(style.ticks_with(bytes_text))
     axes.set_ylim(sorted(row.accuracy for row in runs)[2], 1.0)
-    axes.yaxis.set_major_formatter(svg.ticks_with(svg.percent_tick))
-    svg.label_ends(axes, labels)
+    axes.yaxis.set_major_formatter(style.ticks_with(style.percent_tick))
+    style.label_ends(axes, labels)
 
 
 def _step_times(axes: Axes, rows: Sequence[network_report.Row]) -> None:
@@ -87,18 +86,18 @@ def _step_times(axes: Axes, rows: Sequence[network_report.Row]) -> None:
         y = [COMPUTE + row.ms / 1e3 for row in theirs]
         axes.plot(x, y, f"{look.marker}-", color=look.colour, markersize=4)
         name = method.removesuffix(", whole_tree")
-        labels.append(svg.EndLabel(name, y[-1], look.colour, look.marker))
-    axes.axhline(COMPUTE, color=svg.GREY, linewidth=0.8, linestyle=":")
+        labels.append(style.EndLabel(name, y[-1], look.colour, look.marker))
+    axes.axhline(COMPUTE, color=style.GREY, linewidth=0.8, linestyle=":")
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.set_ylim(bottom=0.9 * COMPUTE)
     axes.set_xlabel("Mbit/s")
     axes.set_xticks(sorted({row.rate for row in rows}))
     axes.minorticks_off()
-    axes.xaxis.set_major_formatter(svg.ticks_with(lambda mbit: f"{mbit:,.0f}"))
+    axes.xaxis.set_major_formatter(style.ticks_with(lambda mbit: f"{mbit:,.0f}"))
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(svg.ticks_with(seconds_text))
-    svg.label_ends(axes, labels)
+    axes.yaxis.set_major_formatter(style.ticks_with(seconds_text))
+    style.label_ends(axes, labels)
 
 
 if __name__ == "__main__":

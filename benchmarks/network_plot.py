@@ -9,9 +9,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
+from benchmarks import style
 from benchmarks.network_report import SHARES, Row, predicted, typical
 from jaxcomp.core.units import seconds_text
-from jaxcomp.report import svg
 from jaxcomp.wire import cost
 
 __all__ = ["LOOKS", "draw"]
@@ -25,13 +25,13 @@ class Look(NamedTuple):
 
 
 LOOKS = (
-    Look(svg.INK, "o"),
-    Look(svg.BLUE, "s"),
-    Look(svg.ORANGE, "^"),
-    Look(svg.GREEN, "v"),
-    Look(svg.SKY, "D"),
-    Look(svg.YELLOW, "<"),
-    Look(svg.PINK, ">"),
+    Look(style.INK, "o"),
+    Look(style.BLUE, "s"),
+    Look(style.ORANGE, "^"),
+    Look(style.GREEN, "v"),
+    Look(style.SKY, "D"),
+    Look(style.YELLOW, "<"),
+    Look(style.PINK, ">"),
     Look("#5D3A9B", "p"),
     Look("#7A5230", "h"),
     Look("#999999", "X"),
@@ -51,7 +51,7 @@ def draw(file: Path, rows: Sequence[Row], compute: float) -> None:
       rows: of exchanges in one setting, `network_report.shown`.
       compute: seconds of a step's forward and backward pass.
     """
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(13, 5.6))
         left = figure.add_axes((0.075, 0.1, 0.31, 0.8))
         right = figure.add_axes((0.445, 0.1, 0.31, 0.8))
@@ -62,19 +62,19 @@ def draw(file: Path, rows: Sequence[Row], compute: float) -> None:
         left.set_ylabel("points are measured, curves are the model")
         left.set_yscale("log")
         left.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        left.yaxis.set_major_formatter(svg.ticks_with(seconds_text))
+        left.yaxis.set_major_formatter(style.ticks_with(seconds_text))
         right.set_title(f"Share of time in which a step computes ({step})")
         right.set_ylim(0, 1)
         right.set_yticks([0, *SHARES, 1])
-        right.yaxis.set_major_formatter(svg.ticks_with(svg.percent_tick))
+        right.yaxis.set_major_formatter(style.ticks_with(style.percent_tick))
         labels = _curves(left, right, rows, compute)
-        svg.label_ends(right, labels)
+        style.label_ends(right, labels)
         figure.savefig(file, dpi=110)
 
 
 def _curves(
     left: Axes, right: Axes, rows: Sequence[Row], compute: float
-) -> list[svg.EndLabel]:
+) -> list[style.EndLabel]:
     """Points and a curve for each method in both plots; the labels of the second."""
     measured = [row.measured for row in rows]
     rates = np.geomspace(min(measured) / _BESIDE, max(measured) * _BESIDE, 100)
@@ -100,14 +100,14 @@ def _curves(
             axes.plot(x, points, look.marker, color=look.colour)
             axes.plot(along, drawn, line, color=look.colour, linewidth=1.2)
         end = float(share_curve[-1])
-        labels.append(svg.EndLabel(model.method, end, look.colour, look.marker))
+        labels.append(style.EndLabel(model.method, end, look.colour, look.marker))
     for axes in (left, right):
         axes.set_xscale("log")
         axes.set_xlim(rates[0], rates[-1])
         axes.set_xlabel("Mbit/s that a plain socket gets")
         axes.set_xticks(sorted({row.rate for row in rows}))
         axes.minorticks_off()
-        axes.xaxis.set_major_formatter(svg.ticks_with(lambda mbit: f"{mbit:,.0f}"))
+        axes.xaxis.set_major_formatter(style.ticks_with(lambda mbit: f"{mbit:,.0f}"))
     return labels
 
 

@@ -21,10 +21,10 @@ from typing import NamedTuple
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from benchmarks import style
 from benchmarks.common import write_csv
 from benchmarks.network_plot import LOOKS
 from jaxcomp.core.units import bytes_text, seconds_text
-from jaxcomp.report import svg
 from jaxcomp.report.run_folder import read_run
 
 __all__ = ["Row", "draw", "main", "read", "reached", "rows_of"]
@@ -109,7 +109,7 @@ def _line(name: str, rows: Sequence[Row], dense: Sequence[Row]) -> str:
 
 def draw(file: Path, rows: Sequence[Row]) -> None:
     """Accuracy over seconds and over bytes, a curve for each run."""
-    with svg.look():
+    with style.look():
         figure = Figure(figsize=(10.5, 4))
         seconds = figure.add_axes((0.07, 0.14, 0.36, 0.76))
         nbytes = figure.add_axes((0.5, 0.14, 0.36, 0.76))
@@ -118,7 +118,7 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
         nbytes.set_xlabel("left one worker")
         nbytes.set_xscale("log")
         seconds.set_xlabel("seconds of training")
-        nbytes.xaxis.set_major_formatter(svg.ticks_with(bytes_text))
+        nbytes.xaxis.set_major_formatter(style.ticks_with(bytes_text))
         labels = [
             _curve(seconds, nbytes, name, theirs, *LOOKS[i])
             for i, (name, theirs) in enumerate(_by_run(rows).items())
@@ -126,9 +126,9 @@ def draw(file: Path, rows: Sequence[Row]) -> None:
         lowest = sorted(row.accuracy for row in rows)[len(_by_run(rows))]
         for axes in (seconds, nbytes):
             axes.set_ylim(lowest, 1.0)
-            axes.yaxis.set_major_formatter(svg.ticks_with(svg.percent_tick))
+            axes.yaxis.set_major_formatter(style.ticks_with(style.percent_tick))
         seconds.set_xlim(left=0)
-        svg.label_ends(nbytes, labels)
+        style.label_ends(nbytes, labels)
         figure.savefig(file, dpi=110)
 
 
@@ -139,12 +139,12 @@ def _curve(
     rows: Sequence[Row],
     colour: str,
     marker: str,
-) -> svg.EndLabel:
+) -> style.EndLabel:
     y = [row.accuracy for row in rows]
     seconds.plot([row.seconds for row in rows], y, f"{marker}-", color=colour)
     nbytes.plot([row.nbytes for row in rows], y, f"{marker}-", color=colour)
     text = f"{name}\n{100 * y[-1]:.2f} %"
-    return svg.EndLabel(text, y[-1], colour, marker)
+    return style.EndLabel(text, y[-1], colour, marker)
 
 
 def _by_run(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -33,10 +33,10 @@ import numpy as np
 import optax
 from matplotlib.ticker import NullLocator
 
+from benchmarks import style
 from jaxcomp import study
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. A real gradient
@@ -61,9 +61,9 @@ print(
 scaled = flat / flat.std()
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.4), layout="constrained")
 edges = np.linspace(-8, 8, 121)
-left.hist(scaled, edges, density=True, color=svg.BLUE, alpha=0.75)
+left.hist(scaled, edges, density=True, color=style.BLUE, alpha=0.75)
 normal = np.exp(-(edges**2) / 2) / np.sqrt(2 * np.pi)
-left.plot(edges, normal, "--", color=svg.INK, lw=1.4)
+left.plot(edges, normal, "--", color=style.INK, lw=1.4)
 left.text(1.7, 0.2, "normal distribution\nof the same variance", va="center")
 left.set(yscale="log", ylim=(1e-4, 6), xlabel="element / standard deviation")
 left.set(ylabel="density", title="Few elements are large")
@@ -71,9 +71,9 @@ left.set(ylabel="density", title="Few elements are large")
 energy = np.cumsum(np.sort(flat**2)[::-1]) / np.sum(flat**2)
 noise = np.sort(np.random.default_rng(0).normal(size=flat.size) ** 2)[::-1]
 part = np.arange(1, flat.size + 1) / flat.size
-right.plot(100 * part, 100 * energy, color=svg.BLUE)
-right.plot(100 * part, 100 * np.cumsum(noise) / noise.sum(), "--", color=svg.INK)
-right.text(1.3, 80, "gradient", color=svg.BLUE, weight="bold", ha="right")
+right.plot(100 * part, 100 * energy, color=style.BLUE)
+right.plot(100 * part, 100 * np.cumsum(noise) / noise.sum(), "--", color=style.INK)
+right.text(1.3, 80, "gradient", color=style.BLUE, weight="bold", ha="right")
 right.text(3.2, 26, "normal noise", ha="right")
 right.set(xscale="log", xlim=(0.01, 100), ylim=(0, 101))
 right.set_xticks([0.01, 0.1, 1, 10, 100], ["0.01", "0.1", "1", "10", "100"])
@@ -124,10 +124,10 @@ figure, axes = plt.subplots(1, 4, figsize=(9, 2.9), layout="constrained", sharey
 for ax, method in zip(axes, shown, strict=True):
     arrived = study.round_trip(gradient, method, "whole_tree")
     values = np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(arrived)])
-    ax.plot([-9, 9], [-9, 9], color=svg.GREY, lw=0.8)
-    ax.plot(scaled, values / flat.std(), ".", color=svg.BLUE, ms=1.5, rasterized=True)
+    ax.plot([-9, 9], [-9, 9], color=style.GREY, lw=0.8)
+    ax.plot(scaled, values / flat.std(), ".", color=style.BLUE, ms=1.5, rasterized=True)
     ax.set(xlim=(-9, 9), ylim=(-9, 9), xlabel="x", title=method)
-    ax.title.set_fontsize(svg.FONT_SIZE)
+    ax.title.set_fontsize(style.FONT_SIZE)
 axes[0].set_ylabel("C(x)")
 plt.show()
 
@@ -161,18 +161,18 @@ curves = {
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 5.4), layout="constrained")
 rates = np.geomspace(0.025, 9, 100)
-axes.plot(rates, study.shannon_bound(rates), "--", color=svg.INK, lw=1.4)
+axes.plot(rates, study.shannon_bound(rates), "--", color=style.INK, lw=1.4)
 axes.text(2.3, 1.5e-2, "Shannon bound\nfor Gaussian noise", ha="right")
-axes.axhline(1, color=svg.GREY, lw=0.8)
-axes.text(46, 1.15, "as bad as sending nothing", ha="right", color=svg.GREY)
+axes.axhline(1, color=style.GREY, lw=0.8)
+axes.text(46, 1.15, "as bad as sending nothing", ha="right", color=style.GREY)
 # Name, colour, marker, and where the name stands.
 looks = [
-    ("random_k", svg.BLUE, "s", (10.8, 0.68)),
-    ("top_k", svg.ORANGE, "o", (12, 0.05)),
-    ("random_k, unbiased", svg.SKY, "D", (0.38, 110)),
-    ("qsgd", svg.GREEN, "^", (10, 2e-3)),
-    ("eden", svg.INK, "v", (3.1, 1.2e-3)),
-    ("sign", svg.PINK, "P", (1.12, 1.55)),
+    ("random_k", style.BLUE, "s", (10.8, 0.68)),
+    ("top_k", style.ORANGE, "o", (12, 0.05)),
+    ("random_k, unbiased", style.SKY, "D", (0.38, 110)),
+    ("qsgd", style.GREEN, "^", (10, 2e-3)),
+    ("eden", style.INK, "v", (3.1, 1.2e-3)),
+    ("sign", style.PINK, "P", (1.12, 1.55)),
 ]
 for name, colour, marker, place in looks:
     line = [(point.bits, point.error) for point in curves[name]]

@@ -33,10 +33,10 @@ import numpy as np
 import optax
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import study
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. Without a memory, a biased method stops in the wrong place
@@ -65,7 +65,7 @@ for name, compressor, memory in [
 
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 4), layout="constrained")
-colours = [svg.INK, svg.BLUE, svg.ORANGE]
+colours = [style.INK, style.BLUE, style.ORANGE]
 for (name, run), colour in zip(runs.items(), colours, strict=True):
     above = np.maximum(run.losses - problem.optimum, 1e-4)
     axes.plot(above, color=colour)
@@ -115,12 +115,12 @@ for memory in ("none", "error_feedback"):
 
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 3.8), layout="constrained")
-for memory, colour in [("none", svg.BLUE), ("error_feedback", svg.ORANGE)]:
+for memory, colour in [("none", style.BLUE), ("error_feedback", style.ORANGE)]:
     axes.plot(steps, distances[memory], color=colour)
     place = (steps[-1] * 1.08, distances[memory][-1])
     axes.text(*place, memory, color=colour, weight="bold", va="center")
 late = np.array([40, 300])
-axes.plot(late, distances["error_feedback"][-1] * 300 / late, "--", color=svg.INK)
+axes.plot(late, distances["error_feedback"][-1] * 300 / late, "--", color=style.INK)
 axes.text(38, distances["error_feedback"][-1] * 300 / 40, "1/t", ha="right")
 axes.set(xscale="log", yscale="log")
 marks = [1, 3, 10, 30, 100, 300]
@@ -182,9 +182,9 @@ feedback["unbiased, no memory"] = study.train(
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 4), layout="constrained")
 looks = {
-    "random_k": (svg.GREEN, "error feedback"),
-    "random_k, unbiased": (svg.ORANGE, "unbiased, error feedback"),
-    "unbiased, no memory": (svg.BLUE, "unbiased, no memory"),
+    "random_k": (style.GREEN, "error feedback"),
+    "random_k, unbiased": (style.ORANGE, "unbiased, error feedback"),
+    "unbiased, no memory": (style.BLUE, "unbiased, no memory"),
 }
 for name, (colour, label) in looks.items():
     run = feedback[name]
@@ -193,10 +193,10 @@ for name, (colour, label) in looks.items():
         right.plot(run.residuals, color=colour)
 start = feedback["random_k, unbiased"].residuals[0]
 steps = np.arange(60)
-right.plot(steps, start * 3.0**steps, "--", color=svg.INK, lw=1.2)
+right.plot(steps, start * 3.0**steps, "--", color=style.INK, lw=1.2)
 right.text(24, 1e17, "3 times as long\nin a step", ha="right")
-right.text(58, 1e14, "unbiased", color=svg.ORANGE, weight="bold", ha="right")
-right.text(58, 1e4, "random_k", color=svg.GREEN, weight="bold", ha="right")
+right.text(58, 1e14, "unbiased", color=style.ORANGE, weight="bold", ha="right")
+right.text(58, 1e4, "random_k", color=style.GREEN, weight="bold", ha="right")
 left.set(yscale="log", ylim=(1e0, 1e24), xlabel="step", ylabel="loss")
 left.set_title("The same 10 % of the elements")
 left.legend(frameon=False, loc="upper left", bbox_to_anchor=(0.0, 1.0))
@@ -243,12 +243,12 @@ for name, specs in knobs.items():
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 4.6), layout="constrained")
 errors = np.geomspace(0.001, 100, 200)
-axes.plot(errors, np.maximum(1, np.sqrt(errors)), "--", color=svg.INK, lw=1.2)
-axes.axvspan(1, 100, color=svg.ORANGE, alpha=0.08, lw=0)
+axes.plot(errors, np.maximum(1, np.sqrt(errors)), "--", color=style.INK, lw=1.2)
+axes.axvspan(1, 100, color=style.ORANGE, alpha=0.08, lw=0)
 axes.text(1.15, 3.7, "no contraction:\nthe residual grows", va="top")
 axes.text(0.0013, 3.7, "contraction: the residual is bounded", va="top")
 axes.text(9.5, 2.6, "√ω", va="top")
-colours = [svg.GREEN, svg.ORANGE, svg.BLUE, svg.INK, svg.PINK, svg.YELLOW]
+colours = [style.GREEN, style.ORANGE, style.BLUE, style.INK, style.PINK, style.YELLOW]
 for (name, found), colour, marker in zip(
     points.items(), colours, "^DsoPX", strict=True
 ):
@@ -290,7 +290,7 @@ for name, compressor, memory in [
 
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 4), layout="constrained")
-colours = [svg.INK, svg.BLUE, svg.GREEN, svg.ORANGE]
+colours = [style.INK, style.BLUE, style.GREEN, style.ORANGE]
 for (name, run), colour in zip(curves.items(), colours, strict=True):
     axes.plot(*run.smoothed(), color=colour, label=name)
 axes.set(yscale="log")

@@ -30,11 +30,11 @@ import numpy as np
 import optax
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import study
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
-scopes = {"per_leaf": svg.BLUE, "whole_tree": svg.ORANGE}
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
+scopes = {"per_leaf": style.BLUE, "whole_tree": style.ORANGE}
 
 # %% [markdown]
 # ## 1. Layers differ
@@ -52,8 +52,8 @@ total = np.sqrt(sum(np.sum(g**2) for g in jax.tree.leaves(gradient)))
 
 figure, axes = plt.subplots(figsize=(8.2, 3.6), layout="constrained")
 for is_kernel, colour, label in [
-    (True, svg.BLUE, "kernels"),
-    (False, svg.ORANGE, "biases and norms"),
+    (True, style.BLUE, "kernels"),
+    (False, style.ORANGE, "biases and norms"),
 ]:
     chosen = [g for g in jax.tree.leaves(gradient) if (g.ndim > 1) == is_kernel]
     sizes = [g.size for g in chosen]
@@ -130,9 +130,9 @@ ratios = np.array(errors["per_leaf"]) / np.array(errors["whole_tree"])
 # %%
 figure, axes = plt.subplots(figsize=(8.2, 3.8), layout="constrained")
 places = np.arange(len(methods))
-colours = [svg.BLUE if r < 1 else svg.ORANGE for r in ratios]
+colours = [style.BLUE if r < 1 else style.ORANGE for r in ratios]
 axes.barh(places, ratios - 1, left=1, color=colours, height=0.6)
-axes.axvline(1, color=svg.INK, lw=1)
+axes.axvline(1, color=style.INK, lw=1)
 axes.set_yticks(places, methods)
 axes.invert_yaxis()
 axes.grid(visible=False, axis="y")

@@ -28,11 +28,11 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import study
 from jaxcomp.report import graph as graph_layout
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 workers = 16
 models = np.random.default_rng(0).normal(size=(workers, 200)).astype(np.float32)
 
@@ -44,10 +44,10 @@ models = np.random.default_rng(0).normal(size=(workers, 200)).astype(np.float32)
 
 # %%
 names = {
-    "ring": svg.BLUE,
-    "torus": svg.GREEN,
-    "exponential": svg.ORANGE,
-    "complete": svg.INK,
+    "ring": style.BLUE,
+    "torus": style.GREEN,
+    "exponential": style.ORANGE,
+    "complete": style.INK,
 }
 graphs = {name: jaxcomp.topology(name, workers) for name in names}
 places = {name: graph_layout.circle(workers).positions for name in names}
@@ -119,7 +119,7 @@ for name, colour in names.items():
     right.plot(valid, [g.degree for g in made], color=colour, marker="o")
 wide = np.array([8, 64])
 ring8 = jaxcomp.topology("ring", 8).spectral_gap
-left.plot(wide, 0.6 * ring8 * (8 / wide) ** 2, "--", color=svg.INK, lw=1)
+left.plot(wide, 0.6 * ring8 * (8 / wide) ** 2, "--", color=style.INK, lw=1)
 left.text(20, 0.008, "1/n²", ha="right")
 for ax in (left, right):
     ax.set(xscale="log", yscale="log", xlabel="workers n")
@@ -145,11 +145,11 @@ plt.show()
 ring = graphs["ring"]
 gammas = np.geomspace(0.003, 1, 15)
 compressors = {
-    "none": svg.INK,
-    "qsgd(levels=15)": svg.GREEN,
-    "sign": svg.PINK,
-    "top_k(keep=0.1)": svg.ORANGE,
-    "top_k(keep=0.02)": svg.BLUE,
+    "none": style.INK,
+    "qsgd(levels=15)": style.GREEN,
+    "sign": style.PINK,
+    "top_k(keep=0.1)": style.ORANGE,
+    "top_k(keep=0.02)": style.BLUE,
 }
 shrunk = {name: study.step_sizes(name, ring, gammas, size=500) for name in compressors}
 
@@ -158,7 +158,7 @@ figure, axes = plt.subplots(figsize=(8.2, 4.4), layout="constrained")
 for name, colour in compressors.items():
     values = np.where(np.isfinite(shrunk[name]), shrunk[name], 1e9)
     axes.plot(gammas, np.clip(values, 1e-14, 1e9), color=colour, marker="o", label=name)
-axes.axhspan(1, 1e4, color=svg.ORANGE, alpha=0.08, lw=0)
+axes.axhspan(1, 1e4, color=style.ORANGE, alpha=0.08, lw=0)
 axes.text(0.0032, 10, "the workers drift apart")
 axes.set(xscale="log", yscale="log", ylim=(1e-6, 1e3), xlim=(0.003, 1.05))
 sizes = [0.003, 0.01, 0.03, 0.1, 0.3, 1]

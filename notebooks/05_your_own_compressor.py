@@ -32,13 +32,13 @@ import numpy as np
 import optax
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import compressors, study
 from jaxcomp.compressors._kit.compiled import compressor
 from jaxcomp.core.coding.payloads import Dense, Seeded
 from jaxcomp.core.specs import Range, method
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. The first attempt
@@ -204,7 +204,7 @@ for spec in ("pooled(block=8)", "random_k(keep=0.125)"):
 
 # %%
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 4), layout="constrained")
-colours = [svg.ORANGE, svg.SKY, svg.GREEN, svg.INK]
+colours = [style.ORANGE, style.SKY, style.GREEN, style.INK]
 for (name, points), colour in zip(curves.items(), colours, strict=True):
     line = [(point.bits, point.error) for point in points]
     left.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
@@ -214,10 +214,10 @@ left.minorticks_off()
 left.set_title("One gradient of a ResNet-8")
 left.legend(frameon=False)
 looks = {
-    "top_k(keep=0.125)": svg.ORANGE,
-    "random_k(keep=0.125)": svg.SKY,
-    "pooled(block=8)": svg.PINK,
-    "pooled, with signs": svg.GREEN,
+    "top_k(keep=0.125)": style.ORANGE,
+    "random_k(keep=0.125)": style.SKY,
+    "pooled(block=8)": style.PINK,
+    "pooled, with signs": style.GREEN,
 }
 for name, colour in looks.items():
     label = name.replace("pooled(block=8)", "first attempt")

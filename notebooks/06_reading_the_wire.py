@@ -27,13 +27,13 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import parallel, wire
-from jaxcomp.report import svg
 from jaxcomp.wire import cost, targets
 
 jax.config.update("jax_platforms", "cpu")  # do not look for an accelerator here
 workers = parallel.setup(workers=4)  # virtual devices of this CPU
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. A step and its text
@@ -143,13 +143,13 @@ for name, (spec, compressor) in chosen.items():
 # %%
 figure, axes = plt.subplots(figsize=(8.6, 4.4), layout="constrained")
 looks = {
-    "exact": (svg.INK, "-"),
-    "gather, signs": (svg.PINK, "-"),
-    "two_phase, signs": (svg.PINK, "--"),
-    "gather, top-k 1 %": (svg.ORANGE, "-"),
-    "sparse_reduce, top-k 1 %": (svg.ORANGE, "--"),
-    "aligned_psum, random-k 1 %": (svg.BLUE, "--"),
-    "power_sgd(rank=2)": (svg.GREEN, "--"),
+    "exact": (style.INK, "-"),
+    "gather, signs": (style.PINK, "-"),
+    "two_phase, signs": (style.PINK, "--"),
+    "gather, top-k 1 %": (style.ORANGE, "-"),
+    "sparse_reduce, top-k 1 %": (style.ORANGE, "--"),
+    "aligned_psum, random-k 1 %": (style.BLUE, "--"),
+    "power_sgd(rank=2)": (style.GREEN, "--"),
 }
 for name, (colour, line) in looks.items():
     counts = list(messages[name])

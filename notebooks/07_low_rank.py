@@ -28,10 +28,10 @@ import numpy as np
 import optax
 
 import jaxcomp
+from benchmarks import style
 from jaxcomp import study
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 
 # %% [markdown]
 # ## 1. Are gradients of low rank?
@@ -57,7 +57,8 @@ for spectrum in found:
 figure, (left, right) = plt.subplots(1, 2, figsize=(9.4, 3.9), layout="constrained")
 noise = np.random.default_rng(0)
 shown = [found[0], found[len(found) // 2], max(found, key=lambda s: s.rows * s.columns)]
-for spectrum, colour in zip(shown, (svg.BLUE, svg.GREEN, svg.ORANGE), strict=True):
+colours = (style.BLUE, style.GREEN, style.ORANGE)
+for spectrum, colour in zip(shown, colours, strict=True):
     share = spectrum.values**2 / np.sum(spectrum.values**2)
     ranks = np.arange(1, len(share) + 1)
     label = f"{spectrum.rows} x {spectrum.columns}"
@@ -88,7 +89,7 @@ plt.show()
 # better.
 
 # %%
-ranks = {1: svg.BLUE, 2: svg.ORANGE, 4: svg.GREEN}
+ranks = {1: style.BLUE, 2: style.ORANGE, 4: style.GREEN}
 warm = {rank: study.power_sgd_errors(means, rank) for rank in ranks}
 cold = {rank: study.power_sgd_errors(means, rank, warm=False) for rank in ranks}
 # What PowerSGD compresses: matrices that are at least twice as large as their factors.
@@ -108,7 +109,7 @@ figure, axes = plt.subplots(1, 3, figsize=(9.4, 3.4), layout="constrained", shar
 for ax, (rank, colour) in zip(axes, ranks.items(), strict=True):
     ax.plot(cold[rank], ":", color=colour, label="random start")
     ax.plot(warm[rank], color=colour, label="warm start")
-    ax.plot(best[rank], "--", color=svg.INK, lw=1.2, label="best of this rank")
+    ax.plot(best[rank], "--", color=style.INK, lw=1.2, label="best of this rank")
     ax.set(ylim=(0, 0.8), xlabel="step", title=f"rank {rank}")
     ax.legend(frameon=False, loc="upper right")
 axes[0].set_ylabel("error of the step")
@@ -133,7 +134,7 @@ curves = {
 # %%
 figure, axes = plt.subplots(figsize=(7.6, 3.8), layout="constrained")
 for (name, points), colour in zip(
-    curves.items(), (svg.GREEN, svg.ORANGE, svg.INK), strict=True
+    curves.items(), (style.GREEN, style.ORANGE, style.INK), strict=True
 ):
     line = [(point.bits, point.error) for point in points]
     axes.plot(*zip(*line, strict=True), color=colour, marker="o", label=name)
@@ -167,7 +168,7 @@ for name, spec, memory in [
 # %%
 figure, axes = plt.subplots(figsize=(7.6, 3.6), layout="constrained")
 for (name, run), colour in zip(
-    runs.items(), (svg.INK, svg.ORANGE, svg.BLUE), strict=True
+    runs.items(), (style.INK, style.ORANGE, style.BLUE), strict=True
 ):
     axes.plot(*run.smoothed(), color=colour, label=name)
 axes.set(yscale="log", xlabel="step", ylabel="loss, mean of 5 steps")

@@ -39,10 +39,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 import optax
 
+from benchmarks import style
 from jaxcomp import study
-from jaxcomp.report import svg
 
-plt.rcParams.update(svg.RC | {"figure.dpi": 110})
+plt.rcParams.update(style.RC | {"figure.dpi": 110})
 path = None  # your file: .npz, .npy or .safetensors
 
 # %% [markdown]
@@ -88,11 +88,11 @@ figure, axes = plt.subplots(figsize=(8.2, 3.8), layout="constrained")
 counts = np.array([row[1] for row in rows])
 halves = np.array([100 * row[3] for row in rows])
 weights = np.array([row[2] for row in rows])
-axes.scatter(counts, halves, s=20 + 900 * weights, color=svg.BLUE, alpha=0.6)
-axes.axhline(7.4, ls="--", color=svg.INK, lw=1)
+axes.scatter(counts, halves, s=20 + 900 * weights, color=style.BLUE, alpha=0.6)
+axes.axhline(7.4, ls="--", color=style.INK, lw=1)
 axes.text(counts.min(), 6.8, "Gaussian noise", va="top")
-axes.axhline(100 * half, color=svg.ORANGE, lw=1.4)
-axes.text(counts.min(), 108 * half, "all together", color=svg.ORANGE)
+axes.axhline(100 * half, color=style.ORANGE, lw=1.4)
+axes.text(counts.min(), 108 * half, "all together", color=style.ORANGE)
 axes.set(xscale="log", yscale="log", xlabel="elements of the tensor")
 axes.set_yticks([1, 2, 5, 10, 20], ["1", "2", "5", "10", "20"])
 axes.set_ylabel("elements that hold half of |x|², %")
@@ -126,30 +126,30 @@ print(study.table(best, ["method", "bits", "error", "contraction", "unbiased"]))
 
 # %%
 families = {
-    "top_k": svg.ORANGE,
-    "block_top_k": svg.YELLOW,
-    "random_k": svg.BLUE,
-    "sign": svg.PINK,
-    "eden": svg.GREEN,
-    "qsgd": svg.SKY,
+    "top_k": style.ORANGE,
+    "block_top_k": style.YELLOW,
+    "random_k": style.BLUE,
+    "sign": style.PINK,
+    "eden": style.GREEN,
+    "qsgd": style.SKY,
 }
 figure, axes = plt.subplots(figsize=(8.6, 4.8), layout="constrained")
 axes.plot(
-    [p.bits for p in best], [p.error for p in best], color=svg.GREY, lw=1.2, zorder=1
+    [p.bits for p in best], [p.error for p in best], color=style.GREY, lw=1.2, zorder=1
 )
 for point in points:
     family = point.method.split("(")[0]
-    colour = families.get(family, svg.INK)
+    colour = families.get(family, style.INK)
     marker = "D" if "|" in point.method else "o"
     axes.plot(point.bits, point.error, marker, color=colour, ms=7)
-for name, colour in [*families.items(), ("others", svg.INK)]:
+for name, colour in [*families.items(), ("others", style.INK)]:
     axes.plot([], [], "o", color=colour, label=name)
-axes.plot([], [], "D", color=svg.ORANGE, label="top_k | qsgd")
+axes.plot([], [], "D", color=style.ORANGE, label="top_k | qsgd")
 for point in (best[0], best[len(best) // 2], best[-1]):
     axes.annotate(
         point.method, (point.bits, point.error), (6, 5), textcoords="offset points"
     )
-axes.axhline(1, color=svg.GREY, lw=0.8)
+axes.axhline(1, color=style.GREY, lw=0.8)
 axes.set(xscale="log", yscale="log", xlim=(0.03, 60))
 axes.set_xticks([0.1, 1, 4, 8, 16], ["0.1", "1", "4", "8", "16"])
 axes.minorticks_off()

@@ -42,10 +42,10 @@ def add_parser(subparsers: Any) -> None:
         "--note gives another or, with --note '', none",
     )
     parser.add_argument(
-        "--png",
+        "--svg",
         type=Path,
         metavar="DIR",
-        help="write each plot as a PNG file into this folder as well",
+        help="write each plot as an SVG file into this folder as well",
     )
 
 
@@ -54,8 +54,8 @@ def _run(args: argparse.Namespace) -> int:
     from jaxcomp.report import write_comparison
 
     print(write_comparison(args.folders, args.out, args.title, args.note))
-    if args.png:
-        from jaxcomp.report.png import write_pictures
+    if args.svg:
+        from jaxcomp.report.html import write_pictures
 
-        print(*write_pictures(args.folders, args.png), sep="\n")
+        print(*write_pictures(args.folders, args.svg), sep="\n")
     return 0

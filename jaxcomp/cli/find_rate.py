@@ -27,7 +27,6 @@ four times its least. No run is begun, and no folder of one is touched.
 """
 _FLAGS = ("config", "csv", "debug", "from", "json", "plot", "steps", "to")
 _ROWS = 12  # of the table
-_SUFFIXES = (".pdf", ".png", ".svg")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,7 +56,7 @@ def add_parser(subparsers: Any) -> None:
     add("--to", dest="last", type=float, default=10.0, metavar="RATE", help=last)
     add("--steps", type=int, default=100, metavar="N", help="at most, 100 by default")
     add("--csv", type=Path, metavar="FILE", help="write a row for each step")
-    about = "draw loss over rate: .png, .svg or .pdf"
+    about = "draw loss over rate: FILE.svg"
     add("--plot", type=Path, metavar="FILE", help=about)
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(takes_config_keys=True)
@@ -69,8 +68,8 @@ def _run(args: argparse.Namespace) -> int:
     from jaxcomp.parallel.cluster import find_cluster
     from jaxcomp.training.rate_trial import make_trial, suggested, try_rates
 
-    if args.plot and args.plot.suffix.lower() not in _SUFFIXES:
-        raise UserError(f"a plot is one of {', '.join(_SUFFIXES)}, not {args.plot}")
+    if args.plot and args.plot.suffix.lower() != ".svg":
+        raise UserError(f"--plot writes FILE.svg, not {args.plot}")
     config = override(load_config(args.config), args.config_keys, _FLAGS)
     if "problem" in config:
         message = "is of the convex testbed; find-rate takes steps of the trainer's"
@@ -176,8 +175,8 @@ def _draw(tried: Sequence["Tried"], found: "Suggestion | None", path: Path) -> N
     """Plot the loss of each step over its rate, with what is suggested."""
     import numpy as np
 
+    from jaxcomp.report.page import write_picture
     from jaxcomp.report.plot import Axis, Panel, Plot, Series
-    from jaxcomp.report.png import draw_plots, write
 
     rates = np.array([one.rate for one in tried])
     smoothed = np.array([one.smoothed for one in tried])
@@ -196,5 +195,4 @@ def _draw(tried: Sequence["Tried"], found: "Suggestion | None", path: Path) -> N
     most = 2 * float(losses[0]) if np.isfinite(losses[0]) else np.inf
     across = Axis("learning rate", "number", log=True)
     panel = Panel(across, Axis("loss", "number", most=most), shown)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(draw_plots([Plot("A learning rate that grows", "", [panel])]), path)
+    write_picture(path, Plot("A learning rate that grows", "", [panel]))

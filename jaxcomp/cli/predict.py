@@ -13,7 +13,7 @@ from jaxcomp.core.errors import UserError
 EXAMPLE = """example:
   jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
   jaxcomp predict --model '[(1000, 1000), (1000,)]' --bandwidth 100Mbit \\
-      --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)' --plot steps.png
+      --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)' --plot steps.svg
   jaxcomp predict --config=configs/default.py --bandwidth 1Gbit --per-host 4
   jaxcomp predict --model gpt2 --bandwidth 25Gbit --target=a100 --compute 300ms
 
@@ -65,7 +65,7 @@ def add_parser(subparsers: Any) -> None:
     add("--target", help="model a GPU that is not here: a100, h100, ...")
     measure = "check the local time by as many processes here, over the loopback"
     add("--measure", action="store_true", help=measure)
-    add("--plot", type=Path, metavar="FILE", help="step over bandwidth: .png or .svg")
+    add("--plot", type=Path, metavar="FILE", help="step over bandwidth: FILE.svg")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(takes_config_keys=True)
 

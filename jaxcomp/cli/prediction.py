@@ -286,7 +286,6 @@ _HEADINGS = (
     *("method", "leaves", "fewer", "exchange", "local", "step", "speed-up"),
     "pays below",
 )
-_SUFFIXES = (".pdf", ".png", ".svg")
 _DECADES = 2  # of bandwidth in the plot, on each side of the link's
 _POINTS = 81
 
@@ -356,28 +355,30 @@ def draw(found: Prediction, file: Path) -> None:
 
     Args:
       found: the prediction.
-      file: `.png`, `.svg` or `.pdf`.
+      file: `.svg`.
     """
-    from matplotlib.figure import Figure
+    import numpy as np
 
-    if file.suffix not in _SUFFIXES:
-        raise UserError(f"a plot is one of {', '.join(_SUFFIXES)}, not {str(file)!r}")
-    figure = Figure(figsize=(8, 5), layout="constrained")
-    axes = figure.subplots()
+    from jaxcomp.report.page import write_picture
+    from jaxcomp.report.plot import Axis, Panel, Plot, Reference, Series
+
+    if file.suffix.lower() != ".svg":
+        raise UserError(f"--plot writes FILE.svg, not {file}")
     here = found.link.bandwidth
-    exponents = (_DECADES * (2 * i / (_POINTS - 1) - 1) for i in range(_POINTS))
-    rates = [here * 10**exponent for exponent in exponents]
-    for row in found.rows:
-        steps = [1e3 * (found.compute + _at(row, found, rate)) for rate in rates]
-        style = "--" if row is found.exact else "-"
-        axes.plot([8e-6 * r for r in rates], steps, style, label=row.method)
-    axes.axvline(8e-6 * here, color="grey", linewidth=0.8)
-    axes.axhline(1e3 * found.compute, color="grey", linewidth=0.8, linestyle=":")
-    axes.set(xscale="log", yscale="log")
-    axes.set(xlabel="bandwidth of a host, Mbit/s", ylabel="step, ms")
-    axes.set_title(f"{found.elements:,} numbers, {found.workers} workers")
-    axes.legend(fontsize="small")
-    figure.savefig(file)
+    rates = here * np.logspace(-_DECADES, _DECADES, _POINTS)
+
+    def series(row: Row, slot: int) -> Series:
+        steps = np.array([found.compute + _at(row, found, rate) for rate in rates])
+        return Series(row.method, row.method, slot, 8e-6 * rates, steps, steps, steps)
+
+    panel = Panel(
+        Axis("bandwidth of a host, Mbit/s", "number", log=True),
+        Axis("time of a step", "seconds", log=True),
+        [series(row, slot) for slot, row in enumerate(found.rows)],
+        [Reference(found.compute, "computing alone")],
+    )
+    title = f"{found.elements:,} numbers, {found.workers} workers"
+    write_picture(file, Plot(title, "", [panel]))
 
 
 def _at(row: Row, found: Prediction, bandwidth: float) -> float:

@@ -9,7 +9,7 @@ from jaxcomp.core.errors import UserError
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
-  jaxcomp report runs/cifar10-topk --png figures/
+  jaxcomp report runs/cifar10-topk --svg figures/
   jaxcomp report runs/cifar10-topk --watch
 """
 
@@ -35,10 +35,10 @@ def add_parser(subparsers: Any) -> None:
         help="folder that holds metrics.csv of a run; several of convex runs",
     )
     parser.add_argument(
-        "--png",
+        "--svg",
         type=Path,
         metavar="DIR",
-        help="write each plot as a PNG file into this folder as well",
+        help="write each plot as an SVG file into this folder as well",
     )
     parser.add_argument(
         "--watch",
@@ -60,8 +60,8 @@ def _run(args: argparse.Namespace) -> int:
         from jaxcomp.report import write_report
 
         print(write_report(*args.folders))
-    if args.png:
-        from jaxcomp.report.png import write_pictures
+    if args.svg:
+        from jaxcomp.report.html import write_pictures
 
-        print(*write_pictures(args.folders, args.png), sep="\n")
+        print(*write_pictures(args.folders, args.svg), sep="\n")
     return 0

@@ -21,7 +21,7 @@ examples:
   jaxcomp topology --list
   jaxcomp topology ring 16
   jaxcomp topology "exponential(one_peer=True)" 8 --draw rounds.svg
-  jaxcomp topology "torus(rows=2)" 12 --draw torus.png
+  jaxcomp topology "torus(rows=2)" 12 --draw torus.svg
   jaxcomp topology "file(path='graph.txt')" 6
       graph.txt holds one edge a line, `i j` or `i j weight`, # starts a comment
   jaxcomp topology "edges(list=[[0, 1], [1, 2], [2, 3]])" 4
@@ -59,9 +59,8 @@ def add_parser(subparsers: Any) -> None:
     )
     parser.add_argument("--list", action="store_true", help="list every graph")
     parser.add_argument("--json", action="store_true", help="a graph, for machines")
-    parser.add_argument(
-        "--draw", type=Path, metavar="FILE", help="draw it into FILE.svg or FILE.png"
-    )
+    about = "draw it into FILE.svg"
+    parser.add_argument("--draw", type=Path, metavar="FILE", help=about)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -73,8 +72,8 @@ def _run(args: argparse.Namespace) -> int:
     if args.spec is None or args.workers is None:
         missing = "SPEC and WORKERS" if args.spec is None else "WORKERS"
         raise UserError(f"needs {missing}: jaxcomp topology ring 16, or --list")
-    if args.draw and args.draw.suffix.lower() not in (".svg", ".png"):
-        raise UserError(f"--draw writes FILE.svg or FILE.png, not {args.draw}")
+    if args.draw and args.draw.suffix.lower() != ".svg":
+        raise UserError(f"--draw writes FILE.svg, not {args.draw}")
     graph = topology(args.spec, args.workers)
     if args.json:
         print(json.dumps(_facts(graph), indent=1))
@@ -188,9 +187,8 @@ def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
 def _draw(graph: "Topology", spec: str, path: Path) -> None:
     from jaxcomp.mixers.gossip.picture import picture
     from jaxcomp.report.graph import graph_of
-    from jaxcomp.report.png import draw_graph, write
+    from jaxcomp.report.page import write_picture
 
     shown = graph_of(picture(graph, spec))
     assert shown is not None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write(draw_graph(shown), path)
+    write_picture(path, shown)

@@ -5,11 +5,19 @@ import time
 from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 from jaxcomp.core.files import write_atomically
-from jaxcomp.report.comparison import find_runs, render_comparison
-from jaxcomp.report.run_folder import ending, is_convex, read_any
-from jaxcomp.report.run_page import render_run
+from jaxcomp.report.comparison import (
+    comparison_plots,
+    find_runs,
+    render_comparison,
+)
+from jaxcomp.report.figures import group_runs
+from jaxcomp.report.graph import graph_of
+from jaxcomp.report.page import write_picture
+from jaxcomp.report.run_folder import ending, holder, is_convex, read_any
+from jaxcomp.report.run_page import render_run, run_plots
 from jaxcomp.runs.folder import RunError
 
 _ID = "note"  # of the element that holds it
@@ -106,6 +114,30 @@ def write_comparison(
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, render_comparison(found, title, note))
     return file
+
+
+def write_pictures(folders: Sequence[Path], target: Path) -> list[Path]:
+    """Write each plot of one run, or of several that are compared, as an SVG file.
+
+    Args:
+      folders: of the runs.
+      target: made where it is missing; what is there stays, or is replaced.
+
+    Returns:
+      The written files.
+    """
+    found: dict[str, Any] = {}
+    if len(folders) == 1:
+        run = read_any(folders[0])
+        found |= run_plots(run)
+        graph = graph_of(run.environment.get("graph") or {}, holder([run]))
+        found |= {"graph": graph} if graph else {}
+    else:
+        found |= comparison_plots(group_runs(find_runs(folders).runs))
+    paths = [target / f"{name}.svg" for name in found]
+    for path, what in zip(paths, found.values(), strict=True):
+        write_picture(path, what)
+    return paths
 
 
 _SECONDS = 2.0  # between two looks at the folder

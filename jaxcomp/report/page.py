@@ -1,4 +1,4 @@
-"""Pages from templates, and a figure as HTML."""
+"""Pages and pictures from templates."""
 
 import re
 from collections.abc import Sequence
@@ -9,8 +9,10 @@ import jinja2
 import numpy as np
 from markupsafe import Markup, escape
 
+from jaxcomp.core.files import write_atomically
+from jaxcomp.report.graph import Drawing, draw_round
 from jaxcomp.report.plot import UNITS, Axis, Panel, Plot, Series, drawable
-from jaxcomp.report.svg import NARROW, WHOLE, WIDE, draw_svg, slot_class
+from jaxcomp.report.svg import CHARACTER, NARROW, WHOLE, WIDE, cut, draw_svg, slot_class
 
 _TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -173,3 +175,59 @@ def _x_of(panel: Panel, series: Series) -> np.ndarray:
 
 def _short(axis: Axis) -> str:
     return {"bytes": "bytes", "seconds": "time"}.get(axis.unit, axis.title)
+
+
+def write_picture(path: Path, what: Plot | Drawing) -> None:
+    """Write a plot, or the rounds of a graph, as an SVG file that needs no page.
+
+    Args:
+      path: of the file; its folder is made where it is missing.
+      what: to draw.
+    """
+    if isinstance(what, Plot):
+        size = NARROW if len(what.panels) > 2 else WIDE
+        tiles = [("", draw_svg(panel, size)) for panel in what.panels]
+        series, note = what.panels[0].series, ""
+    else:
+        captions = [step.caption for step in what.rounds]
+        tiles = [(text, draw_round(what, i)) for i, text in enumerate(captions)]
+        series, note = (), what.note
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, _picture(what.title, note, tiles, series))
+
+
+_ACROSS, _MARGIN = 3, 12  # tiles in a row, pixels around everything
+
+
+def _picture(
+    title: str, note: str, tiles: list[tuple[str, str]], series: Sequence[Series]
+) -> str:
+    """Elements with captions, some in a row, below a title and the names of curves."""
+    box = re.search(r'viewBox="([^"]*)"', tiles[0][1])
+    assert box
+    size = [round(float(side)) for side in box[1].split()[2:]]
+    across, head = min(len(tiles), _ACROSS), 52 if note else 34
+    width = 2 * _MARGIN + max(across * size[0], round(CHARACTER * len(note)))
+    x, legend = _MARGIN, []
+    for one in series if len(series) > 1 else ():
+        room = round(CHARACTER * len(one.label)) + 48
+        if x > _MARGIN and x + room > width:
+            x, head = _MARGIN, head + 18
+        legend.append((x, head, slot_class(one.slot), one.label))
+        x += room
+    head += 18 * bool(legend)
+    step = size[1] + 20 * any(caption for caption, _ in tiles)
+    left = (width - across * size[0]) // 2
+    placed = [
+        (left + i % across * size[0], head + i // across * step + step - size[1], *tile)
+        for i, tile in enumerate(tiles)
+    ]
+    return _TEMPLATES.get_template("picture.svg").render(
+        title=cut(title, int(width / 9)),
+        note=note,
+        legend=legend,
+        tiles=placed,
+        size=size,
+        width=width,
+        height=head - (-len(tiles) // across) * step + _MARGIN,
+    )

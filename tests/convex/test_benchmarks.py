@@ -52,19 +52,14 @@ def test_a_config_runs(path, tmp_path):
     assert len(runner.run(config.lock(), tmp_path).rows) == 1
 
 
-def test_the_plot_and_the_levels():
+def test_the_plot_and_the_levels(tmp_path):
     rows = [
         Evaluation(0, t, t / 10, 8 * t, 1 / t, 2 / t, 0.1, 0.5, t, t)
         for t in (10, 20, 30)
     ]
     found = [convex._joined("random", "d_psgd", "method", [row]) for row in rows]
-    plot = convex._plot(found, "random", "At random")
-    assert [panel.x.title for panel in plot.panels] == [
-        "left one worker since the start",
-        "steps",
-    ]
-    assert [len(panel.series) for panel in plot.panels] == [1, 1]
-    assert plot.panels[0].series[0].x.tolist() == [10, 20, 30]
+    convex.draw(tmp_path / "a.png", found)
+    assert (tmp_path / "a.png").stat().st_size > 10_000
     assert convex.reached(found, 1 / 20) == found[1]
     assert convex.reached(found, 1e-9) is None
 

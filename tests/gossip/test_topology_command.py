@@ -65,15 +65,9 @@ def test_draws_files(
     assert run_command(spec, workers, "--draw", svg) == 0
     assert capsys.readouterr().out.endswith(f"\n{svg}\n")
     first = svg.read_text()
-    assert f">{workers - 1}<" in first  # the last worker's number, as text
+    assert first.count("<circle") == workers * max(1, first.count(">round "))
     assert run_command(spec, workers, "--draw", svg) == 0
     assert svg.read_text() == first
-
-
-def test_draws_png(tmp_path: Path):
-    png = tmp_path / "graph.png"
-    assert run_command("ring", 4, "--draw", png) == 0
-    assert png.read_bytes().startswith(b"\x89PNG\r\n")
 
 
 @pytest.mark.parametrize(
@@ -85,7 +79,7 @@ def test_draws_png(tmp_path: Path):
         (["ring", 1_000_000], "of 1 to 4096, not 1000000"),
         (["ring"], "needs WORKERS"),
         ([], "needs SPEC and WORKERS"),
-        (["ring", 4, "--draw", "ring.pdf"], "FILE.svg or FILE.png, not ring.pdf"),
+        (["ring", 4, "--draw", "ring.pdf"], "FILE.svg, not ring.pdf"),
     ],
 )
 def test_errors_are_one_message(

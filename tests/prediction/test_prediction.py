@@ -111,8 +111,9 @@ def test_infinity_is_null_in_json():
 
 def test_a_plot_has_a_line_for_each_method(tmp_path):
     found = predict(TREE, ["sign"], link=LINK, compute=1, local=told(0, 0))
-    draw(found, tmp_path / "a.png")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
+    draw(found, tmp_path / "a.svg")
+    drawn = (tmp_path / "a.svg").read_text()
+    assert drawn.count('<g class="series') == len(found.rows) == 2
 
 
 def test_the_check_of_predictions_finds_order_and_error(tmp_path, capsys):

@@ -119,10 +119,9 @@ def test_mixing_convex_and_other_folders_is_an_error(
 
 
 def test_command_writes_the_plot(make_convex: Make, tmp_path: Path) -> None:
-    assert run_command(make_convex(), "--png", tmp_path / "figures") == 0
+    assert run_command(make_convex(), "--svg", tmp_path / "figures") == 0
     files = sorted((tmp_path / "figures").iterdir())
-    assert [file.name for file in files] == ["suboptimality.png", "workers.png"]
-    assert all(file.read_bytes().startswith(b"\x89PNG\r\n") for file in files)
+    assert [file.name for file in files] == ["suboptimality.svg", "workers.svg"]
 
 
 @pytest.mark.parametrize("name", ["config.json", "environment.json"])

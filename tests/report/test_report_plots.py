@@ -18,7 +18,6 @@ from jaxcomp.report.figures import (
     time_of_a_step,
 )
 from jaxcomp.report.plot import Axis, Panel, Reference, Scale, Series, scales_of, ticks
-from jaxcomp.report.png import draw_plots
 from jaxcomp.report.run_folder import alarms, ending
 from jaxcomp.report.svg import NARROW, Box, beside, draw_svg, spread_labels
 
@@ -203,20 +202,6 @@ def test_labels_do_not_overlap() -> None:
         place = beside(at, box, taken, area)
         assert not any(place.meets(other) for other in taken)
         taken.append(place)
-
-
-def test_pictures_show_what_pages_show(make_run: MakeRun) -> None:
-    """One description, two renderers: the same values, ranges and ticks."""
-    plot = plots_of(group_runs([read_run(make_run(epochs=5))]))["loss"]
-    axes = draw_plots([plot]).axes
-    assert len(axes) == len(plot.panels) == 3
-    for one, shown in zip(axes, plot.panels, strict=True):
-        x, y = scales_of(shown)
-        np.testing.assert_allclose(one.get_ylim(), [y.low, y.high])
-        np.testing.assert_allclose(one.get_xlim(), [x.low, x.high])
-        np.testing.assert_array_equal(
-            np.asarray(one.lines[1].get_ydata()), shown.series[1].y
-        )
 
 
 def test_the_environment_table_is_about_the_environment(make_run: MakeRun) -> None:
