@@ -1,15 +1,19 @@
 """A state for another number of workers: what is owed is kept, no sum changes."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding
+from jax.tree_util import tree_flatten_with_path
 
-from jaxcomp.checkpoint.leaves import is_array
+from jaxcomp.checkpoint import leaves
+from jaxcomp.checkpoint.leaves import Stored
 from jaxcomp.core.errors import UserError
+from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.trees import (
     as_keys,
     built_anew,
@@ -17,6 +21,7 @@ from jaxcomp.core.trees import (
     is_key,
     name_of,
     numbers_of,
+    numbers_spec,
 )
 from jaxcomp.core.types import (
     Exchange,
@@ -28,6 +33,8 @@ from jaxcomp.core.types import (
     is_per_worker,
     is_report,
 )
+from jaxcomp.parallel import agreement
+from jaxcomp.parallel.placing import with_marks
 from jaxcomp.transforms.distributed import DistributedState
 from jaxcomp.transforms.jit.data_parallel import Comm
 
@@ -131,54 +138,55 @@ def _folded(keys: jax.Array, turn: int) -> jax.Array:
     return flat.reshape(keys.shape)
 
 
-class Place(NamedTuple):
-    """Where in a state a node stands."""
+class _Inside(NamedTuple):
+    """What the nodes around a node say of it."""
 
     is_marked: bool = False
     in_method: bool = False  # in the state of an exchange or a mixer
     averages: bool = True  # whether marked floats are averaged here
 
 
-class Walk(NamedTuple):
+class _Resizing(NamedTuple):
     """Goes through a state and applies the rules to each leaf."""
 
     old: int
     new: int
     rules: dict[type, Resize]
 
-    def node(self, node: Any, path: tuple[Any, ...], place: Place) -> Any:
-        """The node for the new workers.
-
-        Args:
-          node: any part of a state.
-          path: of it.
-          place: what the nodes around it say.
-        """
+    def node(self, node: Any, path: tuple[Any, ...], inside: _Inside) -> Any:
+        """The node for the new workers; arguments are any part of a state, its path."""
         if is_report(node):
-            return self._report(node) if place.is_marked else node
+            return jax.tree.map(self._zeros, node) if inside.is_marked else node
         if is_per_worker(node):
-            place = place._replace(is_marked=True)
+            inside = inside._replace(is_marked=True)
         elif is_clock(node):
-            place = place._replace(averages=False)
+            inside = inside._replace(averages=False)
         elif isinstance(node, DistributedState):
-            self._check_mixer(node, path, place)
-        elif place.in_method:
-            place = self._in_method(node, place)
+            self._check_mixer(node, path, inside)
+        elif inside.in_method:
+            inside = inside._replace(averages=self._averages(node, inside))
         children, structure = jax.tree_util.tree_flatten_with_path(
             node, is_leaf=lambda x: x is not node
         )
         if jax.tree_util.treedef_is_leaf(structure) and len(children) == 1:
-            return self._leaf(node, path, place) if place.is_marked else node
+            return self._leaf(node, path, inside) if inside.is_marked else node
         rule = self.rules.get(type(node)) or Resize(type(node))
         values = []
         for key, child in children:
-            inner = (*path, *key)
-            if key[0] in _fields(rule.handed_on):
+            inner, field = (*path, *key), getattr(key[0], "name", None)
+            below = inside
+            if isinstance(node, DistributedState) and field == "exchange":
+                below = inside._replace(in_method=True, averages=False)
+            if field in rule.handed_on:
                 child = self._handed_on(child, inner)
-            elif key[0] not in _fields(rule.rebuilt):  # that is done afterwards
-                child = self.node(child, inner, _below(node, key[0], place))
+            elif field not in rule.rebuilt:  # that is done afterwards
+                child = self.node(child, inner, below)
             values.append(child)
         return jax.tree.unflatten(structure, values)
+
+    def _zeros(self, x: Any) -> np.ndarray:
+        """Nothing to report, as after a restore."""
+        return np.zeros((self.new, *x.shape[1:]), x.dtype)
 
     def _handed_on(self, node: Any, path: tuple[Any, ...]) -> Any:
         """What new worker i takes from old worker i modulo their number."""
@@ -189,19 +197,19 @@ class Walk(NamedTuple):
 
         return jax.tree_util.tree_map_with_path(of, node)
 
-    def _in_method(self, node: Any, place: Place) -> Place:
-        """The place below a node of a method's state."""
+    def _averages(self, node: Any, inside: _Inside) -> bool:
+        """Whether marked floats are averaged below a node of a method's state."""
         kind = type(node)
         if kind in self.rules or is_averaged_on_resize(kind):
-            return place._replace(averages=True)
+            return True
         # A type that marks a field is a state of its own, and nobody declared it.
         has_marks = isinstance(node, tuple) and any(map(is_per_worker, node))
-        return place._replace(averages=False) if has_marks else place
+        return inside.averages and not has_marks
 
-    def _check_mixer(self, node: DistributedState, path: Any, place: Place) -> None:
+    def _check_mixer(self, node: DistributedState, path: Any, inside: _Inside) -> None:
         """Refuse the state of a mixer without a rule for another number of workers."""
         is_known = type(node.exchange) in self.rules
-        if place.is_marked and not is_known and jax.tree.leaves(node.exchange):
+        if inside.is_marked and not is_known and jax.tree.leaves(node.exchange):
             raise UserError(
                 f"{name_of(path)} holds the state of a mixer, a "
                 f"{type(node.exchange).__name__}, which depends on the number of "
@@ -209,24 +217,15 @@ class Walk(NamedTuple):
                 "for this type in its `resize`"
             )
 
-    def _report(self, node: Any) -> Any:
-        """Nothing to report, as after a restore."""
-
-        def zero(x: Any) -> np.ndarray:
-            return np.zeros((self.new, *x.shape[1:]), x.dtype)
-
-        return jax.tree.map(zero, node)
-
-    def _leaf(self, leaf: Any, path: tuple[Any, ...], place: Place) -> Any:
+    def _leaf(self, leaf: Any, path: tuple[Any, ...], inside: _Inside) -> Any:
         if is_key(leaf):
             return succeeding_keys(leaf, self.new)
         rows = _on_host(leaf, path)
         if (alike := same(rows, self.new)) is not None:
             return alike
-        is_float = jnp.issubdtype(rows.dtype, jnp.inexact)
-        if is_float and place.averages:
+        where, is_float = name_of(path), jnp.issubdtype(rows.dtype, jnp.inexact)
+        if is_float and inside.averages:
             return averaged(rows, self.new)
-        where = name_of(path)
         if is_float:
             raise UserError(
                 f"{where} differs between workers, and no rule says what becomes of it "
@@ -240,20 +239,6 @@ class Walk(NamedTuple):
             "state, make it the same on all workers, or go on with "
             f"{self.old} workers"
         )
-
-
-def _below(node: Any, key: Any, place: Place) -> Place:
-    """The place of a child."""
-    if isinstance(node, DistributedState) and key == jax.tree_util.GetAttrKey(
-        "exchange"
-    ):
-        return place._replace(in_method=True, averages=False)
-    return place
-
-
-def _fields(names: tuple[str, ...]) -> set[Any]:
-    """The keys of fields in a path."""
-    return {jax.tree_util.GetAttrKey(name) for name in names}
 
 
 def _on_host(leaf: Any, path: tuple[Any, ...]) -> np.ndarray:
@@ -309,7 +294,7 @@ def resized(
     if old is None or old == workers:
         return state
     rules = {rule.of: rule for rule in (method.resize if method else ())}
-    merged = Walk(old, workers, rules).node(state, (), Place())
+    merged = _Resizing(old, workers, rules).node(state, (), _Inside())
     needed = [rule for rule in rules.values() if rule.rebuild]
     return _rebuilt(merged, workers, needed, params) if needed else merged
 
@@ -323,20 +308,16 @@ def workers_of(state: Tree) -> int | None:
       >>> workers_of({"step": 3, "residual": PerWorker(np.zeros((4, 2)))})
       4
     """
-    marked = [
-        ((*path, *inner), leaf)
-        for path, node in _nodes(state, is_per_worker)
-        if is_per_worker(node)
-        for inner, leaf in _nodes(node, is_report)
-    ]
+    marked = [(path, leaf) for path, leaf, is_marked in with_marks(state) if is_marked]
     # A restored state has reports of the new number of workers.
     own = [(path, leaf) for path, leaf in marked if not is_report(leaf)]
+    reported = [pair for _, x in marked for pair in tree_flatten_with_path(x)[0]]
     counts: dict[int, str] = {}
-    for path, leaf in own or [pair for path, x in marked for pair in _nodes(x)]:
+    for path, leaf in own or reported:
         name = name_of(path)
-        if not is_array(leaf) or not leaf.ndim:
+        if not leaves.is_array(leaf) or not leaf.ndim:
             raise UserError(f"{name} is marked and has no axis of workers")
-        counts.setdefault(leaf.shape[0], name)
+        counts.setdefault(agreement.global_shape(leaf)[0], name)
     if len(counts) > 1:
         found = ", ".join(f"{name} of {count}" for count, name in counts.items())
         message = f"the marked parts are of different numbers of workers: {found}"
@@ -344,9 +325,83 @@ def workers_of(state: Tree) -> int | None:
     return next(iter(counts), None)
 
 
-def _nodes(tree: Tree, is_leaf: Any = None) -> list[tuple[Any, Any]]:
-    """Pairs of path and node."""
-    return jax.tree_util.tree_flatten_with_path(tree, is_leaf)[0]
+def as_stored(like: Tree, stored: Mapping[str, Stored]) -> dict[str, Any] | None:
+    """The leaves of a state by name, marked ones as a checkpoint has them, on the host.
+
+    Args:
+      like: the state to be restored.
+      stored: the leaves of the checkpoint, by name.
+
+    Returns:
+      None if the numbers of workers are equal, or nothing is marked.
+    """
+    named, new = leaves.named(like), workers_of(like)
+    marked = {name: leaf for name, (leaf, is_marked) in named.items() if is_marked}
+    there = {name: _shape_there(name, leaf, stored) for name, leaf in marked.items()}
+    counts = {shape[0] for shape in there.values() if shape}
+    if new is None or len(counts) != 1 or counts == {new}:
+        return None
+    asked = {}
+    for name, (leaf, is_marked) in named.items():
+        if is_marked:
+            spec = numbers_spec(leaf)
+            shape = there[name] or (*counts, *spec.shape[1:])
+            if leaves.is_empty(leaf):  # its name says its shape
+                name = name.rpartition("[")[0] + str(list(shape))
+            blank = np.broadcast_to(np.zeros((), spec.dtype), shape)
+            leaf = as_keys(jnp.asarray(blank), leaf) if is_key(leaf) else blank
+        asked[name] = leaf
+    return asked
+
+
+def _shape_there(
+    name: str, leaf: Any, stored: Mapping[str, Stored]
+) -> tuple[int, ...] | None:
+    """What a checkpoint says; of arrays without elements it does so in their names."""
+    if not leaves.is_empty(leaf):
+        return stored[name].shape if name in stored else None
+    start, of = name.rpartition("[")[:2]
+    found = [other for other in stored if other.startswith(start + of)]
+    return tuple(json.loads(found[0].removeprefix(start))) if found else None
+
+
+def placed_like(
+    resize: Callable[[Tree, int], Tree], state: Tree, like: Tree, where: Any
+) -> Tree:
+    """A state for the number of workers of `like`, its marked arrays placed as there.
+
+    Args:
+      resize: (state, workers) -> state, such as `resized`.
+      state: of another number of workers; marked arrays are on the host.
+      like: the state to be restored.
+      where: the checkpoint, for messages.
+    """
+    count = workers_of(like)
+    assert count is not None  # `as_stored` saw marked arrays
+    found = list(leaves.by_name(resize(state, count)).values())
+    wanted = leaves.named(like)
+    if len(found) != len(wanted):
+        raise CheckpointError(
+            f"{where}: for {count} workers it has {len(found)} arrays, and this run "
+            f"has {len(wanted)}"
+        )
+
+    def placed(name: str, x: Any, leaf: Any) -> Any:
+        spec, rows = numbers_spec(leaf), np.asarray(numbers_of(x))
+        shape = agreement.global_shape(spec)
+        if rows.shape != shape:
+            raise CheckpointError(
+                f"{where}: for {count} workers {name} is {list(rows.shape)}, and in "
+                f"this run {list(shape)}"
+            )
+        rows = rows.astype(spec.dtype, copy=False)
+        return leaves.placed(agreement.own_rows(rows, spec), leaf)
+
+    values = [
+        placed(name, x, leaf) if is_marked else x
+        for x, (name, (leaf, is_marked)) in zip(found, wanted.items(), strict=True)
+    ]
+    return leaves.with_reports(like, values)
 
 
 def _rebuilt(

@@ -1,7 +1,9 @@
 """A state as one whole checkpoint: save it, and restore it to the bit."""
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -10,9 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.checkpoint import leaves, restoring
-from jaxcomp.checkpoint import restoring as checkpoint_folder
-from jaxcomp.checkpoint import restoring as resized_reading
+from jaxcomp.checkpoint import leaves
+from jaxcomp.checkpoint.resize import as_stored, placed_like
 from jaxcomp.core import files
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import Tree
@@ -20,75 +21,10 @@ from jaxcomp.parallel.agreement import check_alike, on_all_processes
 from jaxcomp.transforms.check_state import check_state
 
 FORMAT = 2  # 1 also held each step's `Info`, and its manifest had no number
-
-
-def located(folder: Path) -> Path:
-    """The folder of the arrays of a checkpoint.
-
-    Args:
-      folder: of an undamaged checkpoint.
-
-    Raises:
-      CheckpointError: a later version, or another program, has written it.
-    """
-    version = files.format_of(folder) or FORMAT
-    found = files.listed(folder) & set(checkpoint_folder.ARRAYS)
-    if version > FORMAT:
-        raise CheckpointError(
-            f"{folder} was written by a later jaxcomp, in format {version}; this one "
-            f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
-        )
-    if len(found) != 1:
-        raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
-    return folder / found.pop()
-
-
-def described(reader: Any, arrays: Path) -> dict[str, restoring.Stored]:
-    """What a checkpoint says of its leaves, by name.
-
-    Args:
-      reader: of orbax.
-      arrays: from `located`.
-    """
-    scalar = orbax().metadata.ScalarMetadata
-    metadata = reader.metadata(arrays)
-    tree = getattr(metadata, "item_metadata", metadata)
-    return {
-        name: restoring.Stored(
-            tuple(leaf.shape),
-            jnp.dtype(leaf.dtype).name,
-            is_number=isinstance(leaf, scalar),
-        )
-        for name, leaf in dict(getattr(tree, "tree", tree)).items()
-    }
-
-
-def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """All leaves of an undamaged checkpoint on the host, by the names stored with them.
-
-    Args:
-      folder: absolute.
-    """
-    arrays = located(folder)
-    with orbax().StandardCheckpointer() as reader:
-        asked = {
-            name: restoring.target(None, leaf)
-            for name, leaf in described(reader, arrays).items()
-        }
-        got = reader.restore(arrays, asked)
-    return {name: np.asarray(leaf) for name, leaf in got.items()}
-
-
-def orbax() -> Any:
-    """Import orbax only here, because the rest of the library works without it."""
-    try:
-        import orbax.checkpoint as ocp
-    except ImportError as error:
-        message = "checkpoints are written by orbax: pip install 'jaxcomp[train]'"
-        raise ImportError(message) from error
-    return ocp
-
-
+# A new checkpoint takes the name that the previous one does not have.
+ARRAYS = ("arrays", "arrays_2")
+_UNFINISHED = ".orbax-checkpoint-tmp"  # a suffix of orbax while it writes
+BEGUN = f".{files.MANIFEST}.begun"  # exists while a checkpoint is written
 # (state of all workers on the host, their new number) -> state
 Resizer: TypeAlias = Callable[[Tree, int], Tree]
 
@@ -123,13 +59,13 @@ def save(folder: str | os.PathLike[str], state: Tree, *, allow: bool = False) ->
       >>> restore(folder, {"w": jnp.zeros(2), "step": 0})
       {'step': 7, 'w': Array([1., 1.], dtype=float32)}
     """
-    orbax()
-    path = checkpoint_folder.path_of(folder)
+    _orbax()
+    path = _path_of(folder)
 
     def check() -> None:
         if not allow:
             check_state(state)
-        others = checkpoint_folder.others(path)
+        others = _others(path)
         if others:
             raise CheckpointError(
                 f"{path} holds other things, or a damaged checkpoint: {others[0]!r}. "
@@ -167,13 +103,13 @@ def restore(
       ...     print("a new run")
       a new run
     """
-    orbax()
-    path = checkpoint_folder.path_of(folder)
+    _orbax()
+    path = _path_of(folder)
 
     def check() -> None:
         if (path / files.MANIFEST).exists():
             return
-        others = checkpoint_folder.others(path)
+        others = _others(path)
         if others:
             message = f"{path} holds no checkpoint of jaxcomp, but {others[0]!r}"
             raise CheckpointError(message)
@@ -215,14 +151,14 @@ def begin(
         if not folder.exists():
             folder.mkdir(parents=True)
             files.sync(folder.parent)
-        checkpoint_folder.tidy(folder)
-        (folder / checkpoint_folder.BEGUN).touch()
-        return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0
+        _tidy(folder)
+        (folder / BEGUN).touch()
+        return 1 if ARRAYS[0] in files.listed(folder) else 0
 
     # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
-    arrays = checkpoint_folder.ARRAYS[int(parallel.sum_over_processes(choice)[0])]
-    writer = orbax().StandardCheckpointer()
+    arrays = ARRAYS[int(parallel.sum_over_processes(choice)[0])]
+    writer = _orbax().StandardCheckpointer()
     writer.save(folder / arrays, values, force=True)
 
     def finish() -> None:
@@ -233,16 +169,12 @@ def begin(
         for name, text in (texts or {}).items():
             files.write_atomically(folder / name, text)
         files.write_manifest(folder, [arrays, *(texts or {})], FORMAT)
-        checkpoint_folder.tidy(folder)
+        _tidy(folder)
 
     return finish
 
 
-def read(
-    folder: Path,
-    like: Tree,
-    resize: Resizer | None = None,
-) -> Tree:
+def read(folder: Path, like: Tree, resize: Resizer | None = None) -> Tree:
     """Read the state of an undamaged checkpoint.
 
     Args:
@@ -250,24 +182,26 @@ def read(
       like: as in `restore`.
       resize: as in `restore`.
     """
-    arrays = located(folder)
-    with orbax().StandardCheckpointer() as reader:
-        stored = described(reader, arrays)
-        asked_for = resized_reading.as_stored(like, stored) if resize else like
-        wanted = leaves.by_name(asked_for)
-        restoring.check_fit(wanted, stored, folder)
-        asked = {name: restoring.target(wanted[name], x) for name, x in stored.items()}
-        got = reader.restore(arrays, asked)
-    values = [
-        restoring.restored(name, leaf, stored[name], got[name])
-        for name, leaf in wanted.items()
-    ]
-    state = restoring.with_reports(asked_for, values)
-    if resize is None or asked_for is like:
+    with _opened(folder) as (stored, arrays_of):
+        others = as_stored(like, stored) if resize else None
+        asked = others or leaves.by_name(like)
+        leaves.check_fit(asked, stored, folder)
+        got = arrays_of(asked)
+    values = [leaves.restored(n, x, stored[n], got[n]) for n, x in asked.items()]
+    state = leaves.with_reports(like, values)
+    if not others or not resize:
         return state
-    count = resized_reading.workers_of(like)
-    assert count is not None  # `as_stored` saw marked arrays
-    return resized_reading.placed_like(resize(state, count), like, folder)
+    return placed_like(resize, state, like, folder)
+
+
+def read_arrays(folder: Path) -> dict[str, np.ndarray]:
+    """All leaves of an undamaged checkpoint on the host, by the names stored with them.
+
+    Args:
+      folder: absolute.
+    """
+    with _opened(folder) as (_, arrays_of):
+        return {name: np.asarray(leaf) for name, leaf in arrays_of({}).items()}
 
 
 def damage(folder: Path) -> str | None:
@@ -275,3 +209,93 @@ def damage(folder: Path) -> str | None:
     found = files.damage(folder)
     count = parallel.sum_over_processes(np.array([found is not None]))[0]
     return found if found or not count else "another process cannot read it"
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[tuple[dict[str, leaves.Stored], Any]]:
+    """What an undamaged checkpoint says of its leaves, and a function that reads them.
+
+    The function takes the leaves in whose places arrays are wanted, by name; the others
+    come to the host.
+
+    Raises:
+      CheckpointError: a later version, or another program, has written it.
+    """
+    version = files.format_of(folder) or FORMAT
+    found = files.listed(folder) & set(ARRAYS)
+    if version > FORMAT:
+        raise CheckpointError(
+            f"{folder} was written by a later jaxcomp, in format {version}; this one "
+            f"knows those up to {FORMAT}. Update jaxcomp, or take another folder"
+        )
+    if len(found) != 1:
+        raise CheckpointError(f"{folder} lists no arrays: jaxcomp did not write it")
+    arrays, ocp = folder / found.pop(), _orbax()
+    with ocp.StandardCheckpointer() as reader:
+        metadata = reader.metadata(arrays)
+        tree = getattr(metadata, "item_metadata", metadata)
+        stored = {
+            name: leaves.Stored(
+                tuple(leaf.shape),
+                jnp.dtype(leaf.dtype).name,
+                is_number=isinstance(leaf, ocp.metadata.ScalarMetadata),
+            )
+            for name, leaf in dict(getattr(tree, "tree", tree)).items()
+        }
+
+        def arrays_of(asked: Mapping[str, Any]) -> dict[str, Any]:
+            targets = {n: leaves.target(asked.get(n), x) for n, x in stored.items()}
+            return reader.restore(arrays, targets)
+
+        yield stored, arrays_of
+
+
+def _orbax() -> Any:
+    """Import orbax only here, because the rest of the library works without it."""
+    try:
+        import orbax.checkpoint as ocp
+    except ImportError as error:
+        message = "checkpoints are written by orbax: pip install 'jaxcomp[train]'"
+        raise ImportError(message) from error
+    return ocp
+
+
+def _path_of(folder: str | os.PathLike[str]) -> Path:
+    """The absolute path of a folder; refuses URLs and files."""
+    if "://" in os.fspath(folder):
+        message = f"{folder} is no folder of a file system: save to one, and copy that"
+        raise CheckpointError(message)
+    path = Path(folder).absolute()
+    if path.exists() and not path.is_dir():
+        raise CheckpointError(f"{path} is a file, and a checkpoint is a folder")
+    return path
+
+
+def _others(folder: Path) -> list[str]:
+    """Files in a folder that belong to no checkpoint, except hidden files."""
+    if not folder.is_dir():
+        return []
+    known = files.listed(folder) & set(ARRAYS)
+    ours = {*known, *_left(folder), *([files.MANIFEST] if known else [])}
+    names = {p.name for p in folder.iterdir() if not p.name.startswith(".")}
+    return sorted(names - ours)
+
+
+def _left(folder: Path) -> list[str]:
+    """Folders of arrays that a kill has left, and those of the previous checkpoint."""
+    known = files.listed(folder) & set(ARRAYS)
+    has_begun = bool(known) or (folder / BEGUN).exists()
+    unfinished = [f"{name}{_UNFINISHED}" for name in ARRAYS]
+    names = [*ARRAYS, *unfinished] if has_begun else unfinished
+    return [n for n in names if n not in known and (folder / n).exists()]
+
+
+def _tidy(folder: Path) -> None:
+    """Remove what a kill has left, and the previous checkpoint if there is one."""
+    for gone in folder.glob(".arrays*.gone"):
+        shutil.rmtree(gone)
+    for name in _left(folder):
+        # Renamed first, because a kill may interrupt the removal.
+        shutil.rmtree((folder / name).rename(folder / f".{name}.gone"))
+    for temporary in folder.glob(f".{files.MANIFEST}.*"):
+        temporary.unlink()

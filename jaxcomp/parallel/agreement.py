@@ -135,3 +135,17 @@ def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
 def local_stack(x: jax.Array, sharding: Any) -> jax.Array:
     """This process's stack, from the array that `stacks_of_all` made."""
     return jax.device_put(parallel.to_host(x), sharding)
+
+
+def global_shape(like: Any) -> tuple[int, ...]:
+    """The shape of an array over all processes, as integers."""
+    is_own = is_stack(getattr(like, "sharding", None))
+    return tuple((stacked_spec(like) if is_own else like).shape)
+
+
+def own_rows(x: np.ndarray, like: Any) -> np.ndarray:
+    """Of rows of all workers those of this process, where `like` has these alone."""
+    if not is_stack(getattr(like, "sharding", None)):
+        return x
+    first = jax.process_index() * like.shape[0]
+    return x[first : first + like.shape[0]]

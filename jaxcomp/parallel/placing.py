@@ -14,7 +14,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxcomp.core.trees import as_keys, is_key, numbers_of
-from jaxcomp.core.types import PerWorker, Tree, is_per_worker
+from jaxcomp.core.types import PerWorker, Tree, is_per_worker, is_report
 from jaxcomp.parallel.collectives import entry
 from jaxcomp.parallel.workers import AXIS, Workers
 
@@ -235,3 +235,21 @@ def by_axis(
 def is_none(node: Any) -> bool:
     """True for None; the `is_leaf` of trees in which None is a leaf."""
     return node is None
+
+
+def with_marks(tree: Tree) -> list[tuple[tuple[Any, ...], Any, bool]]:
+    """Path and value of each leaf, and whether it is marked; an `Info` is one leaf.
+
+    Example:
+      >>> [(leaf, is_marked) for _, leaf, is_marked in with_marks((1, PerWorker(2)))]
+      [(1, False), (2, True)]
+    """
+
+    def is_whole(node: Any) -> bool:
+        return is_per_worker(node) or is_report(node)
+
+    return [
+        ((*path, *inner), leaf, is_per_worker(node))
+        for path, node in jax.tree_util.tree_flatten_with_path(tree, is_whole)[0]
+        for inner, leaf in jax.tree_util.tree_flatten_with_path(node, is_report)[0]
+    ]
