@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from jaxcomp.wire.predict import TREES, Shapes, elements, flat, named_tree, resnet50
+from jaxcomp.wire.shapes import TREES, Shapes, elements, flat, named_tree, resnet50
 
 __all__ = ["TREES", "cut", "elements", "flat", "named_tree", "resnet50"]
 

@@ -65,9 +65,14 @@ def test_a_function_without_collectives_is_itself():
     assert jax.vmap(first_message(jnp.sin, "workers"), axis_name="workers")(x) == []
 
 
-def test_a_collective_in_a_loop_is_refused():
-    def loop(x):
-        return jax.lax.fori_loop(0, 3, lambda _, x: jax.lax.psum(x, "workers"), x)
+def test_a_collective_in_a_loop_of_unknown_length_is_refused():
+    def run(loop):
+        return jax.vmap(without_messages(loop, "workers"), axis_name="workers")
 
-    with pytest.raises(wire.WireError, match="runs in a loop"):
-        jax.vmap(without_messages(loop, "workers"), axis_name="workers")(jnp.ones(4))
+    def mean(x):
+        return jax.lax.pmean(x, "workers")
+
+    counted = run(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: mean(x), x))
+    assert counted(jnp.full(4, 64.0)).tolist() == [1.0] * 4
+    with pytest.raises(wire.WireError, match="'while', of which nobody knows the leng"):
+        run(lambda x: jax.lax.while_loop(lambda x: x < 3, mean, x))(jnp.ones(4))

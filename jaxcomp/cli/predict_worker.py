@@ -15,7 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.wire.predict import make_method, step_of
+from jaxcomp.wire.compatibility import make_method
+from jaxcomp.wire.predict import step_of
 
 __all__: list[str] = []
 

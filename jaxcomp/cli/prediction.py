@@ -24,7 +24,7 @@ from jaxcomp.core.types import Exchange, Spec
 from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
 from jaxcomp.training.setup import build, gather_workers
 from jaxcomp.transforms.make import compressor_for
-from jaxcomp.wire import predict, targets
+from jaxcomp.wire import shapes, targets
 from jaxcomp.wire.cost import Cost
 from jaxcomp.wire.predict import SHARES, Local, Prediction, Row, start_of, step_of
 from jaxcomp.wire.targets import GPUS
@@ -36,15 +36,15 @@ def read_tree(text: str) -> Any:
     """The tree that a text names.
 
     Args:
-      text: a name in `TREES` of `jaxcomp.wire.predict`, a model, a list of
+      text: a name in `TREES` of `jaxcomp.wire.shapes`, a model, a list of
         shapes, or a JSON file that holds such a list or names with their shapes.
 
     Example:
       >>> read_tree("[(3, 4), (4,)]")
       [(3, 4), (4,)]
     """
-    if text in predict.TREES:
-        return predict.named_tree(text)
+    if text in shapes.TREES:
+        return shapes.named_tree(text)
     if text.startswith("["):
         try:
             found = ast.literal_eval(text)
@@ -80,7 +80,7 @@ def _of_model(name: str) -> Any:
     from jaxcomp import models
 
     if name not in models.REGISTRY:
-        valid = {*models.REGISTRY, *predict.TREES}
+        valid = {*models.REGISTRY, *shapes.TREES}
         raise UserError(f"unknown model {name!r}. {suggest(name, valid)}")
     model = models.make(name)
     images = jax.ShapeDtypeStruct(_IMAGES, jax.numpy.float32)

@@ -11,8 +11,15 @@ forwards the messages of all others. `link_bytes` gives the number for ring algo
 and `exact_bytes` that of the uncompressed all-reduce to compare it with.
 """
 
-from jaxcomp.wire.figures import collective_bytes, dense_bytes, exact_bytes, link_bytes
-from jaxcomp.wire.program import KINDS, Collective, WireError, collectives
+from jaxcomp.wire.bytes import (
+    Collective,
+    collective_bytes,
+    collectives,
+    dense_bytes,
+    exact_bytes,
+    link_bytes,
+)
+from jaxcomp.wire.program import KINDS, WireError
 from jaxcomp.wire.traced import first_message, traced_collectives, without_messages
 
 __all__ = [

@@ -26,8 +26,8 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jaxcomp.wire import KINDS, Collective, link_bytes
-from jaxcomp.wire.program import PAIRWISE
+from jaxcomp.wire.bytes import PAIRWISE, Collective, link_bytes
+from jaxcomp.wire.program import KINDS
 
 # Messages that a worker waits for one after the other, in a group of n. Each round of a
 # ring waits for its slowest edge, so with several workers on a host all rounds count.

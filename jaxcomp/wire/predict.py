@@ -2,309 +2,27 @@
 
 import math
 import os
-import re
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal, jaxpr_as_fun
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxcomp import compressors, exchanges, memory, scope
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Count, SpecError, calls, check, suggest
+from jaxcomp.core.specs import Count, check
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Exchange, Spec
 from jaxcomp.core.units import times_fewer
-from jaxcomp.transforms.make import make_exchange
-from jaxcomp.wire import Collective, dense_bytes, traced_collectives
+from jaxcomp.wire.bytes import Collective, dense_bytes
+from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Cost, Link, bandwidth_for, break_even, cost
-
-Shapes = dict[str, tuple[int, ...]]
-
-_STAGES = ((64, 3), (128, 4), (256, 6), (512, 3))  # width, blocks
-_EXPANSION = 4  # a block puts out so many times its width
-
-
-def resnet50(scale: float = 1.0) -> Shapes:
-    """ResNet-50 on ImageNet, as flax has it: 161 tensors, 25,557,032 parameters.
-
-    Args:
-      scale: of all channels and classes; 0.1 makes a hundredth of the parameters.
-
-    Example:
-      >>> resnet50()["stem/conv"]
-      (7, 7, 3, 64)
-    """
-    shapes: Shapes = {}
-
-    def add(name: str, side: int, inputs: int, outputs: int) -> None:
-        """A convolution (height, width, in, out) and its batch norm."""
-        shapes[f"{name}/conv"] = (side, side, inputs, outputs)
-        shapes[f"{name}/scale"] = shapes[f"{name}/bias"] = (outputs,)
-
-    channels = _scaled(64, scale)
-    add("stem", 7, 3, channels)
-    for i, (base, blocks) in enumerate(_STAGES):
-        width, outputs = _scaled(base, scale), _scaled(base * _EXPANSION, scale)
-        for j in range(blocks):
-            name = f"stage{i}/block{j}"
-            add(f"{name}/1", 1, channels, width)
-            add(f"{name}/2", 3, width, width)
-            add(f"{name}/3", 1, width, outputs)
-            if j == 0:
-                add(f"{name}/shortcut", 1, channels, outputs)
-            channels = outputs
-    classes = _scaled(1000, scale)
-    shapes["head/kernel"] = (channels, classes)
-    shapes["head/bias"] = (classes,)
-    return shapes
-
-
-def vgg16(scale: float = 1.0) -> Shapes:
-    """VGG-16 on ImageNet: 32 tensors, 138,357,544 parameters.
-
-    Args:
-      scale: of all channels and classes.
-
-    Example:
-      >>> elements(vgg16())
-      138357544
-    """
-    shapes: Shapes = {}
-    inputs = 3
-    stages = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-    for i, (channels, count) in enumerate(stages):
-        for j in range(count):
-            outputs = _scaled(channels, scale)
-            shapes[f"conv{i}_{j}/kernel"] = (3, 3, inputs, outputs)
-            shapes[f"conv{i}_{j}/bias"] = (outputs,)
-            inputs = outputs
-    inputs *= 7 * 7
-    for i, width in enumerate((4096, 4096, 1000)):
-        outputs = _scaled(width, scale)
-        shapes[f"dense{i}/kernel"] = (inputs, outputs)
-        shapes[f"dense{i}/bias"] = (outputs,)
-        inputs = outputs
-    return shapes
-
-
-def gpt2(scale: float = 1.0) -> Shapes:
-    """GPT-2, the small one: 148 tensors, 124,439,808 parameters.
-
-    Args:
-      scale: of the width and the vocabulary.
-
-    Example:
-      >>> elements(gpt2())
-      124439808
-    """
-    width, words = _scaled(768, scale), _scaled(50257, scale)
-    shapes: Shapes = {"words": (words, width), "places": (1024, width)}
-
-    def norm(name: str) -> None:
-        shapes[f"{name}/scale"] = shapes[f"{name}/bias"] = (width,)
-
-    def dense(name: str, inputs: int, outputs: int) -> None:
-        shapes[f"{name}/kernel"] = (inputs, outputs)
-        shapes[f"{name}/bias"] = (outputs,)
-
-    for i in range(12):
-        norm(f"block{i}/norm0")
-        dense(f"block{i}/queries_keys_values", width, 3 * width)
-        dense(f"block{i}/heads", width, width)
-        norm(f"block{i}/norm1")
-        dense(f"block{i}/up", width, 4 * width)
-        dense(f"block{i}/down", 4 * width, width)
-    norm("norm")
-    return shapes
-
-
-def flat(scale: float = 1.0) -> Shapes:
-    """As many parameters as `resnet50`, in one vector."""
-    return {"w": (elements(resnet50(scale)),)}
-
-
-TREES: dict[str, Callable[[float], Shapes]] = {
-    "flat": flat,
-    "gpt2": gpt2,
-    "resnet50": resnet50,
-    "vgg16": vgg16,
-}
-
-
-def named_tree(name: str, scale: float = 1.0) -> Shapes:
-    """One of `TREES` by its name."""
-    if name not in TREES:
-        raise ValueError(f"unknown tree {name!r}; valid: {', '.join(TREES)}")
-    return TREES[name](scale)
-
-
-def elements(shapes: Shapes) -> int:
-    """Number of parameters.
-
-    Example:
-      >>> elements({"a": (2, 3), "b": (4,)})
-      10
-    """
-    return sum(math.prod(shape) for shape in shapes.values())
-
-
-def _scaled(channels: int, scale: float) -> int:
-    return max(1, round(channels * scale))
-
-
-# Equations that hold one program which runs once.
-_INLINED = {
-    *("jit", "pjit", "closed_call", "core_call", "custom_vmap_call"),
-    *("custom_jvp_call", "custom_vjp_call", "checkpoint", "remat2"),
-}
-
-
-def without_collectives(
-    function: Callable[..., Any], *args: Any, axis: str, workers: int
-) -> Callable[..., Any]:
-    """A function without collectives that computes as much as one worker does.
-
-    Args:
-      function: of one worker, with collectives over `axis`.
-      *args: its arguments, as arrays or specs.
-      axis: name of the mapped axis.
-      workers: its size.
-
-    Returns:
-      A function of such arguments, for `jax.jit`. What it returns has the right shapes
-      and no meaning.
-
-    Raises:
-      UserError: there is a collective in a loop whose length is not known.
-
-    Example:
-      >>> mean = lambda x: jax.lax.pmean(x, "i")
-      >>> x = jnp.ones(3)
-      >>> alone(mean, x, axis="i", workers=2)(x)
-      Array([0.5, 0.5, 0.5], dtype=float32)
-    """
-    traced = jax.make_jaxpr(function, axis_env=[(axis, workers)], return_shape=True)
-    program, shapes = traced(*args)
-
-    def run(*args: Any) -> Any:
-        results = _evaluate(program, jax.tree.leaves(args), axis)
-        return jax.tree.unflatten(jax.tree.structure(shapes), results)
-
-    return run
-
-
-def _evaluate(program: Any, inputs: Sequence[Any], axis: str) -> list[Any]:
-    """The results of a program without its collectives."""
-    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-    consts = program.consts if isinstance(program, ClosedJaxpr) else ()
-    values: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
-    values |= dict(zip(jaxpr.invars, inputs, strict=True))
-    for equation in jaxpr.eqns:
-        given = [_value(values, v) for v in equation.invars]
-        results = _results(equation, given, jaxpr, axis)
-        values |= dict(zip(equation.outvars, results, strict=True))
-    return [_value(values, v) for v in jaxpr.outvars]
-
-
-def _results(
-    equation: Any, given: list[Any], program: Jaxpr, axis: str
-) -> Sequence[Any]:
-    params, name = equation.params, equation.primitive.name
-    if name == "axis_index":
-        return [jax.lax.optimization_barrier(jnp.int32(0))]
-    if axis in _axes_named(params):
-        pairs = zip(given, (v.aval for v in equation.outvars), strict=True)
-        return [_arrived(x, like) for x, like in pairs]
-    inner = [p for v in params.values() for p in (v if isinstance(v, tuple) else (v,))]
-    inner = [p for p in inner if isinstance(p, ClosedJaxpr | Jaxpr)]
-    if not any(_communicates(p, axis) for p in inner):
-        return _as_it_is(equation, given, program)
-    if name in _INLINED:
-        return _evaluate(inner[0], given, axis)
-    if name == "cond":
-        branches = [_as_function(p, axis) for p in params["branches"]]
-        return jax.lax.switch(given[0], branches, *given[1:])
-    if name == "scan":
-        return _scanned(params, given, axis)
-    raise UserError(f"a collective runs in {name!r}, of which nobody knows the length")
-
-
-def _as_it_is(equation: Any, given: list[Any], program: Jaxpr) -> list[Any]:
-    """The results of an equation without collectives."""
-    pairs = zip(equation.invars, given, strict=True)
-    inputs = {v: x for v, x in pairs if not isinstance(v, Literal)}
-    one = program.replace(
-        eqns=[equation], invars=[*inputs], constvars=[], outvars=equation.outvars
-    )
-    return jaxpr_as_fun(ClosedJaxpr(one, ()))(*inputs.values())
-
-
-def _as_function(program: Any, axis: str) -> Callable[..., list[Any]]:
-    return lambda *inputs: _evaluate(program, inputs, axis)
-
-
-def _scanned(params: Any, given: list[Any], axis: str) -> list[Any]:
-    fixed, carried = params["num_consts"], params["num_consts"] + params["num_carry"]
-
-    def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
-        results = _evaluate(params["jaxpr"], [*given[:fixed], *carry, *rows], axis)
-        count = params["num_carry"]
-        return list(results[:count]), list(results[count:])
-
-    carry, rows = jax.lax.scan(
-        body,
-        given[fixed:carried],
-        given[carried:],
-        length=params["length"],
-        reverse=params["reverse"],
-    )
-    return [*carry, *rows]
-
-
-def _arrived(x: Any, like: Any) -> Any:
-    """As many elements as a collective returns, in the dtype of what it was given.
-
-    The barrier keeps the compiler from what no collective lets it do: to join the work
-    before with that behind, or to see that all messages are equal.
-    """
-    flat = x.reshape(-1)
-    if like.size > flat.size:
-        copies = jnp.broadcast_to(flat, (like.size // flat.size, flat.size))
-        flat = copies.reshape(-1)
-    return jax.lax.optimization_barrier(flat[: like.size].reshape(like.shape))
-
-
-def _communicates(program: Any, axis: str) -> bool:
-    jaxpr = program.jaxpr if isinstance(program, ClosedJaxpr) else program
-    for equation in jaxpr.eqns:
-        values = equation.params.values()
-        parts = [p for v in values for p in (v if isinstance(v, tuple) else (v,))]
-        inner = [p for p in parts if isinstance(p, ClosedJaxpr | Jaxpr)]
-        if (
-            axis in _axes_named(equation.params)
-            or equation.primitive.name == "axis_index"
-        ):
-            return True
-        if any(_communicates(p, axis) for p in inner):
-            return True
-    return False
-
-
-def _axes_named(params: Any) -> tuple[Any, ...]:
-    axes = params.get("axis_name", params.get("axes", ()))
-    return axes if isinstance(axes, tuple) else (axes,)
-
-
-def _value(values: dict[Any, Any], variable: Any) -> Any:
-    return variable.val if isinstance(variable, Literal) else values[variable]
-
+from jaxcomp.wire.shapes import named_tree
+from jaxcomp.wire.traced import traced_collectives, without_collectives
 
 _COPIES = "copies"
 _WARM_UP, _TIMED = 10, 9  # steps; the first ten of some sparsifiers are slower
@@ -453,84 +171,6 @@ USUAL = (
     "top_k(keep=0.01)",
     "power_sgd(rank=2)",
 )
-# Matrices of low rank are those of single tensors; the others compile quickest, and
-# take the same time, with all tensors in one vector.
-_OF_TENSORS = ("atomo", "power_sgd", "qsvd", "svd")
-_FRONT: Mapping[str, Mapping[str, object]] = {
-    "memory": memory.REGISTRY,
-    "exchange": exchanges.REGISTRY,
-    "scope": scope.REGISTRY,
-}
-
-
-def make_method(text: str, spec: Spec, axis: str = "workers") -> Exchange:
-    """Build a method from one line.
-
-    Args:
-      text: a compressor, or an exchange with a way of its own; before it, each with a
-        colon, what else is chosen of memory, exchange and scope. Without an exchange it
-        is `gather`. Without a memory it is error feedback, if something is lost and a
-        memory may keep it.
-      spec: of the tree, on which that depends.
-      axis: of the workers.
-
-    Raises:
-      SpecError: a name or an argument is unknown, or the parts do not fit.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> make_method("two_phase: sign", {"w": jnp.ones((8, 8))}).name
-      'error_feedback: two_phase(whole_tree: sign)'
-      >>> make_method("exact", {"w": jnp.ones((8, 8))}).name
-      'exact'
-    """
-    *front, last = _cut(text)
-    chosen: dict[str, Any] = {}
-    for part in front:
-        kind = _kind_of(part, text)
-        if kind in chosen:
-            raise SpecError(f"{text!r} names two of a kind: {chosen[kind]} and {part}")
-        chosen[kind] = part
-    names = [call.name for call in calls(last)]
-    own = names[0] in exchanges.REGISTRY and "exchange" not in chosen
-    if not own and names[0] not in compressors.REGISTRY:
-        hint = suggest(names[0], [*compressors.REGISTRY, *exchanges.REGISTRY])
-        raise SpecError(f"{text!r}: no method is called {names[0]!r}. {hint}")
-    chosen = {"exchange": last, **chosen} if own else {"compressor": last, **chosen}
-    chosen.setdefault(
-        "scope", "per_leaf" if {*names} & {*_OF_TENSORS} else "whole_tree"
-    )
-    plain = make_exchange(**{**chosen, "memory": "none"}, axis=axis)
-    if "memory" not in chosen:
-        deltas = plain.contraction(spec)
-        if None in deltas or all(delta == 1 for delta in deltas):
-            return plain
-    return make_exchange(**{"memory": "error_feedback", **chosen}, axis=axis)
-
-
-def _cut(text: str) -> list[str]:
-    """The parts of a line between colons; one in brackets or quotes does not count.
-
-    Example:
-      >>> _cut("dgc: gather: top_k(keep=0.1)")
-      ['dgc', 'gather', 'top_k(keep=0.1)']
-    """
-    parts = re.split(r":(?![^()]*\))(?=(?:[^'\"]|'[^']*'|\"[^\"]*\")*$)", text)
-    return [part.strip() for part in parts]
-
-
-def _kind_of(part: str, text: str) -> str:
-    name = calls(part)[0].name
-    kinds = [kind for kind, registry in _FRONT.items() if name in registry]
-    if not kinds:
-        hint = suggest(name, [n for registry in _FRONT.values() for n in registry])
-        message = (
-            f"a memory, an exchange or a scope stands before a colon, not {name!r}"
-        )
-        raise SpecError(f"{text!r}: {message}. {hint}")
-    return kinds[0]
-
-
 SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
 _EXACT = "exact"
 
@@ -665,9 +305,6 @@ def predict(
 def spec_of_tree(tree: Any) -> Spec:
     """The spec of a tree, of its shapes, or of a model by its name."""
     if isinstance(tree, str):
-        if tree not in TREES:
-            valid = ", ".join(TREES)
-            raise UserError(f"unknown tree {tree!r}. Valid: {valid}")
         tree = named_tree(tree)
 
     def is_shape(node: Any) -> bool:

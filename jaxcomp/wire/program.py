@@ -1,13 +1,13 @@
-"""The collectives of a compiled program, read from its text."""
+"""What a compiled program runs, read from its text: kernels, loops, memory, order."""
 
-import itertools
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
+
+from jaxcomp.core.errors import UserError
 
 # Bytes that leave a worker for each byte that it hands to the collective, if this is
 # run as a ring algorithm of n workers.
@@ -21,30 +21,7 @@ KINDS = {
     "collective-broadcast": lambda n: 1,
 }
 
-PAIRWISE = {"all-to-all", "ragged-all-to-all"}  # each to each: no ring forwards them
-
-Groups = tuple[tuple[int, ...], ...]
-
-
-class WireError(ValueError):
-    """A collective of a program whose bytes cannot be determined."""
-
-
-class Collective(NamedTuple):
-    """One collective operation of a program."""
-
-    kind: str  # a name in KINDS
-    nbytes: int  # that one worker hands over each time it is run
-    workers: int  # size of the largest group
-    times: int = 1  # how often it is run in one execution of the program
-    # The devices of each group, as places among the program's devices; for a
-    # permutation the pairs of source and target.
-    groups: Groups = ()
-    tensors: int = 1  # that are handed over together, as parts of nbytes
-
-
 ENTRY = "ENTRY"  # stands for the name of the computation with which a program begins
-SHOWN = 300  # characters at each end of a line that cannot be read
 # Name of the result, its shape, the operation, and the rest of the line.
 _INSTRUCTION = re.compile(
     r"^\s*(?:ROOT )?%?([\w.\-]+) = (\([^=]*?\)|\S+) ([\w\-]+)\((.*)$"
@@ -55,6 +32,10 @@ _CALLED = re.compile(
     r"%?([\w.\-]+)"
 )
 _SEVERAL_CALLED = re.compile(r"\b(?:branch|called)_computations=\{([^}]*)\}")
+
+
+class WireError(UserError):
+    """A collective of a program whose bytes cannot be determined."""
 
 
 class Instruction(NamedTuple):
@@ -100,7 +81,7 @@ def header_of(text: str) -> str:
     if not header or "\nENTRY " not in text:
         message = (
             "not the text of a compiled program, which begins with HloModule and has "
-            f"an ENTRY: {text.strip()[:SHOWN]!r}\nA program is compiled by "
+            f"an ENTRY: {text.strip()[:300]!r}\nA program is compiled by "
             "jitted.lower(...).compile()"
         )
         raise WireError(message)
@@ -180,248 +161,228 @@ def operands(rest: str) -> list[Operand]:
     return [Operand(name.lstrip("%"), shape.strip()) for shape, _, name in parts]
 
 
-class Devices(NamedTuple):
-    """Devices that run a program; device r P + p is replica r and partition p."""
-
-    replicas: int
-    partitions: int  # P
-
-
-NAMES_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
-_LISTED = re.compile(
-    r"(?:replica_groups|source_target_pairs)=\{((?:\{[\d, ]*\}(?:, ?)?)*)\}"
-)
-_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=(\[[\d,]+\](?:T\([\d,]+\))?)")
-_MESH = re.compile(
-    r"replica_groups=(?:maximal_)?mesh\[([^\]]*)\]"
-    r"(?:, device_ids=\((.*?)\))? \{([^}]*)\}"
-)
-_PART_OF_AXIS = re.compile(r"'([^']*)'(?::\((\d+)\)(\d+))?")
-# If these have a channel, groups are of partitions; in other kinds, of replicas, each
-# with all of its partitions.
-_OF_PARTITIONS = {
-    "all-to-all",
-    "ragged-all-to-all",
-    "collective-permute",
-    "collective-broadcast",
-}
-
-
-def read_groups(line: str, kind: str, devices: Devices) -> Groups:
-    """The groups of an instruction, as places among the program's devices.
-
-    Args:
-      line: text of the instruction.
-      kind: of the collective.
-      devices: of the program.
-
-    Raises:
-      ValueError, KeyError: the line has no groups, or in an unknown notation.
-
-    Example:
-      >>> line = "replica_groups=[2,2]<=[2,2]T(1,0), use_global_device_ids=true"
-      >>> read_groups(line, "all-reduce", Devices(1, 4))
-      ((0, 2), (1, 3))
-    """
-    width = devices.partitions
-    every_device = range(devices.replicas * width)
-    replicas, partitions = range(devices.replicas), range(width)
-    if "use_global_device_ids=true" in line:
-        return _named(line, every_device)
-    if "channel_id=" not in line:
-        groups = _named(line, replicas)
-        return tuple(
-            tuple(r * width + p for r in g) for g in groups for p in partitions
-        )
-    if kind in _OF_PARTITIONS:
-        groups = _named(line, partitions)
-        return tuple(tuple(r * width + p for p in g) for g in groups for r in replicas)
-    groups = _named(line, replicas)
-    return tuple(tuple(r * width + p for r in g for p in partitions) for g in groups)
-
-
-def _named(line: str, everybody: Iterable[int]) -> Groups:
-    """The groups that a line names; `{}` is everybody, or an empty permutation."""
-    if listed := _LISTED.search(line):
-        groups = tuple(map(_numbers, re.findall(r"\{([^}]*)\}", listed[1])))
-        is_all = not groups and listed[0].startswith("replica_groups")
-        return (tuple(everybody),) if is_all else groups
-    if iota := _IOTA.search(line):
-        return _rows(_places(iota[2]).reshape(_numbers(iota[1])))
-    if mesh := _MESH.search(line):
-        return _along_axes(*mesh.groups())
-    raise ValueError("no groups in a notation that is known")
-
-
-def _along_axes(axes: str, order: str | None, chosen: str) -> Groups:
-    """Groups along axes of a mesh, or along factors of them.
-
-    Args:
-      axes: such as `'a'=2,'b'=8`.
-      order: the places in the order of the mesh, where it is not 0, 1, 2, ...
-      chosen: such as `'a','b':(2)4`: of b = 2 x 4 x 1 the second factor.
-    """
-    sizes = {name: int(n) for name, n in re.findall(r"'([^']*)'=(\d+)", axes)}
-    parts = [
-        (name, int(before or 1), int(size or sizes[name]))
-        for name, before, size in _PART_OF_AXIS.findall(chosen)
-    ]
-    factors = []  # (axis, product of its factors before, own size)
-    for name, size in sizes.items():
-        borders = {1, size}
-        for axis, before, own in parts:
-            borders |= {before, before * own} if axis == name else set()
-        for low, high in itertools.pairwise(sorted(borders)):
-            factors.append((name, low, high // low))
-    inside = [factors.index(part) for part in parts if part[2] > 1]
-    outside = [i for i in range(len(factors)) if i not in inside]
-    dims = [size for _, _, size in factors]
-    table = _places(order or f"[{math.prod(dims)}]").reshape(dims)
-    table = table.transpose(outside + inside)
-    return _rows(table.reshape(-1, math.prod(dims[i] for i in inside)))
-
-
-def _places(text: str) -> np.ndarray:
-    """Of `3,0,1,2` these; of `[2,4]T(1,0)` 0 to 7 as a table of 2 x 4, transposed."""
-    counted = re.fullmatch(r"\[([\d,]+)\](?:T\(([\d,]+)\))?", text)
-    if not counted:
-        return np.array(_numbers(text))
-    dims = _numbers(counted[1])
-    table = np.arange(math.prod(dims)).reshape(dims)
-    return table.transpose(_numbers(counted[2])) if counted[2] else table
-
-
-def _rows(table: np.ndarray) -> Groups:
-    return tuple(tuple(row) for row in table.tolist())
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(number) for number in text.split(",") if number.strip())
-
-
 _ARRAY = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
 _BITS = {"pred": 8, "token": 0, "opaque": 0}
 
 
-def collectives(program: Any) -> list[Collective]:
-    """All collectives of a compiled program, in the order of the text.
+def nbytes(shape: str) -> int:
+    """Bytes of an array or a tuple, as a program writes its shape.
 
-    Args:
-      program: `jitted.lower(...).compile()`, or its text.
-
-    Raises:
-      WireError: a collective cannot be read; the message shows its line.
+    Example:
+      >>> nbytes("(f32[2,3]{1,0}, pred[8])"), nbytes("u4[8]"), nbytes("token[]")
+      (32, 4, 0)
     """
-    text = program_text(program)
-    devices = _devices(header_of(text))
-    bodies = computations(text)
-    times = _executions(bodies)
-    result = []
-    for name, lines in bodies.items():
-        shapes = _shapes(lines)
-        for line in lines:
-            collective = _collective(line, shapes, devices)
-            if collective is None or collective.workers == 1:
-                continue
-            if name not in times:
-                raise _unreadable(line, f"nothing that is known runs {name}")
-            count = times[name]
-            if count is None:
-                message = (
-                    f"{collective.kind} runs in a loop of unknown length ({name}); "
-                    "take the collective out of the loop, or use a scan"
-                )
-                raise WireError(f"{message}: {_shown(line)}")
-            if count:
-                result.append(collective._replace(times=count))
-    return result
-
-
-def _devices(header: str) -> Devices:
-    """How many devices run the program, from its first line."""
-    counts = [
-        re.search(rf"\b{name}=(\d+)", header)
-        for name in ("replica_count", "num_partitions")
-    ]
-    return Devices(*(int(count[1]) if count else 1 for count in counts))
-
-
-def _executions(bodies: dict[str, list[str]]) -> dict[str, int | None]:
-    """How often each computation runs in one execution; None: it is not known."""
-    times: dict[str, int | None] = {}
-
-    def visit(name: str, count: int | None) -> None:
-        before = times.get(name, 0)
-        times[name] = None if count is None or before is None else before + count
-        for line in bodies[name]:
-            inner = count
-            if " while(" in line:
-                trips = trip_count(line)
-                inner = None if trips is None or count is None else count * trips
-            for callee in called(line):
-                if callee in bodies:
-                    visit(callee, inner)
-
-    visit(ENTRY, 1)
-    return times
-
-
-def _shapes(lines: list[str]) -> dict[str, str]:
-    """Name of each instruction -> text of the shape of its result."""
-    return {found.name: found.shape for found in map(parsed, lines) if found}
-
-
-def _collective(
-    line: str, shapes: dict[str, str], devices: Devices
-) -> Collective | None:
-    """The collective of an instruction line, or None for any other instruction."""
-    instruction = parsed(line)
-    kind = instruction.operation.removesuffix("-start") if instruction else ""
-    if not instruction or kind not in KINDS:
-        if NAMES_GROUPS.search(line) and not waits(line):
-            raise _unreadable(line, f"known are {', '.join(KINDS)}")
-        return None
-    given = operands(instruction.rest)
-    if kind == "ragged-all-to-all":  # the other operands are offsets and sizes
-        given = given[:1]
-    if not given:
-        raise _unreadable(line, "it has no operands")
-    try:
-        sizes = [_nbytes(operand.shape or shapes[operand.name]) for operand in given]
-        groups = read_groups(line, kind, devices)
-    except KeyError as error:
-        raise _unreadable(line, f"nothing here is named {error}") from error
-    except ValueError as error:
-        raise _unreadable(line, str(error)) from error
-    moves = any(len(set(group)) > 1 for group in groups)
-    workers = max(len(group) for group in groups) if moves else 1
-    # Only all-reduces are combined; other operands are the parts of one message.
-    tensors = len(sizes) if kind == "all-reduce" else 1
-    return Collective(kind, sum(sizes), workers, groups=groups, tensors=tensors)
-
-
-def _nbytes(shape: str) -> int:
-    """Bytes of a shape such as `f32[2,3]{1,0}` or a tuple of them."""
-    arrays = _ARRAY.findall(shape)
-    if not arrays:
-        raise ValueError(f"{shape} is no shape")
     total = 0
-    for dtype, dims in arrays:
+    for dtype, sides in _ARRAY.findall(shape):
         digits = re.search(r"\d+", dtype)
         if dtype not in _BITS and not digits:
             raise ValueError(f"the width of {dtype} is not known")
         width = _BITS[dtype] if dtype in _BITS else int(digits[0]) if digits else 0
-        total += -(-width * math.prod(int(d) for d in dims.split(",") if d) // 8)
+        total += -(-width * math.prod(int(n) for n in sides.split(",") if n) // 8)
     return total
 
 
-def _unreadable(line: str, reason: str) -> WireError:
-    return WireError(f"cannot read a collective ({reason}): {_shown(line)}")
+# Instructions for which nothing is started: they name memory that exists already.
+FREE = {
+    *("add-dependency", "after-all", "bitcast", "constant", "get-tuple-element"),
+    *("opt-barrier", "parameter", "tuple"),
+}
+_PRODUCTS = {"dot": "product", "convolution": "convolution"}
+_LIBRARIES = {
+    "__cudnn$conv": "convolution",
+    "__cublas$": "product",
+    "__triton_gemm": "product",
+}
 
 
-def _shown(line: str) -> str:
-    """A line without its metadata; of a long line the beginning and the end."""
-    text = line.strip().split(", metadata=")[0]
-    if len(text) <= 2 * SHOWN:
-        return text
-    return f"{text[:SHOWN]} ... {text[-SHOWN:]}"
+class Event(NamedTuple):
+    """One piece of work that the program starts, or a collective that it waits for."""
+
+    # A collective of `wire.KINDS`, with "-start" and "-done" if the program goes on in
+    # between; "convolution", "product", "loop", or "other".
+    kind: str
+    name: str  # of the instruction
+    source: str  # what it was traced from, such as "jit(step)/transpose(jvp(f))/dot"
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it computes a gradient."""
+        return "transpose(" in self.source
+
+
+class Overlap(NamedTuple):
+    """How much of the backward pass can run beside the first message."""
+
+    behind: int  # products and convolutions that start after the first collective
+    products: int  # all products and convolutions of the backward pass
+
+
+def overlap(order: Iterable[Event]) -> Overlap:
+    """Count the backward pass before and after the first collective's start.
+
+    Example:
+      >>> gradient = "transpose(jvp(f))/dot_general"
+      >>> events = [
+      ...     Event("product", "a", gradient),
+      ...     Event("all-gather-start", "b", ""),
+      ...     Event("product", "c", gradient),
+      ...     Event("all-gather-done", "d", ""),
+      ... ]
+      >>> overlap(events)
+      Overlap(behind=1, products=2)
+    """
+    has_begun, behind, products = False, 0, 0
+    for event in order:
+        has_begun |= event.kind.removesuffix("-start") in KINDS
+        if event.kind in _PRODUCTS.values() and event.is_backward:
+            behind += has_begun
+            products += 1
+    return Overlap(behind, products)
+
+
+def launches(bodies: dict[str, list[str]]) -> int:
+    """Kernels and copies that the host starts, those of loops times their rounds.
+
+    One round is counted of a loop of unknown length.
+
+    Args:
+      bodies: from `computations`.
+    """
+    return _total(ENTRY, bodies, lambda part, shapes: 1)
+
+
+def order_of(bodies: dict[str, list[str]]) -> list[Event]:
+    """What a program starts, in this order; a loop is one event.
+
+    Args:
+      bodies: from `computations`, of a program that XLA has scheduled.
+    """
+    return list(_events(ENTRY, bodies))
+
+
+def _events(name: str, bodies: dict[str, list[str]]) -> Iterator[Event]:
+    for line in bodies[name]:
+        found = parsed(line)
+        if not found or found.operation in FREE:
+            continue
+        if found.operation in ("call", "conditional"):
+            for callee in called(line):
+                yield from _events(callee, bodies)
+            continue
+        kind = _kind(found, line, bodies)
+        if kind != "wait":
+            yield Event(kind, found.name, _source(line))
+
+
+def _kind(found: Instruction, line: str, bodies: dict[str, list[str]]) -> str:
+    operation = found.operation
+    if operation.removesuffix("-start").removesuffix("-done") in KINDS:
+        return operation
+    if operation == "while":
+        return "loop"
+    if operation in ("async-start", "async-done", "async-update"):
+        return _of_wrapped(operation, line, bodies)
+    if operation.endswith(("-done", "-update")):
+        return "wait"
+    if operation == "custom-call":
+        for target, kind in _LIBRARIES.items():
+            if f'custom_call_target="{target}' in line:
+                return kind
+        return "other"
+    if operation == "fusion":
+        inside = [parsed(part) for name in called(line) for part in bodies[name]]
+        kinds = {_PRODUCTS.get(part.operation) for part in inside if part} - {None}
+        return min((kind for kind in kinds if kind), default="other")
+    return _PRODUCTS.get(operation, "other")
+
+
+def _of_wrapped(operation: str, line: str, bodies: dict[str, list[str]]) -> str:
+    """The kind of an asynchronous call: a collective's, if it wraps one."""
+    end = operation.removeprefix("async")
+    named = line.partition("calls=")[2].partition(",")[0].strip().lstrip("%")
+    for part in map(parsed, bodies.get(named, [])):
+        if part and part.operation in KINDS:
+            return part.operation + end
+    return "other" if end == "-start" else "wait"
+
+
+def _source(line: str) -> str:
+    return line.partition('op_name="')[2].partition('"')[0]
+
+
+def memory_traffic(program: Any) -> int:
+    """Bytes that the kernels of a program read and write, if no cache holds any.
+
+    Each kernel reads its operands and writes its results, whole. One that takes a few
+    elements of an array counts as if it read all of them, so that this is an upper
+    bound for the memory, and collectives are not in it. The body of a loop counts as
+    often as the program says, or once where it does not.
+
+    Args:
+      program: from `targets.compiled`, or its text.
+
+    Example:
+      >>> text = '''HloModule m
+      ...
+      ... ENTRY %main {
+      ...   %x = f32[8]{0} parameter(0)
+      ...   ROOT %y = f32[8]{0} negate(%x)
+      ... }'''
+      >>> memory_traffic(text)
+      64
+    """
+
+    def of(part: Instruction, shapes: dict[str, str]) -> int:
+        given = [o.shape or shapes.get(o.name, "") for o in operands(part.rest)]
+        return sum(map(nbytes, [part.shape, *given]))
+
+    return _total(ENTRY, computations(program_text(program)), of)
+
+
+_CONTROL = ("while", "conditional", "call", "async-start")
+
+
+def _total(
+    name: str,
+    bodies: dict[str, list[str]],
+    of: Callable[[Instruction, dict[str, str]], int],
+) -> int:
+    """The sum over the kernels that a computation starts, those of loops each round.
+
+    Args:
+      name: of the computation.
+      bodies: from `computations`.
+      of: (instruction, name -> shape of the others) -> its part of the sum.
+    """
+    found = [(line, part) for line in bodies[name] if (part := parsed(line))]
+    shapes = {part.name: part.shape for _, part in found}
+    total = 0
+    for line, part in found:
+        operation = part.operation
+        if operation in FREE or operation.endswith(("-done", "-update")):
+            continue
+        if operation.removesuffix("-start") in KINDS:
+            continue
+        if operation not in _CONTROL:
+            total += of(part, shapes)
+            continue
+        inside = {callee: _total(callee, bodies, of) for callee in called(line)}
+        if operation == "conditional":  # one branch runs; the dearest counts
+            total += max(inside.values())
+        elif operation == "while" and (rounds := trip_count(line)) is not None:
+            body = line.partition("body=")[2].partition(",")[0].strip().lstrip("%")
+            total += rounds * inside[body]  # nothing is asked in between
+        else:
+            total += sum(inside.values())
+    return total
+
+
+def open_loops(bodies: dict[str, list[str]], name: str = ENTRY) -> Iterator[str]:
+    """The loops of a computation whose length the program does not say."""
+    for line in bodies[name]:
+        found = parsed(line)
+        if found and found.operation in _CONTROL:
+            for callee in called(line):
+                yield from open_loops(bodies, callee)
+            if found.operation == "while" and trip_count(line) is None:
+                yield found.name

@@ -13,8 +13,7 @@ import contextlib
 import importlib.util
 import math
 import os
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import jax
@@ -27,18 +26,12 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, check, suggest
 from jaxcomp.core.types import Tree
 from jaxcomp.parallel.placing import by_axis, partition
-from jaxcomp.wire import KINDS, Collective, collectives
-from jaxcomp.wire.program import (
-    ENTRY,
-    Instruction,
-    called,
-    computations,
-    header_of,
-    operands,
-    parsed,
-    program_text,
-    trip_count,
-)
+from jaxcomp.wire import program as hlo
+from jaxcomp.wire.bytes import Collective, collectives
+from jaxcomp.wire.program import Event as Event
+from jaxcomp.wire.program import Overlap as Overlap
+from jaxcomp.wire.program import memory_traffic as memory_traffic
+from jaxcomp.wire.program import overlap as overlap
 
 
 class Gpu(NamedTuple):
@@ -62,6 +55,17 @@ class Tpu(NamedTuple):
     largest: int  # number of chips
 
 
+_H100 = Gpu(
+    "NVIDIA H100 80GB HBM3",
+    capability=(9, 0),
+    cores=132,
+    units_per_core=128,
+    clock_ghz=1.98,
+    memory=84_942_979_072,
+    bandwidth=3_352_320_000_000,
+    l2_cache=50 << 20,
+    shared_per_core=228 << 10,
+)
 GPUS = {
     "a100": Gpu(
         "NVIDIA A100-SXM4-80GB",
@@ -74,38 +78,20 @@ GPUS = {
         l2_cache=40 << 20,
         shared_per_core=164 << 10,
     ),
-    "b200": Gpu(
-        "NVIDIA B200",
+    "b200": _H100._replace(
+        title="NVIDIA B200",
         capability=(10, 0),
         cores=148,
-        units_per_core=128,
         clock_ghz=1.965,
         memory=191_514_411_008,
         bandwidth=7_672_320_000_000,
         l2_cache=132_644_864,
-        shared_per_core=228 << 10,
     ),
-    "h100": Gpu(
-        "NVIDIA H100 80GB HBM3",
-        capability=(9, 0),
-        cores=132,
-        units_per_core=128,
-        clock_ghz=1.98,
-        memory=84_942_979_072,
-        bandwidth=3_352_320_000_000,
-        l2_cache=50 << 20,
-        shared_per_core=228 << 10,
-    ),
-    "h200": Gpu(
-        "NVIDIA H200 141GB HBM3e",
-        capability=(9, 0),
-        cores=132,
-        units_per_core=128,
-        clock_ghz=1.98,
+    "h100": _H100,
+    "h200": _H100._replace(
+        title="NVIDIA H200 141GB HBM3e",
         memory=151_397_597_184,
         bandwidth=4_800_000_000_000,
-        l2_cache=50 << 20,
-        shared_per_core=228 << 10,
     ),
 }
 TPUS = {"v5e": Tpu("TPU v5e", 256), "v6e": Tpu("TPU v6e", 256)}
@@ -152,197 +138,6 @@ def gpu_text(gpu: Gpu) -> str:
     )
 
 
-# Instructions for which nothing is started: they name memory that exists already.
-FREE = frozenset(
-    (
-        "add-dependency",
-        "after-all",
-        "bitcast",
-        "constant",
-        "get-tuple-element",
-        "opt-barrier",
-        "parameter",
-        "tuple",
-    )
-)
-_PRODUCTS = {"dot": "product", "convolution": "convolution"}
-_LIBRARIES = {
-    "__cudnn$conv": "convolution",
-    "__cublas$": "product",
-    "__triton_gemm": "product",
-}
-
-
-class Event(NamedTuple):
-    """One piece of work that the program starts, or a collective that it waits for."""
-
-    # A collective of `wire.KINDS`, with "-start" and "-done" if the program goes on in
-    # between; "convolution", "product", "loop", or "other".
-    kind: str
-    name: str  # of the instruction
-    source: str  # what it was traced from, such as "jit(step)/transpose(jvp(f))/dot"
-
-    @property
-    def is_backward(self) -> bool:
-        """Whether it computes a gradient."""
-        return "transpose(" in self.source
-
-
-class Overlap(NamedTuple):
-    """How much of the backward pass can run beside the first message."""
-
-    behind: int  # products and convolutions that start after the first collective
-    products: int  # all products and convolutions of the backward pass
-
-
-def overlap(order: Iterable[Event]) -> Overlap:
-    """Count the backward pass before and after the first collective's start.
-
-    Example:
-      >>> gradient = "transpose(jvp(f))/dot_general"
-      >>> events = [
-      ...     Event("product", "a", gradient),
-      ...     Event("all-gather-start", "b", ""),
-      ...     Event("product", "c", gradient),
-      ...     Event("all-gather-done", "d", ""),
-      ... ]
-      >>> overlap(events)
-      Overlap(behind=1, products=2)
-    """
-    has_begun, behind, products = False, 0, 0
-    for event in order:
-        has_begun |= event.kind.removesuffix("-start") in KINDS
-        if event.kind in _PRODUCTS.values() and event.is_backward:
-            behind += has_begun
-            products += 1
-    return Overlap(behind, products)
-
-
-def order_of(bodies: dict[str, list[str]]) -> list[Event]:
-    """What a program starts, in this order; a loop is one event.
-
-    Args:
-      bodies: from `wire.text.computations`, of a program that XLA has scheduled.
-    """
-    return list(_events(ENTRY, bodies))
-
-
-def _events(name: str, bodies: dict[str, list[str]]) -> Iterator[Event]:
-    for line in bodies[name]:
-        found = parsed(line)
-        if not found or found.operation in FREE:
-            continue
-        if found.operation in ("call", "conditional"):
-            for callee in called(line):
-                yield from _events(callee, bodies)
-            continue
-        kind = _kind(found, line, bodies)
-        if kind != "wait":
-            yield Event(kind, found.name, _source(line))
-
-
-def _kind(found: Instruction, line: str, bodies: dict[str, list[str]]) -> str:
-    operation = found.operation
-    if operation.removesuffix("-start").removesuffix("-done") in KINDS:
-        return operation
-    if operation == "while":
-        return "loop"
-    if operation in ("async-start", "async-done", "async-update"):
-        return _of_wrapped(operation, line, bodies)
-    if operation.endswith(("-done", "-update")):
-        return "wait"
-    if operation == "custom-call":
-        for target, kind in _LIBRARIES.items():
-            if f'custom_call_target="{target}' in line:
-                return kind
-        return "other"
-    if operation == "fusion":
-        inside = [parsed(part) for name in called(line) for part in bodies[name]]
-        kinds = {_PRODUCTS.get(part.operation) for part in inside if part} - {None}
-        return min((kind for kind in kinds if kind), default="other")
-    return _PRODUCTS.get(operation, "other")
-
-
-def _of_wrapped(operation: str, line: str, bodies: dict[str, list[str]]) -> str:
-    """The kind of an asynchronous call: a collective's, if it wraps one."""
-    end = operation.removeprefix("async")
-    named = line.partition("calls=")[2].partition(",")[0].strip().lstrip("%")
-    for part in map(parsed, bodies.get(named, [])):
-        if part and part.operation in KINDS:
-            return part.operation + end
-    return "other" if end == "-start" else "wait"
-
-
-def _source(line: str) -> str:
-    return line.partition('op_name="')[2].partition('"')[0]
-
-
-_CONTROL = ("while", "conditional", "call")
-_ARRAY = re.compile(r"\b(pred|[a-z]+(\d+)\w*)\[([\d,]*)\]")
-
-
-def memory_traffic(program: Any) -> int:
-    """Bytes that the kernels of a program read and write, if no cache holds any.
-
-    Each kernel reads its operands and writes its results, whole. One that takes a few
-    elements of an array counts as if it read all of them, so that this is an upper
-    bound for the memory, and collectives are not in it. The body of a loop counts as
-    often as the program says, or once where it does not.
-
-    Args:
-      program: from `targets.compiled`, or its text.
-
-    Example:
-      >>> text = '''HloModule m
-      ...
-      ... ENTRY %main {
-      ...   %x = f32[8]{0} parameter(0)
-      ...   ROOT %y = f32[8]{0} negate(%x)
-      ... }'''
-      >>> memory_traffic(text)
-      64
-    """
-    return _traffic(ENTRY, computations(program_text(program)))
-
-
-def _traffic(name: str, bodies: dict[str, list[str]]) -> int:
-    found = [(line, part) for line in bodies[name] if (part := parsed(line))]
-    shapes = {part.name: part.shape for _, part in found}
-    total = 0
-    for line, part in found:
-        operation = part.operation
-        if operation in FREE or operation.endswith(("-done", "-update")):
-            continue
-        if operation.removesuffix("-start") in KINDS:
-            continue
-        if operation in _CONTROL:
-            inside = [_traffic(callee, bodies) for callee in called(line)]
-            if operation == "conditional":
-                total += max(inside)
-            else:
-                total += sum(inside) * (trip_count(line) or 1)
-            continue
-        given = [o.shape or shapes.get(o.name, "") for o in operands(part.rest)]
-        total += sum(map(_bytes, [part.shape, *given]))
-    return total
-
-
-def _bytes(shape: str) -> int:
-    """Bytes of an array or a tuple, as a program writes its shape.
-
-    Example:
-      >>> _bytes("(f32[2,3]{1,0}, pred[8])"), _bytes("u4[8]"), _bytes("token[]")
-      (32, 4, 0)
-    """
-    bits = 0
-    for kind, width, sides in _ARRAY.findall(shape):
-        if kind != "pred" and not width:
-            continue
-        count = math.prod(int(side) for side in sides.split(",") if side)
-        bits += count * (8 if kind == "pred" else int(width))
-    return -(-bits // 8)
-
-
 class Memory(NamedTuple):
     """Bytes that a program needs on each device."""
 
@@ -380,51 +175,16 @@ def read(program: Any) -> Program:
       WireError: the text is not that of a compiled program, or a collective cannot be
         read.
     """
-    text = program_text(program)
-    header_of(text)
-    bodies = computations(text)
-    launches, open_loops = _launches(ENTRY, bodies)
+    text = hlo.program_text(program)
+    hlo.header_of(text)
+    bodies = hlo.computations(text)
     return Program(
         collectives=collectives(text),
-        launches=launches,
-        open_loops=open_loops,
+        launches=hlo.launches(bodies),
+        open_loops=tuple(hlo.open_loops(bodies)),
         memory=None if isinstance(program, str) else _memory(program),
-        order=order_of(bodies),
+        order=hlo.order_of(bodies),
     )
-
-
-def _launches(name: str, bodies: dict[str, list[str]]) -> tuple[int, tuple[str, ...]]:
-    """Launches of a computation, and its loops of unknown length."""
-    count: int = 0
-    open_loops: tuple[str, ...] = ()
-    for line in bodies[name]:
-        found = parsed(line)
-        if not found or found.operation in FREE:
-            continue
-        operation = found.operation
-        if operation.endswith(("-done", "-update")):
-            continue
-        if operation.removesuffix("-start") in KINDS:
-            continue
-        if operation not in ("while", "conditional", "call", "async-start"):
-            count += 1
-            continue
-        inside = {callee: _launches(callee, bodies) for callee in called(line)}
-        each = [launches for launches, _ in inside.values()]
-        open_loops += tuple(loop for _, loops in inside.values() for loop in loops)
-        if operation == "conditional":  # one branch runs; the dearest counts
-            count += max(each)
-        elif operation == "while" and (rounds := trip_count(line)) is not None:
-            count += rounds * inside[_body_of(line)][0]  # nothing is asked in between
-        else:
-            open_loops += (found.name,) if operation == "while" else ()
-            count += sum(each)
-    return count, open_loops
-
-
-def _body_of(loop: str) -> str:
-    """Name of the computation that a loop repeats."""
-    return loop.partition("body=")[2].partition(",")[0].strip().lstrip("%")
 
 
 def _memory(program: Any) -> Memory:

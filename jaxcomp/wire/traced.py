@@ -1,4 +1,4 @@
-"""The collectives of a traced function, and the function without them."""
+"""The collectives of a traced function, and the function with others in their place."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,8 +9,8 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from jaxcomp.core.types import Array, Tree
-from jaxcomp.wire.figures import dense_bytes
-from jaxcomp.wire.program import Collective, Groups, WireError
+from jaxcomp.wire.bytes import Collective, Groups, dense_bytes
+from jaxcomp.wire.program import WireError
 
 _PRIMITIVES = {
     "psum": "all-reduce",
@@ -57,15 +57,6 @@ def traced_collectives(
     # The compiler removes operations whose results are not used.
     read, _ = partial_eval.dce_jaxpr(whole, [True] * len(whole.outvars))
     return [c for c in _traced(read, axis, workers, 1) if c.workers > 1]
-
-
-def sends(equation: Any, axis: str) -> str:
-    """Where an equation has a collective: "itself", "inside" of it, or "" for none."""
-    is_silent = equation.primitive.name in _SILENT
-    if not is_silent and axis in _axes_named(equation.params):
-        return "itself"
-    inner = [e for jaxpr in _inner_jaxprs(equation.params) for e in jaxpr.eqns]
-    return "inside" if any(sends(e, axis) for e in inner) else ""
 
 
 def _traced(jaxpr: Any, axis: str, workers: int, times: int) -> list[Collective]:
@@ -128,7 +119,9 @@ def _inner_jaxprs(params: dict[str, Any]) -> list[Any]:
     return [v for v in inner if hasattr(v, "eqns")]
 
 
-_LOOPS = ("scan", "while")
+# What takes the place of a collective: (name of the primitive, what it is handed, what
+# it returns) -> results.
+Act = Callable[[str, list[Any], list[Any]], list[Array]]
 
 
 class _Reached(Exception):
@@ -148,7 +141,7 @@ def without_messages(function: Callable[..., Tree], axis: str) -> Callable[..., 
       axis: name of the mapped axis.
 
     Raises:
-      WireError: when called, if a collective runs in a loop.
+      WireError: when called, if a collective runs in a loop of unknown length.
 
     Example:
       >>> gather = lambda x: jax.lax.all_gather(x, "i")
@@ -158,12 +151,45 @@ def without_messages(function: Callable[..., Tree], axis: str) -> Callable[..., 
     """
 
     def quiet(*args: Any) -> Tree:
-        traced, shape = jax.make_jaxpr(function, return_shape=True)(*args)
-        leaves = jax.tree.leaves(args)
-        results = _run(traced.jaxpr, traced.consts, leaves, axis, _kept)
+        program, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+        results = _run(program, jax.tree.leaves(args), axis, _kept)
         return jax.tree.unflatten(jax.tree.structure(shape), results)
 
     return quiet
+
+
+def without_collectives(
+    function: Callable[..., Tree], *args: Any, axis: str, workers: int
+) -> Callable[..., Tree]:
+    """A function without an axis that computes as much as one worker does.
+
+    Args:
+      function: of one worker, with collectives over `axis`.
+      *args: its arguments, as arrays or specs.
+      axis: name of the mapped axis.
+      workers: its size.
+
+    Returns:
+      A function of such arguments, for `jax.jit`. What it returns has the right shapes
+      and no meaning.
+
+    Raises:
+      WireError: when called, if a collective runs in a loop of unknown length.
+
+    Example:
+      >>> mean = lambda x: jax.lax.pmean(x, "i")
+      >>> x = jnp.ones(3)
+      >>> without_collectives(mean, x, axis="i", workers=2)(x)
+      Array([0.5, 0.5, 0.5], dtype=float32)
+    """
+    traced = jax.make_jaxpr(function, axis_env=[(axis, workers)], return_shape=True)
+    program, shape = traced(*args)
+
+    def run(*args: Any) -> Tree:
+        results = _run(program, jax.tree.leaves(args), axis, _alone)
+        return jax.tree.unflatten(jax.tree.structure(shape), results)
+
+    return run
 
 
 def first_message(
@@ -182,9 +208,8 @@ def first_message(
     """
 
     def first(*args: Any) -> list[Array]:
-        traced = jax.make_jaxpr(function)(*args)
         try:
-            _run(traced.jaxpr, traced.consts, jax.tree.leaves(args), axis, _reached)
+            _run(jax.make_jaxpr(function)(*args), jax.tree.leaves(args), axis, _reached)
         except _Reached as reached:
             return reached.handed
         return []
@@ -192,12 +217,19 @@ def first_message(
     return first
 
 
-def _kept(handed: list[Array], results: list[Any]) -> list[Array]:
+def _kept(name: str, handed: list[Any], results: list[Any]) -> list[Array]:
     """For each result of a collective, this worker's part in its shape."""
     return [_of_shape(x, spec) for x, spec in zip(handed, results, strict=False)]
 
 
-def _reached(handed: list[Array], results: list[Any]) -> list[Array]:
+def _alone(name: str, handed: list[Any], results: list[Any]) -> list[Array]:
+    """The same where no axis is mapped: then this is the first worker."""
+    if name == "axis_index":
+        return [jax.lax.optimization_barrier(jnp.int32(0))]
+    return _kept(name, handed, results)
+
+
+def _reached(name: str, handed: list[Any], results: list[Any]) -> list[Array]:
     raise _Reached(handed)
 
 
@@ -206,18 +238,14 @@ def _of_shape(x: Array, spec: Any) -> Array:
     flat = x.reshape(-1)
     if x.size < spec.size:
         flat = jnp.tile(flat, -(-spec.size // max(1, x.size)))
-    # Otherwise the compiler could use that all workers' parts are equal.
+    # Otherwise the compiler could join the work before with that behind, or use that
+    # all workers' parts are equal.
     return jax.lax.optimization_barrier(flat[: spec.size].reshape(spec.shape))
 
 
-def _run(
-    jaxpr: Any,
-    consts: list[Any],
-    args: list[Any],
-    axis: str,
-    act: Callable[[list[Array], list[Any]], list[Array]],
-) -> list[Array]:
+def _run(program: Any, args: list[Any], axis: str, act: Act) -> list[Array]:
     """Run a traced function, with `act` in the place of each collective."""
+    jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     known = dict(zip(jaxpr.constvars, consts, strict=True))
     known |= dict(zip(jaxpr.invars, args, strict=True))
 
@@ -226,37 +254,64 @@ def _run(
 
     for equation in jaxpr.eqns:
         handed = [value(x) for x in equation.invars]
-        results = _of_equation(equation, handed, axis, act)
+        results = _results(equation, handed, axis, act)
         known |= dict(zip(equation.outvars, results, strict=True))
     return [value(x) for x in jaxpr.outvars]
 
 
-def _of_equation(equation: Any, handed: list[Any], axis: str, act: Any) -> list[Any]:
-    """The results of an equation; of one without collectives, as it is."""
+def _results(equation: Any, handed: list[Any], axis: str, act: Act) -> list[Any]:
+    """The results of an equation; of one that does not name the axis, as it is."""
     name, params = equation.primitive.name, equation.params
-    found = sends(equation, axis)
-    if found == "itself":
-        return act(handed, [x.aval for x in equation.outvars])
-    if not found:
+    silent = set() if act is _alone else _SILENT
+    if axis in _axes_named(params) and name not in silent:
+        return act(name, handed, [x.aval for x in equation.outvars])
+    inner = any(_names_axis(p, axis, silent) for p in _inner_jaxprs(params))
+    if not inner:
+        # jax 0.10.0 gives a pair, of which the first are functions.
         bound = equation.primitive.get_bind_params(params)
-        functions, rest = (
-            bound if isinstance(bound, tuple) else ((), bound)
-        )  # jax 0.10.0
+        functions, rest = bound if isinstance(bound, tuple) else ((), bound)
         results = equation.primitive.bind(*functions, *handed, **rest)
         return list(results) if equation.primitive.multiple_results else [results]
-    if name in _LOOPS:
-        raise WireError("a collective runs in a loop, which cannot be taken apart")
+    if name == "while":
+        raise WireError(
+            "a collective runs in 'while', of which nobody knows the length"
+        )
+    if act is _reached and name in ("cond", "scan"):
+        # What they hand over is known inside of them alone.
+        raise _Reached(handed[name == "cond" :])
     if name == "cond":
-        if act is _reached:  # what a branch hands over is known inside of it alone
-            return act(handed[1:], [])
-        branches = [
-            lambda *args, inner=inner: _run(
-                inner.jaxpr, inner.consts, [*args], axis, act
-            )
-            for inner in params["branches"]
-        ]
-        return jax.lax.switch(handed[0], branches, *handed[1:])
-    inner = next(p for p in params.values() if hasattr(getattr(p, "jaxpr", p), "eqns"))
-    return _run(
-        getattr(inner, "jaxpr", inner), getattr(inner, "consts", []), handed, axis, act
+        return jax.lax.switch(
+            handed[0],
+            [
+                lambda *given, one=one: _run(one, [*given], axis, act)
+                for one in params["branches"]
+            ],
+            *handed[1:],
+        )
+    if name == "scan":
+        return _scanned(params, handed, axis, act)
+    wholes = [p for p in params.values() if hasattr(getattr(p, "jaxpr", p), "eqns")]
+    return _run(wholes[0], handed, axis, act)
+
+
+def _scanned(params: Any, handed: list[Any], axis: str, act: Act) -> list[Any]:
+    fixed, count = params["num_consts"], params["num_carry"]
+
+    def body(carry: list[Any], rows: list[Any]) -> tuple[list[Any], list[Any]]:
+        given = [*handed[:fixed], *carry, *rows]
+        results = _run(params["jaxpr"], given, axis, act)
+        return results[:count], results[count:]
+
+    carry, rows = handed[fixed : fixed + count], handed[fixed + count :]
+    length, reverse = params["length"], params["reverse"]
+    carry, rows = jax.lax.scan(body, carry, rows, length=length, reverse=reverse)
+    return [*carry, *rows]
+
+
+def _names_axis(jaxpr: Any, axis: str, silent: set[str]) -> bool:
+    """Whether a program names an axis, in itself or in what it calls."""
+    return any(
+        (axis in _axes_named(e.params) and e.primitive.name not in silent)
+        or any(_names_axis(inner, axis, silent) for inner in _inner_jaxprs(e.params))
+        for e in jaxpr.eqns
     )

@@ -13,7 +13,8 @@ from jaxcomp.wire import predict as measuring
 from jaxcomp.wire import targets
 from jaxcomp.wire import targets as devices
 from jaxcomp.wire.cost import Link
-from jaxcomp.wire.predict import predict, without_collectives
+from jaxcomp.wire.predict import predict
+from jaxcomp.wire.traced import without_collectives
 from tests.every_method import EXCHANGES, WORKERS, exchange, trees
 from tests.targets.test_reading import GPU
 

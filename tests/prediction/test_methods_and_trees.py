@@ -9,9 +9,10 @@ import pytest
 
 from jaxcomp import UserError
 from jaxcomp.cli.prediction import read_tree
-from jaxcomp.wire import predict as shapes
+from jaxcomp.wire import shapes
+from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Link
-from jaxcomp.wire.predict import USUAL, make_method, predict
+from jaxcomp.wire.predict import USUAL, predict
 
 TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)
