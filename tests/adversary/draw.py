@@ -182,7 +182,7 @@ def tree(rng: Rng, is_cut: bool) -> tuple[Leaf, ...]:
 
 
 def with_numbers(leaves: tuple[Leaf, ...]) -> tuple[Leaf, ...]:
-    """The tree, of which one tensor has an element: XLA cannot cut mixers of none."""
+    """The tree, of which one tensor has an element: XLA cannot cut programs of none."""
     if any(0 not in leaf.shape for leaf in leaves):
         return leaves
     return (leaves[0]._replace(shape=(1,)), *leaves[1:])
@@ -216,11 +216,11 @@ def draw(seed: int) -> Program:
     elif rng.random() < 0.2:
         rules = [(one(rng, PATTERNS), compressor(rng)) for _ in range(2)]
         drawn = drawn._replace(policy=tuple(rules))
+    if kind == "mixer" or mapper == "data_parallel":
+        drawn = drawn._replace(tree=with_numbers(drawn.tree))
     if kind in ("exchange", "optimizer"):
         return exchanging(rng, drawn)
-    if kind == "mixer":
-        return mixing(rng, drawn._replace(tree=with_numbers(drawn.tree)))
-    return drawn
+    return mixing(rng, drawn) if kind == "mixer" else drawn
 
 
 def exchanging(rng: Rng, drawn: Program) -> Program:

@@ -170,6 +170,7 @@ def check_known(laws: Laws, program: Program, run: Run) -> None:
     fields = {"choco": "public", "choco_overlapped": "public", "dcd_psgd": None}
     [found] = jaxcomp.find_states(run.state)
     state = getattr(found.exchange, "value", found.exchange)
+    state = getattr(state, "inner", state)  # of narrow models
     if name in fields:
         models = run.params.value if fields[name] is None else state.public
         graph = jaxcomp.topology(program.graph, program.workers)

@@ -60,3 +60,33 @@ def test_rounding_moves_no_model_once_nobody_learns(name):
             weights = jaxcomp.topology("star", WORKERS).matrix
             pull = weights @ rows[:, -1] - rows[:, -1]
             np.testing.assert_allclose(flat(state.pull[dtype], 1), pull, atol=ulp)
+
+
+@pytest.mark.parametrize(
+    "name",
+    tiers(["choco", "choco_overlapped", "d_psgd", "deep_squeeze"], "choco".__eq__),
+)
+def test_workers_far_apart_meet_at_their_mean(name):
+    """Most of their steps towards each other are below half an ulp."""
+    graph = jaxcomp.topology("ring", WORKERS)
+    compressor = "none" if name == "d_psgd" else "cast(dtype=bfloat16)"
+    spec = name if name == "d_psgd" else f"{name}(gamma=0.02)"
+    tx = jaxcomp.mixing(jaxcomp.make_mixer(spec, graph, compressor=compressor), seed=0)
+    start = jax.tree.map(lambda x: x.astype(jnp.bfloat16), 3 * trees(WORKERS)["kernel"])
+
+    def run(start):
+        def step(carry, _):
+            x, state = carry
+            updates, state = tx.update(jnp.zeros_like(x), state, x)
+            with jax.numpy_dtype_promotion("standard"):
+                x = optax.apply_updates(x, updates)
+            return (x, state), x
+
+        return jax.lax.scan(step, (start, tx.init(start)), length=300)[1]
+
+    models = jax.jit(jax.vmap(run, out_axes=1, axis_name="workers"))(start)
+    means = np.asarray(models, np.float64).mean(1)
+    ulp = float(jnp.finfo(jnp.bfloat16).eps) * np.abs(means).max()
+    apart = np.abs(np.asarray(models[-1], np.float64) - means[-1]).max()
+    assert apart < np.abs(np.asarray(start, np.float64) - means[0]).max() / 4
+    np.testing.assert_allclose(means[-1], means[0], rtol=0, atol=2 * ulp)

@@ -8,8 +8,27 @@ import numpy as np
 
 from jaxcomp.core.coding.message import fuse, split
 from jaxcomp.core.specs import SpecError
-from jaxcomp.core.trees import cast_like, spec_of, vary_like, wide_spec, zeros_like_spec
-from jaxcomp.core.types import Array, Axis, Compressor, Info, Payload, Spec, State, Tree
+from jaxcomp.core.trees import (
+    cast_like,
+    spec_of,
+    vary_like,
+    wide_spec,
+    widen,
+    zeros_like_spec,
+)
+from jaxcomp.core.types import (
+    Array,
+    Axis,
+    Compressor,
+    Info,
+    Mixed,
+    Mixer,
+    Payload,
+    Resize,
+    Spec,
+    State,
+    Tree,
+)
 from jaxcomp.exchanges.step_info import measure
 from jaxcomp.mixers.gossip.topology import Round
 from jaxcomp.parallel import collectives
@@ -100,6 +119,46 @@ class Neighbours(NamedTuple):
 
         received = (weights, jnp.stack(messages))
         return jax.lax.scan(body, vary_like(pull, (sent, received)), received)[0]
+
+
+class Rounded(NamedTuple):
+    """The state of a mixer whose models are narrower than float32."""
+
+    inner: State
+    lost: Tree  # what rounding took of the model, in at least float32
+
+
+def keep_rounding(mixer: Mixer) -> Mixer:
+    """Add to the next update what rounding took of this one, where models are narrow.
+
+    Steps below half an ulp would be lost on some workers and not on others, and the
+    mean of the models would go with the others.
+
+    Args:
+      mixer: one that reads params and updates as their sum alone.
+    """
+
+    def init(params: Tree) -> State:
+        state, wide = mixer.init(params), wide_spec(params)
+        leaves = zip(
+            jax.tree.leaves(spec_of(params)), jax.tree.leaves(wide), strict=True
+        )
+        if all(leaf.dtype == widest.dtype for leaf, widest in leaves):
+            return state
+        return Rounded(state, zeros_like_spec(wide))
+
+    def mix(params: Tree, updates: Tree, state: State, key: Array, phase: int) -> Mixed:
+        if not isinstance(state, Rounded):
+            return mixer.mix(params, updates, state, key, phase)
+        given = plus(widen(updates), state.lost)
+        mixed = mixer.mix(params, given, state.inner, key, phase)
+        before, spec = widen(params), spec_of(params)
+        after = widen(cast_like(plus(before, mixed.updates), spec))
+        lost = plus(mixed.updates, plus(after, before, -1), -1)
+        return mixed._replace(state=Rounded(mixed.state, lost))
+
+    resize = (*mixer.resize, Resize(Rounded))
+    return mixer._replace(init=init, mix=mix, resize=resize)
 
 
 def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:

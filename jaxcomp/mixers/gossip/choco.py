@@ -5,7 +5,7 @@ from typing import NamedTuple
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import widen
 from jaxcomp.core.types import Axis, Mixed, Mixer, Resize, State, Tree
-from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
+from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
 from jaxcomp.mixers.gossip._step_size import Gamma, step_sizer
 from jaxcomp.mixers.gossip._symmetric import first_pull, first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
@@ -82,6 +82,8 @@ def choco(
         return state._replace(pull=first_pulls(state.public, graph))
 
     allow, resize = allow or gamma == "tuned", Resize(ChocoState, ("pull",), rebuild)
-    return symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    return keep_rounding(
+        symmetric_mixer(
+            name, plan, graph, axis, start, step, resize=resize, allow=allow
+        )
     )

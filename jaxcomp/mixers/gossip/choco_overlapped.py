@@ -10,7 +10,7 @@ from jaxcomp.core.specs import method
 from jaxcomp.core.trees import cast_like, spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.exchanges.step_info import measure
-from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
+from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
 from jaxcomp.mixers.gossip._step_size import Gamma, step_sizer
 from jaxcomp.mixers.gossip._symmetric import first_pull, first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
@@ -99,6 +99,8 @@ def choco_overlapped(
 
     allow = allow or gamma == "tuned"
     resize = Resize(OverlappedState, ("pull", "outgoing"), rebuild)
-    return symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
+    return keep_rounding(
+        symmetric_mixer(
+            name, plan, graph, axis, start, step, resize=resize, allow=allow
+        )
     )

@@ -3,7 +3,7 @@
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, State, Tree
-from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
+from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 
@@ -41,4 +41,4 @@ def d_psgd(plan: Plan, graph: Topology, axis: Axis) -> Mixer:
         return codec.init(spec_of(params))
 
     schedule = tuple(range(len(graph.rounds)))
-    return Mixer(f"d_psgd on {graph.name}", init, mix, axis, schedule)
+    return keep_rounding(Mixer(f"d_psgd on {graph.name}", init, mix, axis, schedule))
