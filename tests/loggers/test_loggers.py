@@ -13,7 +13,6 @@ import pytest
 from jaxcomp import UserError
 from jaxcomp.runs import loggers
 from jaxcomp.runs.loggers import Logger, RunSoFar
-from jaxcomp.runs.loggers.tensorboard import open_events
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TensorBoard's own
@@ -52,49 +51,44 @@ def scalars(folder):
 # --- TensorBoard --------------------------------------------------------------------
 
 
+def losses(folder):
+    """What TensorBoard reads of the losses of steps."""
+    return scalars(folder / loggers.FOLDER)["step/loss"]
+
+
 def test_tensorboard_reads_what_was_written(tmp_path):
-    events = open_events(tmp_path)
-    events.scalars(1, {"step/loss": 0.5, "step/rate": 1e-3})
-    events.scalars(300, {"step/loss": 1e300, "a tag with ü": -2.0})
-    events.scalars(2**40, {"step/loss": math.nan})
-    found = scalars(tmp_path)
-    *known, (last, value) = found["step/loss"]
-    assert known == [(1, 0.5), (300, math.inf)]
-    assert last == 2**40
-    assert math.isnan(value)
-    assert found["a tag with ü"] == [(300, -2.0)]
+    logger = opened(tmp_path, "tensorboard", start=0)
+    logger.step({"step": 1, "loss": 0.5, "rate": 1e-3})
+    logger.step({"step": 300, "loss": 1e300, "ü": -2.0})
+    logger.step({"step": 2**40, "loss": -math.inf})
+    found = scalars(tmp_path / loggers.FOLDER)  # while the run goes on
+    logger.close()
+    assert found["step/loss"] == [(1, 0.5), (300, math.inf), (2**40, -math.inf)]
+    assert found["step/ü"] == [(300, -2.0)]
     assert found["step/rate"] == [(1, pytest.approx(1e-3))]
 
 
-def test_steps_after_the_checkpoint_are_forgotten(tmp_path):
-    first = open_events(tmp_path)
+@pytest.mark.parametrize("lost", [0, 1, 5, 20, 40])
+def test_a_kill_loses_what_it_cuts_off_and_a_resume_what_it_repeats(tmp_path, lost):
+    """Whatever the clock says: the second file is begun in the same second."""
+    first = opened(tmp_path, "tensorboard", start=0)
     for step in range(1, 6):
-        first.scalars(step, {"loss": float(step)})
-    second = open_events(tmp_path)
-    assert second.path != first.path
-    second.restart(4)  # goes on from step 3
-    second.scalars(4, {"loss": 40.0})
-    found = scalars(tmp_path)["loss"]
-    assert found == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
-
-
-@pytest.mark.parametrize("lost", [1, 5, 20, 40])
-def test_a_kill_loses_the_record_that_it_cuts_off(tmp_path, lost):
-    first = open_events(tmp_path)
-    first.scalars(1, {"loss": 1.0})
-    first.scalars(2, {"loss": 2.0})
-    first.path.write_bytes(first.path.read_bytes()[:-lost])
-    assert scalars(tmp_path)["loss"] == [(1, 1.0)]
-    second = open_events(tmp_path)
-    second.restart(2)
-    second.scalars(2, {"loss": 20.0})
-    assert scalars(tmp_path)["loss"] == [(1, 1.0), (2, 20.0)]
+        first.step({"step": step, "loss": float(step)})
+    first.close()
+    [path] = (tmp_path / loggers.FOLDER).iterdir()
+    path.write_bytes(path.read_bytes()[: path.stat().st_size - lost])
+    assert losses(tmp_path) == [(i, float(i)) for i in range(1, 6 - bool(lost))]
+    second = opened(tmp_path, "tensorboard", start=3)
+    second.step({"step": 4, "loss": 40.0})
+    second.close()
+    assert losses(tmp_path) == [(1, 1.0), (2, 2.0), (3, 3.0), (4, 40.0)]
 
 
 def test_figures_of_a_run_are_tagged_by_their_table(tmp_path):
     logger = opened(tmp_path, "tensorboard")
     logger.step({"step": 5, "epoch": 3, "loss": 0.5, "gradient_error": math.nan})
     logger.epoch({"step": 6, "epoch": 3, "test_accuracy": 0.75, "test_loss": None})
+    logger.close()
     found = scalars(tmp_path / loggers.FOLDER)
     assert found["step/loss"] == [(5, 0.5)]
     assert found["epoch/test_accuracy"] == [(6, 0.75)]

@@ -9,8 +9,17 @@ from typing import NamedTuple
 
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import build, check, check_kind, importable, publish
-from jaxcomp.runs.loggers.files import Logger, Opener, Row, RunSoFar, csv, jsonl, tsv
-from jaxcomp.runs.loggers.tensorboard import FOLDER, tensorboard
+from jaxcomp.runs.loggers.files import (
+    FOLDER,
+    Logger,
+    Opener,
+    Row,
+    RunSoFar,
+    csv,
+    jsonl,
+    tensorboard,
+    tsv,
+)
 from jaxcomp.runs.loggers.trackers import offline_safe, wandb
 
 __all__ = [

@@ -1,7 +1,9 @@
 """What a logger is, and those that write files."""
 
+import importlib
 import json
 import math
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +54,7 @@ def _number(value: Any) -> float:
 
 
 _DIGITS = 8  # as in the tables
+FOLDER = "tensorboard"  # in the run folder; profiles go there too
 _HEADER = "epoch\thours\ttop1Accuracy\n"
 
 
@@ -89,6 +92,43 @@ def tsv() -> Opener:
         text = _HEADER + "".join(map(_evaluation, run.epochs))
         add = _appending(run.folder / "logs.tsv", text)
         return Logger(epoch=lambda row: add(_evaluation(row)), step=lambda row: None)
+
+    return open_
+
+
+def tensorboard() -> Opener:
+    """tensorboard/: the same figures as scalars; look with `tensorboard --logdir=runs`.
+
+    A run that goes on begins a file of its own, which tells TensorBoard to forget the
+    steps after the checkpoint.
+    """
+
+    def open_(run: RunSoFar) -> Logger:
+        events = importlib.import_module("tensorboardX.event_file_writer")
+        proto = importlib.import_module("tensorboardX.proto.event_pb2")
+        folder = run.folder / FOLDER
+        folder.mkdir(exist_ok=True)
+        # Readers go through the files in the order of their names.
+        number = len(list(folder.glob("events*")))
+        writer = events.EventsWriter(str(folder / f"events_{number:04d}"))
+
+        def write(step: int, **content: Any) -> None:
+            event = proto.Event(wall_time=time.time(), step=step, **content)
+            writer.write_event(event)
+            writer.flush()  # a kill cuts off at most the last row
+
+        def add(kind: str, row: Row) -> None:
+            known = numbers(row)
+            step = int(known.pop("step"))
+            values = [
+                {"tag": f"{kind}/{name}", "simple_value": value}
+                for name, value in known.items()
+            ]
+            write(step, summary={"value": values})
+
+        write(run.start + 1, session_log={"status": "START"})
+        epoch, step = (lambda row: add("epoch", row)), (lambda row: add("step", row))
+        return Logger(epoch, step, writer.close)
 
     return open_
 
