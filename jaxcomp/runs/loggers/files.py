@@ -110,7 +110,8 @@ def tensorboard() -> Opener:
         folder.mkdir(exist_ok=True)
         # Readers go through the files in the order of their names.
         number = len(list(folder.glob("events*")))
-        writer = events.EventsWriter(str(folder / f"events_{number:04d}"))
+        name = f"events_{number:04d}" if number else "events"
+        writer = events.EventsWriter(str(folder / name))
 
         def write(step: int, **content: Any) -> None:
             event = proto.Event(wall_time=time.time(), step=step, **content)
