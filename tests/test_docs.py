@@ -268,7 +268,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Scopes": scope.REGISTRY,
     "Exchanges": exchanges.REGISTRY,
     "Memories": memory.REGISTRY,
-    "Whole optimisers": dict.fromkeys(optimizers.__all__),
+    "Whole optimisers": {
+        name: None
+        for name, made in vars(optimizers).items()
+        if name[0] != "_" and getattr(made, "__module__", "") == optimizers.__name__
+        if inspect.isfunction(made)
+    },
     "Gossip": gossip.REGISTRY,
     "Topologies": GRAPHS,
     "Local updates": local.REGISTRY,

@@ -9,8 +9,7 @@ import pytest
 from jaxcomp import make_exchange, make_mixer, parallel, wire
 from jaxcomp.mixers.gossip import topology
 from jaxcomp.parallel import collectives, setup
-from jaxcomp.parallel.collectives import AxisPart
-from jaxcomp.parallel.edge_colouring import coloured
+from jaxcomp.parallel.collectives import AxisPart, coloured
 from tests.tiers import tiers
 from tests.workers import averaging, gradients, run, start
 

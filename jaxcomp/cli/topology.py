@@ -185,7 +185,7 @@ def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
 
 
 def _draw(graph: "Topology", spec: str, path: Path) -> None:
-    from jaxcomp.mixers.gossip.picture import picture
+    from jaxcomp.mixers.gossip.topology import picture
     from jaxcomp.report.graph import graph_of
     from jaxcomp.report.page import write_picture
 

@@ -23,7 +23,7 @@ from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import is_report
 from jaxcomp.core.units import bytes_text
 from jaxcomp.data import Partition, worker_batches
-from jaxcomp.mixers.gossip.picture import graph_facts
+from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.parallel import AXIS
 from jaxcomp.runs.folder import RunError, check_config, is_begun
 from jaxcomp.runs.open_run import (

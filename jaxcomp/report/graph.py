@@ -163,7 +163,7 @@ def graph_of(facts: Mapping[str, Any], member: str = "worker") -> Drawing | None
     """The graph that a run or `jaxcomp topology` describes; None without edges.
 
     Args:
-      facts: as `jaxcomp.mixers.gossip.picture` gives them.
+      facts: as `jaxcomp.mixers.gossip.topology` gives them.
       member: what a circle stands for.
 
     Example:

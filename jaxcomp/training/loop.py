@@ -17,7 +17,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.core.output import mark_progress
 from jaxcomp.core.types import Array, Tree
-from jaxcomp.mixers.gossip.picture import graph_facts
+from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import note_fact

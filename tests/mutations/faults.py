@@ -315,7 +315,7 @@ FAULTS = [
     ),
     Fault(
         "a variance counts its gradients, and dense steps count the run's",
-        "jaxcomp/transforms/optimizers/one_bit_adam.py",
+        "jaxcomp/transforms/optimizers.py",
         "learns = state.clock.step < dense_steps",
         "learns = state.learnt < dense_steps",
         "tests/training/test_clock.py"
@@ -323,7 +323,7 @@ FAULTS = [
     ),
     Fault(
         "1-bit Adam compresses one step too early",
-        "jaxcomp/transforms/optimizers/one_bit_adam.py",
+        "jaxcomp/transforms/optimizers.py",
         "state.step < dense_steps,",
         "state.step < dense_steps - 1,",
         "tests/optimizers/test_optimizers.py",
@@ -338,7 +338,7 @@ FAULTS = [
     Fault(
         "a new checkpoint is written over the one before it",
         "jaxcomp/checkpoint/save.py",
-        "return 1 if checkpoint_folder.ARRAYS[0] in files.listed(folder) else 0",
+        "return 1 if ARRAYS[0] in files.listed(folder) else 0",
         "return 0",
         "tests/test_checkpoint.py",
     ),
@@ -358,7 +358,7 @@ FAULTS = [
     ),
     Fault(
         "counters are pinned to a device by a restore",
-        "jaxcomp/checkpoint/restoring.py",
+        "jaxcomp/checkpoint/leaves.py",
         'is_free = not getattr(like, "committed", True)',
         "is_free = False",
         "tests/test_checkpoint.py",
@@ -423,21 +423,21 @@ FAULTS = [
     ),
     Fault(
         "a program's groups are taken along the other axes of its mesh",
-        "jaxcomp/wire/program.py",
+        "jaxcomp/wire/bytes.py",
         "table.transpose(outside + inside)",
         "table.transpose(inside + outside)",
         "tests/test_wire.py::test_groups_are_read_in_every_notation",
     ),
     Fault(
         "kernels of a loop are counted once, however often it runs",
-        "jaxcomp/wire/targets.py",
-        "count += rounds * inside[_body_of(line)][0]",
-        "count += inside[_body_of(line)][0]",
+        "jaxcomp/wire/program.py",
+        "total += rounds * inside[body]",
+        "total += inside[body]",
         "tests/targets/test_reading.py::test_a_program_of_gpus_is_read",
     ),
     Fault(
         "an operand that is nowhere counts no bytes",
-        "jaxcomp/wire/program.py",
+        "jaxcomp/wire/bytes.py",
         "shapes[operand.name]",
         'shapes.get(operand.name, "u8[0]")',
         "tests/test_wire.py::test_what_cannot_be_read_is_an_error_with_its_line",
@@ -452,8 +452,8 @@ FAULTS = [
     Fault(
         "with other workers, choco takes models for what neighbours know of them",
         "jaxcomp/mixers/gossip/choco.py",
-        "pull=first_pulls(state.public, graph)",
-        "pull=first_pulls(params, graph)",
+        "pull=near.first_pulls(state.public, graph)",
+        "pull=near.first_pulls(params, graph)",
         "tests/test_resizing.py::test_mixers_keep_the_mean_model_and_what_is_owed",
     ),
     # --- Tasks ------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.mixers.gossip.picture import graph_facts
+from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.report import write_comparison, write_report
 from tests.report.browser import CHROMIUM, Browser, browser
 

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from jaxcomp.cli import compare, main, report
-from jaxcomp.mixers.gossip.picture import graph_facts
+from jaxcomp.mixers.gossip.topology import graph_facts
 
 MakeRun = Callable[..., Path]
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcomp.mixers.gossip import topology
-from jaxcomp.mixers.gossip.picture import graph_facts, picture
+from jaxcomp.mixers.gossip.topology import graph_facts, picture
 from jaxcomp.report import Run, read_run
 from jaxcomp.report.figures import group_runs, plots_of, run_title
 from jaxcomp.report.graph import draw_round, graph_of

@@ -26,7 +26,7 @@ from jaxcomp.training.setup import make_graph, make_method
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from jaxcomp.training.tasks.classification import classifier
-from jaxcomp.transforms.optimizers.one_bit_adam import OneBitAdamState
+from jaxcomp.transforms.optimizers import OneBitAdamState
 from tests.exchanges.matrix import PAIRS, compiled, gradients
 from tests.tiers import tiers
 from tests.training.small import small_config

@@ -1,37 +1,23 @@
-"""How a worker sends to its neighbours: one message to each, and their weighted sum."""
+"""What workers send to their neighbours, and the frame of those who remember it."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcomp.core import trees, types
 from jaxcomp.core.coding.message import fuse, split
 from jaxcomp.core.specs import SpecError
-from jaxcomp.core.trees import (
-    cast_like,
-    spec_of,
-    vary_like,
-    wide_spec,
-    widen,
-    zeros_like_spec,
-)
-from jaxcomp.core.types import (
-    Array,
-    Axis,
-    Compressor,
-    Info,
-    Mixed,
-    Mixer,
-    Payload,
-    Resize,
-    Spec,
-    State,
-    Tree,
-)
-from jaxcomp.exchanges.step_info import measure
-from jaxcomp.mixers.gossip.topology import Round
+from jaxcomp.core.trees import spec_of, wide_spec, widen, zeros_like_spec
+from jaxcomp.core.types import Array, Axis, Info, Mixed, Payload, Spec, State, Tree
+from jaxcomp.exchanges.step_info import figure_names, measure
+from jaxcomp.mixers.gossip.topology import Round, Topology
+from jaxcomp.mixers.initial_models import among_workers
 from jaxcomp.parallel import collectives
+from jaxcomp.scope import Plan, lift
+from jaxcomp.scope.contraction import leaf_contractions, refuse_growth
 
 _FEW = 4  # neighbours whose messages are decoded together
 
@@ -48,7 +34,7 @@ class Gossiped(NamedTuple):
 class Neighbours(NamedTuple):
     """What a worker needs in one step to send to its neighbours."""
 
-    codec: Compressor  # of trees
+    codec: types.Compressor  # of trees
     round: Round  # who sends to whom, and the weights
     axis: Axis  # of the workers
     key: Array  # of the step, the same on every worker
@@ -66,11 +52,11 @@ class Neighbours(NamedTuple):
           tree: of this worker; it is cast to the dtypes of `spec`.
           state: of the codec.
         """
-        given = cast_like(tree, self.spec)
+        given = trees.cast_like(tree, self.spec)
         payload, state = self.compress(given, state)
         sent = self.codec.decompress(payload, wide_spec(self.spec))
         pull = self.pull(fuse(payload), spec_of(payload), sent)
-        info = measure(given, cast_like(sent, self.spec), self.codec, payload)
+        info = measure(given, trees.cast_like(sent, self.spec), self.codec, payload)
         return Gossiped(sent, pull, state, info)
 
     def pull(self, words: Array, payload_spec: Spec, sent: Tree) -> Tree:
@@ -118,7 +104,7 @@ class Neighbours(NamedTuple):
             return add(pull, *message), None
 
         received = (weights, jnp.stack(messages))
-        return jax.lax.scan(body, vary_like(pull, (sent, received)), received)[0]
+        return jax.lax.scan(body, trees.vary_like(pull, (sent, received)), received)[0]
 
 
 class Rounded(NamedTuple):
@@ -128,7 +114,7 @@ class Rounded(NamedTuple):
     lost: Tree  # what rounding took of the model, in at least float32
 
 
-def keep_rounding(mixer: Mixer) -> Mixer:
+def keep_rounding(mixer: types.Mixer) -> types.Mixer:
     """Add to the next update what rounding took of this one, where models are narrow.
 
     Steps below half an ulp would be lost on some workers and not on others, and the
@@ -140,10 +126,7 @@ def keep_rounding(mixer: Mixer) -> Mixer:
 
     def init(params: Tree) -> State:
         state, wide = mixer.init(params), wide_spec(params)
-        leaves = zip(
-            jax.tree.leaves(spec_of(params)), jax.tree.leaves(wide), strict=True
-        )
-        if all(leaf.dtype == widest.dtype for leaf, widest in leaves):
+        if wide == spec_of(params):
             return state
         return Rounded(state, zeros_like_spec(wide))
 
@@ -153,11 +136,11 @@ def keep_rounding(mixer: Mixer) -> Mixer:
         given = plus(widen(updates), state.lost)
         mixed = mixer.mix(params, given, state.inner, key, phase)
         before, spec = widen(params), spec_of(params)
-        after = widen(cast_like(plus(before, mixed.updates), spec))
+        after = widen(trees.cast_like(plus(before, mixed.updates), spec))
         lost = plus(mixed.updates, plus(after, before, -1), -1)
         return mixed._replace(state=Rounded(mixed.state, lost))
 
-    resize = (*mixer.resize, Resize(Rounded))
+    resize = (*mixer.resize, types.Resize(Rounded))
     return mixer._replace(init=init, mix=mix, resize=resize)
 
 
@@ -169,3 +152,122 @@ def plus(x: Tree, y: Tree, factor: float | Array = 1.0) -> Tree:
       3.0
     """
     return jax.tree.map(lambda a, b: a + jnp.asarray(factor, b.dtype) * b, x, y)
+
+
+def first_pull(params: Tree, graph: Topology, axis: Axis) -> Tree:
+    """sum_j w_ij (x_j - x_i) of the starts in at least float32; 0 if they are equal.
+
+    Args:
+      params: where this worker starts.
+      graph: of one round.
+      axis: of the workers.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> from jaxcomp.mixers.gossip.topology import topology
+      >>> pull = lambda x: first_pull(x, topology("complete", 2), "workers")
+      >>> pull(jnp.ones(1)).tolist(), jax.vmap(pull)(jnp.array([1.0, 5.0])).tolist()
+      ([0.0], [2.0, -2.0])
+    """
+    codec = lift("per_leaf", "none")
+
+    def asked(tree: Tree) -> Tree:
+        none: Any = codec.init(tree)
+        key, spec = jax.random.key(0), spec_of(tree)
+        neighbours = Neighbours(codec, graph.rounds[0], axis, key, spec)
+        return neighbours.send(tree, none).pull
+
+    return among_workers(asked, zeros_like_spec, params, graph.size, axis)
+
+
+def first_pulls(models: Tree, graph: Topology) -> Tree:
+    """`first_pull` of all workers on the host, after a change of their number.
+
+    It is computed in float64. Equal models give exactly 0.
+
+    Args:
+      models: of all workers, with an axis of them in front.
+      graph: of one round, for this number of workers.
+
+    Example:
+      >>> from jaxcomp.mixers.gossip.topology import topology
+      >>> first_pulls(np.float32([[1], [5]]), topology("complete", 2)).tolist()
+      [[2.0], [-2.0]]
+    """
+    matrix = graph.rounds[0].matrix
+
+    def of_leaf(x: np.ndarray, wide: jax.ShapeDtypeStruct) -> np.ndarray:
+        pulls = np.zeros(wide.shape, wide.dtype)
+        for i, weights in enumerate(matrix):
+            mine = x[i].astype(np.float64)
+            others = [j for j in np.flatnonzero(weights) if j != i]
+            pulls[i] = sum(
+                weights[j] * (x[j].astype(np.float64) - mine) for j in others
+            )
+        return pulls
+
+    rows = jax.tree.map(np.asarray, models)
+    return jax.tree.map(of_leaf, rows, wide_spec(spec_of(rows)))
+
+
+def symmetric_mixer(
+    name: str,
+    plan: Plan,
+    graph: Topology,
+    axis: Axis,
+    start: Callable[[Tree], Any],
+    step: Callable[[Tree, Tree, Any, Neighbours], Mixed],
+    *,
+    resize: types.Resize,
+    allow: bool,
+) -> types.Mixer:
+    """A mixer on a graph that is symmetric and does not change.
+
+    Args:
+      name: of the method, with its arguments.
+      plan: which tensors are compressed as one vector, and how.
+      graph: who sends to whom.
+      axis: the mapped axis.
+      start: from the worker's first params to its state, a NamedTuple; its field
+        `codec` is filled in here.
+      step: (params, updates, state, neighbours) -> Mixed, params and updates in at
+        least float32.
+      resize: how the state goes on with another number of workers.
+      allow: take a compressor without a contraction.
+    """
+    method = name.partition("(")[0]
+    codec, neighbours = lift(plan), _only_round(graph, method)
+
+    def init(params: Tree) -> Any:
+        spec = spec_of(params)
+        if not allow:
+            refuse_growth(
+                leaf_contractions(plan, spec),
+                spec,
+                loser=plan.title,
+                keeper=method,
+                way_out=f"say {method}(allow=True), to try it all the same",
+            )
+        return start(params)._replace(codec=codec.init(spec))
+
+    def mix(params: Tree, updates: Tree, state: Any, key: Array, phase: int) -> Mixed:
+        now = Neighbours(codec, neighbours, axis, key, spec_of(params))
+        return step(widen(params), widen(updates), state, now)
+
+    title = f"{name} on {graph.name}, {codec.name}"
+    figures = figure_names(codec)
+    return types.Mixer(title, init, mix, axis, figures=figures, resize=(resize,))
+
+
+def _only_round(graph: Topology, method: str) -> Round:
+    """The one round of a symmetric graph; refuses other graphs."""
+    first, *others = graph.rounds
+    if not others and graph.symmetric:
+        return first
+    if others:
+        reason = "remembers what neighbours said, so they have to stay the same"
+        found = "changes with time"
+    else:
+        reason = "needs neighbours that hear each other with one weight"
+        found = "is not symmetric"
+    raise SpecError(f"{method} {reason}, and {graph.name!r} {found}. d_psgd takes it")

@@ -5,9 +5,9 @@ from typing import NamedTuple
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import widen
 from jaxcomp.core.types import Axis, Mixed, Mixer, Resize, State, Tree
-from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
+from jaxcomp.mixers.gossip import _neighbours as near
+from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
 from jaxcomp.mixers.gossip._step_size import Gamma, step_sizer
-from jaxcomp.mixers.gossip._symmetric import first_pull, first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan
 
@@ -65,7 +65,7 @@ def choco(
     step_size = step_sizer(gamma, plan, graph)
 
     def start(params: Tree) -> ChocoState:
-        return ChocoState(widen(params), first_pull(params, graph, axis))
+        return ChocoState(widen(params), near.first_pull(params, graph, axis))
 
     def step(
         params: Tree, updates: Tree, state: ChocoState, neighbours: Neighbours
@@ -79,11 +79,10 @@ def choco(
         return Mixed(change, ChocoState(public, pull, result.state), info)
 
     def rebuild(state: ChocoState, params: Tree, workers: int) -> ChocoState:
-        return state._replace(pull=first_pulls(state.public, graph))
+        return state._replace(pull=near.first_pulls(state.public, graph))
 
     allow, resize = allow or gamma == "tuned", Resize(ChocoState, ("pull",), rebuild)
-    return keep_rounding(
-        symmetric_mixer(
-            name, plan, graph, axis, start, step, resize=resize, allow=allow
-        )
+    mixer = near.symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
     )
+    return near.keep_rounding(mixer)

@@ -10,9 +10,9 @@ from jaxcomp.core.specs import method
 from jaxcomp.core.trees import cast_like, spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.exchanges.step_info import measure
-from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
+from jaxcomp.mixers.gossip import _neighbours as near
+from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
 from jaxcomp.mixers.gossip._step_size import Gamma, step_sizer
-from jaxcomp.mixers.gossip._symmetric import first_pull, first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan, lift
 
@@ -63,7 +63,7 @@ def choco_overlapped(
 
     def start(params: Tree) -> OverlappedState:
         # The estimates are exact at first: the first message is of zeros.
-        pull = first_pull(params, graph, axis)
+        pull = near.first_pull(params, graph, axis)
         return OverlappedState(widen(params), pull, of_zeros(params))
 
     def of_zeros(params: Tree) -> Array:
@@ -93,14 +93,13 @@ def choco_overlapped(
 
     def rebuild(state: OverlappedState, params: Tree, workers: int) -> OverlappedState:
         return state._replace(
-            pull=first_pulls(state.public, graph),
+            pull=near.first_pulls(state.public, graph),
             outgoing=jax.jit(jax.vmap(of_zeros))(jax.tree.map(jnp.asarray, params)),
         )
 
     allow = allow or gamma == "tuned"
     resize = Resize(OverlappedState, ("pull", "outgoing"), rebuild)
-    return keep_rounding(
-        symmetric_mixer(
-            name, plan, graph, axis, start, step, resize=resize, allow=allow
-        )
+    mixer = near.symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
     )
+    return near.keep_rounding(mixer)

@@ -8,8 +8,8 @@ import numpy as np
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import cast_like, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Axis, Mixed, Mixer, Resize, State, Tree
+from jaxcomp.mixers.gossip import _neighbours as near
 from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
-from jaxcomp.mixers.gossip._symmetric import first_pull, first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan
 
@@ -55,7 +55,7 @@ def dcd_psgd(
     """
 
     def start(params: Tree) -> DcdState:
-        pull = first_pull(params, graph, axis)
+        pull = near.first_pull(params, graph, axis)
         return DcdState(pull, zeros_like_spec(wide_spec(params)))
 
     def step(
@@ -70,9 +70,9 @@ def dcd_psgd(
 
     def rebuild(state: DcdState, params: Tree, workers: int) -> DcdState:
         known = jax.tree.map(np.add, params, state.lost)
-        return state._replace(pull=first_pulls(known, graph))
+        return state._replace(pull=near.first_pulls(known, graph))
 
     resize = Resize(DcdState, ("pull",), rebuild)
-    return symmetric_mixer(
+    return near.symmetric_mixer(
         name, plan, graph, axis, start, step, resize=resize, allow=allow
     )

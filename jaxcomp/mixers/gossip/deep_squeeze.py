@@ -5,9 +5,9 @@ from typing import NamedTuple
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import wide_spec, zeros_like_spec
 from jaxcomp.core.types import Axis, Mixed, Mixer, Resize, State, Tree
-from jaxcomp.mixers.gossip._neighbours import Neighbours, keep_rounding, plus
+from jaxcomp.mixers.gossip import _neighbours as near
+from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
 from jaxcomp.mixers.gossip._step_size import StepSize
-from jaxcomp.mixers.gossip._symmetric import symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan
 
@@ -64,8 +64,7 @@ def deep_squeeze(
         return Mixed(plus(updates, result.pull, gamma), new, info)
 
     resize = Resize(SqueezeState)
-    return keep_rounding(
-        symmetric_mixer(
-            name, plan, graph, axis, start, step, resize=resize, allow=allow
-        )
+    mixer = near.symmetric_mixer(
+        name, plan, graph, axis, start, step, resize=resize, allow=allow
     )
+    return near.keep_rounding(mixer)

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import wide_spec, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree, counted
+from jaxcomp.mixers.gossip import _neighbours as near
 from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
-from jaxcomp.mixers.gossip._symmetric import first_pulls, symmetric_mixer
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.scope import Plan
 
@@ -71,9 +71,9 @@ def ecd_psgd(
         return Mixed(change, EcdState(steps, ahead, result.state), result.info)
 
     def rebuild(state: EcdState, params: Tree, workers: int) -> EcdState:
-        return state._replace(ahead=first_pulls(params, graph))
+        return state._replace(ahead=near.first_pulls(params, graph))
 
     resize = Resize(EcdState, ("ahead",), rebuild)
-    return symmetric_mixer(
+    return near.symmetric_mixer(
         name, plan, graph, axis, start, step, resize=resize, allow=allow
     )

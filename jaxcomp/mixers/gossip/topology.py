@@ -1,18 +1,18 @@
-"""Graphs of workers, their mixing weights, and the rounds of messages along them."""
+"""Graphs of workers: who hears whom in each round, and with which weights."""
 
 import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast, get_args
 
 import numpy as np
 
 from jaxcomp.core.files import expanded
 from jaxcomp.core.specs import Call, SpecError, build, error_at, method, parse, suggest
-from jaxcomp.parallel.edge_colouring import coloured
+from jaxcomp.parallel.collectives import coloured
 
+Weights = Literal["metropolis", "uniform", "max_degree"]
 TOLERANCE = 1e-12  # of sums that are to be 1
-_RULES = ("metropolis", "uniform", "max_degree")
 
 
 def mixing_matrix(
@@ -39,8 +39,8 @@ def mixing_matrix(
       Xiao, Boyd, Kim, Distributed Average Consensus with Least-Mean-Square Deviation,
       Journal of Parallel and Distributed Computing 67, 2007.
     """
-    if weights not in _RULES:
-        raise SpecError(f"unknown weights {weights!r}. {suggest(weights, _RULES)}")
+    if weights not in (rules := get_args(Weights)):
+        raise SpecError(f"unknown weights {weights!r}. {suggest(weights, rules)}")
     joined = np.zeros((size, size), bool)
     for source, destination in edges:
         joined[destination, source] = True
@@ -50,33 +50,8 @@ def mixing_matrix(
     if weights == "uniform":
         degree = np.full(size, degree.max())
     own = 0.0 if weights == "max_degree" else 1.0
-    return fill_diagonal(hears / np.maximum(own + np.maximum.outer(degree, degree), 1))
-
-
-def fill_diagonal(matrix: np.ndarray) -> np.ndarray:
-    """The same matrix with a diagonal that makes each row sum to 1.
-
-    Args:
-      matrix: [n, n] with a diagonal of zeros.
-
-    Example:
-      >>> fill_diagonal(np.array([[0.0, 0.25], [0.25, 0.0]])).tolist()
-      [[0.75, 0.25], [0.25, 0.75]]
-    """
+    matrix = hears / np.maximum(own + np.maximum.outer(degree, degree), 1)
     return matrix + np.diag(1.0 - matrix.sum(axis=1))
-
-
-def is_connected(matrices: Iterable[np.ndarray]) -> bool:
-    """Whether messages of one worker can reach all others, over all rounds together.
-
-    Args:
-      matrices: doubly stochastic matrices, one a round.
-
-    Example:
-      >>> is_connected([np.eye(2)])
-      False
-    """
-    return bool(_reached(matrices).all())
 
 
 def check_mixing(matrices: list[np.ndarray]) -> None:
@@ -183,25 +158,24 @@ def decompose(matrix: np.ndarray) -> tuple[Slot, ...]:
       ((0, 1), (1, 2), (2, 0)) [0.4, 0.4, 0.4]
       ((0, 2), (1, 0), (2, 1)) [0.2, 0.2, 0.2]
     """
-    size = len(matrix)
-    linked = (matrix != 0) & ~np.eye(size, dtype=bool)
-    edges = [(int(j), int(i)) for i, j in np.argwhere(linked)]
+    size, slots = len(matrix), []
+    edges = [(int(j), int(i)) for i, j in np.argwhere(_linked(matrix))]
     edges.sort(key=lambda edge: ((edge[1] - edge[0]) % size, edge[0]))
-    return tuple(
-        _slot(matrix, destinations) for destinations in coloured(edges, size).T
-    )
+    for destinations in coloured(edges, size).T:
+        pairs = tuple((j, int(i)) for j, i in enumerate(destinations) if i >= 0)
+        weights = np.zeros(size)
+        for source, destination in pairs:
+            weights[destination] = matrix[destination, source]
+        slots.append(Slot(pairs, weights))
+    return tuple(slots)
 
 
-def _slot(matrix: np.ndarray, destinations: np.ndarray) -> Slot:
-    pairs = tuple((j, int(i)) for j, i in enumerate(destinations) if i >= 0)
-    weights = np.zeros(len(matrix))
-    for source, destination in pairs:
-        weights[destination] = matrix[destination, source]
-    return Slot(pairs, weights)
+def _linked(matrix: np.ndarray) -> np.ndarray:
+    """Which workers hear which others."""
+    return (matrix != 0) & ~np.eye(len(matrix), dtype=bool)
 
 
 Edges = set[tuple[int, int]]
-Weights = Literal["metropolis", "uniform", "max_degree"]
 
 
 class Graph(NamedTuple):
@@ -472,21 +446,12 @@ class Topology(NamedTuple):
     @property
     def degree(self) -> int:
         """The largest number of workers from which one worker receives in a round."""
-        return max(
-            sum(bool(slot.weights[i]) for slot in r.slots)
-            for r in self.rounds
-            for i in range(self.size)
-        )
+        return max(int(_linked(r.matrix).sum(axis=1).max()) for r in self.rounds)
 
     @property
     def spectral_gap(self) -> float:
         """See `spectral_gap`; with 1 a cycle gives the mean."""
         return spectral_gap([r.matrix for r in self.rounds])
-
-    @property
-    def connected(self) -> bool:
-        """Whether messages reach every worker, over all rounds of a cycle together."""
-        return is_connected(r.matrix for r in self.rounds)
 
     def __str__(self) -> str:
         slots = max(len(r.slots) for r in self.rounds)
@@ -656,3 +621,68 @@ def _number(word: str) -> int | float | str:
 
 def _shown(value: Any) -> str:
     return repr(list(value)) if type(value) is tuple else repr(value)
+
+
+_MOST_SHOWN = 2000  # edges; of more, nobody could follow one
+
+
+def picture(graph: Topology, spec: str) -> dict[str, Any]:
+    """The nodes, edges and facts of a graph.
+
+    Args:
+      graph: that the spec names.
+      spec: says how its workers stand: a grid for a torus, a hub for a star.
+
+    Returns:
+      `rounds` holds lists of (from, to, weight).
+
+    Example:
+      >>> shown = picture(topology("ring", 3), "ring")
+      >>> shown["degree"], shown["layout"], shown["rounds"][0][0][:2]
+      (2, ['circle', 3], [0, 1])
+    """
+    rounds = [
+        [
+            [int(j), int(i), float(step.matrix[i, j])]
+            for slot in step.slots
+            for j, i in slot.pairs
+        ]
+        for step in graph.rounds
+    ]
+    return {
+        "name": graph.name,
+        "workers": graph.size,
+        "degree": graph.degree,
+        "spectral_gap": graph.spectral_gap,
+        "layout": _layout(graph, spec),
+        "rounds": rounds,
+    }
+
+
+def graph_facts(spec: str, workers: int) -> dict[str, Any]:
+    """What environment.json says of the graph of a run, from which its report draws it.
+
+    Args:
+      spec: of the topology, "" for none.
+      workers: of the run.
+
+    Example:
+      >>> graph_facts("", 4), graph_facts("star", 4)["graph"]["layout"]
+      ({}, ['hub', 4])
+    """
+    if not spec:
+        return {}
+    shown = picture(topology(spec, workers), spec)
+    is_clear = sum(map(len, shown["rounds"])) <= _MOST_SHOWN
+    return {"graph": shown} if is_clear else {}
+
+
+def _layout(graph: Topology, spec: str) -> list[Any]:
+    """The name of a layout, and the sizes that it needs."""
+    call = parse(spec)
+    assert isinstance(call, Call)  # the graph was built from it
+    if call.name == "social":
+        return ["two_columns", 18, 14]
+    if call.name == "torus":
+        return ["grid", *torus_sides(graph.size, *call.args, **call.kwargs)]
+    return ["hub" if call.name == "star" else "circle", graph.size]
