@@ -126,7 +126,7 @@ def keep_rounding(mixer: types.Mixer) -> types.Mixer:
 
     def init(params: Tree) -> State:
         state, wide = mixer.init(params), wide_spec(params)
-        if wide == spec_of(params):
+        if jax.tree.leaves(wide) == jax.tree.leaves(spec_of(params)):
             return state
         return Rounded(state, zeros_like_spec(wide))
 
