@@ -24,7 +24,7 @@ from jaxcomp.cli import (
     topology,
     train,
 )
-from jaxcomp.cli.run_command import Parser, quietly, told
+from jaxcomp.cli.run_command import Parser, run_command
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
@@ -70,6 +70,7 @@ def make_parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; returns the exit code."""
     words = sys.argv[1:] if argv is None else argv
+    name = next((word for word in words if not word.startswith("-")), "")
 
     def parse_and_run() -> int:
         # Prints what `--help` asks for. Keys of a config are no flags of a parser.
@@ -80,5 +81,4 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.config_keys = others
         return args.run(args)
 
-    debug = "--debug" in words
-    return quietly(lambda: told("jaxcomp", parse_and_run, debug=debug))
+    return run_command(f"jaxcomp {name}", parse_and_run, debug="--debug" in words)

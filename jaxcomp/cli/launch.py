@@ -47,11 +47,6 @@ def add_parser(subparsers: Any) -> None:
     add("--restarts", type=int, default=0, metavar="N", help=again)
     stuck = "without progress of a process, which then counts as failed"
     add("--stuck-after", type=float, default=0.0, metavar="SECONDS", help=stuck)
-    chaos = "kill a random process, in the mean after so many seconds: a test"
-    add("--chaos", type=float, default=0.0, metavar="SECONDS", help=chaos)
-    most = "of those kills at most; by default any number"
-    add("--chaos-kills", type=int, default=0, metavar="N", help=most)
-    add("--chaos-seed", type=int, default=0, metavar="SEED", help="of those kills")
     add("program", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
 
 
@@ -81,14 +76,7 @@ def _run(args: argparse.Namespace) -> int:
                 command, args.processes, devices, port, variables
             )
 
-    limits = supervise.RestartLimits(
-        grace=args.grace,
-        restarts=args.restarts,
-        stuck_after=args.stuck_after,
-        chaos=args.chaos,
-        seed=args.chaos_seed,
-        kills=args.chaos_kills,
-    )
+    limits = supervise.RestartLimits(args.grace, args.restarts, args.stuck_after)
     ended = supervise.supervise(plan, limits)
     if ended.code and ended.code != 141:
         print(f"jaxcomp launch: {ended.why}", file=sys.stderr)
@@ -111,8 +99,6 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
         "--grace": (args.grace, 0),
         "--restarts": (args.restarts, 0),
         "--stuck-after": (args.stuck_after, 0),
-        "--chaos": (args.chaos, 0),
-        "--chaos-kills": (args.chaos_kills, 0),
     }
     for name, (value, most) in least.items():
         if value is not None and not value >= most:

@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.cli import config as quantities
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 
@@ -74,6 +73,7 @@ def _run(args: argparse.Namespace) -> int:
     import jax
 
     from jaxcomp import parallel
+    from jaxcomp.cli import config as quantities
     from jaxcomp.cli.prediction import as_json, draw, lines_of, verdict
     from jaxcomp.wire.cost import Link
     from jaxcomp.wire.predict import USUAL, predict

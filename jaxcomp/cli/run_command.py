@@ -47,45 +47,26 @@ def add_command(
     """
     shown = argparse.RawDescriptionHelpFormatter
     parser = subparsers.add_parser(name, formatter_class=shown, **texts)
-
-    def ended(args: Any) -> int:
-        debug = getattr(args, "debug", False)
-        mistakes = (UserError, OSError)
-        return told(f"jaxcomp {name}", lambda: run(args), mistakes, debug=debug)
-
-    parser.set_defaults(run=ended)
+    parser.set_defaults(run=run)
     return parser
 
 
-def told(
+def run_command(
     program: str,
     command: Callable[[], int],
-    mistakes: tuple[type[Exception], ...] = (UserError,),
+    mistakes: tuple[type[Exception], ...] = (UserError, OSError),
     *,
     debug: bool = False,
 ) -> int:
-    """Run a command; print an error of the user as one message, without a traceback.
+    """Run a command to its end, also where its output cannot be written.
+
+    An error of the user is printed as one message, without a traceback.
 
     Args:
-      program: that tells it.
+      program: that tells errors.
       command: returns the exit code.
       mistakes: the errors that are told.
       debug: whether the traceback is printed too.
-    """
-    try:
-        return command()
-    except mistakes as error:
-        if debug:
-            traceback.print_exc()
-        print(f"{getattr(error, 'program', program)}: {error}", file=sys.stderr)
-        return getattr(error, "exit_code", 1)
-
-
-def quietly(command: Callable[[], int]) -> int:
-    """Run a command to its end, also where its output cannot be written.
-
-    Args:
-      command: returns the exit code.
 
     Returns:
       That code. Where it is 0 and output was lost: 141 if the reader has left, as in
@@ -95,16 +76,35 @@ def quietly(command: Callable[[], int]) -> int:
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = streams = [as_output(stream) for stream in before]
     try:
-        code = _unless_lost(command(), streams)
+        return _unless_lost(_told(program, command, mistakes, debug), streams)
     except SystemExit as left:  # of argparse, after --help
         left.code = _unless_lost(left.code or 0, streams)
         raise
     finally:
         sys.stdout, sys.stderr = before
-    joining = sys.modules.get("jaxcomp.parallel.peers")
-    if joining and joining.is_deserted():  # the end of Python would wait for nobody
-        os._exit(code)
-    return code
+
+
+def _told(
+    program: str,
+    command: Callable[[], int],
+    mistakes: tuple[type[Exception], ...],
+    debug: bool,
+) -> int:
+    try:
+        return command()
+    except BaseException as error:
+        is_told = isinstance(error, mistakes)
+        joined = sys.modules.get("jaxcomp.parallel.cluster")
+        if debug or not is_told and joined and joined.has_others():
+            traceback.print_exc()
+        if is_told:
+            print(f"{getattr(error, 'program', program)}: {error}", file=sys.stderr)
+        code = getattr(error, "exit_code", getattr(error, "code", 1))
+        if joined and not isinstance(error, KeyboardInterrupt):
+            joined.leave_others(code if isinstance(code, int) else 1)
+        if is_told:
+            return code
+        raise
 
 
 def _unless_lost(code: Any, streams: Sequence[Output]) -> Any:

@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import shlex
 import signal
 import socket
@@ -282,14 +281,14 @@ class Ended(NamedTuple):
 def watch(
     children: Sequence[Child],
     grace: float,
-    disturb: Callable[[list[subprocess.Popen[bytes]]], str] = lambda running: "",
+    stuck: Callable[[list[subprocess.Popen[bytes]]], str] = lambda running: "",
 ) -> Ended:
     """Run processes until all have ended.
 
     Args:
       children: the processes.
       grace: seconds between Ctrl-C, which all of them get, and SIGKILL.
-      disturb: called all the time with the processes; a text ends all with that reason.
+      stuck: called all the time with the processes; a text ends all with that reason.
     """
     why, code, told = "", 0, 0
     term_at = kill_at = float("inf")
@@ -309,8 +308,8 @@ def watch(
                 may_save = told or running[failed].returncode in _SAVED
                 seconds = grace if may_save else _OWN_END_SECONDS
                 term_at = now + seconds
-            elif not why and not told and (stuck := disturb(running)):
-                code, why, term_at = 1, stuck, now
+            elif not why and not told and (reason := stuck(running)):
+                code, why, term_at = 1, reason, now
             if not goes_on:
                 break
             if now >= term_at:
@@ -326,8 +325,14 @@ def watch(
 
 
 def _first_failure(running: list[subprocess.Popen[bytes]]) -> int | None:
-    failed = (i for i, process in enumerate(running) if process.poll())
-    return next(failed, None)
+    """Whoever a signal has ended comes first: the others fail for want of it.
+
+    SIGABRT is how jax ends those who have lost another one.
+    """
+    codes = [process.poll() for process in running]
+    failed = [index for index, code in enumerate(codes) if code]
+    late = (-signal.SIGABRT, *range(1, 256))
+    return min(failed, key=lambda index: codes[index] in late, default=None)
 
 
 def _exit_code(process: subprocess.Popen[bytes]) -> int:
@@ -399,9 +404,6 @@ class RestartLimits(NamedTuple):
     grace: float  # seconds between Ctrl-C and SIGKILL
     restarts: int = 0
     stuck_after: float = 0.0  # seconds without progress of a process; 0: never
-    chaos: float = 0.0  # mean seconds between random kills; 0: none
-    seed: int = 0  # of the kills
-    kills: int = 0  # at most; 0: any number
 
 
 def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> Ended:
@@ -411,7 +413,6 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> End
       plan: makes the processes of an attempt, with a new port.
       limits: of all attempts.
     """
-    strike = _killer(limits)
     ended = Ended(0, "", False)
     for attempt in range(limits.restarts + 1):
         with tempfile.TemporaryDirectory(prefix="jaxcomp-launch-") as folder:
@@ -421,7 +422,8 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> End
                 variables = {**children[index].variables, PROGRESS: str(mark)}
                 children[index] = children[index]._replace(variables=variables)
             watched = [] if any(child.over_ssh for child in children) else marks
-            ended = watch(children, limits.grace, _disturbing(watched, limits, strike))
+            stuck = _stuck(watched, limits.stuck_after)
+            ended = watch(children, limits.grace, stuck)
         if not ended.code or ended.was_asked:
             return ended
         if ended.code in _FINAL:
@@ -434,44 +436,21 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> End
     return ended
 
 
-def _disturbing(
-    marks: Sequence[Path],
-    limits: RestartLimits,
-    strike: Callable[[list[subprocess.Popen[bytes]]], None],
+def _stuck(
+    marks: Sequence[Path], seconds: float
 ) -> Callable[[list[subprocess.Popen[bytes]]], str]:
-    """Make the function that notices stuck processes, and lets `strike` kill some."""
+    """Make the function that says which process has made no progress for so long."""
     began = time.time()
 
-    def disturb(running: list[subprocess.Popen[bytes]]) -> str:
+    def stuck(running: list[subprocess.Popen[bytes]]) -> str:
         now = time.time()
-        strike([process for process in running if process.poll() is None])
-        for index, mark in enumerate(marks if limits.stuck_after else ()):
+        for index, mark in enumerate(marks if seconds else ()):
             last = mark.stat().st_mtime if mark.exists() else began
-            if running[index].poll() is None and now - last > limits.stuck_after:
+            if running[index].poll() is None and now - last > seconds:
                 return f"process {index} made no progress in {now - last:.0f} s"
         return ""
 
-    return disturb
-
-
-def _killer(limits: RestartLimits) -> Callable[[list[subprocess.Popen[bytes]]], None]:
-    """Make the function that kills a random process now and then, over all attempts."""
-    rng = random.Random(limits.seed)
-    left = (limits.kills or float("inf")) if limits.chaos else 0
-
-    def drawn() -> float:
-        return time.time() + rng.expovariate(1 / limits.chaos) if left else 0.0
-
-    next_kill = drawn()
-
-    def strike(alive: list[subprocess.Popen[bytes]]) -> None:
-        nonlocal left, next_kill
-        if left and alive and time.time() > next_kill:
-            rng.choice(alive).kill()
-            left -= 1
-            next_kill = drawn()
-
-    return strike
+    return stuck
 
 
 def free_port() -> int:

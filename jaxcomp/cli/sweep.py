@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli import config as quantities
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 
@@ -157,5 +156,7 @@ def _conclude(job: "Job", look: "Look") -> int:
 def _memory(text: str | None) -> float:
     """Bytes for all runs together, by default most of this machine's memory."""
     if text is not None:
+        from jaxcomp.cli import config as quantities
+
         return quantities.size("--memory", text)
     return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -1,6 +1,7 @@
 """`jaxcomp train`: train a model from a config."""
 
 import argparse
+import functools
 import hashlib
 import os
 import re
@@ -9,10 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.cli.config import split_names
-from jaxcomp.cli.run_command import Parser, add_command, quietly, told
-from jaxcomp.core.errors import RunFailed, UserError, message_of
-from jaxcomp.runs.keys import SAME
+from jaxcomp.cli.run_command import Parser, add_command, run_command
+from jaxcomp.core.errors import RunFailed, UserError
 
 _LONGEST = 80  # characters of what was set; file systems take names of 255 bytes
 
@@ -32,6 +31,9 @@ def default_workdir(names: str, keys: Mapping[str, Any], suffix: str = "") -> Pa
       >>> str(default_workdir("cifar10_exact,parts/top_k:0.001", keys, "again"))
       'runs/cifar10_exact+top_k-0.001,memory=,seed=1.again'
     """
+    from jaxcomp.cli.config import split_names
+    from jaxcomp.runs.keys import SAME
+
     configs = "+".join(_safe(_stem(name)) for name in split_names(names))
     counted = sorted((k, str(v)) for k, v in keys.items() if k not in SAME)
     pairs = "".join(f",{key}={_safe(value)}" for key, value in counted)
@@ -110,7 +112,7 @@ def main(argv: Sequence[str], about: str = "") -> int:
         return _main(args)
 
     debug = "--debug" in argv
-    return quietly(lambda: told("train.py", parse_and_run, debug=debug))
+    return run_command("train.py", parse_and_run, (UserError,), debug=debug)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -141,8 +143,7 @@ def _on_kept_pages(args: argparse.Namespace) -> int:
     from jaxcomp.parallel import keep_pages
 
     keep_pages()
-    debug = getattr(args, "debug", False)
-    return told("jaxcomp train", lambda: _main(args), debug=debug)
+    return _main(args)
 
 
 def _main(args: argparse.Namespace) -> int:
@@ -152,8 +153,7 @@ def _main(args: argparse.Namespace) -> int:
     from absl import logging
 
     from jaxcomp.cli.config import changed_keys, load_config, override
-    from jaxcomp.parallel.cluster import find_cluster
-    from jaxcomp.parallel.peers import join_seconds, peer_seconds
+    from jaxcomp.parallel.cluster import TIME_LIMITS, find_cluster, time_limit
     from jaxcomp.runs.folder import check_workdir
 
     logging.set_verbosity(logging.FATAL)  # orbax logs what it writes and what it raises
@@ -166,8 +166,8 @@ def _main(args: argparse.Namespace) -> int:
     for name in ("coordinator", "processes", "process", "join_timeout", "peer_timeout"):
         if getattr(args, name) is not None:
             os.environ[f"JAXCOMP_{name.upper()}"] = str(getattr(args, name))
-    for limit in (join_seconds, peer_seconds):
-        limit(os.environ)  # refuses a bad one before all else
+    for flag in TIME_LIMITS:
+        time_limit(flag, os.environ)  # refuses a bad one before all else
     config = override(load_config(args.config), args.config_keys)
     if args.workdir is None:
         keys = changed_keys(config, args.config_keys)
@@ -217,7 +217,8 @@ def run(
       workdir: run folder.
       evaluate: None trains; "best", "last" or a step evaluates that checkpoint.
     """
-    return told("train.py", lambda: _run(config, workdir, evaluate))
+    command = functools.partial(_run, config, workdir, evaluate)
+    return run_command("train.py", command, (UserError,))
 
 
 def _run(
@@ -229,7 +230,7 @@ def _run(
     import jax
 
     from jaxcomp import report
-    from jaxcomp.parallel.peers import await_verdict, leave
+    from jaxcomp.parallel.cluster import has_others, this_process
     from jaxcomp.runs.open_run import Interrupted, closing_lines
 
     kind = _kind_of(config)
@@ -249,14 +250,18 @@ def _run(
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + interruption.signum
-    except BaseException as error:  # also what a program of one's own raises to end
-        if isinstance(error, jax.errors.JaxRuntimeError):
-            await_verdict()
-        leave(message_of(error), getattr(error, "exit_code", 1))
-        if isinstance(error, RunFailed) and not evaluate:
-            for line in _report_so_far(workdir):
-                print(line, file=sys.stderr)
+    except RunFailed:
+        for line in [] if evaluate else _report_so_far(workdir):
+            print(line, file=sys.stderr)
         raise
+    except jax.errors.JaxRuntimeError as error:
+        if not has_others():
+            raise
+        first = str(error).splitlines()[0]
+        message = f"{this_process()} has failed or has lost another one: {first}"
+        raise RunFailed(
+            f"{message}. The same command goes on from the newest whole checkpoint."
+        ) from error
     return 0
 
 

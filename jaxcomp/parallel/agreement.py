@@ -23,7 +23,7 @@ T = TypeVar("T")
 # Writing a large checkpoint takes long, and the heartbeat notices who is dead.
 _AGREE_SECONDS = 3600
 # Who has failed does not wait for those who are elsewhere, such as in a barrier that it
-# will not come to. They hear of it when they come here, or from `parallel.peers`.
+# will not come to. They hear of it when they come here, or when jax misses it.
 _TELL_SECONDS = 10
 
 

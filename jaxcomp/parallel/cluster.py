@@ -1,13 +1,21 @@
-"""Which processes run together, and short texts between them."""
+"""Which processes run together: joining, leaving, and short texts between them."""
 
+import datetime
 import importlib.util
 import itertools
+import math
+import os
 import platform
 import re
+import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
+
+# jax has no public way to the store that all processes share.
 from jax._src import distributed
 
 from jaxcomp.core.errors import RunFailed, UserError
@@ -108,6 +116,7 @@ def number(variables: Mapping[str, str], name: str) -> int | None:
 
 
 AUTO = "auto"
+_NUMBERS = ("JAXCOMP_PROCESSES", "JAXCOMP_PROCESS")
 _LAST_PORT = 65535
 _FLAGS = "--coordinator=HOST:PORT, --processes=N and --process=I"
 # Without these of srun, jax cannot tell where process 0 runs.
@@ -173,12 +182,8 @@ def find_cluster(
     """
     coordinator = coordinator or variables.get("JAXCOMP_COORDINATOR")
     given = {
-        "JAXCOMP_PROCESSES": variables.get("JAXCOMP_PROCESSES", "")
-        if processes is None
-        else str(processes),
-        "JAXCOMP_PROCESS": variables.get("JAXCOMP_PROCESS", "")
-        if process is None
-        else str(process),
+        name: variables.get(name, "") if value is None else str(value)
+        for name, value in zip(_NUMBERS, (processes, process), strict=True)
     }
     launcher = started_by(variables)
     if not coordinator:
@@ -199,8 +204,7 @@ def find_cluster(
     except ValueError:
         raise UserError(
             f"coordinator {coordinator} needs the number of processes and the index "
-            "of this one: --processes and --process, or JAXCOMP_PROCESSES and "
-            "JAXCOMP_PROCESS"
+            f"of this one: --processes and --process, or {' and '.join(_NUMBERS)}"
         ) from None
     _check_index(count, index)
     return Cluster(coordinator, count, index, local_devices(variables, launcher))
@@ -262,8 +266,8 @@ def _found_by_jax(
             return Cluster(None, None, None)
         raise UserError(
             f"--coordinator={AUTO}: in Kubernetes jax asks its API: pip install "
-            "'jax[k8s]', or set JAXCOMP_COORDINATOR, JAXCOMP_PROCESSES and "
-            "JAXCOMP_PROCESS, as deploy/kubernetes.yaml does"
+            f"'jax[k8s]', or set JAXCOMP_COORDINATOR, {' and '.join(_NUMBERS)}, as "
+            "deploy/kubernetes.yaml does"
         )
     if variables.get("TPU_WORKER_HOSTNAMES"):
         return Cluster(None, None, None)
@@ -290,7 +294,129 @@ def _check_index(count: int, index: int) -> None:
         raise UserError(f"process {index} is not one of 0 to {count - 1}")
 
 
-# jax has no public way to the store that all processes share.
+TIME_LIMITS = {
+    "join-timeout": 300,  # a queue or an image may hold up other hosts that long
+    "peer-timeout": 60,  # without a sign of life, after which a process counts as lost
+}
+_SILENT_SECONDS = 2.0  # of waiting, before anything is said
+_LATER = 3600  # jax ends the process with a dump at its own limit; ours comes first
+_LAST_SECONDS = 2.0  # in which the others ask process 0 what was said of its error
+_deserted = threading.Event()  # a thread waits for others who did not come in time
+
+
+class NotJoined(UserError):
+    """Not all processes of a run came together in time."""
+
+    exit_code = 1
+
+
+def join(cluster: Cluster, seconds: float, limit: float) -> int:
+    """Connect to the other processes of a run; Ctrl-C ends the waiting.
+
+    From then on jax's heartbeats tell who is lost, and end the others.
+
+    Args:
+      cluster: as `find_cluster` returned it.
+      seconds: after which this gives up.
+      limit: seconds of silence, after which another process counts as lost.
+
+    Returns:
+      The number of all processes.
+
+    Raises:
+      NotJoined: not all came in time, or nothing listens or can listen at the address.
+    """
+    failures: list[Exception] = []
+    done = threading.Event()
+
+    def connect() -> None:
+        try:
+            jax.distributed.initialize(
+                **cluster.arguments(),
+                initialization_timeout=math.ceil(seconds) + _LATER,
+                heartbeat_timeout_seconds=math.ceil(limit),
+            )
+        except Exception as error:
+            failures.append(error)
+        done.set()
+
+    address = cluster.coordinator or "the address that jax found"
+    here = f"{_name(cluster.process, cluster.processes)} on {platform.node()}"
+    until = datetime.datetime.now() + datetime.timedelta(seconds=seconds)
+    _deserted.set()
+    # A wait in jax itself hears no signal: the main thread stays outside.
+    threading.Thread(target=connect, name="join", daemon=True).start()
+    if not done.wait(min(_SILENT_SECONDS, seconds)):
+        waiting = f"{here} waits for the others at {address}"
+        ends = f"until {until:%H:%M:%S}; Ctrl-C ends it"
+        print(f"{waiting}, {ends}", file=sys.stderr, flush=True)
+        done.wait(max(0.0, seconds - _SILENT_SECONDS))
+    if not done.is_set():
+        raise NotJoined(
+            f"the other processes did not come to {address} within {seconds:g} s; this "
+            f"is {here}. Look at what the others print, and whether they reach that "
+            "address; --join-timeout=SECONDS waits longer"
+        )
+    _deserted.clear()
+    if failures:
+        message = f"{here} cannot join the others at {address}: {failures[0]}"
+        raise NotJoined(message) from failures[0]
+    return distributed.global_state.num_processes
+
+
+def _name(process: int | None, processes: int | None) -> str:
+    return "this process" if process is None else f"process {process} of {processes}"
+
+
+def has_others() -> bool:
+    """Whether this process has joined others, or still waits for them in a thread.
+
+    Example:
+      >>> has_others()
+      False
+    """
+    return jax.distributed.is_initialized() or _deserted.is_set()
+
+
+def this_process() -> str:
+    """Number and host of this process, once it has joined others."""
+    state = distributed.global_state
+    return f"{_name(state.process_id, state.num_processes)} on {platform.node()}"
+
+
+def leave_others(code: int) -> None:
+    """End this process after an error if it has others, which fail then themselves.
+
+    Python's own end would wait in jax until all of them have come to theirs.
+    """
+    if not has_others():
+        return
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    if distributed.global_state.service is not None:  # which ends with this process
+        time.sleep(_LAST_SECONDS)
+    os._exit(code)
+
+
+def time_limit(flag: str, variables: Mapping[str, str]) -> float:
+    """The seconds of a flag in `TIME_LIMITS`, or of its variable.
+
+    Example:
+      >>> time_limit("join-timeout", {})
+      300.0
+      >>> time_limit("peer-timeout", {"JAXCOMP_PEER_TIMEOUT": "20"})
+      20.0
+    """
+    name = f"JAXCOMP_{flag.upper().replace('-', '_')}"
+    text = variables.get(name, "")
+    try:
+        seconds = float(text or TIME_LIMITS[flag])
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        message = f"is a number of seconds above 0, not {text!r}"
+        raise UserError(f"--{flag} ({name}) {message}")
+    return seconds
 
 
 _START_SECONDS = 60
@@ -337,8 +463,7 @@ def texts_of_all(text: str, seconds: float) -> dict[int, str]:
         client.wait_at_barrier(name, round(seconds * 1000))
     except jax.errors.JaxRuntimeError as error:
         raise Silent(
-            f"process {state.process_id} of {state.num_processes} on "
-            f"{platform.node()} has lost others: {str(error).splitlines()[0]}",
+            f"{this_process()} has lost others: {str(error).splitlines()[0]}",
             found(),
         ) from None
     return found()

@@ -14,9 +14,8 @@ from jax.sharding import Mesh
 
 from jaxcomp._version import __version__
 from jaxcomp.core.errors import UserError
-from jaxcomp.parallel.cluster import check_same, find_cluster
+from jaxcomp.parallel import cluster as clusters
 from jaxcomp.parallel.collectives import Lanes
-from jaxcomp.parallel.peers import join, join_seconds, peer_seconds
 
 # Names and values of glibc's malloc.h. With no limit on the heap's free end, and no
 # blocks outside of the one heap, what is freed stays with the process.
@@ -288,14 +287,15 @@ def _join_others(
     if jax.distributed.is_initialized():
         check_divides(jax.process_count())
         return jax.process_count()
-    cluster = find_cluster(os.environ, coordinator, processes, process)
+    cluster = clusters.find_cluster(os.environ, coordinator, processes, process)
     if cluster is None:
         return 1
     if mapper == "vmap":
         raise UserError("mapper 'vmap' simulates workers in one process; use 'pmap'")
     check_divides(cluster.processes or 1)
-    count = join(cluster, join_seconds(os.environ), peer_seconds(os.environ))
-    check_same({"jaxcomp": __version__, "jax": jax.__version__})
+    limits = [clusters.time_limit(flag, os.environ) for flag in clusters.TIME_LIMITS]
+    count = clusters.join(cluster, *limits)
+    clusters.check_same({"jaxcomp": __version__, "jax": jax.__version__})
     check_divides(count)
     return count
 

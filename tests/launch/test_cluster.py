@@ -3,8 +3,7 @@
 import pytest
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.parallel.cluster import Cluster, find_cluster
-from jaxcomp.parallel.peers import _claim, join_seconds
+from jaxcomp.parallel.cluster import find_cluster, time_limit
 
 TORCHRUN = {
     "MASTER_ADDR": "node0",
@@ -163,14 +162,7 @@ def test_what_is_missing_is_said(variables, flags, says):
         find_cluster(variables, **flags, has=lambda name: None)
 
 
-def test_one_number_is_of_one_process():
-    for index in range(2):
-        _claim(Cluster("here:1", 2, index))
-    with pytest.raises(UserError, match="of this host is process 1 of 2 already: give"):
-        _claim(Cluster("here:1", 2, 1))
-
-
 @pytest.mark.parametrize("text", ["0", "-1", "soon", "inf", "nan"])
 def test_a_time_limit_is_a_number_of_seconds(text):
-    with pytest.raises(UserError, match=f"--join-timeout .* not '{text}'"):
-        join_seconds({"JAXCOMP_JOIN_TIMEOUT": text})
+    with pytest.raises(UserError, match=f"--peer-timeout .* not '{text}'"):
+        time_limit("peer-timeout", {"JAXCOMP_PEER_TIMEOUT": text})

@@ -1,4 +1,4 @@
-"""What fails in a run of two processes: it goes on, or all say what was lost and end.
+"""What fails in a run of two processes: it goes on, or all end, and nothing hangs.
 
 Each restart ends with the bits of a run that nothing happened to.
 """
@@ -6,7 +6,7 @@ Each restart ends with the bits of a run that nothing happened to.
 import contextlib
 import json
 import os
-import re
+import random
 import shutil
 import signal
 import subprocess
@@ -36,7 +36,6 @@ STEPS = {"train_for": "150 steps", "checkpoint_every": "20 steps"}
 CONFIG = small_config(workers=4, **STEPS)
 FLAGS = [f"--config.{key}={value}" for key, value in STEPS.items()]
 FLAGS += [f"--peer-timeout={PATIENCE}"]
-AGAIN = "The same command goes on from the newest whole checkpoint."
 Inside = Callable[[int, list[str]], list[str]]
 
 
@@ -86,15 +85,6 @@ def said(process: subprocess.Popen[str], harm: str = "") -> str:
     return output
 
 
-def check_told(output: str, message: str) -> None:
-    """An output ends with one message, and nothing was dumped before it."""
-    last = output.splitlines()[-1]
-    assert re.search(message, last), output
-    assert len(re.findall(r" is lost: | has failed: ", output)) == 1, output
-    assert "Traceback" not in output
-    assert not re.search(r"^[IWEF]\d{4} |Check failed|\*\*\* ", output, re.MULTILINE)
-
-
 def check_goes_on(folder: Path, unbroken: Path) -> None:
     """The same command goes on, to the bits of the run that nothing happened to."""
     words = ("-n", "2", "--devices-per-process=2", "--", *command(folder, *FLAGS))
@@ -115,26 +105,19 @@ def unbroken(tmp_path_factory):
 
 
 @pytest.mark.parametrize("victim", [0, 1], ids=["coordinator", "worker"])
-def test_one_that_dies_is_named_at_once(victim, unbroken, tmp_path):
-    with pair(tmp_path, "--peer-timeout=1000") as processes:
-        processes[victim].kill()
-        output = said(processes[1 - victim], f"process {victim} is killed")
-        assert processes[1 - victim].returncode == 1
-    check_told(output, f"process {victim} of 2 on .* is lost: it was killed.*{AGAIN}$")
-    check_goes_on(tmp_path, unbroken)
-
-
-@pytest.mark.parametrize("victim", [0, 1], ids=["coordinator", "worker"])
-def test_one_that_hangs_is_named_after_the_limit(victim, unbroken, tmp_path):
+@pytest.mark.parametrize(
+    "harm", [signal.SIGKILL, signal.SIGSTOP], ids=["dies", "hangs"]
+)
+def test_the_others_end_within_the_limit_and_say_why(harm, victim, unbroken, tmp_path):
     with pair(tmp_path) as processes:
-        processes[victim].send_signal(signal.SIGSTOP)
-        output = said(processes[1 - victim], f"process {victim} is stopped")
-        assert processes[1 - victim].returncode == 1
-        processes[victim].send_signal(signal.SIGCONT)
-        late = said(processes[victim])
-        assert processes[victim].returncode == 1
-    check_told(output, f"process {victim} of 2 on .* nothing was heard of it for 10 s")
-    assert "this process stood still for" in late.splitlines()[-1]
+        processes[victim].send_signal(harm)
+        output = said(processes[1 - victim], f"{harm.name} to process {victim}")
+        assert processes[1 - victim].returncode
+        if harm == signal.SIGSTOP:
+            processes[victim].send_signal(signal.SIGCONT)
+            said(processes[victim])
+            assert processes[victim].returncode
+    assert "has lost another one" in output or "another task died" in output, output
     check_goes_on(tmp_path, unbroken)
 
 
@@ -142,7 +125,7 @@ def test_a_pause_that_is_shorter_than_the_limit_costs_nothing_but_time(
     unbroken, tmp_path
 ):
     """Longer than the 30 s of Gloo, and than the 40 s of XLA for stuck collectives."""
-    with pair(tmp_path, "--peer-timeout=300") as processes:
+    with pair(tmp_path, "--peer-timeout=100") as processes:
         processes[1].send_signal(signal.SIGSTOP)
         time.sleep(55)
         processes[1].send_signal(signal.SIGCONT)
@@ -175,8 +158,7 @@ def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_pat
     words = ("-n", "2", "--devices-per-process=2", "--", *command(tmp_path, *FLAGS))
     process = begin(*LAUNCH, "--grace=30", *words)
     wait_for_step(tmp_path, 28, process)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    pids = [int(pid) for pid in children.read_text().split()]
+    pids = children(process)
     process.kill()
     process.communicate()
     until(lambda: not any(is_alive(pid) for pid in pids), HANGS)
@@ -185,22 +167,20 @@ def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_pat
     check_goes_on(tmp_path, unbroken)
 
 
-def test_a_program_that_ends_one_process_is_named(tmp_path):
+def test_a_program_that_ends_one_process_ends_the_other(tmp_path):
     """By SystemExit, which no error of a run is."""
-    task = "--config.task=tests.launch.leaving:make"
-    processes = begin_pair(tmp_path, task)
+    processes = begin_pair(tmp_path, "--config.task=tests.launch.leaving:make")
     outputs = [said(process) for process in processes]
-    assert [process.returncode for process in processes] == [1, 1], outputs
-    check_told(outputs[0], "process 1 of 2 on .* has failed: SystemExit: 3")
+    assert processes[0].returncode, outputs
+    assert processes[1].returncode == 3
+    assert "has lost another one" in outputs[0] or "another task died" in outputs[0]
 
 
-def test_two_processes_of_one_number_are_not_let_in(tmp_path):
-    processes = begin_pair(tmp_path, "--process=0", "--join-timeout=20")
+def test_two_processes_of_one_number_end(tmp_path):
+    processes = begin_pair(tmp_path, "--process=1", "--join-timeout=20")
     outputs = [said(process) for process in processes]
     assert [process.returncode for process in processes] == [1, 1]
-    message = "another process of this host is process 0 of 2 already"
-    assert sum(message in output for output in outputs) == 1
-    assert sum("did not come within 20 s" in output for output in outputs) == 1
+    assert all("did not come to" in output for output in outputs)
 
 
 # --- Links ----------------------------------------------------------------------------
@@ -220,9 +200,7 @@ def test_a_link_that_is_cut_ends_both_sides(net, unbroken, tmp_path):
     with pair(tmp_path, **where) as processes:
         namespaces.run(["ip", "link", "set", net.port(1), "down"])
         outputs = [said(process, "the link is cut") for process in processes]
-        assert [process.returncode for process in processes] == [1, 1]
-    for index, output in enumerate(outputs):
-        check_told(output, f"process {1 - index} of 2 on .* nothing was heard of it")
+        assert all(process.returncode for process in processes), outputs
     check_goes_on(tmp_path, unbroken)
 
 
@@ -289,13 +267,35 @@ def test_a_checkpoint_half_written_is_passed_over(unbroken, tmp_path):
 
 def test_twenty_random_kills_end_with_the_same_bits(unbroken, tmp_path):
     """At any moment; a run that ends before the last kill is followed by another."""
+    drawn = random.Random(0)
     kills = run = 0
     while kills < 20:
         folder = tmp_path / str(run)
-        chaos = ("--restarts=20", "--chaos=6", f"--chaos-kills={20 - kills}")
-        words = ("-n", "2", *chaos, f"--chaos-seed={run}")
-        words += ("--devices-per-process=2", "--", *command(folder, *FLAGS))
-        output, _ = begin(*LAUNCH, *words).communicate()
-        assert "test accuracy" in output, output
+        words = ("-n", "2", "--restarts=20", "--devices-per-process=2", "--")
+        process = begin(*LAUNCH, *words, *command(folder, *FLAGS))
+        while process.poll() is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(drawn.expovariate(1 / 6))
+            victims = children(process) if kills < 20 else []
+            if victims:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(drawn.choice(victims), signal.SIGKILL)
+                    kills += 1
+        assert process.returncode == 0
         assert_same_run(folder, unbroken, CONFIG)
-        run, kills = run + 1, kills + output.count("starting all again")
+        run += 1
+
+
+def children(launcher: subprocess.Popen[str]) -> list[int]:
+    """The processes of a run that a launcher has started and that run."""
+    path = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children")
+    if not path.exists():
+        return []
+    pids = [int(pid) for pid in path.read_text().split()]
+    return [pid for pid in pids if "train.py" in named(pid) and is_alive(pid)]
+
+
+def named(pid: int) -> str:
+    with contextlib.suppress(FileNotFoundError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""

@@ -180,13 +180,6 @@ def test_a_failure_starts_all_again(tmp_path):
     assert "exit code 2, which no restart mends" in done.stderr
 
 
-def test_chaos_kills_so_many_times_and_then_no_more():
-    chaos = ("--restarts=5", "--chaos=0.05", "--chaos-kills=2")
-    done = launch("-n", "1", *chaos, "--", "sleep", "0.5")
-    assert done.returncode == 0
-    assert done.stderr.count("ended with exit code 137; starting all again") == 2
-
-
 def test_a_live_process_without_progress_is_stuck():
     words = ("-n", "2", "--stuck-after=1", "--", "sh", "-c")
     script = (
