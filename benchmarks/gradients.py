@@ -19,7 +19,7 @@ import optax
 
 from configs import cifar10
 from jaxcomp.training.feed import train_feed
-from jaxcomp.training.setup import Setup, build, gather_workers
+from jaxcomp.training.plan import RunPlan, build, gather_workers
 
 __all__ = ["Gradients", "load", "save"]
 
@@ -92,7 +92,7 @@ def main() -> None:
     print(f"wrote {args.out}")
 
 
-def snapshots(setup: Setup, config: Any, wanted: dict[int, str]) -> Any:
+def snapshots(setup: RunPlan, config: Any, wanted: dict[int, str]) -> Any:
     """Train to the last step that is wanted; yields what there is after each.
 
     Args:
@@ -103,7 +103,7 @@ def snapshots(setup: Setup, config: Any, wanted: dict[int, str]) -> Any:
     fresh = setup.fresh()
     tx = optax.chain(
         optax.add_decayed_weights(config.weight_decay),
-        optax.sgd(setup.rate, momentum=0.9, nesterov=True),
+        optax.sgd(setup.segments.rate, momentum=0.9, nesterov=True),
     )
     base_key = jax.random.key(config.seed)
 

@@ -24,8 +24,8 @@ from configs import default
 from jaxcomp import parallel
 from jaxcomp.data import Dataset
 from jaxcomp.training.feed import loaded, train_feed
-from jaxcomp.training.setup import Setup, build, gather_workers
-from jaxcomp.training.traffic import programs
+from jaxcomp.training.plan import RunPlan, build, gather_workers
+from jaxcomp.training.programs import make_programs
 
 __all__ = ["main", "pixels", "side"]
 
@@ -90,7 +90,7 @@ def side(
     config.update(keys)
     setup = build(config, gather_workers(config))
     state = parallel.spread(setup.fresh(), setup.workers)
-    compiled = programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print).at(0, state).step
     feed, holder = fed(_feed(setup)), [state]
 
     def run() -> tuple[float, float]:
@@ -106,7 +106,7 @@ def side(
     return run
 
 
-def _feed(setup: Setup) -> Iterator[Any]:
+def _feed(setup: RunPlan) -> Iterator[Any]:
     make = functools.partial(train_feed, local=setup.workers.local, start=0)
     return iter(loaded(make, setup.task, setup.workers))
 

@@ -19,8 +19,8 @@ from benchmarks.crew import member
 from configs import default
 from jaxcomp import make_exchange, parallel, wire
 from jaxcomp.training.feed import loaded, train_feed
-from jaxcomp.training.setup import build, parameter_count
-from jaxcomp.training.traffic import programs
+from jaxcomp.training.plan import build, parameter_count
+from jaxcomp.training.programs import make_programs
 
 
 def serve() -> None:
@@ -88,7 +88,7 @@ def training(
         config.optimizer = "dgc_sgd"
     setup = build(config, crew)
     state = parallel.spread(setup.fresh(), crew)
-    compiled = programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print).at(0, state).step
     make = functools.partial(train_feed, local=crew.local, start=0)
     batches = iter(loaded(make, setup.task, crew))
     params = jax.eval_shape(setup.fresh).params

@@ -21,8 +21,8 @@ import numpy as np
 
 from jaxcomp import data, parallel
 from jaxcomp.cli.config import load_config, override
-from jaxcomp.training.setup import build, gather_workers, settled
-from jaxcomp.training.traffic import run_traffic
+from jaxcomp.training.plan import build, gather_workers, settled
+from jaxcomp.training.programs import run_traffic
 
 __all__ = ["computed", "main", "read", "stand_in"]
 

@@ -21,8 +21,8 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import parallel
-from jaxcomp.training.setup import Setup, build, gather_workers
-from jaxcomp.training.traffic import programs
+from jaxcomp.training.plan import RunPlan, build, gather_workers
+from jaxcomp.training.programs import make_programs
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -55,11 +55,11 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"ratio jaxcomp / hand-written: {ratio:.3f} (median of {args.turns} pairs)")
 
 
-def ours(setup: Setup, batch: tuple[Any, Any]) -> Callable[[int], float]:
+def ours(setup: RunPlan, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
     workers = setup.workers
     state = parallel.spread(setup.fresh(), workers)
-    compiled = programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print).at(0, state).step
     holder = [state]
 
     def run(steps: int) -> float:
@@ -73,12 +73,12 @@ def ours(setup: Setup, batch: tuple[Any, Any]) -> Callable[[int], float]:
     return run
 
 
-def theirs(setup: Setup, batch: tuple[Any, Any]) -> Callable[[int], float]:
+def theirs(setup: RunPlan, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """A step with pmap and optax, whose state is replicated along a leading axis."""
     loss_of, size = setup.task.loss, setup.workers.size
     tx = optax.chain(
         optax.add_decayed_weights(5e-4),
-        optax.sgd(setup.rate, momentum=0.9, nesterov=True),
+        optax.sgd(setup.segments.rate, momentum=0.9, nesterov=True),
     )
     fresh = setup.fresh()
     stats = fresh.stats.value
@@ -129,7 +129,7 @@ def _config(args: argparse.Namespace) -> ConfigDict:
     return config
 
 
-def _batch(setup: Setup, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
+def _batch(setup: RunPlan, args: argparse.Namespace) -> tuple[np.ndarray, np.ndarray]:
     chosen = np.arange(args.batch).reshape(args.workers, -1)
     images, labels = setup.task.train
     return images[chosen], labels[chosen]

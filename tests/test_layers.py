@@ -134,7 +134,7 @@ assert "flax" in sys.modules
 
 def test_the_checks_can_fail():
     """The reader of imports sees absolute, relative and nested ones."""
-    here = PACKAGE / "training" / "setup.py"
+    here = PACKAGE / "training" / "plan.py"
     rooms = {room_of(module) for module in imports(here)}
     assert {"training", "transforms", "parallel", "runs"} <= rooms
     hidden = "from jax.lax import psum\nfrom jax import pmap"

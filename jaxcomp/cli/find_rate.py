@@ -104,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _heading(trial: "Trial") -> str:
-    setup = trial.setup
+    setup = trial.plan
     lines = [f"{setup.task.model} on {setup.task.data}", f"method: {setup.method.name}"]
     if trial.scaling != 1:
         lines.append(f"lr_scaling multiplies each rate by {trial.scaling:.4g}")
@@ -154,7 +154,7 @@ def _facts(
         return {name: x if math.isfinite(x) else None for name, x in values}
 
     return {
-        "method": trial.setup.method.name,
+        "method": trial.plan.method.name,
         "scaling": trial.scaling,
         "suggested": found and found._asdict(),
         "ended": "" if len(tried) == len(trial.rates) else _why(tried[-1]),

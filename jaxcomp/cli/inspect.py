@@ -11,7 +11,7 @@ from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
-    from jaxcomp.training.inspection import Inspection
+    from jaxcomp.training.programs import Inspection
     from jaxcomp.wire.targets import Program
 
 
@@ -55,7 +55,7 @@ def _run(args: argparse.Namespace) -> int:
     import jax
 
     from jaxcomp.cli.config import load_config, override
-    from jaxcomp.training.inspection import inspect
+    from jaxcomp.training.programs import inspect
 
     # jax would look for an accelerator here, and what it finds is not what is asked.
     jax.config.update("jax_platforms", "cpu")
@@ -76,7 +76,7 @@ def _figures(found: "Inspection") -> dict[str, Any]:
     fewer = found.run.fewer
     behind, products = overlap(program.order)
     return {
-        "method": found.setup.method.name,
+        "method": found.plan.method.name,
         "target": str(found.target),
         "step": found.step,
         "sent_bytes": sent.wire,
@@ -104,8 +104,8 @@ def described(found: "Inspection") -> str:
 def _heading(found: "Inspection") -> str:
     from jaxcomp.core.units import seconds_text
 
-    setup, workers = found.setup, found.target.workers
-    share = setup.calendar.batch_at(found.step - 1) // workers.size
+    setup, workers = found.plan, found.target.workers
+    share = setup.segments.batch_at(found.step - 1) // workers.size
     return (
         f"{setup.task.model} on {setup.task.data}\n"
         f"method: {setup.method.name}\n"

@@ -22,7 +22,7 @@ from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.core.specs import suggest
 from jaxcomp.core.types import Exchange, Spec
 from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
-from jaxcomp.training.setup import build, gather_workers
+from jaxcomp.training.plan import build, gather_workers
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.wire import shapes, targets
 from jaxcomp.wire.cost import Cost
@@ -116,9 +116,9 @@ def compute_seconds(config: Any) -> float:
     """
     setup = _alone(config)
     stage = setup.stages.at(setup.total_steps - 1)
-    state = parallel.spread(setup.fresh(stage.regime), setup.workers)
+    state = parallel.spread(setup.fresh(stage.segment), setup.workers)
     axes = parallel.axes(state)
-    batch = setup.example(stage.regime)
+    batch = setup.example(stage.segment)
     step = parallel.map_step(
         setup.step(stage),
         setup.workers,

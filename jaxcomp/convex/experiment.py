@@ -24,8 +24,8 @@ from jaxcomp.core.types import Exchange, Mixer
 from jaxcomp.data import Partition, make_partition
 from jaxcomp.parallel import AXIS
 from jaxcomp.runs.folder import SHARED, check_fit, check_values, whole_batches
+from jaxcomp.training.plan import make_graph
 from jaxcomp.training.schedules import Horizon, steps_at
-from jaxcomp.training.setup import make_graph
 from jaxcomp.transforms.distributed import distributed, mixing
 from jaxcomp.transforms.make import compressor_for, make_exchange, make_mixer
 from jaxcomp.wire import collective_bytes, exact_bytes, link_bytes, traced_collectives

@@ -113,6 +113,27 @@ def check_keys(config: Any, *of_task: str, **filled: str) -> None:
     names = (*of_run, *of_task, *filled)
     usual = {name: KEYS[name].example for name in names if KEYS[name].example}
     check_values(config, {name: KEYS[name].kind for name in names}, usual | filled)
+    if of_run:
+        check_one_batch(config)
+
+
+def check_one_batch(config: Any) -> None:
+    """Refuse a config that says its batch in both ways, or in none.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> check_one_batch(ConfigDict({"batch_size": 64, "batch_per_worker": 16}))
+      Traceback (most recent call last):
+      jaxcomp.UserError: batch_size=64 is of all workers together, and ...
+    """
+    if not config.batch_per_worker:
+        check(Count, "batch_size", config.batch_size)
+    elif config.batch_size:
+        raise UserError(
+            f"batch_size={config.batch_size} is of all workers together, and "
+            f"batch_per_worker={config.batch_per_worker} of each: give one of them, "
+            "and set the other to 0"
+        )
 
 
 def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:

@@ -3,7 +3,7 @@
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.runs.open_run import Interrupted
 from jaxcomp.training.console import Result, dry_run, score_line, summary
-from jaxcomp.training.evaluate import evaluate
+from jaxcomp.training.evaluation import evaluate
 from jaxcomp.training.loop import train_and_evaluate
 from jaxcomp.training.running_metrics import Diverged, NonFinite
 

@@ -1,6 +1,7 @@
 """Checkpoints of a run: kept, resumed, resized, and begun from."""
 
 import json
+import math
 import re
 import shutil
 import warnings
@@ -22,25 +23,64 @@ from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.runs.folder import RunError, check_config, note_fact, read_json
-from jaxcomp.training.setup import Setup
+from jaxcomp.runs.open_run import Frame
+from jaxcomp.training.plan import RunPlan
+from jaxcomp.training.programs import Traffic
+from jaxcomp.training.running_metrics import Growth, OwnScores, Scores, Totals
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.tasks import Variables
 
 Like: TypeAlias = Callable[[int], Tree]
 
 
+# What older checkpoints do not have, and what it is then.
+_NEWER = {"left": math.nan, "exact": math.nan, "skipped": 0.0, "overflowed": 0.0}
+_NEWER |= {"workers": 0}
+
+
+class Progress(NamedTuple):
+    """What the host knows at a step, beside the state; saved with it."""
+
+    totals: Totals = Totals()
+    seconds: float = 0.0
+    best: float | None = None
+    scores: Scores | None = None  # of the last evaluation
+    own: OwnScores | None = None  # likewise
+    sent: float = 0.0  # bytes of the messages of the whole run
+    left: float = 0.0  # likewise, those that left a worker; NaN: not recorded
+    exact: float = 0.0  # likewise, those that would have left it with `exact`
+    growth: Growth = Growth()  # of the residual
+    skipped: float = 0.0  # steps of the epochs that have ended
+    overflowed: float = 0.0  # likewise; the loss scale was too large for them
+    workers: int = 0  # of the run at this step; 0: not recorded
+    ema: Scores | None = None  # of the averaged weights, at the last evaluation
+
+    def with_bytes(self, traffic: Traffic) -> "Progress":
+        """Return this with the bytes of one more step."""
+        totals = self.totals._replace(
+            wire=self.totals.wire + traffic.wire,
+            traced=self.totals.traced + bool(traffic.unread),
+        )
+        return self._replace(
+            totals=totals,
+            sent=self.sent + traffic.wire,
+            left=self.left + traffic.left,
+            exact=self.exact + traffic.exact,
+        )
+
+
 class Restored(NamedTuple):
     """A state that `restore` has read, and where the run stood."""
 
     state: Tree
-    position: dict[str, Any]
+    progress: dict[str, Any]  # as `plain` makes it
     step: int
 
 
 class Checkpoints(NamedTuple):
     """Save and restore states in one folder."""
 
-    # (state, position, step, keep_for_ever, is_best) -> None, once the state was
+    # (state, plain progress, step, keep_for_ever, is_best) -> None, once the state was
     # copied to the host: a thread goes on.
     begin: Callable[[Tree, dict[str, Any], int, bool, bool], None]
     # Waits for what was begun; raises what went wrong on any process.
@@ -78,7 +118,7 @@ def open_checkpoints(
     begun: list[Future[None]] = []
 
     def begin(
-        state: Tree, position: dict[str, Any], step: int, for_ever: bool, best: bool
+        state: Tree, progress: dict[str, Any], step: int, for_ever: bool, best: bool
     ) -> None:
         finish()
         target = folder / f"step_{step:08d}"
@@ -88,7 +128,7 @@ def open_checkpoints(
             shutil.rmtree(target, ignore_errors=True)  # a damaged one, replayed
 
         on_all_processes(prepare if is_first else lambda: None)
-        texts = {"position.json": json.dumps(position, indent=1)}
+        texts = {"position.json": json.dumps(progress, indent=1)}
         texts |= {"config.json": json.dumps(config, indent=1)} if config else {}
         texts |= {"keep": ""} if for_ever else {}
         commit = save.begin(target, state, texts)
@@ -114,11 +154,11 @@ def open_checkpoints(
             return None
         if config and (found / "config.json").exists():
             check_config(found, config, elastic=elastic)
-        position = json.loads((found / "position.json").read_text())
+        saved = json.loads((found / "position.json").read_text())
         step = step_of(found)
         wanted = like(step) if callable(like) else like
         state = save.read(found, wanted, resize)
-        return Restored(state, position, step)
+        return Restored(state, saved, step)
 
     return Checkpoints(begin, finish, writer.shutdown, restore)
 
@@ -241,14 +281,14 @@ def begins(workdir: Path) -> bool:
     return bool(parallel.sum_over_processes(np.array([int(is_new)]))[0])
 
 
-def read_start(source: str, setup: Setup) -> Start:
+def read_start(source: str, plan: RunPlan) -> Start:
     """The weights of another run, for the model of this one.
 
     Where its workers have models or statistics of their own, their mean is taken.
 
     Args:
       source: config.init_from: the folder of a run, "FOLDER@best" or "FOLDER@STEP".
-      setup: of the run that begins.
+      plan: of the run that begins.
 
     Raises:
       RunError: there is no such checkpoint, or it is of another model; says in what.
@@ -260,7 +300,7 @@ def read_start(source: str, setup: Setup) -> Start:
         message = f"{folder} holds no checkpoint {which!r}; {what_is_in(checkpoints)}"
         raise RunError(f"init_from: {message}")
     stored = read_arrays(found)
-    state = jax.eval_shape(setup.fresh)
+    state = jax.eval_shape(plan.fresh)
     parts = [
         _part(name, unmark(getattr(state, name)), stored)
         for name in ("params", "stats")
@@ -311,11 +351,93 @@ def parsed_source(source: str) -> tuple[str, str]:
     return (found[1], check_which(found[2])) if found else (source, "last")
 
 
-def make_resize(setup: Setup, *, allowed: bool) -> Resizer:
+def plain(progress: Progress) -> dict[str, Any]:
+    """The progress as values for JSON, which keeps floats exactly."""
+    parts = {"totals": progress.totals, "growth": progress.growth}
+    as_dicts = {name: part._asdict() for name, part in parts.items()}
+    return {**progress._asdict(), **as_dicts}
+
+
+def _progress(saved: dict[str, Any]) -> Progress:
+    """The inverse of `plain`."""
+    scores, own, ema = (saved.get(name) for name in ("scores", "own", "ema"))
+    parts = {
+        "totals": Totals(**saved["totals"]),
+        "growth": Growth(**saved["growth"]),
+        "scores": scores and Scores(*scores),
+        "own": own and OwnScores(*own),
+        "ema": ema and Scores(*ema),
+    }
+    return Progress(**{**_NEWER, **saved, **parts})
+
+
+def resume(
+    plan: RunPlan, frame: Frame, checkpoints: Checkpoints, start: Start | None
+) -> tuple[TrainState, Progress, int]:
+    """State, progress and step of the newest whole checkpoint, or the fresh ones.
+
+    A fresh state is made only if there is no checkpoint, because two states may need
+    more memory than the devices have.
+
+    Args:
+      plan: of the run.
+      frame: of the run.
+      checkpoints: of the run.
+      start: the weights of another run, for a state that is fresh.
+    """
+    workers, total, say = plan.workers, plan.total_steps, frame.show.say
+    resize = make_resize(plan, allowed=plan.config.elastic)
+    restored = checkpoints.restore(saved_like(plan), "last", resize)
+    if restored is None:
+        if start:
+            say(f"weights of {start.checkpoint}")
+            if frame.writes:
+                facts = {"checkpoint": str(start.checkpoint), "step": start.step}
+                note_fact(frame.folder, "init_from", facts)
+        fresh = plan.fresh(start=start.variables if start else None)
+        state, progress, step = parallel.spread(fresh, workers), Progress(), 0
+    else:
+        state, step = restored.state, restored.step
+        progress = _progress(restored.progress)
+    if step > total:
+        message = (
+            f"the run is at step {step} already, and train_for ends it at "
+            f"step {total}: make it longer, or take another --workdir"
+        )
+        raise UserError(message)
+    parallel.check_same({"the step of the newest checkpoint": str(step)})
+    if step:
+        say(f"going on from step {step} of {total} in {frame.folder}")
+    before, now = progress.workers, workers.size
+    if before not in (0, now):
+        say(f"from here on there are {now} workers; there were {before}")
+        if frame.writes:
+            note_change(frame.folder, step, before, now)
+    return state, progress._replace(workers=now), step
+
+
+def saved_like(plan: RunPlan) -> Callable[[int], Tree]:
+    """Make a function from the step of a checkpoint to what it holds.
+
+    That is the state of the segment of its last step: a switch comes with the next one.
+
+    Args:
+      plan: of the run.
+    """
+
+    def like(done: int) -> Tree:
+        segment = plan.segments.number(done - 1)
+        fresh = jax.eval_shape(lambda: plan.fresh(segment))
+        return parallel.spread_spec(fresh, plan.workers)
+
+    return like
+
+
+def make_resize(plan: RunPlan, *, allowed: bool) -> Resizer:
     """What `Checkpoints.restore` calls for a state of another number of workers.
 
     Args:
-      setup: of the run, for the present workers.
+      plan: of the run, for the present workers.
       allowed: if not, such a checkpoint is refused, and the error says what to add.
     """
 
@@ -331,7 +453,7 @@ def make_resize(setup: Setup, *, allowed: bool) -> Resizer:
             lambda x: x.reshape(workers, -1, *x.shape[2:]), state.carry.value
         )
         rest = state._replace(carry=(), loss_scale=())
-        new = resized(rest, workers, setup.method, lambda state: state.params)
+        new = resized(rest, workers, plan.method, lambda state: state.params)
         scale = _least_of_all(state.loss_scale, workers)
         return new._replace(carry=PerWorker(carry), loss_scale=scale)
 

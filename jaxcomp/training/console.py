@@ -15,21 +15,23 @@ from jaxcomp.core.types import Tree
 from jaxcomp.core.units import bytes_text
 from jaxcomp.data import DataError
 from jaxcomp.data.preparable import stand_in_for
+from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.parallel import Workers
 from jaxcomp.runs.folder import is_begun
-from jaxcomp.runs.open_run import traffic_line
-from jaxcomp.training.checkpoints import begins, read_start, steps_in
-from jaxcomp.training.evaluation import OwnScores
-from jaxcomp.training.setup import (
-    Setup,
+from jaxcomp.runs.open_run import Frame, traffic_line
+from jaxcomp.training.checkpoints import Progress, begins, read_start, steps_in
+from jaxcomp.training.optimizers import node_count
+from jaxcomp.training.plan import (
+    RunPlan,
     build,
     gather_workers,
     parameter_count,
     settled,
 )
+from jaxcomp.training.programs import Traffic, leaver, run_traffic
+from jaxcomp.training.running_metrics import OwnScores, Scores
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.tasks import Measure
-from jaxcomp.training.traffic import Traffic, run_traffic
 
 
 class Result(NamedTuple):
@@ -49,6 +51,53 @@ class Result(NamedTuple):
     traffic: Traffic
     seconds: float  # of training steps; compiling is not in it
     folder: Path
+
+
+def facts_of(plan: RunPlan) -> dict[str, Any]:
+    """What environment.json says of a run, beside its machine."""
+    config = plan.config
+    return {
+        "method": plan.method.name,
+        "model": plan.task.model,
+        "data": plan.task.data,
+        "measure": plan.measure.name,
+        "leaver": leaver(plan),
+        "simulated": plan.method.simulated or plan.workers.mapper == "vmap",
+        **graph_facts(config.topology, node_count(config)),
+    }
+
+
+def result_of(
+    plan: RunPlan,
+    frame: Frame,
+    state: TrainState,
+    progress: Progress,
+    scores: Scores,
+    traffic: Traffic,
+) -> Result:
+    """The result of a run; `traffic` is that of its last step."""
+    measure, total = plan.measure, plan.total_steps
+    last = measure.of(*scores[:2])
+    return Result(
+        state=state,
+        steps=total,
+        skipped=progress.skipped,
+        overflowed=progress.overflowed,
+        test_loss=scores.loss,
+        test_accuracy=scores.accuracy,
+        measure=measure,
+        test=last,
+        best=measure.better(last, progress.best),
+        own=progress.own,
+        ema=progress.ema and measure.of(*progress.ema[:2]),
+        traffic=traffic._replace(
+            wire=progress.sent / max(1, total),
+            left=progress.left / max(1, total),
+            exact=progress.exact / max(1, total),
+        ),
+        seconds=progress.seconds,
+        folder=frame.folder,
+    )
 
 
 def summary(result: Result) -> dict[str, str]:
@@ -98,9 +147,9 @@ def score_line(scores: dict[str, float]) -> str:
     return "".join([text, *others])
 
 
-def headline(config: Any, setup: Setup) -> str:
+def headline(plan: RunPlan) -> str:
     """The opening lines of a run: model, data, workers and method."""
-    workers = setup.workers
+    config, workers = plan.config, plan.workers
     used, found = (1 if workers.mesh is None else workers.devices), jax.device_count()
     devices = f"{workers.mapper} on {used} of {found} {jax.default_backend()} devices"
     if workers.per_device > 1:
@@ -109,30 +158,30 @@ def headline(config: Any, setup: Setup) -> str:
         devices += f", {found - used} idle"
     if jax.process_count() > 1:
         devices += f", {jax.process_count()} processes"
-    simulated = " (SIMULATED: see docs/methods.md)" if setup.method.simulated else ""
+    simulated = " (SIMULATED: see docs/methods.md)" if plan.method.simulated else ""
     unused = ""
-    if setup.stages.at(0).compressor is None and config.compressor != "none":
+    if plan.stages.at(0).compressor is None and config.compressor != "none":
         unused = f" ({config.compressor!r} is of no use to {config.exchange!r})"
-    parameters = parameter_count(jax.eval_shape(setup.fresh).params)
+    parameters = parameter_count(plan.params)
     return (
-        f"{setup.task.model} ({parameters:,} parameters) on "
-        f"{setup.task.data}: {workers.size} workers ({devices})\n"
-        f"method: {setup.method.name}{simulated}{unused}\n"
-        f"{_length(setup)}"
+        f"{plan.task.model} ({parameters:,} parameters) on "
+        f"{plan.task.data}: {workers.size} workers ({devices})\n"
+        f"method: {plan.method.name}{simulated}{unused}\n"
+        f"{_length(plan)}"
     )
 
 
-def _length(setup: Setup) -> str:
-    """The steps of each phase and their examples, and what the first regime sets."""
-    total, size = setup.total_steps, setup.workers.size
-    phases = [phase for phase in setup.calendar.phases if phase.first < total]
-    ends = [phase.first for phase in phases[1:]] + [total]
+def _length(plan: RunPlan) -> str:
+    """The steps of each batch size and their examples, and the first settings."""
+    total, size = plan.total_steps, plan.workers.size
+    each = [calendar for calendar in plan.segments.calendars if calendar.first < total]
+    ends = [calendar.first for calendar in each[1:]] + [total]
     lines = [
-        f"{end - phase.first} steps of {phase.horizon.batch_size} examples, "
-        f"{phase.horizon.batch_size // size} from each worker"
-        for phase, end in zip(phases, ends, strict=True)
+        f"{end - calendar.first} steps of {calendar.horizon.batch_size} examples, "
+        f"{calendar.horizon.batch_size // size} from each worker"
+        for calendar, end in zip(each, ends, strict=True)
     ]
-    first = setup.regimes.each[0]
+    first = plan.segments.each[0]
     return "\n".join([*lines, *([str(first)] if first.settings else [])])
 
 
@@ -154,17 +203,17 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
         warnings.simplefilter("always")
         workers = gather_workers(config)
         config = settled(config, workers)
-        setup = _built(config, workers)
+        plan = _built(config, workers)
     notes = [str(warning.message) for warning in caught]
     lines = [
         f"run folder: {workdir}, {_place(config, Path(workdir))}",
-        headline(config, setup),
-        *_start(config, Path(workdir), setup),
-        *_run_length(setup),
-        *_bytes(setup, notes),
-        _memory(setup),
+        headline(plan),
+        *_start(config, Path(workdir), plan),
+        *_run_length(plan),
+        *_bytes(plan, notes),
+        _memory(plan),
         "",
-        *_schedule(setup, setup.calendar.steps_at(config, "warmup")),
+        *_schedule(plan, plan.segments.steps_at(config, "warmup")),
     ]
     lines += [f"WARNING: {note}" for note in notes]
     return "\n".join([*lines, "", "Nothing was trained or written: a dry run."])
@@ -195,8 +244,8 @@ def corners(x: np.ndarray, y: np.ndarray, tolerance: float) -> list[int]:
     return sorted(found)
 
 
-def _built(config: Any, workers: Workers) -> Setup:
-    """The setup of a run; of published shapes, if its data are not prepared."""
+def _built(config: Any, workers: Workers) -> RunPlan:
+    """The plan of a run; of published shapes, if its data are not prepared."""
     try:
         return build(config, workers)
     except DataError as missing:
@@ -218,26 +267,26 @@ def _place(config: Any, folder: Path) -> str:
     return f"goes on from step {max(steps)}" if steps else "begun, without a checkpoint"
 
 
-def _start(config: Any, folder: Path, setup: Setup) -> Iterator[str]:
+def _start(config: Any, folder: Path, plan: RunPlan) -> Iterator[str]:
     """A line about the weights of another run, which are read as the run would."""
     if config.init_from and begins(folder):
-        yield f"weights of {read_start(config.init_from, setup).checkpoint}"
+        yield f"weights of {read_start(config.init_from, plan).checkpoint}"
 
 
-def _run_length(setup: Setup) -> Iterator[str]:
-    """How long the run is, and a line for each regime that begins in it."""
-    calendar, total = setup.calendar, setup.total_steps
-    epochs, examples = float(calendar.epochs(total)), calendar.examples(total)
-    each = " or ".join(f"{p.horizon.steps_per_epoch:,}" for p in calendar.phases)
+def _run_length(plan: RunPlan) -> Iterator[str]:
+    """How long the run is, and a line for each segment that begins in it."""
+    run, total = plan.segments, plan.total_steps
+    epochs, examples = float(run.epochs(total)), run.examples(total)
+    each = " or ".join(f"{c.horizon.steps_per_epoch:,}" for c in run.calendars)
     yield f"{epochs:.4g} epochs of {each} steps, {examples:,} examples in all"
-    yield from (str(r) for r in setup.regimes.each[1:] if r.first < total)
+    yield from (str(r) for r in plan.segments.each[1:] if r.first < total)
 
 
-def _bytes(setup: Setup, notes: list[str]) -> Iterator[str]:
+def _bytes(plan: RunPlan, notes: list[str]) -> Iterator[str]:
     """A line for the first and for the last step, where they differ; and for all."""
-    total = setup.total_steps
-    whole, found = run_traffic(setup)
-    numbers = {setup.stages.at(n): n for n in (total - 1, 0)}
+    total = plan.total_steps
+    whole, found = run_traffic(plan)
+    numbers = {plan.stages.at(n): n for n in (total - 1, 0)}
     for stage, number in reversed(numbers.items()):
         yield f"step {number + 1:,}, {stage}: {found[stage]}"
         if found[stage].wire > found[stage].dense:
@@ -246,11 +295,11 @@ def _bytes(setup: Setup, notes: list[str]) -> Iterator[str]:
     yield f"the run: {told}"
 
 
-def _memory(setup: Setup) -> str:
-    state = jax.eval_shape(setup.fresh)
+def _memory(plan: RunPlan) -> str:
+    state = jax.eval_shape(plan.fresh)
     params, rest = _size(state.params), _size((state.stats, state.carry))
-    kept, count = _size(state.opt_state), setup.workers.size
-    where = "" if setup.workers.mesh else f", {bytes_text(count * _size(state))} of all"
+    kept, count = _size(state.opt_state), plan.workers.size
+    where = "" if plan.workers.mesh else f", {bytes_text(count * _size(state))} of all"
     return (
         f"each worker keeps {bytes_text(_size(state))}{where}: parameters "
         f"{bytes_text(params)}, optimiser and memory {bytes_text(kept)}, others "
@@ -262,16 +311,16 @@ def _size(tree: Tree) -> int:
     return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def _schedule(setup: Setup, warmup: int) -> Iterator[str]:
+def _schedule(plan: RunPlan, warmup: int) -> Iterator[str]:
     """A short table of the learning rate, nearly straight from row to row."""
-    calendar, total = setup.calendar, setup.total_steps
-    ends = map(calendar.end_of, range(1, calendar.epoch_at(total - 1)))
+    run, total = plan.segments, plan.total_steps
+    ends = map(run.end_of, range(1, plan.epochs))
     borders = [n for end in ends for n in (end, end + 1)]
     between = range(1, total + 1, -(-total // _LOOKS))
     steps = np.array(sorted({1, warmup or 1, *borders, *between, total}))
-    rates = np.asarray(jax.jit(jax.vmap(setup.rate))(jnp.asarray(steps - 1)))
+    rates = np.asarray(jax.jit(jax.vmap(run.rate))(jnp.asarray(steps - 1)))
     yield f"{'step':>10}{'epoch':>9}  learning rate"
     for place in corners(steps, rates, _SHARE * float(rates.max())):
         step = int(steps[place])
-        epochs = float(calendar.epochs(step))
+        epochs = float(run.epochs(step))
         yield f"{step:>10,}{epochs:>9.2f}  {rates[place]:.4g}"

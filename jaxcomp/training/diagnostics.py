@@ -1,10 +1,11 @@
 """Looks into a run: layers, parts of a step, replicas, distances."""
 
 import collections
+import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,13 +20,14 @@ from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, numbers_of, widen
 from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree, is_per_worker
 from jaxcomp.core.units import seconds_text
+from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import PARTS
-from jaxcomp.training.calendar import Stage
 from jaxcomp.training.checkpoints import parsed_source, read_start
 from jaxcomp.training.feed import loaded, train_feed
-from jaxcomp.training.setup import Setup
+from jaxcomp.training.plan import RunPlan
+from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import (
     LossScale,
     TrainState,
@@ -62,8 +64,8 @@ def gradient_of(task: Task, scale: LossScale) -> Callable[..., Tree]:
     return gradient
 
 
-def place_of_talk(state: TrainState) -> int:
-    """Which link of the chain is the one where workers talk."""
+def place_of_exchange(state: TrainState) -> int:
+    """Which link of the chain exchanges."""
     parts = unmark(state.opt_state)
     return [isinstance(part, DistributedState) for part in parts].index(True)
 
@@ -113,43 +115,45 @@ def watched(exchange: Exchange) -> Exchange:
 
 
 def make_layer_view(
-    setup: Setup, state: TrainState
+    plan: RunPlan, state: TrainState
 ) -> Callable[[TrainState, int, int], list[dict[str, Any]]]:
     """Make a function from a state to the rows of layers.csv.
 
-    It looks at the batch of the step that the run would take next in the same regime,
+    It looks at the batch of the step that the run would take next in the same segment,
     and takes no step.
     The program of each stage is compiled when it is first needed.
 
     Args:
-      setup: of the run.
+      plan: of the run.
       state: spread over the workers; only its shapes are used.
     """
-    workers = setup.workers
-    sizes = [leaf.size for leaf in jax.tree.leaves(jax.eval_shape(setup.fresh).params)]
+    workers, run = plan.workers, plan.segments
+    sizes = [leaf.size for leaf in jax.tree.leaves(plan.params)]
 
     @functools.cache
     def program(stage: Stage) -> Any:
-        links = setup.links(stage, watched)
-        gradient = gradient_of(setup.tasks[stage.regime], setup.loss_scale)
-        of_regime = jax.eval_shape(lambda: setup.fresh(stage.regime))
-        talk = place_of_talk(of_regime)
+        links = plan.links(stage, watched)
+        gradient = gradient_of(plan.segments.each[stage.segment].task, plan.loss_scale)
+        of_segment = jax.eval_shape(lambda: plan.fresh(stage.segment))
+        place = place_of_exchange(of_segment)
 
         def look(state: TrainState, *batch: Any) -> tuple[Array, Array]:
             given = grads = gradient(state, *batch)
-            for i in range(talk):
+            for i in range(place):
                 given, _ = through_link(links, i, given, state)
-            _, after = through_link(links, talk, given, state)
+            _, after = through_link(links, place, given, state)
             return jnp.stack(norms(grads)), after.info.value.extra[_ERRORS]
 
-        in_axes = (parallel.axes(of_regime), *(0 for _ in setup.task.train))
+        in_axes = (parallel.axes(of_segment), *(0 for _ in plan.task.train))
         return parallel.map_step(look, workers, in_axes=in_axes, out_axes=0)
 
     def view(state: TrainState, done: int, epoch: int) -> list[dict[str, Any]]:
-        stage = setup.stages.at(min(done, setup.total_steps - 1))
-        stage = stage._replace(regime=setup.regimes.at(done - 1))  # as the state is
-        task, phase = setup.tasks[stage.regime], setup.calendar.at(done - 1)
-        epochs, rest = divmod(phase.as_if(done), phase.horizon.steps_per_epoch)
+        stage = plan.stages.at(min(done, plan.total_steps - 1))
+        stage = stage._replace(
+            segment=plan.segments.number(done - 1)
+        )  # as the state is
+        task, calendar = run.at(done - 1).task, run.at(done - 1).calendar
+        epochs, rest = divmod(calendar.as_if(done), calendar.horizon.steps_per_epoch)
         chosen = task.shares(epochs)[rest, workers.local]
         batch = data.take(task.train, chosen, epochs)
         found = parallel.to_host(
@@ -157,7 +161,7 @@ def make_layer_view(
         )
         sums = np.stack([np.sum(x, axis=0, dtype=np.float64) for x in found])
         means = parallel.sum_over_processes(sums) / workers.size
-        rows = zip(setup.leaf_names, sizes, *means.tolist(), strict=True)
+        rows = zip(plan.leaf_names, sizes, *means.tolist(), strict=True)
         return [
             dict(zip(("leaf", "elements", "gradient_norm", "error"), row, strict=True))
             | {"epoch": epoch}
@@ -187,17 +191,16 @@ class TimedPart(NamedTuple):
     how: str  # it was measured
 
 
-def time_parts(config: Any, setup: Setup, state: TrainState, frame: Frame) -> None:
+def time_parts(plan: RunPlan, state: TrainState, frame: Frame) -> None:
     """Time the parts of a step on all processes, and write them into the run folder.
 
     Args:
-      config: of the run.
-      setup: of the run.
+      plan: of the run.
       state: spread over the workers.
       frame: of the run.
     """
     frame.show.say("timing the parts of a step, each compiled alone")
-    parts = breakdown(config, setup, state)
+    parts = breakdown(plan, state)
     if frame.writes:
         write_breakdown(parts, frame.folder)
     shown = (f"{part.name} {seconds_text(part.seconds)}" for part in parts)
@@ -210,16 +213,15 @@ def write_breakdown(parts: list[TimedPart], folder: Path) -> None:
     write_atomically(folder / "breakdown.csv", "part,ms,how\n" + "".join(rows))
 
 
-def breakdown(config: Any, setup: Setup, state: TrainState) -> list[TimedPart]:
+def breakdown(plan: RunPlan, state: TrainState) -> list[TimedPart]:
     """Time the parts of a step of a run; the state stays as it is.
 
     Args:
-      config: of the run.
-      setup: of the run.
+      plan: of the run.
       state: spread over the workers.
     """
-    workers, axes = setup.workers, parallel.axes(state)
-    task = setup.tasks[setup.regimes.at(setup.total_steps - 1)]
+    workers, axes = plan.workers, parallel.axes(state)
+    task = plan.segments.at(plan.total_steps - 1).task
     batches = functools.partial(train_feed, local=workers.local, start=0)
     feed = loaded(batches, task, workers)
 
@@ -232,17 +234,17 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[TimedPart]:
         run = parallel.map_step(function, workers, in_axes=in_axes, out_axes=0)
         return lambda: run(state, *given)
 
-    micro = [array[:, : array.shape[1] // config.accumulate] for array in load()]
-    gradient = mapped(gradient_of(task, setup.loss_scale), *micro)
+    micro = [array[:, : array.shape[1] // plan.config.accumulate] for array in load()]
+    gradient = mapped(gradient_of(task, plan.loss_scale), *micro)
     grads = gradient()
-    talk, others = _split(setup.links(_stage_that_sends(setup)), state)
+    exchange, others = _split(plan.links(_stage_that_sends(plan)), state)
     axis = workers.device_axis
-    whole = _median(mapped(talk, grads))
-    quiet = _median(mapped(without_messages(talk, axis), grads))
-    first = min(quiet, _median(mapped(first_message(talk, axis), grads)))
+    whole = _median(mapped(exchange, grads))
+    quiet = _median(mapped(without_messages(exchange, axis), grads))
+    first = min(quiet, _median(mapped(first_message(exchange, axis), grads)))
     seconds = {
         "data": _median(load),
-        "forward_backward": _median(gradient) * config.accumulate,
+        "forward_backward": _median(gradient) * plan.config.accumulate,
         "compress": first,
         "communicate": max(0.0, whole - quiet),
         "decode": quiet - first,
@@ -254,10 +256,10 @@ def breakdown(config: Any, setup: Setup, state: TrainState) -> list[TimedPart]:
 def _split(
     links: list[optax.GradientTransformation], state: TrainState
 ) -> tuple[Callable[..., Tree], Callable[..., Tree]]:
-    """The link that talks, and the step of all others, as functions of one worker."""
-    place = place_of_talk(state)
+    """The exchange, and the step of all other links, as functions of one worker."""
+    place = place_of_exchange(state)
 
-    def talk(state: TrainState, grads: Tree) -> Tree:
+    def exchange(state: TrainState, grads: Tree) -> Tree:
         return through_link(links, place, grads, state)
 
     def others(state: TrainState, grads: Tree) -> Tree:
@@ -268,14 +270,14 @@ def _split(
                 states.append(after)
         return optax.apply_updates(unmark(state.params), grads), states
 
-    return talk, others
+    return exchange, others
 
 
-def _stage_that_sends(setup: Setup) -> Stage:
+def _stage_that_sends(plan: RunPlan) -> Stage:
     """Of the last steps, one that sends, and compressed if there is such a one."""
-    last = range(max(0, setup.total_steps - _LOOKED_AT), setup.total_steps)
-    regime = setup.regimes.at(setup.total_steps - 1)
-    stages = [setup.stages.at(step)._replace(regime=regime) for step in last]
+    last = range(max(0, plan.total_steps - _LOOKED_AT), plan.total_steps)
+    segment = plan.segments.number(plan.total_steps - 1)
+    stages = [plan.stages.at(step)._replace(segment=segment) for step in last]
     return max(stages, key=lambda stage: (not stage.dense, stage.phase))
 
 
@@ -288,6 +290,49 @@ def _median(run: Callable[[], Any]) -> float:
         jax.block_until_ready(run())
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
+
+
+@contextlib.contextmanager
+def profiler(window: range, frame: Frame) -> Iterator[Callable[[int, Any], None]]:
+    """Trace the steps of a window; the trace ends with them, or with the run.
+
+    Args:
+      window: of steps, from 1.
+      frame: of the run, in whose folder TensorBoard finds the trace.
+
+    Yields:
+      A function to be called before each step with its number, from 1, and the state,
+      whose steps are waited for where the window begins or ends.
+    """
+    folder, traces = frame.folder / loggers.FOLDER, False
+
+    def stop() -> None:
+        nonlocal traces
+        if traces:
+            traces = False
+            jax.profiler.stop_trace()
+            frame.show.say(f"traced {_steps(window)}: tensorboard --logdir={folder}")
+
+    def before(number: int, state: Any) -> None:
+        nonlocal traces
+        if not frame.writes or (number in window) == traces:
+            return
+        jax.block_until_ready(state)
+        if traces:
+            stop()
+        else:
+            jax.profiler.start_trace(folder)
+            traces = True
+
+    try:
+        yield before
+    finally:
+        stop()
+
+
+def _steps(window: range) -> str:
+    first, last = window[0], window[-1]
+    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 class ReplicasDiffer(RunFailed, ArithmeticError):
@@ -389,28 +434,28 @@ def _message(
 
 
 def initial_params(
-    config: Any, setup: Setup, state: TrainState, start: int, frame: Frame
+    plan: RunPlan, state: TrainState, start: int, frame: Frame
 ) -> Tree | None:
     """The parameters with which a run began, on the host; None where they are lost.
 
     They are in no checkpoint: they follow from the seed, or from another run's.
 
     Args:
-      config: of the run.
-      setup: of the run.
+      plan: of the run.
       state: at the step `start`.
       start: the step from which on the run goes on, 0 for a new run.
       frame: of the run.
     """
+    config = plan.config
     if not start:
         # Copies: what is only seen here could not be donated to the first step.
         return jax.tree.map(np.array, params_on_host(state))
     if not config.init_from:
-        return jax.device_get(initial_variables(setup.task, config.seed).params)
+        return jax.device_get(initial_variables(plan.task, config.seed).params)
     noted = read_json(frame.folder / "environment.json").get("init_from", {})
     source = f"{parsed_source(config.init_from)[0]}@{noted.get('step', 'last')}"
     try:
-        return read_start(source, setup).variables.params
+        return read_start(source, plan).variables.params
     except UserError as error:
         frame.show.say(f"WARNING: no distance from the start any more: {error}")
         return None

@@ -1,6 +1,9 @@
-"""Test loss and accuracy of a state, each example counted once."""
+"""Evaluation: of a state, at the end of an epoch, and of a kept checkpoint."""
 
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -9,26 +12,36 @@ import numpy as np
 
 from jaxcomp import parallel
 from jaxcomp.core.types import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.runs.folder import RunError, check_config
+from jaxcomp.runs.open_run import Frame, keep_programs
+from jaxcomp.training.checkpoints import (
+    Progress,
+    make_resize,
+    open_checkpoints,
+    saved_like,
+    what_is_in,
+)
+from jaxcomp.training.diagnostics import (
+    distance_between,
+    make_layer_view,
+    params_on_host,
+)
 from jaxcomp.training.feed import eval_feed
-from jaxcomp.training.setup import Setup
+from jaxcomp.training.plan import RunPlan, Triggers, build, gather_workers, settled
+from jaxcomp.training.programs import Traffic
+from jaxcomp.training.running_metrics import OwnScores, Scores, Totals
+from jaxcomp.training.segments import Segments
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.step import StepAverage, make_average
+from jaxcomp.training.tables import (
+    Tables,
+    ema_columns,
+    epoch_line,
+    epoch_row,
+    score_columns,
+)
 from jaxcomp.training.tasks import Batch, Sums, Task, Variables
-
-
-class Scores(NamedTuple):
-    """Loss and accuracy of one model on the test set, and what else the task scores."""
-
-    loss: float
-    accuracy: float
-    figures: Mapping[str, float] = {}
-
-
-class OwnScores(NamedTuple):
-    """The task's measure of the workers' own models, each on the whole test set."""
-
-    mean: float
-    worst: float
 
 
 class View(NamedTuple):
@@ -39,7 +52,7 @@ class View(NamedTuple):
     distance: float | None  # of the workers' models from their mean; None for one model
 
 
-def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]:
+def make_viewer(plan: RunPlan, state: TrainState) -> Callable[[TrainState], View]:
     """Make a function that averages statistics and models over the workers.
 
     Local statistics of one common model are averaged for good. Models of the
@@ -47,7 +60,7 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
     shown.
 
     Args:
-      setup: of the run.
+      plan: of the run.
       state: spread over the workers; only its shapes are used.
     """
     own_models = is_per_worker(state.params)
@@ -56,8 +69,8 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
         return lambda state: View(state, state, None)
     axes = parallel.axes(_evaluated(state))
     mapped = parallel.map_step(
-        make_average(setup.workers.axis),
-        setup.workers,
+        make_average(plan.workers.axis),
+        plan.workers,
         in_axes=(axes,),
         out_axes=(axes.params, axes.stats, axes.ema, None),
     )
@@ -73,20 +86,20 @@ def make_viewer(setup: Setup, state: TrainState) -> Callable[[TrainState], View]
     return view
 
 
-def make_evaluator(setup: Setup, state: TrainState) -> Callable[[TrainState], Scores]:
+def make_evaluator(plan: RunPlan, state: TrainState) -> Callable[[TrainState], Scores]:
     """Make a function from a state to its scores; the workers share the test set.
 
     Args:
-      setup: of the run.
+      plan: of the run.
       state: spread over the workers; only its shapes are used.
     """
-    count = _counter(setup, state, shared=False)
+    count = _counter(plan, state, shared=False)
 
     def evaluate(state: TrainState) -> Scores:
         totals = parallel.sum_over_processes(count(state).sum(axis=0))
         loss, correct, examples, *others = totals.tolist()
         means = (total / examples for total in others)
-        figures = dict(zip(setup.task.scored, means, strict=True))
+        figures = dict(zip(plan.task.scored, means, strict=True))
         return Scores(loss / examples, correct / examples, figures)
 
     return evaluate
@@ -109,18 +122,18 @@ def of_average(
 
 
 def make_own_evaluator(
-    setup: Setup, state: TrainState
+    plan: RunPlan, state: TrainState
 ) -> Callable[[TrainState], OwnScores]:
     """Make a function that evaluates each worker's model on the whole test set.
 
     A batch of each worker is as large as one of all workers is elsewhere.
 
     Args:
-      setup: of the run.
+      plan: of the run.
       state: with models of the workers' own; only its shapes are used.
     """
-    workers, measure = setup.workers, setup.task.measure
-    count = _counter(setup, state, shared=True)
+    workers, measure = plan.workers, plan.measure
+    count = _counter(plan, state, shared=True)
 
     def evaluate(state: TrainState) -> OwnScores:
         totals = np.zeros((workers.size, 3))
@@ -134,18 +147,18 @@ def make_own_evaluator(
 
 
 def _counter(
-    setup: Setup, state: TrainState, *, shared: bool
+    plan: RunPlan, state: TrainState, *, shared: bool
 ) -> Callable[[TrainState], np.ndarray]:
     """Make a function that sums up the test set: [local workers, 3 + m].
 
     The last m are those that the task names in `scored`.
 
     Args:
-      setup: of the run.
+      plan: of the run.
       state: only its shapes are used.
       shared: whether each worker sees the whole set, and not a part of it.
     """
-    workers, task, batch_size = setup.workers, setup.task, setup.eval_batch
+    workers, task, batch_size = plan.workers, plan.task, plan.eval_batch
     parts, local = (1, slice(0, 1)) if shared else (workers.size, workers.local)
     batch_axis = None if shared else 0
     fresh = parallel.spread(PerWorker(task.carry(batch_size // parts)), workers)
@@ -213,3 +226,122 @@ def _plus(totals: Array, sums: Sequence[Array]) -> Array:
     added = new - high
     lost = (high - (new - added)) + (x - added)
     return jnp.stack([new, low + lost], axis=-1)
+
+
+def make_end_of_epoch(
+    plan: RunPlan,
+    frame: Frame,
+    tables: Tables,
+    state: TrainState,
+    score: Callable[[TrainState], Scores],
+    initial: Tree | None = None,
+) -> Callable[..., tuple[TrainState, Progress, bool]]:
+    """Make a function that evaluates what is due, and writes the row of an epoch.
+
+    Args:
+      plan: of the run.
+      frame: of the run.
+      tables: where the row goes.
+      state: like those that will be evaluated.
+      score: evaluates a state.
+      initial: parameters with which it began, on the host; None where they are lost.
+
+    Returns:
+      A function that returns the state to go on with, the progress, and whether it is
+      the best so far.
+    """
+    view = make_viewer(plan, state)
+    score_own, measure = make_own_evaluator(plan, state), plan.measure
+    view_layers = make_layer_view(plan, state)
+
+    def end_of_epoch(
+        done: int,
+        due: Triggers,
+        state: TrainState,
+        progress: Progress,
+        traffic: Traffic,
+    ) -> tuple[TrainState, Progress, bool]:
+        seen = view(state)
+        scores = own = ema = None
+        is_best = False
+        if due.evaluates:
+            scores = score(seen.shown)
+            value = measure.of(*scores[:2])
+            is_best = measure.beats(value, progress.best)
+            best = measure.better(value, progress.best)
+            ema = of_average(score, seen.shown)
+            progress = progress._replace(scores=scores, best=best, ema=ema)
+        if due.evaluates_own and is_per_worker(state.params):
+            own = score_own(seen.kept)
+            progress = progress._replace(own=own)
+        row = epoch_row(done, progress, plan, traffic, seen.distance)
+        row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
+        if initial is not None:
+            now = params_on_host(seen.shown)
+            row["distance"] = distance_between(now, initial)
+        layers = view_layers(state, done, due.epoch) if due.views_layers else []
+
+        def write() -> None:
+            tables.epochs(row)
+            for layer in layers:
+                tables.layers(layer)
+
+        on_all_processes(write)
+        frame.show.say(epoch_line(row, plan.epochs, measure))
+        skipped = progress.skipped + row["skipped_steps"]
+        overflowed = progress.overflowed + (row.get("overflowed_steps") or 0.0)
+        progress = progress._replace(
+            totals=Totals(), skipped=skipped, overflowed=overflowed
+        )
+        return seen.kept, progress, is_best
+
+    return end_of_epoch
+
+
+def evaluate(
+    config: Any,
+    workdir: str | os.PathLike[str],
+    which: str = "best",
+    split: str = "test",
+) -> dict[str, float]:
+    """Loss, accuracy and measure of a checkpoint of a run.
+
+    Args:
+      config: of the run.
+      workdir: its folder.
+      which: "best", "last" or the number of a step.
+      split: "test", or "train" for the training set without augmentation.
+    """
+    folder, workers = Path(workdir), gather_workers(config)
+    config = settled(config, workers)
+    plainly = json.loads(config.to_json())
+    check_config(folder, plainly)
+    if split == "train":  # in the batches of training: columns of a text go on so
+        config = config.copy_and_resolve_references()
+        config.eval_batch_size = 0
+    plan = build(config, workers)
+    if split == "train":
+        each = [s._replace(task=_of_train(plan)) for s in plan.segments.each]
+        plan = plan._replace(segments=Segments(tuple(each)))
+    keep_programs()
+    kept = folder / "checkpoints"
+    # The best may be of other workers.
+    checkpoints = open_checkpoints(kept, config=plainly, elastic=True)
+    resize = make_resize(plan, allowed=True)
+    restored = checkpoints.restore(saved_like(plan), which, resize)
+    if restored is None:
+        there = what_is_in(folder / "checkpoints")
+        raise RunError(f"{workdir} holds no checkpoint {which!r}; {there}")
+    shown = make_viewer(plan, restored.state)(restored.state).shown
+    score, measure = make_evaluator(plan, shown), plan.measure
+    columns = score_columns(score(shown), None, measure)
+    columns |= ema_columns(of_average(score, shown), measure)
+    known = {name: value for name, value in columns.items() if value is not None}
+    figures = {n.replace("test_", f"{split}_", 1): x for n, x in known.items()}
+    return {"step": restored.step, **figures}
+
+
+def _of_train(plan: RunPlan) -> Task:
+    """The task of the last segment, whose training set is evaluated."""
+    task = plan.segments.each[-1].task
+    return task._replace(test=task.train)

@@ -1,5 +1,6 @@
 """Which batch a step takes, and how it comes onto the devices."""
 
+import functools
 import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -10,6 +11,8 @@ import jax
 import numpy as np
 
 from jaxcomp import data, parallel
+from jaxcomp.training.plan import RunPlan
+from jaxcomp.training.segments import batches_from
 from jaxcomp.training.tasks import Batch, Task
 
 # Bytes of a training set that each device holds as a whole.
@@ -38,6 +41,17 @@ def loaded(
     # The feed of the places themselves, which have the order of the examples.
     places = task._replace(train=(np.arange(len(task.train[0]), dtype=np.int32),))
     return (pick(whole, *parallel.place(batch, workers, 0)) for batch in feed(places))
+
+
+def run_feed(plan: RunPlan, start: int) -> Iterator[Batch]:
+    """The batches of a run from a step on, on the devices, without end."""
+    workers = plan.workers
+
+    def batches(task: Task, first: int) -> Iterator[Batch]:
+        feed = functools.partial(train_feed, local=workers.local, start=first)
+        return loaded(feed, task, workers)
+
+    return batches_from(start, plan.segments, batches)
 
 
 def stays_on_device(arrays: tuple[Any, ...], workers: parallel.Workers) -> bool:

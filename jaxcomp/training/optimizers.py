@@ -30,7 +30,7 @@ from jaxcomp.mixers import gossip
 from jaxcomp.parallel import collectives
 from jaxcomp.parallel.collectives import Nodes
 from jaxcomp.scope import leaves_of, which_fit
-from jaxcomp.training.calendar import Stage
+from jaxcomp.training.stages import Stage
 from jaxcomp.transforms import optimizers
 from jaxcomp.transforms.clipping import (
     clip_by_norm,

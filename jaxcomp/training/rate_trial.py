@@ -12,10 +12,10 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Positive
 from jaxcomp.training.checkpoints import read_start
 from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.plan import RunPlan, build, gather_workers, settled
+from jaxcomp.training.programs import make_programs
 from jaxcomp.training.running_metrics import step_figures
 from jaxcomp.training.schedules import Horizon, Schedule
-from jaxcomp.training.setup import Setup, build, gather_workers, settled
-from jaxcomp.training.traffic import programs
 
 LIMIT = 4.0  # times the least loss: where a trial ends
 LEAST_STEPS = 10
@@ -23,9 +23,9 @@ _WEIGHT = 0.9  # of what was before, in the smoothed loss
 
 
 class Trial(NamedTuple):
-    """The setup of a run whose rate grows; nothing of it is written."""
+    """The plan of a run whose rate grows; nothing of it is written."""
 
-    setup: Setup
+    plan: RunPlan
     rates: np.ndarray  # [steps] values of `learning_rate`
     scaling: float  # by which `lr_scaling` multiplies them
     init_from: str  # of the config
@@ -84,13 +84,13 @@ def make_trial(config: Any, first: float, last: float, steps: int) -> Trial:
         raise UserError(f"steps is at least {LEAST_STEPS}, not {steps}")
     workers = gather_workers(config)
     if config.regime:
-        config = build(config, workers).regimes.each[0].config
+        config = build(config, workers).segments.each[0].config
     schedule = f"{__name__}:growing(first={first!r}, last={last!r}, steps={steps})"
     config = config.copy_and_resolve_references()
     config.update(learning_rate=last, schedule=schedule, warmup="", regime=())
-    setup = build(settled(config, workers), workers)
-    scaling = setup.rate_on_host(steps - 1) / last
-    return Trial(setup, np.geomspace(first, last, steps), scaling, config.init_from)
+    plan = build(settled(config, workers), workers)
+    scaling = plan.rate_on_host(steps - 1) / last
+    return Trial(plan, np.geomspace(first, last, steps), scaling, config.init_from)
 
 
 def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
@@ -103,15 +103,15 @@ def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
       trial: from `make_trial`.
       say: where compiling is announced.
     """
-    setup = trial.setup
-    start = read_start(trial.init_from, setup).variables if trial.init_from else None
-    state = parallel.spread(setup.fresh(start=start), setup.workers)
-    compiled = programs(setup, say)
+    plan = trial.plan
+    start = read_start(trial.init_from, plan).variables if trial.init_from else None
+    state = parallel.spread(plan.fresh(start=start), plan.workers)
+    compiled = make_programs(plan, say)
 
     def batches(task: Any) -> Any:
-        return train_feed(task, local=setup.workers.local, start=0)
+        return train_feed(task, local=plan.workers.local, start=0)
 
-    feed = loaded(batches, setup.task, setup.workers)
+    feed = loaded(batches, plan.task, plan.workers)
     mean, least = 0.0, math.inf
     for number, rate in enumerate(trial.rates.tolist()):
         state, metrics = compiled.at(number, state).step(state, *next(feed))

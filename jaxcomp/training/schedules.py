@@ -1,6 +1,7 @@
 """Schedules of the rate, their durations and scaling."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -110,6 +111,36 @@ def steps_at(config: Any, key: str, horizon: Horizon) -> int:
     """The steps of the duration at a key of a config, where all steps are alike."""
     with within(key):
         return steps_of(config[key], horizon)
+
+
+_WINDOW = re.compile(r"\s*steps?\s+(\d+)(?:\s+to\s+(\d+))?\s*")
+
+
+def window_of(text: str, total: int) -> range:
+    """The steps that are to be traced, counted from 1.
+
+    Args:
+      text: "steps 10 to 15", both of them included, "step 3", or "" for none.
+      total: steps of the run.
+
+    Example:
+      >>> list(window_of("steps 3 to 5", total=100)), list(window_of("", total=100))
+      ([3, 4, 5], [])
+      >>> window_of("3-5", total=100)
+      Traceback (most recent call last):
+      jaxcomp.UserError: profile: not a window of steps: '3-5'. Write for ...
+    """
+    if not text.strip():
+        return range(0)
+    found = _WINDOW.fullmatch(text)
+    if found is None:
+        hint = "Write for example 'steps 10 to 15'"
+        raise UserError(f"profile: not a window of steps: {text!r}. {hint}")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if not 1 <= first <= last <= total:
+        message = f"the run has the steps 1 to {total}, and no window {text!r}"
+        raise UserError(f"profile: {message}")
+    return range(first, last + 1)
 
 
 class Size(NamedTuple):

@@ -1,29 +1,377 @@
-"""A run whose batch, images or optimiser change at epochs: regimes and phases."""
+"""A run as a list of segments, each with one task, optimiser and calendar."""
 
 import contextlib
 import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp import parallel
 from jaxcomp.core.errors import UserError, message_of, within
 from jaxcomp.core.specs import Call, check, parse, suggest
 from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Array
 from jaxcomp.data import Rectangles
-from jaxcomp.runs.folder import check_fit, check_keys, whole_batches
+from jaxcomp.parallel import Workers
+from jaxcomp.runs import folder
 from jaxcomp.runs.keys import KEYS
-from jaxcomp.training.calendar import Calendar, Phase, calendar_of
-from jaxcomp.training.keys import check_one_batch
-from jaxcomp.training.schedules import Horizon, Schedule, learning_rate
+from jaxcomp.training.schedules import (
+    Horizon,
+    Schedule,
+    learning_rate,
+    read_duration,
+    steps_in,
+)
 from jaxcomp.training.tasks import Batch, Task, Variables
 from jaxcomp.training.tasks.named import MODEL
 
+
+class Calendar(NamedTuple):
+    """The epochs of steps that all take as many examples."""
+
+    horizon: Horizon
+    first: int = 0  # step, from 0
+    epoch: int = 0  # epochs before it
+    examples: int = 0  # likewise
+
+    def before(self, unit: str) -> int:
+        """The steps, epochs or examples before the first step."""
+        counts = {"step": self.first, "epoch": self.epoch, "example": self.examples}
+        return counts[unit]
+
+    def as_if(self, step: int, unit: str = "epoch") -> int:
+        """The number of a step, had all before it been steps like those here.
+
+        Example:
+          >>> Calendar(Horizon(steps_per_epoch=5, batch_size=64), 20, 2, 640).as_if(21)
+          11
+        """
+        before = {
+            "step": self.first,
+            "epoch": self.epoch * self.horizon.steps_per_epoch,
+            "example": -(-self.examples // self.horizon.batch_size),
+        }
+        return before[unit] + step - self.first
+
+    def epochs(self, step: int) -> Fraction:
+        """The epochs before a step; whole numbers are the ends of epochs."""
+        return Fraction(self.as_if(step), self.horizon.steps_per_epoch)
+
+    def then(self, first: int, horizon: Horizon) -> "Calendar":
+        """The calendar from a step on, with which steps of other batches begin.
+
+        Raises:
+          UserError: no epoch ends before that step.
+        """
+        if horizon == self.horizon:
+            return self
+        epochs = self.epochs(first)
+        if epochs.denominator > 1:
+            raise UserError(
+                "another batch_size begins with an epoch, and step "
+                f"{first + 1} is {float(epochs):.4g} epochs into the run: write for "
+                f"example '{round(epochs) or 1} epochs'"
+            )
+        examples = self.examples + (first - self.first) * self.horizon.batch_size
+        return Calendar(horizon, first, int(epochs), examples)
+
+
+class Segment(NamedTuple):
+    """What holds from a step on."""
+
+    first: int  # step, from 0
+    settings: Mapping[str, Any]  # that change there
+    config: Any  # of the run, with all that changed so far
+    calendar: Calendar
+    when: str = "0 epochs"  # as it is written
+    task: Any = None  # from `with_tasks`; segments of the same sizes share one
+    rate: Any = None  # of a step of the run, from `with_rates`
+
+    def __str__(self) -> str:
+        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
+        return f"from step {self.first + 1} on: {shown}"
+
+
+class Segments(NamedTuple):
+    """The segments of a run, of which the first begins with it. Steps count from 0."""
+
+    each: tuple[Segment, ...]
+
+    @property
+    def calendars(self) -> tuple[Calendar, ...]:
+        """The different ones, in their order."""
+        return tuple(dict.fromkeys(segment.calendar for segment in self.each))
+
+    def number(self, step: int) -> int:
+        """The number of the segment of a step, from 0."""
+        return sum(segment.first <= max(step, 0) for segment in self.each) - 1
+
+    def at(self, step: int) -> Segment:
+        """The segment of a step."""
+        return self.each[self.number(step)]
+
+    def begins(self, step: int) -> bool:
+        """Whether a segment but the first begins with a step."""
+        return any(segment.first == step for segment in self.each[1:])
+
+    def batch_at(self, step: int) -> int:
+        """The examples of a step, of all workers together."""
+        return self.at(step).calendar.horizon.batch_size
+
+    def epochs(self, step: int) -> Fraction:
+        """The epochs before a step; whole numbers are the ends of epochs."""
+        return self.at(step).calendar.epochs(step)
+
+    def epoch_at(self, step: int) -> int:
+        """The epoch of a step, from 1."""
+        return int(self.epochs(step)) + 1
+
+    def examples(self, step: int) -> int:
+        """The examples before a step."""
+        calendar = self.at(step).calendar
+        length = calendar.horizon.batch_size
+        return calendar.examples + (step - calendar.first) * length
+
+    def end_of(self, epoch: int) -> int:
+        """The steps in so many epochs."""
+        return self.steps_of(f"{epoch} epochs", may_be_zero=True)
+
+    def steps_of(self, duration: str, *, may_be_zero: bool = False) -> int:
+        """The steps in a duration, counted from the beginning of the run."""
+        found = read_duration(duration, may_be_zero=may_be_zero)
+        for calendar in reversed(self.calendars):
+            left = found.amount - calendar.before(found.unit)
+            if left > 0:
+                rest = found._replace(amount=left)
+                return calendar.first + steps_in(rest, calendar.horizon)
+        return 0
+
+    def steps_at(self, config: Any, key: str) -> int:
+        """The steps of the duration at a key of a config."""
+        with within(key):
+            return self.steps_of(config[key])
+
+    def every(self, config: Any, key: str) -> Callable[[int], bool]:
+        """Make a function that says whether the interval at a key ends after a step.
+
+        An interval is as long as it says in steps of any batch, and one of epochs ends
+        with epochs. An empty one never ends.
+
+        Args:
+          config: of the run.
+          key: of a duration.
+
+        Returns:
+          A function of the number of finished steps.
+        """
+        with within(key):
+            found = read_duration(config[key])
+            lengths = {c: steps_in(found, c.horizon) for c in self.calendars}
+
+        def ends(done: int) -> bool:
+            calendar = self.at(done - 1).calendar
+            length = lengths[calendar]
+            return length > 0 and calendar.as_if(done, found.unit) % length == 0
+
+        return ends
+
+    def epochs_every(self, config: Any, key: str) -> int:
+        """The epochs of the interval at a key; refuses parts of an epoch."""
+        each = [calendar.horizon for calendar in self.calendars]
+        with within(key):
+            found = read_duration(config[key])
+            lengths = [Fraction(steps_in(found, h), h.steps_per_epoch) for h in each]
+        whole = -(-lengths[0] // 1)
+        if any(length != whole for length in lengths):
+            shown = " and ".join(dict.fromkeys(f"{float(x):.3g}" for x in lengths))
+            steps = " and ".join(dict.fromkeys(str(h.steps_per_epoch) for h in each))
+            raise UserError(
+                f"{key} counts in whole epochs, and {config[key]!r} is {shown} epochs "
+                f"of {steps} steps: write for example '{whole} epochs'"
+            )
+        return whole
+
+    def rate(self, step: Any) -> Array:
+        """The learning rate of a step; a traced step will do."""
+        if len(self.each) == 1:
+            return self.each[0].rate(step)
+        begun = [step >= segment.first for segment in self.each[1:]]
+        number = jnp.sum(jnp.stack([jnp.asarray(x, jnp.int32) for x in begun]))
+        return jnp.stack([segment.rate(step) for segment in self.each])[number]
+
+
+_CHANGING = tuple(name for name, key in KEYS.items() if key.inside)
+_EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
+
+
+def make_segments(config: Any, examples: int, of_model: Sequence[Any] = ()) -> Segments:
+    """The segments of a config, without tasks and rates; one, if it has no `regime`.
+
+    Args:
+      config: its regime: pairs of a duration and the settings that change then. The
+        word "model" stands for those of the model, and may be the whole regime.
+      examples: of the training set.
+      of_model: the regime of the model, () for none.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> config = ConfigDict({"batch_size": 32, "regime": ()})
+      >>> run = make_segments(config, examples=320)
+      >>> run.steps_of("2 epochs"), run.steps_of("100 examples"), run.epoch_at(10)
+      (20, 4, 2)
+    """
+
+    def horizon_of(config: Any) -> Horizon:
+        batch = config.batch_size
+        return Horizon(folder.whole_batches(examples, batch), batch)
+
+    each = [Segment(0, {}, config, Calendar(horizon_of(config)))]
+    for when, settings in _pairs(config.regime, of_model):
+        with within(f"regime {when!r}"):
+            first = Segments(tuple(each)).steps_of(when, may_be_zero=True)
+            changed = _changed(each[-1], first, settings)
+            calendar = each[-1].calendar.then(first, horizon_of(changed))
+            segment = Segment(first, dict(settings), changed, calendar, when)
+        each = [segment] if first == 0 and len(each) == 1 else [*each, segment]
+    return Segments(tuple(each))
+
+
+def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
+    """All pairs of a regime, those of the model among them."""
+    pairs: list[Any] = []
+    for entry in [regime] * bool(regime) if isinstance(regime, str) else regime:
+        if entry == MODEL and not of_model:
+            raise UserError(
+                f"regime {MODEL!r}: the model brings none. Write {_EXAMPLE}"
+            )
+        pairs += of_model if entry == MODEL else [entry]
+    for pair in pairs:
+        match pair:
+            case [str(when), Mapping() as settings] if when.strip() and settings:
+                continue
+        raise UserError(
+            f"a regime is made of pairs such as {_EXAMPLE}, and of the word "
+            f"{MODEL!r} for those of the model, not of {pair!r}"
+        )
+    return pairs
+
+
+def _changed(before: Segment, first: int, settings: Mapping[str, Any]) -> Any:
+    """The config of a segment that begins with a step, from the one before it."""
+    if before.settings and first <= before.first:
+        message = f"begins at step {first + 1}, and the one before it at step"
+        raise UserError(f"{message} {before.first + 1}: a later one is later")
+    for key, value in settings.items():
+        if key not in _CHANGING:
+            hint = suggest(key, _CHANGING)
+            raise UserError(f"{key} does not change during a run. {hint}")
+        check(KEYS[key].kind, key, value)
+    config = before.config.copy_and_resolve_references()
+    config.update(settings)
+    folder.check_keys(config)
+    if "batch_size" in settings:
+        folder.check_fit(config.workers, config.batch_size, config.accumulate)
+    old, new = (_name(c.optimizer) for c in (before.config, config))
+    if first and new == "one_bit_adam" and old != new:
+        raise UserError(
+            f"optimizer {config.optimizer!r} learns its variance in the first steps of "
+            "a run: begin with it, or take 'adam'"
+        )
+    return config
+
+
+def _name(optimizer: str) -> str:
+    call = parse(optimizer)
+    return call.name if isinstance(call, Call) else ""
+
+
+def with_rates(
+    run: Segments, *, total: int, warmup: int, workers: int, degree: int | None
+) -> Segments:
+    """The segments with their learning rates, as functions of the step of the run.
+
+    Schedules and warm-up go by epochs: where the batch changes, they go on at the same
+    epoch, in larger or smaller steps.
+
+    Args:
+      run: segments.
+      total: steps of the run.
+      warmup: steps of the ramp.
+      workers: as in `learning_rate`.
+      degree: likewise.
+    """
+
+    def rate_of(segment: Segment) -> Schedule:
+        horizon, config = segment.calendar.horizon, segment.config
+
+        def seen(step: int) -> int | float:
+            """The epochs before a step, in steps of this segment."""
+            steps = run.epochs(step) * horizon.steps_per_epoch
+            return int(steps) if steps.denominator == 1 else float(steps)
+
+        rate = learning_rate(
+            config.learning_rate,
+            config.schedule,
+            horizon=horizon,
+            total=seen(total),
+            warmup=seen(warmup),
+            warmup_from=config.warmup_from,
+            scaling=config.lr_scaling,
+            workers=workers,
+            degree=degree,
+        )
+        shift = segment.calendar.as_if(0)
+        return (lambda step: rate(jnp.asarray(step) + shift)) if shift else rate
+
+    return Segments(tuple(s._replace(rate=rate_of(s)) for s in run.each))
+
+
+_SIZES = ("batch_size", "image_size")
 PRECISIONS = ("bfloat16", "tensorfloat32", "float32")  # from the fastest
+
+
+def with_tasks(run: Segments, task: Task, config: Any, workers: Workers) -> Segments:
+    """The segments with their tasks; those of the same sizes share one.
+
+    Args:
+      run: segments.
+      task: that the config makes.
+      config: of the run.
+      workers: of the run.
+
+    Raises:
+      UserError: a batch or pictures do not suit the task or model; names the regime.
+    """
+    if config.image_size and task.resized is None:
+        raise _of_one_size(task, "image_size")
+    made: dict[tuple[int, ...], Task] = {}
+
+    def task_of(segment: Segment) -> Task:
+        sizes = tuple(segment.config[key] for key in _SIZES)
+        if sizes not in made:
+            found = task
+            if sizes != tuple(config[key] for key in _SIZES):
+                if task.resized is None:
+                    raise _of_one_size(
+                        task, next(k for k in _SIZES if k in segment.settings)
+                    )
+                found = task.resized(segment.config)
+            made[sizes] = with_precision(found, config.matmul_precision)
+        found = made[sizes]
+        _check_shares(found, segment.calendar.horizon, workers.size)
+        if segment.config.image_size or isinstance(task.test[0], Rectangles):
+            _check_model(found, next(iter(made.values())), segment.config)
+        return found
+
+    each = []
+    for segment in run.each:
+        place = within(f"regime {segment.when!r}")
+        with place if segment.settings else contextlib.nullcontext():
+            each.append(segment._replace(task=task_of(segment)))
+    return Segments(tuple(each))
 
 
 def with_precision(task: Task, precision: str) -> Task:
@@ -52,263 +400,13 @@ def with_precision(task: Task, precision: str) -> Task:
     return task._replace(loss=precise(task.loss), score=precise(task.score))
 
 
-# What may change. All stages of a run exchange with the same state, so what is sent is
-# none of them.
-CHANGING = tuple(name for name, key in KEYS.items() if key.inside)
-_EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
-
-
-class Regime(NamedTuple):
-    """What holds from a step on."""
-
-    first: int  # step, from 0
-    settings: Mapping[str, Any]  # that change there
-    config: Any  # of the run, with all that changed so far
-    when: str = "0 epochs"  # as it is written
-
-    def __str__(self) -> str:
-        shown = ", ".join(f"{key}={value!r}" for key, value in self.settings.items())
-        return f"from step {self.first + 1} on: {shown}"
-
-
-class Regimes(NamedTuple):
-    """The regimes of a run, of which the first begins with it."""
-
-    each: tuple[Regime, ...]
-    calendar: Calendar  # of the run, as their batches make it
-
-    def at(self, step: int) -> int:
-        """The number of the regime of a step, which counts from 0 as it does."""
-        return sum(regime.first <= step for regime in self.each) - 1
-
-    def rate_of(self, rates: Sequence[Schedule]) -> Schedule:
-        """The rate of a step, from those of the regimes; a traced step will do."""
-        if len(rates) == 1:
-            return rates[0]
-
-        def rate(step: Any) -> Array:
-            begun = [step >= regime.first for regime in self.each[1:]]
-            number = jnp.sum(jnp.stack([jnp.asarray(x, jnp.int32) for x in begun]))
-            return jnp.stack([rate(step) for rate in rates])[number]
-
-        return rate
-
-    def begins(self, step: int) -> bool:
-        """Whether a regime but the first begins with a step."""
-        return any(regime.first == step for regime in self.each[1:])
-
-
-def make_regimes(config: Any, examples: int, of_model: Sequence[Any]) -> Regimes:
-    """The regimes of a config; one, if it has no `regime`.
-
-    Args:
-      config: its regime: pairs of a duration and the settings that change then. The
-        word "model" stands for those of the model, and may be the whole regime.
-      examples: of the training set.
-      of_model: the regime that the model brings, () for none.
-    """
-    each = [Regime(0, {}, config)]
-    calendar = calendar_of(_horizon(config, examples))
-    for when, settings in _pairs(config.regime, of_model):
-        with within(f"regime {when!r}"):
-            first = calendar.steps_of(when, may_be_zero=True)
-            regime = _next(each[-1], Regime(first, settings, config, when))
-            calendar = calendar.then(first, _horizon(regime.config, examples))
-        replaced = regime.first == 0 and len(each) == 1
-        each = [regime] if replaced else [*each, regime]
-    return Regimes(tuple(each), calendar)
-
-
-def rates_of(
-    regimes: Regimes,
-    *,
-    total: int,
-    warmup: int,
-    workers: int,
-    degree: int | None,
-) -> list[Schedule]:
-    """The learning rate of each regime, as a function of the step of the run.
-
-    Schedules and warm-up go by epochs: where the batch changes, they go on at the same
-    epoch, in larger or smaller steps.
-
-    Args:
-      regimes: of the run.
-      total: steps of the run.
-      warmup: steps of the ramp.
-      workers: as in `learning_rate`.
-      degree: likewise.
-    """
-    calendar = regimes.calendar
-
-    def rate_of(regime: Regime) -> Schedule:
-        phase, config = calendar.at(regime.first), regime.config
-        rate = learning_rate(
-            config.learning_rate,
-            config.schedule,
-            horizon=phase.horizon,
-            total=calendar.seen_from(phase, total),
-            warmup=calendar.seen_from(phase, warmup),
-            warmup_from=config.warmup_from,
-            scaling=config.lr_scaling,
-            workers=workers,
-            degree=degree,
-        )
-        shift = phase.as_if(0)
-        return (lambda step: rate(jnp.asarray(step) + shift)) if shift else rate
-
-    return [rate_of(regime) for regime in regimes.each]
-
-
-def _horizon(config: Any, examples: int) -> Horizon:
-    batch = config.batch_size
-    return Horizon(whole_batches(examples, batch), batch)
-
-
-def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
-    """All pairs of a regime, those of the model among them."""
-    pairs: list[Any] = []
-    for entry in [regime] * bool(regime) if isinstance(regime, str) else regime:
-        if entry == MODEL and not of_model:
-            raise UserError(
-                f"regime {MODEL!r}: the model brings none. Write {_EXAMPLE}"
-            )
-        pairs += of_model if entry == MODEL else [entry]
-    for pair in pairs:
-        is_pair = isinstance(pair, tuple | list) and len(pair) == 2
-        if not is_pair or not _is_moment(pair[0]) or not _is_settings(pair[1]):
-            raise UserError(
-                f"a regime is made of pairs such as {_EXAMPLE}, and of the word "
-                f"{MODEL!r} for those of the model, not of {pair!r}"
-            )
-    return pairs
-
-
-def _is_moment(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _is_settings(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value)
-
-
-def _next(before: Regime, regime: Regime) -> Regime:
-    """The regime after another one, with the config that holds in it."""
-    first, settings = regime.first, regime.settings
-    if before.settings and first <= before.first:
-        message = f"begins at step {first + 1}, and the one before it at step"
-        raise UserError(f"{message} {before.first + 1}: a later one is later")
-    for key, value in settings.items():
-        if key not in CHANGING:
-            raise UserError(
-                f"{key} does not change during a run. {suggest(key, CHANGING)}"
-            )
-        check(KEYS[key].kind, key, value)
-    config = before.config.copy_and_resolve_references()
-    config.update(settings)
-    check_keys(config)
-    if "batch_size" in settings:
-        check_one_batch(config)
-        check_fit(config.workers, config.batch_size, config.accumulate)
-    _check_optimizer(before.config, config, first)
-    return regime._replace(settings=dict(settings), config=config)
-
-
-def _check_optimizer(before: Any, config: Any, first: int) -> None:
-    """Refuse an optimiser that has to be there from the first step."""
-    old, new = (_name(c.optimizer) for c in (before, config))
-    if first and new == "one_bit_adam" and old != new:
-        raise UserError(
-            f"optimizer {config.optimizer!r} learns its variance in the first steps of "
-            "a run: begin with it, or take 'adam'"
-        )
-
-
-def _name(optimizer: str) -> str:
-    call = parse(optimizer)
-    return call.name if isinstance(call, Call) else ""
-
-
-_SIZES = ("batch_size", "image_size")
-
-
-def tasks_of(
-    task: Task, regimes: Regimes, config: Any, workers: parallel.Workers
-) -> tuple[Task, ...]:
-    """The task of each regime; regimes of the same sizes share one.
-
-    Args:
-      task: that the config makes.
-      regimes: of the run.
-      config: of the run.
-      workers: of the run.
-
-    Raises:
-      UserError: a batch or pictures do not suit the task or model; names the regime.
-    """
-    if config.image_size and task.resized is None:
-        raise _of_one_size(task, "image_size")
-    made = {_sizes(config): with_precision(task, config.matmul_precision)}
-    for regime in regimes.each:
-        sizes, phase = _sizes(regime.config), regimes.calendar.at(regime.first)
-        place = within(f"regime {regime.when!r}")
-        with place if regime.settings else contextlib.nullcontext():
-            if sizes not in made:
-                other = _resized(task, regime)
-                made[sizes] = with_precision(other, config.matmul_precision)
-            _check_shares(made[sizes], phase, workers.size)
-            if regime.config.image_size or isinstance(task.test[0], Rectangles):
-                first = made[_sizes(regimes.each[0].config)]
-                _check_model(made[sizes], first, regime.config)
-    return tuple(made[_sizes(regime.config)] for regime in regimes.each)
-
-
-def batches_from(
-    start: int,
-    regimes: Regimes,
-    tasks: tuple[Task, ...],
-    feed: Callable[[Task, int], Iterator[Batch]],
-) -> Iterator[Batch]:
-    """The batches of a run from a step on, without end.
-
-    Args:
-      start: the number of that step, from 0.
-      regimes: of the run.
-      tasks: of the regimes.
-      feed: the batches of a task from a step on, had the run only steps like those.
-    """
-    now = regimes.at(start)
-    others = [
-        regime.first
-        for number, regime in enumerate(regimes.each)
-        if number > now and tasks[number] is not tasks[now]
-    ]
-    batches = feed(tasks[now], regimes.calendar.at(start).as_if(start))
-    if not others:
-        yield from batches
-        return
-    yield from itertools.islice(batches, others[0] - start)
-    del batches  # what it keeps on the devices goes before the next one comes
-    yield from batches_from(others[0], regimes, tasks, feed)
-
-
-def _sizes(config: Any) -> tuple[int, ...]:
-    return tuple(config[key] for key in _SIZES)
-
-
-def _resized(task: Task, regime: Regime) -> Task:
-    if task.resized is None:
-        raise _of_one_size(task, next(key for key in _SIZES if key in regime.settings))
-    return task.resized(regime.config)
-
-
 def _of_one_size(task: Task, key: str) -> UserError:
     message = f"{key} does not change in a run on {task.data}"
     return UserError(f"{message}: its task makes batches of one size")
 
 
-def _check_shares(task: Task, phase: Phase, workers: int) -> None:
-    steps, batch = phase.horizon
+def _check_shares(task: Task, horizon: Horizon, workers: int) -> None:
+    steps, batch = horizon
     found, wanted = task.shares(0).shape, (steps, workers, batch // workers)
     if found != wanted or not all(wanted):
         raise UserError(
@@ -346,3 +444,24 @@ def _check_model(task: Task, first: Task, config: Any) -> None:
                 f"{found.get(name)}, not {shape}. Take one that averages over the "
                 "picture before its last layer"
             )
+
+
+def batches_from(
+    start: int, run: Segments, feed: Callable[[Task, int], Iterator[Batch]]
+) -> Iterator[Batch]:
+    """The batches of a run from a step on, without end.
+
+    Args:
+      start: the number of that step, from 0.
+      run: its segments.
+      feed: the batches of a task from a step on, had the run only steps like those.
+    """
+    now = run.at(start)
+    others = [s.first for s in run.each if s.first > start and s.task is not now.task]
+    batches = feed(now.task, now.calendar.as_if(start))
+    if not others:
+        yield from batches
+        return
+    yield from itertools.islice(batches, others[0] - start)
+    del batches  # what it keeps on the devices goes before the next one comes
+    yield from batches_from(others[0], run, feed)

@@ -9,11 +9,11 @@ import optax
 
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Positive, Range, build, publish
-from jaxcomp.core.trees import cast_like, wide_spec, widen
-from jaxcomp.core.types import Array, PerWorker, Tree, is_per_worker
+from jaxcomp.core.trees import cast_like, name_of, wide_spec, widen
+from jaxcomp.core.types import Array, Clock, PerWorker, Tree, is_clock, is_per_worker
 from jaxcomp.scope import leaves_of
 from jaxcomp.training.tasks import Task, Variables
-from jaxcomp.transforms.distributed import find_state
+from jaxcomp.transforms.distributed import DistributedState, find_state
 
 Decay = Range(least=0, below=1)
 
@@ -200,7 +200,7 @@ class TrainState(NamedTuple):
 
     @property
     def step(self) -> Array:
-        """Int32, steps done: the count of the link where workers talk.
+        """Int32, steps done: the count of the link with the exchange.
 
         Of the shape [] within a step; outside, [workers] where each has its own model.
         """
@@ -267,3 +267,43 @@ def unmark(part: Tree) -> Tree:
 def mark_like(old: Tree, new: Tree) -> Tree:
     """The new part of a state, marked `PerWorker` if the old one was."""
     return PerWorker(new) if is_per_worker(old) else new
+
+
+def carried(old: tuple[Any, ...], fresh: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The state of a new chain, with what the old one knows.
+
+    The exchanging link keeps all of its state, and clocks show its step. Of the
+    other links, arrays go on where name, shape and dtype agree, such as the moments of
+    `adam` in `adamw`. The rest is fresh.
+
+    Args:
+      old: state of the old chain.
+      fresh: of the new one, as `init` made it.
+    """
+    exchanged = find_state(old)
+    known: dict[str, Any] = {
+        _name(path): leaf
+        for state in old
+        if state is not exchanged
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]
+    }
+
+    def of(path: tuple[Any, ...], leaf: Any) -> Any:
+        if is_clock(leaf):
+            return Clock(jnp.copy(exchanged.step))
+        before = known.get(_name(path), leaf)
+        is_alike = (before.shape, before.dtype) == (leaf.shape, leaf.dtype)
+        return before if is_alike else leaf
+
+    return tuple(
+        exchanged
+        if isinstance(state, DistributedState)
+        else jax.tree_util.tree_map_with_path(of, state, is_leaf=is_clock)
+        for state in fresh
+    )
+
+
+def _name(path: tuple[Any, ...]) -> str:
+    """The name of an array in the state of a link, wherever the link stands."""
+    is_place = [isinstance(key, jax.tree_util.SequenceKey) for key in path]
+    return name_of(path[[*is_place, False].index(False) :])

@@ -1,25 +1,39 @@
-"""The tables of a run: columns of steps and epochs."""
+"""The tables of a run: its columns, and the rows of steps and of epochs."""
 
 import contextlib
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from jaxcomp.core.output import mark_progress
 from jaxcomp.core.units import times_fewer
+from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.runs import loggers
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import EPOCHS, LAYERS, STEPS, Append, open_table, read_rows
-from jaxcomp.training.evaluation import OwnScores, Scores
-from jaxcomp.training.progress import Position
-from jaxcomp.training.setup import Setup
+from jaxcomp.training.checkpoints import Progress
+from jaxcomp.training.plan import RunPlan, is_due
+from jaxcomp.training.programs import Traffic
+from jaxcomp.training.running_metrics import (
+    OwnScores,
+    Scores,
+    Timing,
+    check_applied,
+    check_loss,
+    growth_line,
+    of_all_workers,
+    step_figures,
+)
+from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.tasks import Measure
-from jaxcomp.training.traffic import Traffic
 
 
 def epoch_row(
     done: int,
-    position: Position,
-    setup: Setup,
+    progress: Progress,
+    plan: RunPlan,
     traffic: Traffic,
     distance: float | None,
 ) -> dict[str, Any]:
@@ -27,31 +41,31 @@ def epoch_row(
 
     Args:
       done: steps of the run so far.
-      position: with the sums of the epoch.
-      setup: of the run.
+      progress: with the sums of the epoch.
+      plan: of the run.
       traffic: of the last step.
       distance: of the workers' models from their mean; None for one common model.
     """
-    figures, measure = position.totals.figures(), setup.task.measure
+    figures, measure = progress.totals.figures(), plan.measure
     loss, accuracy = figures.get("train_loss"), figures.get("train_accuracy")
-    left = {"bytes_left": position.left, "exact_bytes_left": position.exact}
-    left["times_fewer"] = times_fewer(position.exact, position.left)
+    left = {"bytes_left": progress.left, "exact_bytes_left": progress.exact}
+    left["times_fewer"] = times_fewer(progress.exact, progress.left)
     value = None
     if loss is not None and accuracy is not None:
         value = measure.of(loss, accuracy)
     return {
-        "epoch": setup.calendar.epoch_at(done - 1),
+        "epoch": plan.segments.epoch_at(done - 1),
         "step": done,
-        "examples": setup.calendar.examples(done),
-        "seconds": position.seconds,
-        "learning_rate": setup.rate_on_host(done - 1),
-        "wire_bytes_per_step": position.totals.bytes_per_step(),
+        "examples": plan.segments.examples(done),
+        "seconds": progress.seconds,
+        "learning_rate": plan.rate_on_host(done - 1),
+        "wire_bytes_per_step": progress.totals.bytes_per_step(),
         "dense_bytes_per_step": traffic.dense,
         **{name: nbytes for name, nbytes in left.items() if not math.isnan(nbytes)},
         "simulated": int(traffic.simulated or traffic.stand_in),
-        "traced": int(position.totals.traced > 0),
+        "traced": int(progress.totals.traced > 0),
         "consensus_distance": distance,
-        "residual_grows": int(position.growth.grows),
+        "residual_grows": int(progress.growth.grows),
         **figures,
         f"train_{measure.name}": value,
     }
@@ -143,17 +157,15 @@ class Tables(NamedTuple):
 
 
 @contextlib.contextmanager
-def open_tables(
-    frame: Frame, start: int, setup: Setup, config: Mapping[str, Any]
-) -> Iterator[Tables]:
+def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
     """The tables without the rows after the step a run goes on from, and the loggers.
 
     Args:
+      plan: of the run.
       frame: of the run.
       start: that step.
-      setup: of the run.
-      config: of the run, plain values, for loggers.
     """
+    config = plan.as_written
     if not frame.writes:
         yield Tables(_dropped, _dropped, _dropped)
         return
@@ -162,12 +174,12 @@ def open_tables(
         return row["step"] <= start
 
     def is_epoch_done(row: dict[str, int]) -> bool:
-        return setup.calendar.end_of(row["epoch"]) <= start
+        return plan.segments.end_of(row["epoch"]) <= start
 
     # What the exchange and the task report are further columns.
-    of_epoch = columns_of(setup, config)
+    of_epoch = columns_of(plan, config)
     epochs = open_table(frame.folder / "metrics.csv", EPOCHS, is_done, of_epoch)
-    of_step = (*setup.figures, setup.task.measure.name)
+    of_step = (*plan.figures, plan.measure.name)
     steps = open_table(frame.folder / "steps.csv", STEPS, is_done, of_step)
     layers_path = frame.folder / "layers.csv"
     if layers_path.exists() or config["layers_every"]:
@@ -181,7 +193,7 @@ def open_tables(
         read_rows(frame.folder / "metrics.csv"),
         read_rows(frame.folder / "steps.csv"),
     )
-    ended = setup.calendar.end_of(setup.calendar.epoch_at(start) - 1)
+    ended = plan.segments.end_of(plan.segments.epoch_at(start) - 1)
     looked = start - start % config["log_every"]
     for name, rows, done in (
         ("metrics", run.epochs, ended),
@@ -191,7 +203,7 @@ def open_tables(
         if last < done:
             lost = f"{name}.csv lacks the rows of steps {last + 1} to {done}"
             frame.show.say(f"WARNING: {lost}, which are lost")
-    logger = loggers.opened(setup.loggers, run, frame.show.say)
+    logger = loggers.opened(plan.loggers, run, frame.show.say)
 
     def epoch(row: dict[str, Any]) -> None:
         epochs(row)
@@ -207,14 +219,97 @@ def open_tables(
         logger.close()
 
 
-def columns_of(setup: Setup, config: Mapping[str, Any]) -> tuple[str, ...]:
+def columns_of(plan: RunPlan, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of metrics.csv."""
-    measure = setup.task.measure
-    none = Scores(0.0, 0.0, dict.fromkeys(setup.task.scored, 0.0))
+    measure = plan.measure
+    none = Scores(0.0, 0.0, dict.fromkeys(plan.task.scored, 0.0))
     averaged = ema_columns(none, measure) if config["ema"] else ()
-    scored = (f"test_{name}" for name in setup.task.scored)
+    scored = (f"test_{name}" for name in plan.task.scored)
     return (*EPOCHS.columns, *measured(measure), *scored, *averaged)
 
 
 def _dropped(row: dict[str, Any]) -> None:
     """Write nothing."""
+
+
+def log_steps(
+    plan: RunPlan,
+    frame: Frame,
+    tables: Tables,
+    done: int,
+    taken: list[StepMetrics],
+    timing: Timing,
+    progress: Progress,
+) -> Progress:
+    """Add steps to the sums, log those that are due, and stop at a failed one.
+
+    All processes call it at the same place, and a failed step ends all of them.
+
+    Args:
+      plan: of the run.
+      frame: of the run.
+      tables: of the run.
+      done: steps of the run so far.
+      taken: the figures of the last of them, NumPy arrays.
+      timing: of each of these, the mean.
+      progress: before them.
+    """
+    first, config, measure = done - len(taken), plan.config, plan.measure
+    names, everyone = plan.leaf_names, of_all_workers(taken)
+    speed = plan.segments.batch_at(done - 1) / timing.total
+
+    def log() -> Progress:
+        totals, seconds, growth = progress.totals, progress.seconds, progress.growth
+        pairs = zip(taken, everyone, strict=True)
+        for number, (metrics, of_all) in enumerate(pairs, start=first):
+            if config.nonfinite == "stop":
+                check_applied(number, metrics, names)
+            figures = step_figures(of_all)
+            totals, grew = totals.add(figures), growth.grows
+            growth = growth.after(
+                number + 1, figures["gradient_norm"], figures["residual_norm"]
+            )
+            if growth.grows and not grew:
+                frame.show.say(growth_line(number + 1, growth))
+            if np.any(of_all.applied):  # the time of a skipped step taught nothing
+                seconds += timing.total
+            if is_due(number + 1, config.log_every):
+                value = measure.of(figures["loss"], figures["accuracy"])
+                times = {
+                    "data_seconds": timing.data,
+                    "step_seconds": timing.step,
+                    "wait_seconds": timing.wait,
+                    "images_per_second": speed,
+                }
+                tables.steps(
+                    {
+                        "step": number + 1,
+                        "epoch": plan.segments.epoch_at(number),
+                        "learning_rate": plan.rate_on_host(number),
+                        **times,
+                        measure.name: value,
+                        **figures,
+                    }
+                )
+            check_loss(number, metrics, config.loss_limit)
+        return progress._replace(totals=totals, seconds=seconds, growth=growth)
+
+    progress = on_all_processes(log)
+    epoch = plan.segments.epoch_at(done - 1)
+    frame.show.step(done, status(progress, epoch, plan.epochs, speed, measure))
+    mark_progress()
+    return progress
+
+
+def status(
+    progress: Progress, epoch: int, epochs: int, speed: float, measure: Measure
+) -> str:
+    """The text beside the live progress bar."""
+    figures = progress.totals.figures()
+    loss, accuracy = figures["train_loss"], figures["train_accuracy"]
+    if loss is None or accuracy is None:
+        return f"epoch {epoch}/{epochs}  every step skipped so far"
+    return (
+        f"epoch {epoch}/{epochs}  loss {loss:.4f}  {measure.name} "
+        f"{measure.text(measure.of(loss, accuracy))}  {speed:,.0f} examples/s"
+    )

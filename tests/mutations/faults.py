@@ -198,10 +198,10 @@ FAULTS = [
     # --- Runs -------------------------------------------------------------------------
     Fault(
         "a resumed run has lost its memory and its optimiser",
-        "jaxcomp/training/progress.py",
-        "return restored.state, position, restored.step",
-        "state = restored.state._replace(opt_state=fresh.opt_state)\n"
-        "    return state, position, restored.step",
+        "jaxcomp/training/checkpoints.py",
+        "state, step = restored.state, restored.step",
+        "step = restored.step\n        fresh = parallel.spread(plan.fresh(), workers)\n"
+        "        state = restored.state._replace(opt_state=fresh.opt_state)",
         "tests/training/test_loop.py::test_an_interrupted_run_ends_the_same",
     ),
     Fault(
@@ -415,9 +415,9 @@ FAULTS = [
     ),
     Fault(
         "bytes of a program that could not be read pass for read ones",
-        "jaxcomp/training/traffic.py",
-        "return trace(), str(error)",
-        'return trace(), ""',
+        "jaxcomp/training/programs.py",
+        "found, unread = _traced(plan, stage), str(error)",
+        "found = _traced(plan, stage)",
         "tests/training/test_loop.py"
         "::test_a_program_that_cannot_be_read_is_told_everywhere",
     ),
@@ -522,27 +522,27 @@ FAULTS = [
     Fault(
         "decay in the gradient comes before clipping",
         "jaxcomp/training/optimizers.py",
-        "[*clips.make(config.clip, method.axis, config.memory, config.mixer), *links]",
-        "[*links[:1], *clips.make(config.clip, method.axis, '', ''), *links[1:]]",
+        "[*make(config.clip, method.axis, config.memory, config.mixer), *links]",
+        "[*links[:1], *make(config.clip, method.axis, '', ''), *links[1:]]",
         "tests/training/test_decay.py",
     ),
     Fault(
         "the average of the weights is a step late",
         "jaxcomp/training/step.py",
-        "moved(own(state.ema), moved_to, ema, state.step)",
-        "moved(own(state.ema), params, ema, state.step)",
+        "moved(unmark(state.ema), moved_to, ema, state.step)",
+        "moved(unmark(state.ema), params, ema, state.step)",
         "tests/training/test_ema.py",
     ),
     Fault(
         "clocks begin again with another optimiser",
-        "jaxcomp/training/switching.py",
-        "return Clock(jnp.copy(talk.step))",
+        "jaxcomp/training/state.py",
+        "return Clock(jnp.copy(exchanged.step))",
         "return leaf",
         "tests/training/test_regimes.py::test_arrays_of_the_same_name_and_shape_go_on",
     ),
     Fault(
         "epochs begin again where the batch changes",
-        "jaxcomp/training/calendar.py",
+        "jaxcomp/training/segments.py",
         '"epoch": self.epoch * self.horizon.steps_per_epoch,',
         '"epoch": 0,',
         "tests/training/test_calendar.py",
@@ -582,7 +582,7 @@ FAULTS = [
     Fault(
         "a run goes on from a checkpoint of another config",
         "jaxcomp/training/checkpoints.py",
-        "check_config(found, config, changeable)",
+        "check_config(found, config, elastic=elastic)",
         "pass",
         "tests/training/test_mishaps.py"
         "::test_checkpoints_of_another_config_are_refused",

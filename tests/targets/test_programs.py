@@ -12,7 +12,7 @@ import pytest
 from configs import default
 from jaxcomp import parallel, wire
 from jaxcomp.data import Dataset
-from jaxcomp.training.inspection import inspect
+from jaxcomp.training.programs import inspect
 from jaxcomp.wire import targets
 from jaxcomp.wire.targets import GPUS, TPUS
 from tests import workers

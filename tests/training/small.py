@@ -15,7 +15,9 @@ from jaxcomp import parallel, training
 from jaxcomp.core.types import is_report
 from jaxcomp.data import Augmentation
 from jaxcomp.runs import open_run
-from jaxcomp.training.setup import Setup, build, gather_workers
+from jaxcomp.training.plan import RunPlan, build, gather_workers
+from jaxcomp.training.schedules import Horizon
+from jaxcomp.training.segments import Calendar, Segment, Segments
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -56,9 +58,14 @@ def nan_where_black() -> Augmentation:
     return Augmentation("nan_where_black", apply, needs="unit")
 
 
-def built(config: Any) -> Setup:
+def built(config: Any) -> RunPlan:
     """What a run of a config begins with."""
     return build(config, gather_workers(config))
+
+
+def segments_of(horizon: Horizon) -> Segments:
+    """A run whose steps are all alike."""
+    return Segments((Segment(0, {}, None, Calendar(horizon)),))
 
 
 def assert_same_state(a: Any, b: Any) -> None:

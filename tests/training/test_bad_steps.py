@@ -16,7 +16,7 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.core.types import ticked
 from jaxcomp.memory import REGISTRY as MEMORIES
-from jaxcomp.training import loop
+from jaxcomp.training import feed
 from jaxcomp.training.optimizers import OF_OPTIMIZERS, check_one_momentum, of_memory
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
 from jaxcomp.training.running_metrics import check_applied, step_figures
@@ -134,15 +134,15 @@ def test_a_bad_step_changes_nothing_but_clocks_on_any_worker(memory, optimizer):
 
 def poison(patch: pytest.MonkeyPatch, value: float) -> None:
     """All that one worker sees in one step is this."""
-    original = loop.train_feed
+    original = feed.train_feed
 
-    def feed(*args: Any, **kwargs: Any) -> Any:
+    def poisoned(*args: Any, **kwargs: Any) -> Any:
         for number, batch in enumerate(original(*args, **kwargs), kwargs["start"]):
             if number == BAD:
                 batch[0][1] = value
             yield batch
 
-    patch.setattr(loop, "train_feed", feed)
+    patch.setattr(feed, "train_feed", poisoned)
 
 
 def run(folder: Any, **changes: Any) -> training.Result:

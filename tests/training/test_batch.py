@@ -4,7 +4,7 @@ import json
 
 from jaxcomp import training
 from jaxcomp.cli import prediction
-from jaxcomp.training.setup import settled
+from jaxcomp.training.plan import settled
 from tests.training.small import built, small_config
 
 EACH = {"batch_size": 0, "batch_per_worker": 64}
@@ -12,10 +12,10 @@ EACH = {"batch_size": 0, "batch_per_worker": 64}
 
 def test_a_batch_of_each_worker_is_that_of_all_of_them():
     one, other = built(small_config()), built(small_config(**EACH))
-    assert one.calendar == other.calendar
+    assert one.segments.calendars == other.segments.calendars
     assert one.total_steps == other.total_steps
     assert (one.task.shares(0) == other.task.shares(0)).all()
-    assert built(small_config(**EACH, workers=4)).calendar.batch_at(0) == 256
+    assert built(small_config(**EACH, workers=4)).segments.batch_at(0) == 256
 
 
 def test_a_folder_holds_the_batch_of_all_and_both_are_told():
@@ -33,9 +33,9 @@ def test_durations_count_in_examples():
 
 def test_a_prediction_takes_the_share_of_one_worker():
     setup = prediction._alone(small_config(**EACH))
-    assert setup.calendar.batch_at(0) == 64
+    assert setup.segments.batch_at(0) == 64
     assert setup.workers.size == 1
     grows = (("0 epochs", {"learning_rate": 0.2}), ("1 epoch", {"batch_size": 256}))
     setup = prediction._alone(small_config(**EACH, regime=grows))
-    batches = [setup.calendar.batch_at(step) for step in (0, setup.total_steps - 1)]
+    batches = [setup.segments.batch_at(step) for step in (0, setup.total_steps - 1)]
     assert batches == [64, 128]

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.training.calendar import Calendar, calendar_of
 from jaxcomp.training.schedules import Horizon
+from jaxcomp.training.segments import Calendar, Segment, Segments
+from tests.training.small import segments_of
 
 EXAMPLES = 100
 
@@ -17,11 +18,13 @@ def horizon(batch: int) -> Horizon:
     return Horizon(EXAMPLES // batch, batch)
 
 
-def calendar(*phases: tuple[int, int]) -> Calendar:
-    """Phases as pairs of the epoch in which they begin and their batch."""
-    made = calendar_of(horizon(phases[0][1]))
+def calendar(*phases: tuple[int, int]) -> Segments:
+    """Segments as pairs of the epoch in which they begin and their batch."""
+    made = segments_of(horizon(phases[0][1]))
     for epoch, batch in phases[1:]:
-        made = made.then(made.steps_of(f"{epoch} epochs"), horizon(batch))
+        first = made.steps_of(f"{epoch} epochs")
+        following = made.each[-1].calendar.then(first, horizon(batch))
+        made = Segments((*made.each, Segment(first, {}, None, following)))
     return made
 
 
@@ -91,15 +94,6 @@ def test_other_intervals_are_as_long_as_they_say_in_each_phase():
         assert [step for step in range(1, 29) if ends(step)] == expected
 
 
-def test_steps_of_another_phase_are_counted_in_epochs():
-    made = calendar((0, 10), (2, 25))
-    first, second = made.phases
-    assert [made.seen_from(first, step) for step in (0, 15, 20, 24)] == [0, 15, 20, 30]
-    assert [made.seen_from(second, step) for step in (0, 5, 20, 24)] == [0, 2, 8, 12]
-    assert made.seen_from(second, 1) == pytest.approx(0.4)
-    assert second.as_if(21) == 9
-
-
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -114,15 +108,15 @@ def test_parts_of_an_epoch_are_refused_where_epochs_are_counted(text, words):
 
 
 def test_another_batch_begins_with_an_epoch():
-    one = calendar_of(horizon(10))
+    one = Calendar(horizon(10))
     with pytest.raises(UserError, match=r"step 16 is 1.5 epochs .* example '2 epochs'"):
         one.then(15, horizon(20))
     assert one.then(15, horizon(10)) == one
-    assert one.then(0, horizon(20)) == calendar_of(horizon(20))
+    assert one.then(0, horizon(20)) == Calendar(horizon(20))
 
 
 def test_what_no_duration_is_names_its_key():
     config: Any = {"train_for": "3 weeks"}
     with pytest.raises(UserError, match="train_for: unknown unit in '3 weeks'"):
-        calendar_of(horizon(10)).steps_at(config, "train_for")
-    assert np.isclose(float(calendar_of(horizon(30)).epochs(4)), 4 / 3)
+        segments_of(horizon(10)).steps_at(config, "train_for")
+    assert np.isclose(float(segments_of(horizon(30)).epochs(4)), 4 / 3)

@@ -58,7 +58,7 @@ def test_round_trip_of_every_workers_part(tmp_path):
     restored = checkpoints.restore(like(), "latest")
     assert restored is not None
     same(restored.state, state(3))
-    assert (restored.position, restored.step) == (position, 3)
+    assert (restored.progress, restored.step) == (position, 3)
     kept = np.asarray(parallel.to_host(restored.state)["kept"].value["e"])
     assert len(np.unique(kept, axis=0)) == 4
 

@@ -19,17 +19,17 @@ from jaxcomp import parallel
 from jaxcomp.core.types import Clock, Mixer, is_clock
 from jaxcomp.exchanges.budget import BudgetState
 from jaxcomp.training import optimizers, schedules
-from jaxcomp.training.calendar import Stage, calendar_of, make_stages
 from jaxcomp.training.optimizers import OptimizerSetting, chained, make_links, of_memory
+from jaxcomp.training.plan import make_graph, make_method
 from jaxcomp.training.schedules import Horizon, learning_rate
-from jaxcomp.training.setup import make_graph, make_method
+from jaxcomp.training.stages import Stage, make_stages
 from jaxcomp.training.state import TrainState, init_state
 from jaxcomp.training.step import make_train_step
 from jaxcomp.training.tasks.classification import classifier
 from jaxcomp.transforms.optimizers import OneBitAdamState
 from tests.exchanges.matrix import PAIRS, compiled, gradients
 from tests.tiers import tiers
-from tests.training.small import small_config
+from tests.training.small import segments_of, small_config
 
 WORKERS, EXAMPLES, FEATURES, CLASSES = 2, 4, 6, 3
 STEPS, DENSE, DECAY = 8, 3, 0.01
@@ -85,7 +85,7 @@ def program(**settings: Any) -> Program:
     usual = method_at(sent)
     own_models = isinstance(usual, Mixer)
     mixer = usual if own_models else None
-    stages = make_stages(config, sent, calendar_of(HORIZON), mixer)
+    stages = make_stages(config, sent, segments_of(HORIZON), mixer)
     setting = OptimizerSetting(rate_of("cosine"), DECAY, stages.dense_steps)
 
     @functools.cache

@@ -11,7 +11,6 @@ import pytest
 from jaxcomp import SpecError
 from jaxcomp.core.errors import UserError
 from jaxcomp.training import train_and_evaluate
-from jaxcomp.training.calendar import Stage
 from jaxcomp.training.optimizers import (
     REGISTRY,
     OptimizerSetting,
@@ -19,7 +18,8 @@ from jaxcomp.training.optimizers import (
     check_decay,
     make_links,
 )
-from jaxcomp.training.setup import gather_workers, make_graph, make_method
+from jaxcomp.training.plan import gather_workers, make_graph, make_method
+from jaxcomp.training.stages import Stage
 from jaxcomp.transforms.make import compressor_for
 from tests.references import optimizers as references
 from tests.training.small import small_config

@@ -20,9 +20,9 @@ from jaxcomp.data.preparable import preparable, stand_in_for
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.open_run import traffic_line
 from jaxcomp.training import dry_run
+from jaxcomp.training.checkpoints import Progress
 from jaxcomp.training.console import corners
-from jaxcomp.training.progress import Position
-from jaxcomp.training.traffic import run_traffic
+from jaxcomp.training.programs import run_traffic
 from tests.convex.small import small
 from tests.training.small import built, rows, small_config
 
@@ -110,7 +110,7 @@ def test_without_other_workers_or_without_a_record_there_is_no_ratio(tmp_path):
     assert (row["bytes_left"], row["exact_bytes_left"]) == ("0", "0")
     assert row["times_fewer"] == ""
     # A run that goes on from a checkpoint of an older version.
-    older = Position(left=math.nan).with_bytes(alone.traffic)
+    older = Progress(left=math.nan).with_bytes(alone.traffic)
     assert math.isnan(older.left)
     line = traffic_line((9.0, older.left, 60.0), 9, moved=True)
     assert line.endswith("; what left it was not recorded from the beginning")

@@ -11,10 +11,9 @@ import pytest
 from jax._src import array
 
 from jaxcomp import parallel, training
-from jaxcomp.training import loop
-from jaxcomp.training import loop as stretch
-from jaxcomp.training import setup as build
-from jaxcomp.training.loop import make_recorder
+from jaxcomp.training import loop, running_metrics
+from jaxcomp.training.plan import RunPlan
+from jaxcomp.training.running_metrics import make_recorder
 from jaxcomp.training.step import StepMetrics
 from tests.training.small import rows, small_config
 
@@ -55,9 +54,9 @@ def clock(monkeypatch):
 
         return recorder._replace(record=record, read=read)
 
-    monkeypatch.setattr(
-        stretch, "time", SimpleNamespace(perf_counter=clock.perf_counter)
-    )
+    by_hand = SimpleNamespace(perf_counter=clock.perf_counter)
+    for module in (loop, running_metrics):
+        monkeypatch.setattr(module, "time", by_hand)
     monkeypatch.setattr(loop, "make_recorder", recording)
     return clock
 
@@ -82,7 +81,7 @@ def test_times_are_wall_times_where_no_step_is_waited_for(clock, tmp_path, monke
 
 def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
     """The second stage is compiled while the device still works on the first."""
-    compile_step = loop.programs
+    compile_step = loop.make_programs
 
     def slow(setup, say):
         made = compile_step(setup, say)
@@ -97,7 +96,7 @@ def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
         clock.wait()
         return tree
 
-    monkeypatch.setattr(loop, "programs", slow)
+    monkeypatch.setattr(loop, "make_programs", slow)
     monkeypatch.setattr(jax, "block_until_ready", wait)
     monkeypatch.setattr(parallel, "throttle", lambda arrays: None)
     config = small_config(mapper="vmap", dense_for="2 steps", train_for="4 steps")
@@ -127,7 +126,7 @@ def test_a_look_copies_one_array_to_the_host(tmp_path, monkeypatch):
             seen = property(lambda x: count.append(x.shape) or value.fget(x))
             patched.setattr(array.ArrayImpl, "_value", seen)
             # It is computed on the host, and here that is a device too.
-            patched.setattr(build.Setup, "rate_on_host", lambda *_: 0.1)
+            patched.setattr(RunPlan, "rate_on_host", lambda *_: 0.1)
             training.train_and_evaluate(small_config(**changes), tmp_path / folder)
         return len(count)
 

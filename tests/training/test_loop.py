@@ -13,7 +13,7 @@ from jaxcomp.core.coding.indices import coded_bits
 from jaxcomp.core.types import ticked
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.table import EPOCHS
-from jaxcomp.training import loop
+from jaxcomp.training import feed
 from jaxcomp.training.checkpoints import open_checkpoints
 from jaxcomp.training.running_metrics import Totals, step_figures
 from jaxcomp.training.step import StepMetrics
@@ -272,9 +272,9 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
 
 def poison(monkeypatch, *steps):
     """One worker's inputs of some steps are black; see `NAN_WHERE_BLACK`."""
-    original_feed = loop.train_feed
+    original_feed = feed.train_feed
 
-    def feed(*args, **kwargs):
+    def poisoned(*args, **kwargs):
         number = kwargs["start"]
         for images, labels in original_feed(*args, **kwargs):
             if number in steps:
@@ -282,7 +282,7 @@ def poison(monkeypatch, *steps):
             yield images, labels
             number += 1
 
-    monkeypatch.setattr(loop, "train_feed", feed)
+    monkeypatch.setattr(feed, "train_feed", poisoned)
 
 
 def test_a_nan_step_stops_with_step_leaf_and_norms(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import data, models, parallel, training
-from jaxcomp.training import loop
+from jaxcomp.training import feed
 from tests.tiers import tiers
 from tests.training.small import (
     NAN_WHERE_BLACK,
@@ -160,15 +160,15 @@ def test_local_bytes_are_those_of_the_steps_that_sent(tmp_path):
 
 def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
     """Its neighbours count on its messages; nothing becomes NaN."""
-    original = loop.train_feed
+    original = feed.train_feed
 
-    def feed(*args, **kwargs):
+    def poisoned(*args, **kwargs):
         for images, labels in original(*args, **kwargs):
             images = images.copy()
             images[1] = 0  # all black on worker 1
             yield images, labels
 
-    monkeypatch.setattr(loop, "train_feed", feed)
+    monkeypatch.setattr(feed, "train_feed", poisoned)
     choco = "choco(gamma=0.5)"
     config = gossip_config(choco, nonfinite="skip", augment=NAN_WHERE_BLACK)
     result = training.train_and_evaluate(config, tmp_path / "skip")
@@ -221,7 +221,7 @@ def test_what_makes_no_sense_is_refused(changes, reason):
 def test_the_rate_grows_with_the_degree():
     """A worker of a ring hears three models, its own included."""
     usual, scaled = (
-        built(gossip_config(lr_scaling=scaling)).rate(5)
+        built(gossip_config(lr_scaling=scaling)).segments.rate(5)
         for scaling in ("none", "degree")
     )
     assert float(scaled) == pytest.approx(3 * float(usual))

@@ -136,4 +136,5 @@ def test_the_rate_counts_nodes():
         built(config_of(lr_scaling=scaling, learning_rate=0.1, schedule="constant"))
         for scaling in ("linear", "none")
     )
-    assert float(scaled.rate(0)) == pytest.approx(4 * float(usual.rate(0)))
+    found = [float(each.segments.rate(0)) for each in (scaled, usual)]
+    assert found[0] == pytest.approx(4 * found[1])

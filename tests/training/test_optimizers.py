@@ -11,7 +11,6 @@ import pytest
 
 from jaxcomp import SpecError, training
 from jaxcomp.memory import REGISTRY as MEMORIES
-from jaxcomp.training.calendar import Stage
 from jaxcomp.training.optimizers import (
     OF_OPTIMIZERS,
     OptimizerSetting,
@@ -19,7 +18,8 @@ from jaxcomp.training.optimizers import (
     make_links,
 )
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
-from jaxcomp.training.setup import make_method
+from jaxcomp.training.plan import make_method
+from jaxcomp.training.stages import Stage
 from jaxcomp.transforms.make import compressor_for
 from tests.references import optimizers as references
 from tests.tiers import tiers

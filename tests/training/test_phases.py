@@ -39,28 +39,32 @@ def config_of(*regime: Any, **changes: Any) -> Any:
     return small_config(regime=regime, **settings)
 
 
+def tasks_of(setup: Any) -> list[Any]:
+    return [segment.task for segment in setup.segments.each]
+
+
 # --- Before the first step ------------------------------------------------------------
 
 
 def test_an_epoch_is_a_pass_over_the_data_in_every_phase():
     setup = built(config_of(SMALL, GROWS))
     assert setup.total_steps == 11 + 5 + 5
-    assert [setup.due_at(n).ends_epoch for n in (10, 11, 15, 16, 21)] == [
+    assert [setup.triggers(n).ends_epoch for n in (10, 11, 15, 16, 21)] == [
         *(False, True, False, True, True),
     ]
-    assert [setup.due_at(n).epoch for n in (1, 11, 12, 16, 17)] == [1, 1, 2, 2, 3]
+    assert [setup.triggers(n).epoch for n in (1, 11, 12, 16, 17)] == [1, 1, 2, 2, 3]
     assert [setup.example(regime)[0].shape for regime in (0, 1)] == [
         *((64, 12, 12, 1), (128, 12, 12, 1)),
     ]
     assert setup.eval_batch == 128
-    shapes = [task.shares(1).shape for task in setup.tasks]
+    shapes = [task.shares(1).shape for task in tasks_of(setup)]
     assert shapes == [(11, 2, 64), (5, 2, 128)]
 
 
 def test_regimes_of_the_same_sizes_share_a_task():
     lower = {"learning_rate": 0.01}
     setup = built(config_of(SMALL, ("5 steps", lower), GROWS, ("2 epochs", lower)))
-    numbers = [setup.tasks.index(task) for task in setup.tasks]
+    numbers = [tasks_of(setup).index(task) for task in tasks_of(setup)]
     assert numbers == [0, 0, 2, 2]
 
 
@@ -154,10 +158,10 @@ def test_streamed_pictures_are_decoded_in_the_size_of_their_phase(tmp_path):
     spec = f"class_folders(path='{root}', size=10)"
     config = config_of(("1 epoch", {"image_size": 8}), dataset=spec, batch_size=4)
     setup = built(config)
-    assert [task.train[0][:2].shape for task in setup.tasks] == [
+    assert [task.train[0][:2].shape for task in tasks_of(setup)] == [
         *((2, 10, 10, 3), (2, 8, 8, 3)),
     ]
-    assert all(task.test[0].shape[1:] == (10, 10, 3) for task in setup.tasks)
+    assert all(task.test[0].shape[1:] == (10, 10, 3) for task in tasks_of(setup))
 
 
 # --- The data position ----------------------------------------------------------------
@@ -172,14 +176,14 @@ def test_batches_are_those_of_their_phase_from_any_step():
         def feed(task: Any, begin: int) -> Any:
             return train_feed(task, local=local, start=begin)
 
-        found = batches_from(start, setup.regimes, setup.tasks, feed)
+        found = batches_from(start, setup.segments, feed)
         return [batch[1] for batch in itertools.islice(found, 24 - start)]
 
     whole = labels(0)
     expected = [
         setup.task.train[1][chosen]
         for epoch, number in enumerate((0, 1, 1, 2))
-        for chosen in setup.tasks[number].shares(epoch)
+        for chosen in tasks_of(setup)[number].shares(epoch)
     ]
     for found, wanted in zip(whole, expected, strict=False):
         np.testing.assert_array_equal(found, wanted)

@@ -78,16 +78,16 @@ def test_the_rates_are_those_of_the_key_and_scaled_as_the_run_scales_them():
     trial = make_trial(small_config(**SMALL, **changes), **USUAL)
     assert trial.scaling == pytest.approx(2.0)
     for step in (0, 30, 59):
-        there = trial.setup.rate_on_host(step)
+        there = trial.plan.rate_on_host(step)
         assert there == pytest.approx(2 * trial.rates[step], rel=1e-4)
 
 
 def test_of_a_regime_the_beginning_stays():
     regime = (("0 epochs", {"optimizer": "adam"}), ("1 epoch", {"learning_rate": 1.0}))
     trial = make_trial(small_config(**SMALL, regime=regime), **USUAL)
-    (only,) = trial.setup.regimes.each
+    (only,) = trial.plan.segments.each
     assert only.config.optimizer == "adam"
-    assert trial.setup.rate_on_host(59) == pytest.approx(1e3)
+    assert trial.plan.rate_on_host(59) == pytest.approx(1e3)
 
 
 def curve(losses):

@@ -15,9 +15,8 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import Clock, is_clock
 from jaxcomp.runs.keys import KEYS
 from jaxcomp.training import optimizers
-from jaxcomp.training.segments import make_regimes
-from jaxcomp.training.state import unmark
-from jaxcomp.training.switching import carried
+from jaxcomp.training.segments import make_segments
+from jaxcomp.training.state import carried
 from jaxcomp.training.tasks import regime_of
 from jaxcomp.transforms.distributed import distributed
 from jaxcomp.transforms.make import make_exchange
@@ -49,13 +48,13 @@ def _promotion():
 
 def regimes(*pairs: Any, of_model: Any = (), **changes: Any) -> Any:
     config = small_config(regime=pairs, **changes)
-    return make_regimes(config, EXAMPLES, of_model)
+    return make_segments(config, EXAMPLES, of_model)
 
 
 def test_settings_stay_until_they_change():
     found = regimes(*WHOLE)
     assert [regime.first for regime in found.each] == [0, 3, 7, 15]
-    assert [found.at(step) for step in (0, 2, 3, 6, 7, 14, 15, 99)] == [
+    assert [found.number(step) for step in (0, 2, 3, 6, 7, 14, 15, 99)] == [
         *(0, 0, 1, 1, 2, 2, 3, 3),
     ]
     assert [step for step in range(20) if found.begins(step)] == [3, 7, 15]
@@ -77,7 +76,7 @@ def test_settings_stay_until_they_change():
 def test_without_a_regime_there_is_one():
     found = regimes()
     assert len(found.each) == 1
-    assert found.at(10**6) == 0
+    assert found.number(10**6) == 0
     later = regimes(("1.5 epochs", LOWER))
     assert [regime.first for regime in later.each] == [0, 15]
     assert later.each[0].config.learning_rate == 0.1
@@ -99,7 +98,7 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
 def test_only_what_a_model_brings_may_begin_after_the_run():
     """A short run of a model does without its later regimes."""
     short = small_config(model="resnet8", regime=("model",), mapper="vmap")
-    assert built(short).total_steps < built(short).regimes.each[1].first
+    assert built(short).total_steps < built(short).segments.each[1].first
     late = ("200 epochs", LOWER)
     with pytest.raises(UserError, match="regime '200 epochs' begins after step 2200"):
         built(small_config(model="resnet8", regime=("model", late), mapper="vmap"))
@@ -109,9 +108,9 @@ def test_only_what_a_model_brings_may_begin_after_the_run():
 def test_a_command_may_give_a_single_word(word, count):
     config: Any = {**small_config().to_dict(), "regime": word}
     brought = (("1 epoch", LOWER), ("2 epochs", {"clip": "local(limit=1)"}))
-    assert len(make_regimes(ConfigDict(config), EXAMPLES, brought).each) == count
+    assert len(make_segments(ConfigDict(config), EXAMPLES, brought).each) == count
     with pytest.raises(UserError, match="made of pairs"):
-        make_regimes(ConfigDict({**config, "regime": "models"}), EXAMPLES, brought)
+        make_segments(ConfigDict({**config, "regime": "models"}), EXAMPLES, brought)
 
 
 @pytest.mark.parametrize(
@@ -263,4 +262,3 @@ def test_a_run_goes_on_to_the_bit_in_any_regime(
 def test_keys_are_those_of_a_config():
     config = small_config()
     assert set(KEYS) == {*config}
-    assert unmark(jax.eval_shape(built(config).fresh).params)

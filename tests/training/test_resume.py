@@ -13,7 +13,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from jaxcomp import parallel, training
 from jaxcomp.runs.folder import describe
 from jaxcomp.runs.open_run import keep_programs
-from jaxcomp.training import loop
+from jaxcomp.training.plan import RunPlan
 from tests.training.small import built, small_config, stop_at
 from tests.workers import abstract
 
@@ -59,20 +59,14 @@ def test_a_resumed_run_makes_no_fresh_state_and_compiles_nothing(
     assert any(own_cache.iterdir())
     jax.clear_caches()
 
-    build = loop.build
+    fresh = RunPlan.fresh
 
-    def no_fresh(*args):
-        setup = build(*args)
+    def traced(*args):
+        made = fresh(*args)
+        assert all(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(made))
+        return made
 
-        def fresh(*regime):
-            made = setup.fresh(*regime)
-            leaves = jax.tree.leaves(made)
-            assert all(isinstance(leaf, Tracer) for leaf in leaves)
-            return made
-
-        return setup._replace(fresh=fresh)
-
-    monkeypatch.setattr(loop, "build", no_fresh)
+    monkeypatch.setattr(RunPlan, "fresh", traced)
     seen = collections.Counter()
 
     def listen(event: str, **_) -> None:

@@ -3,11 +3,11 @@
 import pytest
 
 from jaxcomp.core.specs import SpecError
-from jaxcomp.training.calendar import calendar_of
 from jaxcomp.training.schedules import REGISTRY, Horizon, learning_rate, steps_of
+from tests.training.small import segments_of
 
 HORIZON = Horizon(steps_per_epoch=10, batch_size=32)
-CALENDAR = calendar_of(HORIZON)
+RUN = segments_of(HORIZON)
 
 
 def rate(schedule, **arguments):
@@ -31,8 +31,8 @@ def rate(schedule, **arguments):
 )
 def test_durations(duration, steps):
     assert steps_of(duration, HORIZON) == steps
-    assert CALENDAR.steps_of(duration, may_be_zero=True) == steps
-    assert CALENDAR.steps_of("0 epochs", may_be_zero=True) == 0
+    assert RUN.steps_of(duration, may_be_zero=True) == steps
+    assert RUN.steps_of("0 epochs", may_be_zero=True) == 0
 
 
 @pytest.mark.parametrize(

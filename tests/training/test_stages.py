@@ -10,27 +10,28 @@ from ml_collections import ConfigDict
 from jaxcomp import SpecError, make_mixer, training
 from jaxcomp.core.errors import UserError
 from jaxcomp.mixers.local import REGISTRY
-from jaxcomp.training.calendar import (
-    Stage,
-    calendar_of,
-    exponential,
-    listed,
-    make_stages,
-)
 from jaxcomp.training.console import headline
+from jaxcomp.training.programs import run_traffic
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.traffic import run_traffic
+from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.tiers import tiers
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import (
+    assert_same_state,
+    built,
+    rows,
+    segments_of,
+    small_config,
+    stop_at,
+)
 
-CALENDAR = calendar_of(Horizon(steps_per_epoch=10, batch_size=32))
+RUN = segments_of(Horizon(steps_per_epoch=10, batch_size=32))
 
 
 def stages(**settings):
     usual = {"compressor": "top_k(keep=0.01)", "keep_warmup": ""}
     dense = {"dense_for": "", "flush_every": ""}
     config: Any = ConfigDict({**usual, **dense, **settings})
-    return make_stages(config, Stage(config.compressor, dense=False), CALENDAR)
+    return make_stages(config, Stage(config.compressor, dense=False), RUN)
 
 
 @pytest.mark.parametrize(
@@ -48,8 +49,8 @@ def test_one_setting_switches_the_compression_off_and_the_run_says_so(changes):
     says = "a step alone" if "mixer" in changes else "what the exchange sends"
     assert str(setup.stages.at(0)) == says  # is compiled for
     assert {setup.stages.at(i) for i in (0, 20)} == {setup.stages.at(10)}
-    assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(config, setup)
-    assert "no use" not in headline(small_config(), built(small_config()))
+    assert "'top_k(keep=0.1)' is of no use to 'exact'" in headline(setup)
+    assert "no use" not in headline(built(small_config()))
 
 
 def test_the_exponential_warm_up_of_the_original():
@@ -97,7 +98,7 @@ def test_what_is_to_be_dense_is_so_in_the_next_round(name, fragments):
     mixer = make_mixer(f"{name}(h=5, fragments={fragments})", exchange="gather")
     config: Any = ConfigDict({"dense_for": "7 steps", "flush_every": "22 steps"})
     config.keep_warmup = ""
-    found = make_stages(config, Stage("sign", dense=False), CALENDAR, mixer)
+    found = make_stages(config, Stage("sign", dense=False), RUN, mixer)
     silent = [s for s in range(200) if found.at(s).silent]
     assert silent == [s for s in range(200) if mixer.phase(s) == 0]
     assert not any(found.at(s).dense for s in silent)

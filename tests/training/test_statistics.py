@@ -7,7 +7,7 @@ import pytest
 from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import is_per_worker
-from jaxcomp.training.traffic import traced_traffic
+from jaxcomp.training.programs import traced_traffic
 from tests.tiers import tiers
 from tests.training.small import built, small_config
 

@@ -253,7 +253,7 @@ def test_all_four_are_found_by_their_import_path():
     assert setup.task.train[0].shape[1:] == (9, 9, 1)
     params = jax.eval_shape(setup.fresh).params
     assert params["Dense_0"]["kernel"].shape == (12, 10)
-    assert float(setup.rate(11)) == pytest.approx(0.1 / 4)
+    assert float(setup.segments.rate(11)) == pytest.approx(0.1 / 4)
     assert setup.task.model == f"{HERE}:twice(width=3)"
 
 

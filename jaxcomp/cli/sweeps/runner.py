@@ -531,7 +531,7 @@ def _columns(config: Any) -> tuple[str, ...]:
     """The columns of the metrics.csv of a config, for which everything is built."""
     from jaxcomp.convex import experiment
     from jaxcomp.runs.table import EVALUATIONS
-    from jaxcomp.training.setup import build, gather_workers
+    from jaxcomp.training.plan import build, gather_workers
     from jaxcomp.training.tables import columns_of
 
     if "problem" not in config:

@@ -1,6 +1,6 @@
-"""From a config to what a run needs: every name looked up, every value checked."""
+"""From a config to the plan of a run: every name looked up, every value checked."""
 
-import functools
+import json
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -11,34 +11,21 @@ from jaxcomp import parallel
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Call, parse
-from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Axis, Exchange, Mixer, Tree
-from jaxcomp.exchanges.overlap import (
-    WHOLE,
-    Cut,
-    compiler_options,
-    overlapped,
-    ready_order,
-)
+from jaxcomp.exchanges import overlap
 from jaxcomp.memory import make as make_memory
 from jaxcomp.mixers import gossip
 from jaxcomp.parallel import Workers
-from jaxcomp.runs import loggers
-from jaxcomp.runs.folder import check_keys
+from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.runs import folder, loggers
 from jaxcomp.scope import leaves_of
-from jaxcomp.training import optimizers, schedules, state, tasks
-from jaxcomp.training.calendar import Calendar, Stage, Stages, make_stages
-from jaxcomp.training.keys import (
-    batch_of,
-    check_batches,
-    check_one_batch,
-)
-from jaxcomp.training.optimizers import check_decay, check_nodes, node_count, nodes_of
-from jaxcomp.training.profiling import window_of
-from jaxcomp.training.segments import Regimes, make_regimes, rates_of, tasks_of
-from jaxcomp.training.state import TrainState, init_state, unmark
+from jaxcomp.training import optimizers, segments, state, tasks
+from jaxcomp.training.schedules import window_of
+from jaxcomp.training.segments import Segments
+from jaxcomp.training.stages import Stage, Stages, make_stages
+from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.step import make_train_step
-from jaxcomp.training.tasks import Task, Variables
+from jaxcomp.training.tasks import Measure, Task, Variables
 from jaxcomp.training.tasks.classification import make as make_statistics
 from jaxcomp.training.tasks.named import MODEL
 from jaxcomp.transforms.make import compressor_for, make_exchange, make_mixer, plan_for
@@ -54,13 +41,13 @@ def make_graph(config: Any) -> gossip.Topology | None:
             "set mixer, for example to 'choco(gamma=0.5)', or topology to ''"
         )
         raise UserError(message)
-    return gossip.topology(config.topology, node_count(config))
+    return gossip.topology(config.topology, optimizers.node_count(config))
 
 
-def cut_for(config: Any, task: Task, workers: Workers) -> Cut:
+def cut_for(config: Any, task: Task, workers: Workers) -> overlap.Cut:
     """How the gradient of a run is cut into messages: as its task computes it."""
     if config.overlap == 1:
-        return Cut()
+        return overlap.Cut()
     if config.mixer:
         raise UserError(
             f"overlap={config.overlap} cuts gradients into messages, and "
@@ -77,8 +64,8 @@ def cut_for(config: Any, task: Task, workers: Workers) -> Cut:
     )
     gradient = jax.grad(lambda *args: task.loss(*args)[0])
     given = params, stats, carry, batch, key
-    order = ready_order(gradient, *given, axes=workers.lengths)
-    return Cut(config.overlap, order)
+    order = overlap.ready_order(gradient, *given, axes=workers.lengths)
+    return overlap.Cut(config.overlap, order)
 
 
 def make_method(
@@ -86,7 +73,7 @@ def make_method(
     stage: Stage,
     graph: gossip.Topology | None,
     axis: Axis,
-    cut: Cut = WHOLE,
+    cut: overlap.Cut = overlap.WHOLE,
     wrap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
 ) -> Exchange | Mixer:
     """The method of a config at a stage of its run.
@@ -107,7 +94,7 @@ def make_method(
         given = config.exchange, stage.compressor, "none"
         inner = make_exchange(*given, dense=stage.dense, **usual)
         exchange = make_memory(config.memory, wrap(inner))
-        return overlapped(exchange, cut.parts, cut.order)
+        return overlap.overlapped(exchange, cut.parts, cut.order)
     if statistics.axis is not None:
         message = (
             f"batch_norm {config.batch_norm!r} sends statistics at every step, to "
@@ -120,7 +107,7 @@ def make_method(
     else:
         usual |= {"exchange": config.exchange, "memory": config.memory}
         usual |= {"dense": stage.dense}
-    usual |= {"axis": nodes_of(config, axis)}
+    usual |= {"axis": optimizers.nodes_of(config, axis)}
     mixer = make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
     return mixer._replace(axis=axis)  # what links look at: that of all devices
 
@@ -188,7 +175,7 @@ def _check_of_no_use(config: Any) -> None:
         raise UserError(message)
 
 
-class Due(NamedTuple):
+class Triggers(NamedTuple):
     """What a run has to do after a step."""
 
     epoch: int  # from 1
@@ -201,37 +188,31 @@ class Due(NamedTuple):
     views_layers: bool  # what each layer loses
 
 
-def timetable(
-    config: Any,
-    calendar: Calendar,
-    total: int,
-    changes: Callable[[int], bool] = lambda step: False,
-) -> Callable[[int], Due]:
+def make_triggers(config: Any, run: Segments, total: int) -> Callable[[int], Triggers]:
     """Make a function from the number of finished steps to what is due then.
 
     Args:
       config: of the run.
-      calendar: of the run.
+      run: its segments; a run looks where one begins.
       total: steps of the run.
-      changes: whether something changes after so many steps: then the run looks.
     """
-    evaluate = calendar.epochs_every(config, "eval_every")
-    own = calendar.epochs_every(config, "eval_workers_every")
-    layers = calendar.epochs_every(config, "layers_every")
-    ends_interval = calendar.every(config, "checkpoint_every")
-    ends_kept = calendar.every(config, "keep_every")
+    evaluate = run.epochs_every(config, "eval_every")
+    own = run.epochs_every(config, "eval_workers_every")
+    layers = run.epochs_every(config, "layers_every")
+    ends_interval = run.every(config, "checkpoint_every")
+    ends_kept = run.every(config, "keep_every")
 
-    def due_at(done: int) -> Due:
-        epoch, last = calendar.epoch_at(done - 1), done == total
-        ends_epoch = last or done == calendar.end_of(epoch)
+    def triggers(done: int) -> Triggers:
+        epoch, last = run.epoch_at(done - 1), done == total
+        ends_epoch = last or done == run.end_of(epoch)
         keeps = ends_kept(done)
         saves = keeps or last or ends_interval(done)
-        return Due(
+        return Triggers(
             epoch=epoch,
             ends_epoch=ends_epoch,
             looks=ends_epoch
             or saves
-            or changes(done)
+            or run.begins(done)
             or is_due(done, config.log_every),
             saves=saves,
             keeps=keeps,
@@ -240,7 +221,7 @@ def timetable(
             views_layers=ends_epoch and bool(layers) and (last or epoch % layers == 0),
         )
 
-    return due_at
+    return triggers
 
 
 def is_due(done: int, interval: int) -> bool:
@@ -253,61 +234,153 @@ def is_due(done: int, interval: int) -> bool:
     return interval > 0 and done % interval == 0
 
 
-class Setup(NamedTuple):
-    """Everything that a run needs, as `build` made it from a config."""
+class RunPlan(NamedTuple):
+    """What a run will do, as `build` read it from a config; nothing is compiled."""
 
-    tasks: tuple[Task, ...]  # one for each regime
-    workers: parallel.Workers
-    stages: Stages
-    method: Exchange | Mixer  # of the last stage
-    loss_scale: state.LossScale
-    regimes: Regimes
-    rate: schedules.Schedule  # of a step
-    calendar: Calendar
-    eval_batch: int  # examples of an evaluation's step, of all workers together
+    config: Any  # with the numbers of its workers and of the examples of a step
+    workers: Workers
+    segments: Segments  # with their tasks and rates
     total_steps: int
-    due_at: Callable[[int], Due]  # after so many steps
-    # Of one worker, for the number of a regime, by default that of the first step;
-    # `start` as in `init_state`.
-    fresh: Callable[..., TrainState]
-    chain: Callable[[int], optax.GradientTransformationExtraArgs]  # of a regime
-    step: Callable[[Stage], Callable[..., Any]]  # of one worker
-    # Of the optax chain of a stage; a second argument is the `wrap` of `make_method`.
-    links: Callable[..., list[optax.GradientTransformation]]
-    leaf_names: list[str]  # of the parameters
+    stages: Stages
+    triggers: Callable[[int], Triggers]  # after so many steps
+    graph: gossip.Topology | None
+    cut: overlap.Cut
+    loss_scale: state.LossScale
     figures: tuple[str, ...]  # further columns of steps.csv
-    options: dict[str, Any]  # of the compiler, for every step
     loggers: list[loggers.Named]  # beside the tables
     profiled: range  # steps, from 1
+    params: Tree = None  # shapes and dtypes of the parameters of a worker
 
     @property
     def task(self) -> Task:
-        """The task of the first regime; all have the same data, model and measure."""
-        return self.tasks[0]
+        """The task of the first segment; all have the same data, model and measure."""
+        return self.segments.each[0].task
 
-    def example(self, regime: int) -> tuple[Any, ...]:
-        """A worker's share of a batch of a regime."""
-        batch = self.regimes.each[regime].config.batch_size
+    @property
+    def measure(self) -> Measure:
+        """Of the task."""
+        return self.task.measure
+
+    @property
+    def eval_batch(self) -> int:
+        """Examples of an evaluation's step, of all workers together."""
+        return self.config.eval_batch_size or self.config.batch_size
+
+    @property
+    def as_written(self) -> dict[str, Any]:
+        """The config as config.json has it: plain values."""
+        return json.loads(self.config.to_json())
+
+    @property
+    def most_between_looks(self) -> int:
+        """The most steps between two looks at the figures."""
+        epochs = (c.horizon.steps_per_epoch for c in self.segments.calendars)
+        return min(self.config.log_every, max(epochs))
+
+    @property
+    def epochs(self) -> int:
+        """The number of the last epoch."""
+        return self.segments.epoch_at(self.total_steps - 1)
+
+    @property
+    def method(self) -> Exchange | Mixer:
+        """Of the last stage."""
+        return self.method_of(self.stages.at(self.total_steps - 1))
+
+    @property
+    def leaf_names(self) -> list[str]:
+        """Of the parameters."""
+        return [leaf.path for leaf in leaves_of(self.params)]
+
+    def method_of(self, stage: Stage, *wrap: Any) -> Exchange | Mixer:
+        """The method of a stage; `wrap` as in `make_method`."""
+        axis, cut = self.workers.axis, self.cut
+        return make_method(self.config, stage, self.graph, axis, cut, *wrap)
+
+    def links(self, stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
+        """The links of the optax chain of a stage; `wrap` as in `make_method`."""
+        segment = self.segments.each[stage.segment]
+        config = segment.config
+        setting = optimizers.OptimizerSetting(
+            segment.rate,
+            config.weight_decay,
+            self.stages.dense_steps,
+            decay=config.decay,
+            decay_at=config.decay_at,
+        )
+        method = self.method_of(stage, *wrap)
+        return optimizers.make_links(config, stage, setting, method)
+
+    def chain(self, stage: Stage) -> optax.GradientTransformationExtraArgs:
+        """The optax chain of a stage."""
+        return optimizers.chained(self.links(stage))
+
+    def chain_of(self, segment: int) -> optax.GradientTransformationExtraArgs:
+        """A chain of a segment, by its number: all its stages have the same state."""
+        last = self.stages.at(self.total_steps - 1)
+        return self.chain(last._replace(segment=segment))
+
+    def fresh(self, segment: int = 0, start: Variables | None = None) -> TrainState:
+        """The state of one worker before the first step; `start` as in `init_state`."""
+        return state.init_state(
+            self.task,
+            self.chain_of(segment),
+            seed=self.config.seed,
+            examples=self.segments.batch_at(0) // self.workers.size,
+            own_models=bool(self.config.mixer),
+            ema=self.config.ema,
+            scale=self.loss_scale,
+            start=start,
+        )
+
+    def step(self, stage: Stage) -> Callable[..., Any]:
+        """The step of one worker at a stage."""
+        return make_train_step(
+            self.segments.each[stage.segment].task,
+            self.chain(stage),
+            seed=self.config.seed,
+            axis=self.workers.axis,
+            accumulate=self.config.accumulate,
+            cut=self.cut,
+            ema=self.config.ema,
+            scale=self.loss_scale,
+        )
+
+    def example(self, segment: int) -> tuple[Any, ...]:
+        """A worker's share of a batch of a segment."""
+        batch = self.segments.each[segment].config.batch_size
         share = batch // self.workers.size
-        return tuple(array[:share] for array in self.tasks[regime].train)
+        return tuple(array[:share] for array in self.segments.each[segment].task.train)
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
         try:
             host = jax.local_devices(backend="cpu")[0]
         except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
-            return float(self.rate(step))
+            return float(self.segments.rate(step))
         with jax.default_device(host):
-            return float(self.rate(step))
+            return float(self.segments.rate(step))
 
 
-def gather_workers(config: Any) -> parallel.Workers:
+def make_plan(config: Any) -> RunPlan:
+    """The plan of a run, for which this process joins the others; all have to agree.
+
+    Args:
+      config: ConfigDict with the keys of configs/default.py.
+    """
+    workers = gather_workers(config)
+    config = settled(config, workers)
+    same = {k: v for k, v in config.items() if k != "data_dir"}
+    parallel.check_same({"config": json.dumps(same, indent=1, sort_keys=True)})
+    return on_all_processes(lambda: build(config, workers))
+
+
+def gather_workers(config: Any) -> Workers:
     """Check a config's values, then set up its devices and join other processes.
 
     Nothing is started if a value is wrong.
     """
-    check_keys(config)
-    check_one_batch(config)
+    folder.check_keys(config)
     if config.workers:
         check_batches(config, config.workers)
     elif config.mapper == "vmap":
@@ -324,7 +397,28 @@ def gather_workers(config: Any) -> parallel.Workers:
     return workers
 
 
-def settled(config: Any, workers: parallel.Workers) -> Any:
+def check_batches(config: Any, workers: int) -> None:
+    """Refuse batches of training or evaluation that the workers do not divide."""
+    batch = batch_of(config, workers)
+    folder.check_fit(workers, batch, config.accumulate)
+    try:
+        folder.check_fit(workers, config.eval_batch_size or batch)
+    except folder.RunError as error:
+        raise folder.RunError(f"eval_batch_size: {error}") from None
+
+
+def batch_of(config: Any, workers: int) -> int:
+    """Examples of a step, of all workers together.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> batch_of(ConfigDict({"batch_size": 0, "batch_per_worker": 16}), workers=4)
+      64
+    """
+    return config.batch_per_worker * workers or config.batch_size
+
+
+def settled(config: Any, workers: Workers) -> Any:
     """A config with the numbers of its workers and of the examples of a step."""
     if config.workers and not config.batch_per_worker:
         return config
@@ -334,7 +428,7 @@ def settled(config: Any, workers: parallel.Workers) -> Any:
     return config
 
 
-def build(config: Any, workers: parallel.Workers) -> Setup:
+def build(config: Any, workers: Workers) -> RunPlan:
     """Look up and check everything that a config names, before any work is done.
 
     Args:
@@ -343,130 +437,72 @@ def build(config: Any, workers: parallel.Workers) -> Setup:
     """
     config = settled(config, workers)
     check_layers(config)
-    check_nodes(config)
+    optimizers.check_nodes(config)
     task = tasks.make(config.get("task", "classification"), config, workers)
-    brought = tasks.regime_of(config) if MODEL in config.regime else ()
-    regimes = make_regimes(config, len(task.train[0]), brought)
-    calendar = regimes.calendar
-    of_regimes = tasks_of(task, regimes, config, workers)
-    task = of_regimes[0]
-    share = regimes.each[0].config.batch_size // workers.size
-    total = calendar.steps_at(config, "train_for")
-    warmup = calendar.steps_at(config, "warmup")
-    if warmup > total:
-        raise UserError(
-            f"a warmup of {config.warmup!r} is longer than the run of "
-            f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
-        )
-    for regime in regimes.each:
-        if regime.first >= total and (regime.when, regime.settings) not in brought:
-            begins = f"begins after step {regime.first}, and the run of"
-            message = f"{begins} {config.train_for!r} ends with step {total}"
-            raise UserError(f"regime {regime.when!r} {message}: leave it out")
+    of_model = tasks.regime_of(config) if MODEL in config.regime else ()
+    run = segments.make_segments(config, len(task.train[0]), of_model)
+    run = segments.with_tasks(run, task, config, workers)
+    total = run.steps_at(config, "train_for")
+    warmup = run.steps_at(config, "warmup")
+    _check_length(config, run, total, warmup, of_model)
     graph = make_graph(config)
-    rates = rates_of(
-        regimes,
+    run = segments.with_rates(
+        run,
         total=total,
         warmup=warmup,
-        workers=node_count(config),
+        workers=optimizers.node_count(config),
         degree=graph.degree if graph else None,
     )
-
+    task = run.each[0].task
     scale = state.make(config.loss_scale, config.compute_dtype)
     cut = cut_for(config, task, workers)
-
-    def method_at(stage: Stage, *wrap: Any) -> Exchange | Mixer:
-        return make_method(config, stage, graph, workers.axis, cut, *wrap)
-
     compressor = compressor_for(config.exchange, config.compressor)
     sent = Stage(compressor, dense=False)
-    usual = method_at(sent)
+    usual = make_method(config, sent, graph, workers.axis, cut)
     twice = sorted({*usual.figures} & {*task.figures})
     if twice:
         message = f"the task and {usual.name!r} both report {twice}: rename the task's"
         raise UserError(message)
     mixer = usual if isinstance(usual, Mixer) else None
-    stages = make_stages(config, sent, calendar, mixer, regimes.at)
-
-    def links(stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
-        of_regime = regimes.each[stage.regime].config
-        setting = optimizers.OptimizerSetting(
-            rates[stage.regime],
-            of_regime.weight_decay,
-            stages.dense_steps,
-            decay=of_regime.decay,
-            decay_at=of_regime.decay_at,
-        )
-        return optimizers.make_links(of_regime, stage, setting, method_at(stage, *wrap))
-
-    @functools.cache
-    def chain(stage: Stage) -> optax.GradientTransformationExtraArgs:
-        return optimizers.chained(links(stage))
-
-    last = stages.at(total - 1)
-
-    def chain_of(regime: int) -> optax.GradientTransformationExtraArgs:
-        """All stages of a regime have the same state."""
-        return chain(last._replace(regime=regime))
-
-    def fresh(regime: int = 0, start: Variables | None = None) -> TrainState:
-        return init_state(
-            task,
-            chain_of(regime),
-            seed=config.seed,
-            examples=share,
-            own_models=isinstance(usual, Mixer),
-            ema=config.ema,
-            scale=scale,
-            start=start,
-        )
-
-    params = jax.eval_shape(fresh).params
-    for number, regime in enumerate(regimes.each):
-        check_decay(regime.config, unmark(params))
-        chain_of(number)
-    check_warmup(
-        config, [method_at(stage) for stage in stages.warmup], usual, unmark(params)
-    )
-    paths, _ = jax.tree_util.tree_flatten_with_path(params)
-    return Setup(
-        tasks=of_regimes,
+    plan = RunPlan(
+        config=config,
         workers=workers,
-        stages=stages,
-        method=method_at(last),
-        loss_scale=scale,
-        regimes=regimes,
-        rate=regimes.rate_of(rates),
-        calendar=calendar,
-        eval_batch=config.eval_batch_size or config.batch_size,
+        segments=run,
         total_steps=total,
-        due_at=timetable(config, calendar, total, regimes.begins),
-        fresh=fresh,
-        chain=chain_of,
-        step=lambda stage: make_train_step(
-            of_regimes[stage.regime],
-            chain(stage),
-            seed=config.seed,
-            axis=workers.axis,
-            accumulate=config.accumulate,
-            cut=cut,
-            ema=config.ema,
-            scale=scale,
-        ),
-        links=links,
-        leaf_names=[name_of(path).removeprefix("value/") for path, _ in paths],
+        stages=make_stages(config, sent, run, mixer),
+        triggers=make_triggers(config, run, total),
+        graph=graph,
+        cut=cut,
+        loss_scale=scale,
         figures=tuple(sorted((*usual.figures, *task.figures, *scale.figures))),
-        options=compiler_options(_platform(workers), cut.parts),
         loggers=loggers.make(config.loggers),
         profiled=window_of(config.profile, total),
     )
+    plan = plan._replace(params=unmark(jax.eval_shape(plan.fresh).params))
+    for number, segment in enumerate(run.each):
+        optimizers.check_decay(segment.config, plan.params)
+        plan.chain_of(number)
+    warm = [plan.method_of(stage) for stage in plan.stages.warmup]
+    check_warmup(config, warm, usual, plan.params)
+    return plan
+
+
+def _check_length(
+    config: Any, run: Segments, total: int, warmup: int, of_model: Sequence[Any]
+) -> None:
+    """Refuse a ramp, and segments of the config's own, beyond the end of the run."""
+    if warmup > total:
+        raise UserError(
+            f"a warmup of {config.warmup!r} is longer than the run of "
+            f"{config.train_for!r}: shorten it, or write --config.warmup= for none"
+        )
+    for segment in run.each:
+        if segment.first >= total and (segment.when, segment.settings) not in of_model:
+            begins = f"begins after step {segment.first}, and the run of"
+            message = f"{begins} {config.train_for!r} ends with step {total}"
+            raise UserError(f"regime {segment.when!r} {message}: leave it out")
 
 
 def parameter_count(tree: Tree) -> int:
     """The number of elements of all arrays of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(tree))
-
-
-def _platform(workers: parallel.Workers) -> str:
-    """Of the devices between which messages travel; "" for simulated workers."""
-    return "" if workers.mesh is None else workers.mesh.devices.flat[0].platform
