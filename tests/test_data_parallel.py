@@ -18,7 +18,7 @@ import jaxcomp
 from jaxcomp import parallel, wire
 from jaxcomp.core.types import is_clock, is_per_worker, ticked
 from jaxcomp.transforms.distributed import distributed
-from jaxcomp.transforms.jit.layout import layouts
+from jaxcomp.transforms.jit.layout import Grid, layouts
 from tests.exchanges.matrix import FIRST, MEMORIES, gradients, name_of
 from tests.tiers import tiers
 
@@ -323,7 +323,7 @@ def test_state_is_laid_out_by_its_marks(exchange, kept):
     link = distributed(make(exchange, FIRST[exchange], kept))
     params = {"kernel": jnp.zeros((10, 18)), "bias": jnp.zeros(7)}
     specs = (P(), P(None, "model"))  # in the order of the names
-    for layout in layouts(link.init, params, specs, BY_MODEL, ("data",)):
+    for layout in layouts(link.init, params, specs, Grid(BY_MODEL, ("data",))):
 
         def check(node: Any, cut: tuple[str, ...] = layout.cut) -> None:
             if is_clock(node):

@@ -4,7 +4,6 @@ Under `jax.shard_map` types say along which axes an array differs, unless
 `check_vma=False` is given. Other mappers have no such types.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -13,7 +12,7 @@ import optax
 
 from jaxcomp.core.specs import SpecError, meant
 from jaxcomp.core.trees import label_of, name_of, varies_over
-from jaxcomp.core.types import Array, State, Tree
+from jaxcomp.core.types import Array, Spec, State, Tree
 from jaxcomp.scope import leaf_test, leaves_of
 
 # Messages of `check_differs`, for gradients and for models.
@@ -152,17 +151,15 @@ def check_whole(params: Tree, otherwise: str) -> None:
         raise ValueError(f"{where} is hidden by optax.masked{others}: {otherwise}")
 
 
-def check_fit(init: Callable[[Tree], State], tree: Tree, state: State) -> None:
+def check_fit(fresh: Spec, state: State) -> None:
     """Refuse state that was made for arrays of other shapes.
 
     Otherwise a residual of another shape would be broadcast when it is added.
 
     Args:
-      init: from arrays like these to the state that fits them.
-      tree: of this worker.
+      fresh: of a state that fits these arrays.
       state: to be checked.
     """
-    fresh = jax.eval_shape(init, tree)
     pairs, structure = jax.tree_util.tree_flatten_with_path(fresh)
     if jax.tree.structure(state) != structure:
         raise ValueError(

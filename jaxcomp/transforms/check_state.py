@@ -6,9 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.tree_util import tree_flatten_with_path
 
 from jaxcomp.core.trees import name_of, numbers_of, vary_like
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
+from jaxcomp.parallel.placing import with_marks
 from jaxcomp.transforms.distributed import DistributedState
 
 
@@ -59,16 +61,16 @@ def check_state(state: Tree) -> None:
     Raises:
       ValueError: names each wrong part, and what to do.
     """
-    nodes = _nodes(state, lambda x: is_per_worker(x) or _is_link(x))
+    nodes = tree_flatten_with_path(state, lambda x: is_per_worker(x) or _is_link(x))[0]
     clocks = [np.ndim(node.clock.step) for _, node in nodes if _is_link(node)]
     is_stacked = any(clocks)  # all leaves have a worker axis, as by flax's `replicate`
-    wrong = []
-    for path, node in _nodes(state, is_per_worker):
-        for inner, leaf in _nodes(node):
-            problem = _problem(numbers_of(leaf), is_per_worker(node), is_stacked)
-            if problem:
-                wrong.append(f"{_called((*path, *inner))} {problem}")
-    for path, link in _nodes(state, _is_link):
+    wrong = [
+        f"{_called((*path, *inner))} {problem}"
+        for path, node, is_marked in with_marks(state)
+        for inner, leaf in tree_flatten_with_path(node)[0]
+        if (problem := _problem(numbers_of(leaf), is_marked, is_stacked))
+    ]
+    for path, link in tree_flatten_with_path(state, _is_link)[0]:
         # Where marks are wrong, this would report the same parts again.
         if _is_link(link) and not wrong and _has_run(link):
             wrong += [f"{_called(path)} {problem}" for problem in _problems(link)]
@@ -123,7 +125,8 @@ def _problem(leaf: Any, is_marked: bool, is_stacked: bool) -> str | None:
 
 def _problems(link: DistributedState) -> list[str]:
     """What is wrong with the marked state of a link."""
-    marked = _marked(link.exchange)
+    kept = with_marks(link.exchange)
+    marked = [x for _, x, is_marked in kept if is_marked and hasattr(x, "dtype")]
     if not np.ndim(link.info.value.unsent_norm):
         # It has no axis of workers, which is right for a single worker on one device.
         return [_ALONE] if marked and jax.device_count() > 1 else []
@@ -147,12 +150,6 @@ def _is_link(node: Any) -> bool:
     return isinstance(node, DistributedState)
 
 
-def _marked(state: Tree) -> list[Any]:
-    """The marked arrays of a state."""
-    marked = [x for _, x in _nodes(state, is_per_worker) if is_per_worker(x)]
-    return [leaf for leaf in jax.tree.leaves(marked) if hasattr(leaf, "dtype")]
-
-
 def _rows(leaf: Any) -> list[list[np.ndarray]]:
     """For each piece of an array, the rows of the workers in their order.
 
@@ -174,8 +171,3 @@ def _rows(leaf: Any) -> list[list[np.ndarray]]:
 def _is_one(rows: list[np.ndarray]) -> bool:
     """Whether all rows are equal to the bit."""
     return len({row.tobytes() for row in rows}) == 1
-
-
-def _nodes(tree: Tree, is_leaf: Any = None) -> list[tuple[Any, Any]]:
-    """Pairs of path and node."""
-    return jax.tree_util.tree_flatten_with_path(tree, is_leaf=is_leaf)[0]

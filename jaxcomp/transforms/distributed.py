@@ -9,40 +9,19 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxcomp.core.trees import vary_like
-from jaxcomp.core.types import (
-    Array,
-    Axis,
-    Clock,
-    Exchange,
-    Info,
-    Mixer,
-    PerWorker,
-    State,
-    Tree,
-    is_per_worker,
-    ticked,
-)
+from jaxcomp.core import types
+from jaxcomp.core.trees import spec_of, vary_like
+from jaxcomp.core.types import Array, Exchange, Mixer, PerWorker, State, Tree, ticked
 from jaxcomp.exchanges.overlap import make_cut, overlapped
-from jaxcomp.parallel.checks import (
-    LOCAL,
-    SHARED,
-    SUMMED,
-    UNMIXED,
-    axis_index,
-    check_differs,
-    check_fit,
-    check_patterns,
-    check_whole,
-    is_masked,
-)
+from jaxcomp.parallel import checks
+from jaxcomp.parallel.checks import axis_index
 from jaxcomp.transforms.nonfinite import attempt
 
 
 class DistributedState(NamedTuple):
     """State of `distributed`, `pmean` and `mixing`."""
 
-    clock: Clock  # each step draws its own key
+    clock: types.Clock  # each step draws its own key
     exchange: State  # of the exchange or the mixer
     info: PerWorker  # the last step's Info, for whoever logs it
 
@@ -94,11 +73,11 @@ def first_state(state: State, figures: tuple[str, ...]) -> DistributedState:
     """Before the first step, around the state of an exchange or a mixer."""
     zero = jnp.float32(0)
     extra = {name: jnp.float32(0) for name in figures}
-    info = Info(zero, zero, zero, extra, sends=jnp.bool_(False), given_norm=zero)
-    return DistributedState(Clock(jnp.int32(0)), state, PerWorker(info))
+    info = types.Info(zero, zero, zero, extra, sends=jnp.bool_(False), given_norm=zero)
+    return DistributedState(types.Clock(jnp.int32(0)), state, PerWorker(info))
 
 
-def typed_to_differ(state: State, axis: Axis) -> State:
+def typed_to_differ(state: State, axis: types.Axis) -> State:
     """The state, with the types of its marked parts saying that workers differ.
 
     A marked part may happen to be constant, and JAX would then type it as equal on all
@@ -106,9 +85,9 @@ def typed_to_differ(state: State, axis: Axis) -> State:
     """
 
     def typed(node: Any) -> Any:
-        return vary_like(node, axis_index(axis)) if is_per_worker(node) else node
+        return vary_like(node, axis_index(axis)) if types.is_per_worker(node) else node
 
-    return jax.tree.map(typed, state, is_leaf=is_per_worker)
+    return jax.tree.map(typed, state, is_leaf=types.is_per_worker)
 
 
 def step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:
@@ -135,7 +114,7 @@ def _part_of_model(tree: Tree) -> int:
     """
 
     def left_out(node: Any) -> bool:
-        return node is None or is_masked(node)
+        return node is None or checks.is_masked(node)
 
     paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
     names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]
@@ -189,18 +168,23 @@ def distributed(
         )
         raise TypeError(message)
     exchange = overlapped(exchange, overlap, order)
+    made: dict[Any, types.Spec] = {}  # of the states of trees, by their shapes
 
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
-            check_whole(params, LOCAL)
-        check_patterns(exchange.patterns, params)
-        return first_state(exchange.init(params), exchange.figures)
+            checks.check_whole(params, checks.LOCAL)
+        checks.check_patterns(exchange.patterns, params)
+        state = exchange.init(params)
+        made[_shapes(params)] = spec_of(state)
+        return first_state(state, exchange.figures)
 
     def step(
         updates: Tree, state: DistributedState, params: Tree | None, key: Array
     ) -> tuple[Tree, DistributedState]:
-        check_differs(updates, exchange.axis, SUMMED)
-        check_fit(exchange.init, updates, state.exchange)
+        checks.check_differs(updates, exchange.axis, checks.SUMMED)
+        if (shapes := _shapes(updates)) not in made:
+            made[shapes] = jax.eval_shape(exchange.init, updates)
+        checks.check_fit(made[shapes], state.exchange)
         mean, _, inner, info, *_ = exchange.average(updates, state.exchange, key)
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
         return mean, typed_to_differ(new, exchange.axis)
@@ -312,8 +296,8 @@ def mixing(
 
     def init(params: Tree) -> DistributedState:
         if not allow_masked:
-            check_whole(params, UNMIXED)
-        check_patterns(mixer.patterns, params)
+            checks.check_whole(params, checks.UNMIXED)
+        checks.check_patterns(mixer.patterns, params)
         return first_state(mixer.init(params), mixer.figures)
 
     def step(
@@ -321,8 +305,8 @@ def mixing(
     ) -> tuple[Tree, DistributedState]:
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
-        check_differs(params, mixer.axis, SHARED)
-        check_differs(updates, mixer.axis, SUMMED)
+        checks.check_differs(params, mixer.axis, checks.SHARED)
+        checks.check_differs(updates, mixer.axis, checks.SUMMED)
 
         def run(phase: int) -> Any:
             mixed = mixer.mix(params, updates, state.exchange, key, phase)
@@ -339,6 +323,12 @@ def mixing(
         return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)
 
     return _link(init, step, seed)
+
+
+def _shapes(tree: Tree) -> Any:
+    """Structure, shapes and dtypes, as a key of a dict."""
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
 
 
 def _link(

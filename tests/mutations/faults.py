@@ -387,8 +387,8 @@ FAULTS = [
     Fault(
         "replicated params share a message with shards of others",
         "jaxcomp/transforms/jit/layout.py",
-        "cuts = [axes_of(spec, mesh) for spec in specs]",
-        "cuts = [axes_of(P(mesh.axis_names[1:]), mesh) for spec in specs]",
+        "cuts = [axes_of(spec, grid.mesh) for spec in specs]",
+        "cuts = [axes_of(P(grid.mesh.axis_names[1:]), grid.mesh) for spec in specs]",
         "tests/test_data_parallel.py::test_replicas_stay_equal",
     ),
     Fault(
@@ -401,15 +401,15 @@ FAULTS = [
     Fault(
         "a mixer on a mesh is told of other starts",
         "jaxcomp/transforms/jit/decentralised.py",
-        "link.init(without_axis(models))",
+        "link.init(laid.without_axis(models))",
         "link.init(jax.tree.map(lambda m: 0 * m[0], models))",
         "tests/test_decentralised.py::test_models_and_state_are_those_of_pmap",
     ),
     Fault(
         "a model is gathered to compute its gradient",
         "jaxcomp/transforms/jit/layout.py",
-        "axis_names=set(data),",
-        "axis_names=set(mesh.axis_names),",
+        "axis_names=set(self.data) if only_data else set(),",
+        "axis_names=set(self.mesh.axis_names),",
         "tests/test_data_parallel.py"
         "::test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages",
     ),

@@ -19,21 +19,9 @@ from jax.sharding import PartitionSpec as P
 from jaxcomp.core.trees import label_of
 from jaxcomp.core.types import Array, Exchange, State, Tree
 from jaxcomp.parallel.checks import check_patterns
-from jaxcomp.parallel.collectives import entry
 from jaxcomp.transforms.distributed import DistributedState, distributed
-from jaxcomp.transforms.jit.layout import (
-    Layout,
-    check_axes,
-    each_worker,
-    first_states,
-    in_parts,
-    kinds_of,
-    layouts,
-    on_devices,
-    put,
-    spec_of_param,
-    without_axis,
-)
+from jaxcomp.transforms.jit import layout as on_mesh
+from jaxcomp.transforms.jit.layout import Layout, in_front, layouts, without_axis
 from jaxcomp.transforms.nonfinite import all_finite, attempt, instead_of_bad
 
 
@@ -99,26 +87,25 @@ def data_parallel(
       >>> float(loss), grads.tolist()
       (0.0, [2.0, -2.0])
     """
-    data = (axis,) if isinstance(axis, str) else tuple(axis)
     # Keys are passed to `update`. A masked tensor here is no param of the loss.
     link = distributed(exchange._replace(patterns=()), allow_masked=True)
-    check_axes(exchange.axis, mesh, data, "the exchange averages", "exchange")
+    grid = on_mesh.make_grid(mesh, axis, exchange)
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
         _check_differentiable(pairs)
-        specs = tuple(spec_of_param(path, leaf, mesh, data) for path, leaf in pairs)
+        specs = tuple(on_mesh.spec_of_param(*pair, grid) for pair in pairs)
         check_patterns(exchange.patterns, params)
         _check_uncut(exchange.whole, pairs, specs)
-        plan = layouts(link.init, params, specs, mesh, data)
-        of_params = jax.tree.unflatten(structure, specs)
-        placed = put(params, of_params, mesh)
-        return Comm(first_states(link.init, plan, placed, of_params, mesh), specs)
+        plan = layouts(link.init, params, specs, grid)
+        cuts = jax.tree.unflatten(structure, specs)
+        placed = grid.put(params, cuts)
+        return Comm(on_mesh.first_states(link.init, plan, placed, cuts, grid), specs)
 
     def exchanged(grads: Tree, comm: Comm) -> tuple[Tree, Comm]:
         """The second stage: the mean of grads, which have a leading worker axis."""
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), grads)
-        plan = layouts(link.init, one, comm.specs, mesh, data)
+        plan = layouts(link.init, one, comm.specs, grid)
         structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
@@ -130,13 +117,13 @@ def data_parallel(
                 step = attempt(average, layout.part(shards), state)
                 return step.result, step.state
 
-            return in_parts(plan, links, seed, structure, update)
+            return on_mesh.in_parts(plan, links, seed, structure, update)
 
         of_means = jax.tree.unflatten(structure, comm.specs)
-        of_grads = jax.tree.map(lambda spec: P(entry(data), *spec), of_means)
+        of_grads = in_front(grads, comm.specs, grid)
         of_links = tuple(x.specs for x in plan)
         specs = (of_grads, of_links), (of_means, of_links)
-        means, links = on_devices(on_device, mesh, *specs)(grads, comm.links)
+        means, links = grid.manual(on_device, *specs)(grads, comm.links)
         return means, Comm(links, comm.specs)
 
     def averaged(
@@ -145,9 +132,9 @@ def data_parallel(
         def call(comm: Comm, *args: Any) -> tuple[Any, Tree, Comm]:
             params, *batch = _checked(comm, args)
             _check_batch(in_axes, tuple(batch))
-            kinds = kinds_of(in_axes, tuple(batch), mesh, data)
+            kinds = on_mesh.kinds_of(in_axes, tuple(batch), grid.workers)
             whole = [None] * len(jax.tree.leaves(params))
-            value, grads = each_worker(grad_fn, args, whole + kinds, mesh, data)
+            value, grads = on_mesh.each_worker(grad_fn, args, whole + kinds, grid)
             means, comm = exchanged(grads, comm)
             loss = (jnp.mean(value[0]), value[1]) if has_aux else jnp.mean(value)
             return loss, means, comm

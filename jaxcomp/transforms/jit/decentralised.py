@@ -12,28 +12,10 @@ from jax.sharding import PartitionSpec as P
 
 from jaxcomp.core.types import Mixer, PerWorker, State, Tree
 from jaxcomp.parallel.checks import check_patterns
-from jaxcomp.parallel.collectives import entry
 from jaxcomp.transforms.distributed import mixing
+from jaxcomp.transforms.jit import layout as laid
 from jaxcomp.transforms.jit.data_parallel import Comm
-from jaxcomp.transforms.jit.layout import (
-    Layout,
-    check_axes,
-    each_worker,
-    first_states,
-    in_front,
-    in_parts,
-    kinds_of,
-    layouts,
-    of_one,
-    on_devices,
-    put,
-    specs_of,
-    spread,
-    with_axis,
-    with_shared_clocks,
-    without_axis,
-    worker_count,
-)
+from jaxcomp.transforms.jit.layout import Grid, Layout, in_front, of_one
 
 
 class MixingStage(NamedTuple):
@@ -45,7 +27,7 @@ class MixingStage(NamedTuple):
 
 
 def of_workers(
-    links: tuple[optax.GradientTransformation, ...], mesh: Mesh, data: tuple[str, ...]
+    links: tuple[optax.GradientTransformation, ...], grid: Grid
 ) -> MixingStage:
     """A chain of links that each worker runs alone; all trees have a worker axis.
 
@@ -56,34 +38,27 @@ def of_workers(
 
     Args:
       links: as for `optax.chain`.
-      mesh: of the models.
-      data: the axes of the workers.
+      grid: of the models.
     """
     tx = optax.with_extra_args_support(
         optax.chain(*links) if links else optax.identity()
     )
 
     def mapped(function: Callable[..., Any]) -> Callable[..., Any]:
-        return jax.shard_map(
-            jax.vmap(function, axis_size=1),
-            mesh=mesh,
-            in_specs=P(entry(data)),
-            out_specs=P(entry(data)),
-            axis_names=set(data),
-            check_vma=False,
-        )
+        of_one, cut = jax.vmap(function, axis_size=1), P(grid.over)
+        return grid.manual(of_one, cut, cut, only_data=True)
 
     def init(models: Tree, specs: tuple[P, ...]) -> Any:
         shapes = jax.eval_shape(mapped(tx.init), models)
-        cuts = _cuts(shapes, models, specs, entry(data))
-        shardings = jax.tree.map(lambda spec: NamedSharding(mesh, spec), cuts)
+        cuts = _cuts(shapes, models, specs, grid.over)
+        shardings = jax.tree.map(lambda cut: NamedSharding(grid.mesh, cut), cuts)
         # The compiler cannot know how to shard zeros.
         return jax.jit(mapped(tx.init), out_shardings=shardings)(models)
 
     def update(
         updates: Tree, state: Any, models: Tree, extra: dict[str, Any]
     ) -> tuple[Tree, Any]:
-        _check_extra(extra, worker_count(mesh, data))
+        _check_extra(extra, grid.workers)
 
         def of_worker(given: tuple[Any, ...]) -> tuple[Tree, Any]:
             updates, state, model, extra = given
@@ -130,13 +105,12 @@ def _check_extra(extra: dict[str, Any], workers: int) -> None:
                 )
 
 
-def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> MixingStage:
+def mixed_on(mixer: Mixer, grid: Grid, seed: int) -> MixingStage:
     """`mixing` for models that have an axis of workers in front.
 
     Args:
       mixer: over the axes of the data.
-      mesh: of the models.
-      data: the axes of the workers.
+      grid: of the models.
       seed: of all keys.
     """
     # Without a seed: keys are passed to `update`.
@@ -146,18 +120,19 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> Mixin
         def own_state(params: Tree) -> PerWorker:
             return PerWorker(link.init(params))
 
-        plan = layouts(own_state, of_one(models, mesh, data), specs, mesh, data)
-        return [x._replace(places=with_shared_clocks(x.places.value)) for x in plan]
+        plan = laid.layouts(own_state, of_one(models, grid), specs, grid)
+        shared = laid.with_shared_clocks
+        return [x._replace(places=shared(x.places.value)) for x in plan]
 
     def init(models: Tree, specs: tuple[P, ...]) -> Comm:
         check_patterns(mixer.patterns, models)
 
         # It runs under the axis, where workers can ask for each other's first models.
         def of_part(models: Tree) -> State:
-            return link.init(without_axis(models))
+            return link.init(laid.without_axis(models))
 
-        plan, of_models = planned(models, specs), in_front(models, specs, data)
-        return Comm(first_states(of_part, plan, models, of_models, mesh), specs)
+        plan, of_models = planned(models, specs), in_front(models, specs, grid)
+        return Comm(laid.first_states(of_part, plan, models, of_models, grid), specs)
 
     def update(updates: Tree, comm: Comm, models: Tree) -> tuple[Tree, Comm]:
         plan = planned(models, comm.specs)
@@ -166,20 +141,19 @@ def on_mesh(mixer: Mixer, mesh: Mesh, data: tuple[str, ...], seed: int) -> Mixin
         def on_device(
             updates: Tree, models: Tree, links: tuple[State, ...]
         ) -> tuple[Tree, tuple[State, ...]]:
-            given, params = without_axis(updates), without_axis(models)
+            given, params = laid.without_axis((updates, models))
 
             def of_part(layout: Layout, state: Any, key: Any) -> tuple[Tree, State]:
                 parts = layout.part(given), state, layout.part(params)
                 return link.update(*parts, key=key)
 
-            whole, after = in_parts(plan, links, seed, structure, of_part)
-            return with_axis(whole), after
+            whole, after = laid.in_parts(plan, links, seed, structure, of_part)
+            return laid.with_axis(whole), after
 
-        of_models = in_front(models, comm.specs, data)
+        of_models = in_front(models, comm.specs, grid)
         of_links = tuple(x.specs for x in plan)
         specs = (of_models, of_models, of_links), (of_models, of_links)
-        mapped = on_devices(on_device, mesh, *specs)
-        updates, links = mapped(updates, models, comm.links)
+        updates, links = grid.manual(on_device, *specs)(updates, models, comm.links)
         return updates, Comm(links, comm.specs)
 
     return MixingStage(init, update)
@@ -255,19 +229,25 @@ def decentralised(
       >>> models.tolist(), losses.tolist()
       ([[-1.5, 2.0]], [0.0])
     """
-    data = (axis,) if isinstance(axis, str) else tuple(axis)
-    mixed = on_mesh(mixer, mesh, data, seed)
-    check_axes(mixer.axis, mesh, data, "the mixer talks", "mixer")
-    _check_workers(mixer, worker_count(mesh, data), data)
+    grid = laid.make_grid(mesh, axis, mixer)
+    mixed = mixed_on(mixer, grid, seed)
+    if mixer.workers not in (None, grid.workers):
+        raise ValueError(
+            f"{mixer.name}: the graph has {mixer.workers} nodes, and {grid.over!r} has "
+            f"{grid.workers} workers: build it by make_mixer(..., "
+            f"workers={grid.workers})"
+        )
 
     def chain(
         *links: optax.GradientTransformation,
     ) -> optax.GradientTransformationExtraArgs:
-        alone = of_workers(links, mesh, data)
+        alone = of_workers(links, grid)
 
         def init(params: Tree) -> Any:
-            specs = specs_of(params, mesh, data)
-            models = put(params, in_front(params, specs, data), mesh)
+            of_one(params, grid)
+            pairs, _ = jax.tree_util.tree_flatten_with_path(params)
+            specs = tuple(laid.spec_of_model(*pair, grid) for pair in pairs)
+            models = grid.put(params, in_front(params, specs, grid))
             return ChainState(alone.init(models, specs), mixed.init(models, specs))
 
         def update(
@@ -285,10 +265,10 @@ def decentralised(
         grad_fn: Callable[..., Any], in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree]]:
         def call(models: Tree, *batch: Any) -> tuple[Any, Tree]:
-            of_one(models, mesh, data)
-            kinds = kinds_of(in_axes, batch, mesh, data, has_own=True)
+            of_one(models, grid)
+            kinds = laid.kinds_of(in_axes, batch, grid.workers, has_own=True)
             own = ["own"] * len(jax.tree.leaves(models))
-            return each_worker(grad_fn, (models, *batch), own + kinds, mesh, data)
+            return laid.each_worker(grad_fn, (models, *batch), own + kinds, grid)
 
         return call
 
@@ -297,14 +277,5 @@ def decentralised(
     ) -> Callable[..., tuple[Any, Tree]]:
         return each(jax.value_and_grad(loss_fn, has_aux=has_aux), in_axes)
 
-    spread_over = functools.partial(spread, mesh=mesh, data=data)
-    return Decentralised(spread_over, value_and_grad, each, chain)
-
-
-def _check_workers(mixer: Mixer, workers: int, data: tuple[str, ...]) -> None:
-    """Refuse a graph that has not as many nodes as there are workers."""
-    if mixer.workers not in (None, workers):
-        raise ValueError(
-            f"{mixer.name}: the graph has {mixer.workers} nodes, and {entry(data)!r} "
-            f"has {workers} workers: build it by make_mixer(..., workers={workers})"
-        )
+    spread = functools.partial(laid.spread, grid=grid)
+    return Decentralised(spread, value_and_grad, each, chain)

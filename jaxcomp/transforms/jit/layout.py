@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -11,19 +11,14 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from jax.tree_util import tree_flatten_with_path, tree_map_with_path
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import suggest
 from jaxcomp.core.trees import label_of, name_of
-from jaxcomp.core.types import (
-    Array,
-    Axis,
-    PerWorker,
-    State,
-    Tree,
-    is_clock,
-    is_per_worker,
-)
+from jaxcomp.core.types import Exchange, Mixer, State, Tree, is_clock, is_per_worker
 from jaxcomp.parallel.collectives import entry
+from jaxcomp.parallel.placing import is_none
 
 REMEMBERED = (
     "A worker remembers what it has not sent of the whole tensor, and so would hold "
@@ -32,20 +27,92 @@ REMEMBERED = (
 OWN = "Each worker trains a model of its own, and has to hold all of it"
 
 
-def spec_of_param(
-    path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...], why: str = REMEMBERED
-) -> P:
+class Grid(NamedTuple):
+    """A mesh, and the axes of it over which a batch is divided among the workers."""
+
+    mesh: Mesh
+    data: tuple[str, ...]
+
+    @property
+    def over(self) -> Any:
+        """The axes of the data, as specs and collectives take them."""
+        return entry(self.data)
+
+    @property
+    def workers(self) -> int:
+        """The number of workers over which a batch is divided."""
+        return math.prod(self.mesh.shape[name] for name in self.data)
+
+    def put(self, tree: Tree, specs: Tree) -> Tree:
+        """The arrays on the devices of the mesh, cut as the specs say."""
+        cuts = jax.tree.map(lambda spec: NamedSharding(self.mesh, spec), specs)
+        return jax.device_put(tree, cuts)
+
+    def manual(
+        self,
+        function: Callable[..., Any],
+        in_specs: Any,
+        out_specs: Any,
+        *,
+        only_data: bool = False,
+    ) -> Callable[..., Any]:
+        """A function of what each device holds, as a function of global arrays.
+
+        Types are not checked, because they know nothing of parts of an axis
+        (`collectives.AxisPart`), and `jax.grad` would sum gradients over the workers.
+
+        Args:
+          function: runs on each device.
+          in_specs: how each argument is cut.
+          out_specs: how the results are.
+          only_data: leave the other axes of the mesh to the compiler.
+        """
+        return jax.shard_map(
+            function,
+            mesh=self.mesh,
+            in_specs=in_specs,
+            out_specs=out_specs,
+            axis_names=set(self.data) if only_data else set(),
+            check_vma=False,
+        )
+
+
+def make_grid(mesh: Mesh, axis: str | Sequence[str], method: Exchange | Mixer) -> Grid:
+    """The grid of a mesh; refuses axes that it does not have, or the method not name.
+
+    Args:
+      mesh: of the arrays.
+      axis: over which a batch is divided, as the caller names it.
+      method: what is to go over this axis.
+    """
+    data = (axis,) if isinstance(axis, str) else tuple(axis)
+    kind, does = "mixer", "the mixer talks"
+    if isinstance(method, Exchange):
+        kind, does = "exchange", "the exchange averages"
+    for name in data:
+        if name not in mesh.axis_names:
+            hint = suggest(name, mesh.axis_names)
+            raise ValueError(f"the mesh has no axis {name!r}. {hint}")
+    if method.axis not in (data, entry(data)):
+        raise ValueError(
+            f"{does} over {method.axis!r}, and batches are divided over "
+            f"{entry(data)!r}: build it by make_{kind}(..., axis={entry(data)!r}), or "
+            "say axis= where you name the mesh"
+        )
+    return Grid(mesh, data)
+
+
+def spec_of_param(path: Any, leaf: Any, grid: Grid, why: str = REMEMBERED) -> P:
     """How a param is cut; refuses one that is cut over the axes of the data.
 
     Args:
       path: of the leaf, for messages.
       leaf: an array; one that is on no mesh counts as replicated.
-      mesh: of the params.
-      data: the axes of the workers.
+      grid: of the params.
       why: the reason to refuse it; a part of the message.
     """
-    spec = spec_of_leaf(path, leaf, mesh)
-    over = tuple(name for name in axes_of(spec, mesh) if name in data)
+    spec = spec_of_leaf(path, leaf, grid.mesh)
+    over = tuple(name for name in axes_of(spec, grid.mesh) if name in grid.data)
     if over:
         raise ValueError(
             f"{label_of(path)} is cut over {entry(over)!r}, an axis of the data, by "
@@ -54,22 +121,21 @@ def spec_of_param(
     return spec
 
 
-def spec_of_model(path: Any, leaf: Any, mesh: Mesh, data: tuple[str, ...]) -> P:
+def spec_of_model(path: Any, leaf: Any, grid: Grid) -> P:
     """How each worker's tensor is cut, read from an array with a leading worker axis.
 
     Args:
       path: of the leaf, for messages.
       leaf: an array; one that is on no mesh counts as not cut.
-      mesh: of the models.
-      data: the axes of the workers.
+      grid: of the models.
     """
-    first, *rest = spec_of_leaf(path, leaf, mesh) or P(None)
-    wrong = [name for name in axes_of(P(first), mesh) if name not in data]
-    wrong += [name for name in axes_of(P(*rest), mesh) if name in data]
+    first, *rest = spec_of_leaf(path, leaf, grid.mesh) or P(None)
+    wrong = {*axes_of(P(first), grid.mesh)} - {*grid.data}
+    wrong |= {*axes_of(P(*rest), grid.mesh)} & {*grid.data}
     if wrong:
         raise ValueError(
             f"{label_of(path)} is cut by {P(first, *rest)}. The first axis is that of "
-            f"the workers, and cut over {entry(data)!r} or not at all. {OWN}: cut it "
+            f"the workers, and cut over {grid.over!r} or not at all. {OWN}: cut it "
             "over other axes"
         )
     return P(*rest)
@@ -95,30 +161,6 @@ def spec_of_leaf(path: Any, leaf: Any, mesh: Mesh) -> P:
     return sharding.spec
 
 
-def put(tree: Tree, specs: Tree, mesh: Mesh) -> Tree:
-    """The arrays on the devices of a mesh, cut as the specs say."""
-    return jax.device_put(tree, jax.tree.map(lambda s: NamedSharding(mesh, s), specs))
-
-
-def on_devices(
-    function: Callable[..., Any], mesh: Mesh, in_specs: tuple[Tree, ...], out_specs: Any
-) -> Callable[..., Any]:
-    """A function of what each device holds, as a function of global arrays.
-
-    It is manual over all axes of the mesh. Types are not checked, because they know
-    nothing of parts of an axis (`collectives.Part`).
-
-    Args:
-      function: runs on each device.
-      mesh: of the devices.
-      in_specs: how each argument is cut.
-      out_specs: how the results are.
-    """
-    return jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False
-    )
-
-
 def axes_of(spec: P, mesh: Mesh) -> tuple[str, ...]:
     """The axes that a spec names, in the order of the mesh."""
     entries = [(e,) if isinstance(e, str) else e or () for e in spec]
@@ -136,96 +178,53 @@ def with_axis(tree: Tree) -> Tree:
     return jax.tree.map(lambda x: x[None], tree)
 
 
-def in_front(models: Tree, specs: tuple[P, ...], data: tuple[str, ...]) -> Tree:
+def in_front(models: Tree, specs: Sequence[P], grid: Grid) -> Tree:
     """How models with a leading worker axis are cut, from how one model is."""
-    of_models = [P(entry(data), *spec) for spec in specs]
+    of_models = [P(grid.over, *spec) for spec in specs]
     return jax.tree.unflatten(jax.tree.structure(models), of_models)
 
 
-def spread(params: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
+def spread(params: Tree, grid: Grid) -> Tree:
     """A copy of params for each worker, made on that worker's devices.
 
     Args:
       params: cut over any axes but those of the data.
-      mesh: on which models are to live.
-      data: the axes of the workers.
+      grid: on which models are to live.
     """
-    pairs, structure = jax.tree_util.tree_flatten_with_path(params)
-    specs = [spec_of_param(*pair, mesh, data, why=OWN) for pair in pairs]
+    pairs, structure = tree_flatten_with_path(params)
+    specs = [spec_of_param(*pair, grid, why=OWN) for pair in pairs]
     of_params = jax.tree.unflatten(structure, specs)
-    of_models = in_front(params, tuple(specs), data)
-    copied = on_devices(with_axis, mesh, (of_params,), of_models)
-    return jax.jit(copied)(put(params, of_params, mesh))
+    of_models = in_front(params, specs, grid)
+    copied = grid.manual(with_axis, (of_params,), of_models)
+    return jax.jit(copied)(grid.put(params, of_params))
 
 
-def of_one(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> Tree:
+def of_one(models: Tree, grid: Grid) -> Tree:
     """Shapes and dtypes of one worker's model; refuses trees without a worker axis."""
-    workers = worker_count(mesh, data)
 
     def spec(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-        if leaf.shape[:1] != (workers,):
+        if leaf.shape[:1] != (grid.workers,):
             raise ValueError(
                 f"{label_of(path)} has the shape {leaf.shape}, and models have an axis "
-                f"of {workers} workers in front: begin with models = dec.spread(params)"
+                f"of {grid.workers} workers in front: begin with models = "
+                "dec.spread(params)"
             )
         return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
 
-    return jax.tree_util.tree_map_with_path(spec, models)
-
-
-def specs_of(models: Tree, mesh: Mesh, data: tuple[str, ...]) -> tuple[P, ...]:
-    """How each tensor of a worker's model is cut."""
-    of_one(models, mesh, data)
-    pairs, _ = jax.tree_util.tree_flatten_with_path(models)
-    return tuple(spec_of_model(path, leaf, mesh, data) for path, leaf in pairs)
-
-
-def worker_count(mesh: Mesh, data: tuple[str, ...]) -> int:
-    """The number of workers over which a batch is divided."""
-    return math.prod(mesh.shape[name] for name in data)
-
-
-def check_axes(
-    axis: Axis, mesh: Mesh, data: tuple[str, ...], does: str, kind: str
-) -> None:
-    """Refuse axes that the mesh does not have, or that the method does not name.
-
-    Args:
-      axis: of the method.
-      mesh: of the arrays.
-      data: the axes that the caller names.
-      does: what the method does over its axis, for the message.
-      kind: "exchange" or "mixer".
-    """
-    for name in data:
-        if name not in mesh.axis_names:
-            hint = suggest(name, mesh.axis_names)
-            raise ValueError(f"the mesh has no axis {name!r}. {hint}")
-    if axis not in (data, entry(data)):
-        raise ValueError(
-            f"{does} over {axis!r}, and batches are divided over {entry(data)!r}: "
-            f"build it by make_{kind}(..., axis={entry(data)!r}), or say axis= where "
-            "you name the mesh"
-        )
+    return tree_map_with_path(spec, models)
 
 
 def kinds_of(
-    in_axes: Any,
-    batch: tuple[Any, ...],
-    mesh: Mesh,
-    data: tuple[str, ...],
-    has_own: bool = False,
+    in_axes: Any, batch: tuple[Any, ...], workers: int, has_own: bool = False
 ) -> list[Any]:
     """For each leaf of a batch: 0 if it is divided, None if all workers get all of it.
 
     Args:
       in_axes: a prefix tree of the batch that says so.
       batch: the arguments.
-      mesh: of the arrays.
-      data: the axes of the workers.
+      workers: their number.
       has_own: whether in_axes may hold "own", for arrays with a leading worker axis.
     """
-    workers = worker_count(mesh, data)
     kinds = []
 
     def add(axis: Any, argument: Any) -> None:
@@ -236,7 +235,7 @@ def kinds_of(
 
     # `add` fills a list, because some pytree nodes refuse leaves that are no arrays.
     jax.tree.map(add, in_axes, batch, is_leaf=lambda axis: axis is None)
-    pairs, _ = jax.tree_util.tree_flatten_with_path(batch)
+    pairs, _ = tree_flatten_with_path(batch)
     for (path, x), kind in zip(pairs, kinds, strict=True):
         if kind is None or not _is_array(x):
             continue
@@ -256,11 +255,7 @@ def kinds_of(
 
 
 def each_worker(
-    function: Callable[..., Any],
-    args: tuple[Any, ...],
-    kinds: list[Any],
-    mesh: Mesh,
-    data: tuple[str, ...],
+    function: Callable[..., Any], args: tuple[Any, ...], kinds: list[Any], grid: Grid
 ) -> Any:
     """Run a function for each worker, manual over the axes of the data alone.
 
@@ -269,8 +264,7 @@ def each_worker(
       args: leaves that are no arrays, such as activation functions, are passed as they
         are.
       kinds: of their leaves, from `kinds_of`.
-      mesh: of the arrays.
-      data: the axes of the workers.
+      grid: of the arrays.
 
     Returns:
       What the function returns, with an axis of workers in front.
@@ -285,14 +279,8 @@ def each_worker(
         found = function(*jax.tree.unflatten(structure, new))
         return jax.tree.map(lambda x: jnp.asarray(x)[None], found)
 
-    mapped = jax.shard_map(
-        of_worker,
-        mesh=mesh,
-        in_specs=([P() if kinds[i] is None else P(entry(data)) for i in arrays],),
-        out_specs=P(entry(data)),
-        axis_names=set(data),
-        check_vma=False,  # otherwise `jax.grad` would sum gradients over the workers
-    )
+    cuts = [P() if kinds[i] is None else P(grid.over) for i in arrays]
+    mapped = grid.manual(of_worker, (cuts,), P(grid.over), only_data=True)
     return mapped([leaves[i] for i in arrays])
 
 
@@ -342,11 +330,7 @@ class Layout(NamedTuple):
 
 
 def layouts(
-    init: Callable[[Tree], State],
-    params: Tree,
-    specs: tuple[P, ...],
-    mesh: Mesh,
-    data: tuple[str, ...],
+    init: Callable[[Tree], State], params: Tree, specs: tuple[P, ...], grid: Grid
 ) -> list[Layout]:
     """A layout for each set of axes over which params are cut.
 
@@ -354,23 +338,19 @@ def layouts(
       init: from a device's params to its state.
       params: global arrays, or tracers of them.
       specs: how each param is cut.
-      mesh: of the params.
-      data: the axes of the workers.
+      grid: of the params.
     """
-    shards = _shards(params, specs, mesh)
-    cuts = [axes_of(spec, mesh) for spec in specs]
+    shards = _shards(params, specs, grid.mesh)
+    cuts = [axes_of(spec, grid.mesh) for spec in specs]
     result = []
     for cut in dict.fromkeys(cuts):
         members = tuple(i for i, other in enumerate(cuts) if other == cut)
         layout = Layout(cut, members, places=())
         part = layout.part(shards)
-        state = jax.eval_shape(init, part)
-        cuts_of_part = jax.tree.unflatten(
-            jax.tree.structure(part), [specs[i] for i in members]
-        )
-        result.append(
-            layout._replace(places=_places(state, part, cuts_of_part, cut, data))
-        )
+        own = [specs[i] for i in members]
+        cut_of = jax.tree.unflatten(jax.tree.structure(part), own)
+        places = _places(jax.eval_shape(init, part), part, cut_of, cut, grid.over)
+        result.append(layout._replace(places=places))
     return result
 
 
@@ -388,7 +368,7 @@ def first_states(
     plan: list[Layout],
     params: Tree,
     specs: Tree,
-    mesh: Mesh,
+    grid: Grid,
 ) -> tuple[State, ...]:
     """The state of each layout as global arrays, made on the devices that hold it.
 
@@ -397,14 +377,14 @@ def first_states(
       plan: from `layouts`.
       params: global arrays.
       specs: how params are cut.
-      mesh: of the params.
+      grid: of the params.
     """
 
     def on_device(params: Tree) -> tuple[State, ...]:
         return tuple(layout.stored(init(layout.part(params))) for layout in plan)
 
     of_states = tuple(layout.specs for layout in plan)
-    return jax.jit(on_devices(on_device, mesh, (specs,), of_states))(params)
+    return jax.jit(grid.manual(on_device, (specs,), of_states))(params)
 
 
 def in_parts(
@@ -412,7 +392,7 @@ def in_parts(
     links: tuple[State, ...],
     seed: int,
     structure: Any,
-    update: Callable[[Layout, State, Array], tuple[Tree, State]],
+    update: Callable[[Layout, State, types.Array], tuple[Tree, State]],
 ) -> tuple[Tree, tuple[State, ...]]:
     """Run an update for each layout, on a device; returns the whole tree and the state.
 
@@ -437,7 +417,7 @@ def in_parts(
 
 
 def _places(
-    state: State, part: Tree, specs: Tree, cut: tuple[str, ...], data: tuple[str, ...]
+    state: State, part: Tree, specs: Tree, cut: tuple[str, ...], over: Any
 ) -> Tree:
     """A `_Place` for each leaf of a device's state.
 
@@ -446,11 +426,11 @@ def _places(
     differs between devices that hold different shards. State that is marked, clocks
     included, has an axis of workers in front.
     """
-    tensors, structure = jax.tree.flatten(part, is_leaf=_is_none)
+    tensors, structure = jax.tree.flatten(part, is_leaf=is_none)
 
     def like_params(node: Any) -> bool:
         """Whether it has the shapes of the params, or of some of them."""
-        leaves, found = jax.tree.flatten(node, is_leaf=_is_none)
+        leaves, found = jax.tree.flatten(node, is_leaf=is_none)
         if found != structure or not jax.tree.leaves(node):
             return False
         pairs = zip(leaves, tensors, strict=True)
@@ -463,7 +443,7 @@ def _places(
 
     def placed(node: Any, front: tuple[Any, ...]) -> Any:
         if is_per_worker(node):
-            return PerWorker(all_placed(node.value, (entry(data),)))
+            return types.PerWorker(all_placed(node.value, (over,)))
         if is_clock(node):
             return jax.tree.map(lambda _: _Place(P(*front), len(front)), node)
         if like_params(node):
@@ -471,7 +451,7 @@ def _places(
                 lambda x, s: None if x is None else _Place(P(*front, *s), len(front)),
                 node,
                 specs,
-                is_leaf=_is_none,
+                is_leaf=is_none,
             )
         front = (*front, entry(cut)) if cut else front
         return _Place(P(*front), len(front))
@@ -480,10 +460,6 @@ def _places(
         return jax.tree.map(lambda node: placed(node, front), tree, is_leaf=is_whole)
 
     return all_placed(state, ())
-
-
-def _is_none(node: Any) -> bool:
-    return node is None
 
 
 def _shards(params: Tree, specs: tuple[P, ...], mesh: Mesh) -> Tree:
