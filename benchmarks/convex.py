@@ -2,10 +2,10 @@
 
     python -m benchmarks.convex --runs runs/convex --out docs/measured
 
-Runs each config, with the examples dealt at random and sorted by label, or goes on with
-the folders that are there. Prints at which step and after how many bytes each method
-first reaches a level of suboptimality (the median over the seeds), writes the medians
-as convex.csv and draws them as convex.png.
+Trains each config with each seed, with the examples dealt at random and sorted by
+label, or reads the folders that are there. Prints after which epoch and how many bytes
+the mean of the workers' averages first reaches a level of suboptimality (the median
+over the seeds), writes the medians as convex.csv and draws them as convex.png.
 """
 
 import argparse
@@ -13,19 +13,19 @@ import csv
 import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks import style
-from jaxcomp.convex import runner
+from jaxcomp import training
+from jaxcomp.core.errors import RunFailed
 from jaxcomp.core.units import bytes_text
-from jaxcomp.runs.open_run import closing_lines
-from jaxcomp.runs.table import Evaluation
+from jaxcomp.runs.table import EPOCHS, Table, read_table
 
-__all__ = ["LEVELS", "LINES", "Line", "main", "reached"]
+__all__ = ["LEVELS", "LINES", "Line", "config_of", "main", "reached", "trained"]
 
 
 class Line(NamedTuple):
@@ -65,8 +65,7 @@ class Summary(NamedTuple):
     suboptimality: float  # the median
     lowest: float
     highest: float
-    worst_worker: float  # medians too
-    consensus_distance: float
+    consensus_distance: float  # the median
 
 
 def main(arguments: list[str] | None = None) -> list[Summary]:
@@ -74,7 +73,7 @@ def main(arguments: list[str] | None = None) -> list[Summary]:
     parser.add_argument("--runs", type=Path, default=Path("runs/convex"))
     parser.add_argument("--out", type=Path, help="folder for the CSV and the plot")
     parser.add_argument("--train-for", help="instead of the configs' own")
-    parser.add_argument("--seeds", type=int, help="instead of the configs' own")
+    parser.add_argument("--seeds", type=int, default=3, help="0, 1, ...")
     args = parser.parse_args(arguments)
     found: list[Summary] = []
     for partition in PARTITIONS:
@@ -121,44 +120,64 @@ def write_csv(file: Path, rows: Sequence[Summary]) -> None:
             )
 
 
-def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Summary]:
-    """Run a config, or read its finished run, and take medians over its seeds."""
-    name = (
-        SORTED.get(line.config, line.config) if partition == "sorted" else line.config
-    )
+def config_of(name: str, partition: str) -> Any:
+    """The config of a line, for examples that are dealt in one of the two ways."""
+    name = SORTED.get(name, name) if partition == "sorted" else name
     config = importlib.import_module(f"configs.convex.{name}").get_config()
     config.partition = partition
-    config.train_for = args.train_for or config.train_for
-    config.seeds = args.seeds or config.seeds
+    return config
+
+
+def trained(config: Any, folder: Path) -> Table:
+    """The columns of metrics.csv of a run, which is done or goes on where it stands."""
     try:
-        result = runner.run(config.lock(), args.runs / f"{line.config}_{partition}")
-    except (ValueError, runner.ConvexDiverged) as error:
+        training.train_and_evaluate(config.lock(), folder)
+    except (ValueError, RunFailed) as error:
         raise SystemExit(f"{error}") from None
-    lines = closing_lines(runner.summary(result), result.folder)
-    print(f"{line.config}, {partition}\n{lines}", flush=True)
-    steps = sorted({row.step for row in result.rows})
-    method = f"{config.mixer or config.exchange}, {config.compressor}"
-    of_step = {step: [r for r in result.rows if r.step == step] for step in steps}
-    return [_joined(partition, line.config, method, of_step[step]) for step in steps]
+    columns = (*EPOCHS.columns, "ema_suboptimality")
+    return read_table(folder / "metrics.csv", EPOCHS._replace(columns=columns))
+
+
+def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Summary]:
+    """Run a config, or read its finished runs, and take medians over the seeds."""
+    runs = []
+    for seed in range(args.seeds):
+        config = config_of(line.config, partition)
+        config.train_for = args.train_for or config.train_for
+        config.seed = seed
+        runs.append(trained(config, args.runs / f"{line.config}_{partition}_{seed}"))
+        end = runs[-1]["ema_suboptimality"][-1]
+        print(f"{line.config}, {partition}, seed {seed}: {end:.3g}", flush=True)
+    return _joined(partition, line.config, _method(config), runs)
+
+
+def _method(config: Any) -> str:
+    return f"{config.mixer or config.exchange}, {config.compressor}"
 
 
 def _joined(
-    partition: str, config: str, method: str, rows: list[Evaluation]
-) -> Summary:
-    values = [row.suboptimality for row in rows]
-    return Summary(
-        partition=partition,
-        config=config,
-        method=method,
-        step=rows[0].step,
-        epoch=rows[0].epoch,
-        bytes_left=round(rows[0].bytes_left),
-        suboptimality=float(np.median(values)),
-        lowest=min(values),
-        highest=max(values),
-        worst_worker=float(np.median([row.worst_suboptimality for row in rows])),
-        consensus_distance=float(np.median([row.consensus_distance for row in rows])),
+    partition: str, config: str, method: str, runs: Sequence[Table]
+) -> list[Summary]:
+    """A line for each epoch, over the runs."""
+    above, apart = (
+        np.stack([run[name] for run in runs])
+        for name in ("ema_suboptimality", "consensus_distance")
     )
+    return [
+        Summary(
+            partition=partition,
+            config=config,
+            method=method,
+            step=int(runs[0]["step"][i]),
+            epoch=float(runs[0]["epoch"][i]),
+            bytes_left=round(float(runs[0]["bytes_left"][i])),
+            suboptimality=float(np.median(above[:, i])),
+            lowest=float(above[:, i].min()),
+            highest=float(above[:, i].max()),
+            consensus_distance=float(np.median(apart[:, i])),
+        )
+        for i in range(above.shape[1])
+    ]
 
 
 def draw(file: Path, found: Sequence[Summary]) -> None:

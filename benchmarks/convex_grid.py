@@ -4,36 +4,28 @@
 
 Every pair of a and tau, for D-PSGD and for CHOCO with the largest 1 %, with the
 examples dealt at random and sorted by label. Prints for each level the fewest steps of
-either method, whichever pair gave them, and how many times fewer bytes top-k sends.
-Writes convex_grid.csv, a line for each run. Levels between two evaluations are read off
-the straight line of log(f - f*).
+either method, whichever pair gave them, and what then has left a worker. Writes
+convex_grid.csv, a line for each run. Levels between two epochs are read off the
+straight line of log(f - f*).
 """
 
 import argparse
 import csv
-import importlib
 import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
-import numpy as np
-
-from benchmarks.convex import PARTITIONS, SORTED
-from jaxcomp.convex import Facts, make_average, make_rate
-from jaxcomp.convex.experiment import Experiment, build, partition_of
-from jaxcomp.convex.problems import objective
-from jaxcomp.convex.runner import Crew, batches_between, make_simulation
+from benchmarks.convex import PARTITIONS, config_of, trained
+from configs.convex.base import decay
 from jaxcomp.core.units import bytes_text
 
 __all__ = ["LEVELS", "Grid", "Method", "Run", "crossing", "main", "measure"]
 
 WHOLE = "d_psgd"
 COMPRESSED = "choco_top_k"
-LEVELS = (1e-2, 5e-3, 3e-3, 1e-3, 1e-4)
+LEVELS = (3e-3, 1e-3, 3e-4, 1e-4)
 
 
 class Grid(NamedTuple):
@@ -52,7 +44,7 @@ class Run(NamedTuple):
 
     a: float
     tau: float
-    step_bytes: float
+    step_bytes: float  # that leave a worker
     steps: list[float]  # to each level; NaN where it was not reached
     end: float  # the last suboptimality
 
@@ -70,25 +62,16 @@ def main(arguments: list[str] | None = None) -> list[Method]:
     parser = argparse.ArgumentParser(description=str(__doc__).split("\n")[0])
     parser.add_argument("--a", type=float, nargs="+", default=Grid().a)
     parser.add_argument("--tau", type=float, nargs="+", default=Grid().tau)
-    parser.add_argument("--problem", help="instead of the configs' own")
+    parser.add_argument("--runs", type=Path, default=Path("runs/convex"))
     parser.add_argument("--train-for", default="30 epochs")
-    parser.add_argument("--eval-every", default="50 steps")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, help="folder for the CSV")
     args = parser.parse_args(arguments)
     found: list[Method] = []
     for partition, name in itertools.product(PARTITIONS, (WHOLE, COMPRESSED)):
-        name = SORTED.get(name, name) if partition == "sorted" else name
-        config = importlib.import_module(f"configs.convex.{name}").get_config()
-        config.partition = partition
-        config.problem = args.problem or config.problem
-        for key in ("train_for", "eval_every", "seed"):
-            setattr(config, key, getattr(args, key))
-        try:
-            runs = measure(config.lock(), Grid(args.a, args.tau))
-        except ValueError as error:
-            raise SystemExit(f"{error}") from None
-        found.append(Method(partition, name, config.mixer, runs))
+        runs = measure(partition, name, Grid(args.a, args.tau), args)
+        mixer = config_of(name, partition).mixer
+        found.append(Method(partition, name, mixer, runs))
         ends = ", ".join(f"a={r.a:g} tau={r.tau:g}: {r.end:.2e}" for r in runs)
         print(f"{name}, {partition}, at the end: {ends}", flush=True)
     for partition in PARTITIONS:
@@ -101,42 +84,19 @@ def main(arguments: list[str] | None = None) -> list[Method]:
     return found
 
 
-def measure(config: Any, grid: Grid) -> list[Run]:
-    """Run all pairs of a grid in one program, by vmap over tables of their rates.
-
-    Args:
-      config: of a convex run; its learning rate and its average are not used.
-      grid: the pairs.
-    """
-    experiment = build(config)
-    divided = partition_of(config, experiment.problem.labels, config.seed)
-    rates, shares = _tables(experiment, grid)
-
-    def start(rate: jax.Array, share: jax.Array) -> Crew:
-        return make_simulation(_with(experiment, rate, share)).start()
-
-    def advance(rate: jax.Array, share: jax.Array, crew: Crew, batches: Any) -> Crew:
-        own = make_simulation(_with(experiment, rate, share))
-        return own.advance(crew, batches, config.seed)
-
-    program = jax.jit(jax.vmap(advance, in_axes=(0, 0, 0, None)))
-    crews = jax.vmap(start)(rates, shares)
-    value = objective(experiment.problem).value
-    begun = value(np.zeros(experiment.problem.dimension)) - experiment.optimum.value
-    places, above = [0], [[begun] * len(grid.pairs)]
-    while places[-1] < experiment.total_steps:
-        first = places[-1]
-        last = min(first + experiment.eval_steps, experiment.total_steps)
-        batches = batches_between(divided, config.batch_size, first, last)
-        crews = program(rates, shares, crews, jnp.asarray(batches, jnp.int32))
-        means = np.asarray(crews.averages, np.float64).mean(axis=1)
-        places.append(last)
-        above.append([value(x) - experiment.optimum.value for x in means])
-    step_bytes = sum(experiment.traffic.wire) / len(experiment.traffic.wire)
-    return [
-        Run(a, tau, step_bytes, [crossing(places, own, v) for v in LEVELS], own[-1])
-        for (a, tau), own in zip(grid.pairs, zip(*above, strict=True), strict=True)
-    ]
+def measure(partition: str, name: str, grid: Grid, args: Any) -> list[Run]:
+    """Train a config with each pair of a grid."""
+    runs = []
+    for a, tau in grid.pairs:
+        config = config_of(name, partition)
+        decay(config, a, tau)
+        config.seed, config.train_for = args.seed, args.train_for
+        table = trained(config, args.runs / f"grid_{name}_{partition}_{a:g}_{tau:g}")
+        steps, above = table["step"], table["ema_suboptimality"]
+        reached = [crossing(steps, above, level) for level in LEVELS]
+        step_bytes = float(table["bytes_left"][-1] / steps[-1])
+        runs.append(Run(a, tau, step_bytes, reached, float(above[-1])))
+    return runs
 
 
 def crossing(steps: Sequence[int], values: Sequence[float], level: float) -> float:
@@ -185,26 +145,6 @@ def write_csv(file: Path, methods: Sequence[Method]) -> None:
                 steps = ["" if math.isnan(n) else f"{n:.1f}" for n in run.steps]
                 row = [partition, config, mixer, *numbers, *steps, f"{run.end:.5g}"]
                 writer.writerow(row)
-
-
-def _tables(experiment: Experiment, grid: Grid) -> tuple[jax.Array, jax.Array]:
-    """Rates, and shares of x_t in the average, [pairs, steps]."""
-    steps = jnp.arange(experiment.total_steps)
-    facts = Facts(experiment.problem.regulariser, experiment.horizon.steps_per_epoch)
-    rates, shares = [], []
-    for a, tau in grid.pairs:
-        average = make_average(f"quadratic(tau={tau})")
-        rates.append(make_rate(f"decay(a={a}, tau={tau})", facts)(steps))
-        shares.append(average(jnp.zeros(len(steps)), jnp.ones(len(steps)), steps))
-    return jnp.stack(rates), jnp.stack(shares)
-
-
-def _with(experiment: Experiment, rate: jax.Array, share: jax.Array) -> Experiment:
-    """An experiment whose rate and average are read from tables, also traced ones."""
-    return experiment._replace(
-        rate=lambda t: rate[t],
-        average=lambda before, x, t: before + share[t] * (x - before),
-    )
 
 
 if __name__ == "__main__":

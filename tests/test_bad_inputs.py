@@ -55,7 +55,6 @@ COMMANDS = [
     (f"{DEFAULT} --split=train", "--split says what --evaluate looks at: add --eval"),
     (f"{DEFAULT} --evaluate=best --split=tset", "'tset' (choose from"),
     (f"{DEFAULT} --evaluate=best --dry-run", "trains nothing and --evaluate neither"),
-    ("--config=convex/base --workdir=RUN --evaluate=last --split=test", "has no split"),
     (f"{DEFAULT} --evaluate=best", "holds no run: no config.json. Train first"),
     # --- The folder -----------------------------------------------------------------
     ("--config=configs/default.py --workdir=", "--workdir is empty: name a folder"),
@@ -114,14 +113,6 @@ COMMANDS = [
         "you mean 'learning_rate'?",
     ),
     ("--config=default,parts/choc --workdir=RUN", "Did you mean 'parts/choco'?"),
-    (
-        "--config=convex/base,parts/small --workdir=RUN",
-        "parts/small sets 'log_every', which the config before it does not have",
-    ),
-    (
-        "--config=convex/base,parts/dgc --workdir=RUN",
-        "parts/dgc does not fit the config before it: ",
-    ),
     ("--config=default,parts/top_k:2 --workdir=RUN", "keep is the fraction kept"),
     # --- Keys -----------------------------------------------------------------------
     ("--config configs/default.py --workdir=RUN --config.nope=1", "no key 'nope'"),
@@ -152,11 +143,6 @@ COMMANDS = [
     (f"{DEFAULT} --coordinator=auto", "auto finds neither Open MPI, Slurm, Kubern"),
     (f"{DEFAULT} --join-timeout=soon", "is a number of seconds above 0, not 'soon'"),
     (f"{DEFAULT} --peer-timeout=0", "is a number of seconds above 0, not '0'"),
-    (
-        "--config=configs/convex/base.py --workdir=RUN --coordinator=a:1 "
-        "--processes=2 --process=0",
-        "the convex testbed simulates all workers in one process",
-    ),
     (
         f"{DEFAULT} --coordinator=here --processes=2 --process=0",
         "HOST:PORT with a port of 1 to 65535, not 'here'",
@@ -363,18 +349,15 @@ KEYS = [
     ("keep_warmup='exponential(epochs=0)'", "epochs is a whole number of at least 1"),
     ("keep_warmup=listed compressor=sign", "'sign' has none. Set keep_warmup to ''"),
 ]
+AVERAGE = "logistic_regression(average='means')"
 CONVEX = [
-    ("workers=0", "workers is a whole number of at least 1, not 0"),
-    ("seed=-1", "seed is a whole number from 0 to 4294967295, not -1"),
-    ("problem=digit", "unknown convex problem 'digit'. Did you mean 'digits'?"),
-    ("problem='libsvm(path=nowhere)'", "No such file or directory"),
-    ("learning_rate=0.1", "expected a name such as"),
-    ("train_for=", "train_for is empty: write for example '40 epochs'"),
+    ("dataset=digit", "unknown dataset 'digit'. Did you mean 'digits'?"),
+    ("dataset=libsvm(path='nowhere')", "nowhere: No such file or directory. Sets to"),
+    ("dataset=libsvm(path='docs')", "docs: Is a directory."),
+    ("dataset=breast_cancer(regulariser=0)", "Newton steps"),
+    (f'task="{AVERAGE}"', "unknown average 'means'. Did you mean 'mean'?"),
+    ("ema=0.9", "ema=0.9: the task has an average of its own"),
     ("mixer=", "topology 'ring' is of no use to an exchange of gradients: set mixer"),
-    (
-        "mixer= topology=",
-        "set mixer, such as 'choco(gamma=0.05)', or exchange: 'exact'",
-    ),
 ]
 INSPECT = "inspect --config=configs/default.py"
 FIND = "find-rate --config=configs/default.py"
@@ -403,10 +386,6 @@ JAXCOMP = [
     (f"{INSPECT} --target=a100 --hosts=0", "hosts is a whole number of at least 1"),
     (f"{INSPECT} --target=a100 --hots=2", "unknown argument '--hots=2'. Did you mean"),
     (f"{INSPECT} --target=a100 --config.mapper=vmap", "'pmap' or 'shard_map'"),
-    (
-        "inspect --config=configs/convex/base.py --target=a100",
-        "simulates all workers on one device",
-    ),
     ("find-rate", "the following arguments are required: --config"),
     (f"{FIND} --from=0", "rates grow from above 0 to a larger one, not from 0 to 10"),
     (
@@ -417,7 +396,6 @@ JAXCOMP = [
     (f"{FIND} --steps=9", "steps is at least 10, not 9"),
     (f"{FIND} --plot=RUN/a.jpg", "--plot writes FILE.svg, not"),
     (f"{FIND} --workdir=RUN", "unknown argument '--workdir="),
-    ("find-rate --config=configs/convex/base.py", "is of the convex testbed"),
     ("launch -n 2", "name the program: jaxcomp launch -n 2 -- python train.py"),
     ("launch -- a", "give one of -n N, --hosts and --hostfile, not none"),
     ("launch -n 2 --hosts=a -- b", "and --hostfile, not -n and --hosts"),

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import jaxcomp
-from configs.convex import base as convex_base
 from jaxcomp import (
     SpecError,
     compressors,
@@ -119,7 +118,7 @@ def test_the_sweep_of_the_document_is_one(tmp_path):
 def test_the_commands_of_the_documents_exist():
     """Targets are in the Makefile; flags of train.py are real."""
     targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    keys = {*small_config().keys(), *convex_base.get_config().keys()}
+    keys = set(small_config().keys())
     found = [command for path in DOCUMENTS for command in commands(path.read_text())]
     assert len(found) > 30
     for command in found:

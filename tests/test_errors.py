@@ -7,14 +7,13 @@ import pytest
 from jaxcomp import CheckpointError, SpecError, UserError, training
 from jaxcomp.cli import train
 from jaxcomp.convex import NotConverged
-from jaxcomp.convex.runner import ConvexDiverged
 from jaxcomp.core.specs import Call, Range, build, check
 from jaxcomp.data import DataError
 from jaxcomp.runs.folder import RunError
 from tests.training.small import small_config
 
 WRONG = [UserError, SpecError, RunError]
-FAILED = [DataError, CheckpointError, training.NonFinite, NotConverged, ConvexDiverged]
+FAILED = [DataError, CheckpointError, training.NonFinite, NotConverged]
 
 
 @pytest.mark.parametrize("kind", [*WRONG, *FAILED])

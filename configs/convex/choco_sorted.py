@@ -16,6 +16,5 @@ def get_config() -> ConfigDict:
     config.partition = "sorted"
     config.mixer = "choco(gamma=0.06)"
     config.compressor = "top_k(keep=0.01)"
-    config.learning_rate = "decay(a=1, tau=250)"
-    config.average = "quadratic(tau=250)"
+    base.decay(config, a=1, tau=250)
     return config

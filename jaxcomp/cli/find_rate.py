@@ -71,9 +71,6 @@ def _run(args: argparse.Namespace) -> int:
     if args.plot and args.plot.suffix.lower() != ".svg":
         raise UserError(f"--plot writes FILE.svg, not {args.plot}")
     config = override(load_config(args.config), args.config_keys, _FLAGS)
-    if "problem" in config:
-        message = "is of the convex testbed; find-rate takes steps of the trainer's"
-        raise UserError(f"--config={args.config} {message}")
     if find_cluster(os.environ):
         raise UserError("runs in one process: start it once, without --coordinator")
     parallel.keep_pages()

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from jaxcomp.cli.run_command import add_command
-from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
     from jaxcomp.training.programs import Inspection
@@ -60,9 +59,6 @@ def _run(args: argparse.Namespace) -> int:
     # jax would look for an accelerator here, and what it finds is not what is asked.
     jax.config.update("jax_platforms", "cpu")
     config = override(load_config(args.config), args.config_keys, _FLAGS)
-    if "problem" in config:
-        message = "simulates all workers on one device; inspect takes the trainer's"
-        raise UserError(f"--config={args.config} {message}")
     found = inspect(config, args.target, args.hosts, args.devices, args.step)
     print(json.dumps(_figures(found), indent=1) if args.json else described(found))
     return 0

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 from jaxcomp.cli.run_command import add_command
-from jaxcomp.core.errors import UserError
 
 EXAMPLE = """example:
   jaxcomp report runs/cifar10-topk
@@ -22,17 +21,15 @@ def add_parser(subparsers: Any) -> None:
         _run,
         help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
-        "numbers, plots and config of the run and needs no other file. Runs of the "
-        "convex testbed may share a page, which goes into the first folder; "
-        "`jaxcomp compare` puts runs of any kind side by side.",
+        "numbers, plots and config of the run and needs no other file; "
+        "`jaxcomp compare` puts several runs side by side.",
         epilog=EXAMPLE,
     )
     parser.add_argument(
-        "folders",
+        "folder",
         type=Path,
-        nargs="+",
         metavar="FOLDER",
-        help="folder that holds metrics.csv of a run; several of convex runs",
+        help="folder that holds metrics.csv of a run",
     )
     parser.add_argument(
         "--svg",
@@ -53,15 +50,13 @@ def _run(args: argparse.Namespace) -> int:
     if args.watch:
         from jaxcomp.report.html import watch
 
-        if len(args.folders) > 1:
-            raise UserError(f"--watch follows one run, not {len(args.folders)}")
-        watch(args.folders[0])
+        watch(args.folder)
     else:
         from jaxcomp.report import write_report
 
-        print(write_report(*args.folders))
+        print(write_report(args.folder))
     if args.svg:
         from jaxcomp.report.html import write_pictures
 
-        print(*write_pictures(args.folders, args.svg), sep="\n")
+        print(*write_pictures([args.folder], args.svg), sep="\n")
     return 0

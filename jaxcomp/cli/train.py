@@ -6,9 +6,9 @@ import hashlib
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from jaxcomp.cli.run_command import Parser, add_command, run_command
 from jaxcomp.core.errors import RunFailed, UserError
@@ -177,11 +177,13 @@ def _main(args: argparse.Namespace) -> int:
     if not find_cluster(os.environ):
         check_workdir(workdir)  # several processes do so together
     if args.dry_run:
-        text = _kind_of(config).dry_run(config, workdir)
+        from jaxcomp import training
+
+        text = training.dry_run(config, workdir)
         if _is_first():
             print(text)
         return 0
-    return _run(config, workdir, args.evaluate, args.split)
+    return _run(config, workdir, args.evaluate, args.split or "test")
 
 
 def _check_given(args: argparse.Namespace) -> None:
@@ -210,8 +212,6 @@ def run(
 ) -> int:
     """Train, or evaluate a checkpoint; returns the exit code.
 
-    A config with the key `problem` is one of the convex testbed.
-
     Args:
       config: ConfigDict.
       workdir: run folder.
@@ -225,27 +225,25 @@ def _run(
     config: Any,
     workdir: str | os.PathLike[str],
     evaluate: str | None,
-    split: str | None = None,
+    split: str = "test",
 ) -> int:
     import jax
 
-    from jaxcomp import report
+    from jaxcomp import report, training
     from jaxcomp.parallel.cluster import has_others, this_process
     from jaxcomp.runs.open_run import Interrupted, closing_lines
 
-    kind = _kind_of(config)
     try:
         if evaluate:
-            asked = [split] if split else []  # else what is usual for the kind
-            scores = kind.evaluate(config, workdir, evaluate, *asked)
+            scores = training.evaluate(config, workdir, evaluate, split)
             if _is_first():
                 name = "" if evaluate.isdecimal() else f"{evaluate} "
-                print(f"{name}checkpoint, {kind.line(scores)}")
+                print(f"{name}checkpoint, {training.score_line(scores)}")
             return 0
-        result = kind.run(config, workdir)
+        result = training.train_and_evaluate(config, workdir)
         if _is_first():
             page = report.write_report(workdir)
-            print(closing_lines(kind.summary(result), Path(workdir), page))
+            print(closing_lines(training.summary(result), Path(workdir), page))
     except Interrupted as interruption:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
@@ -263,40 +261,6 @@ def _run(
             f"{message}. The same command goes on from the newest whole checkpoint."
         ) from error
     return 0
-
-
-class _Kind(NamedTuple):
-    """The functions of one kind of run: training, or the convex testbed."""
-
-    run: Callable[[Any, str | os.PathLike[str]], Any]
-    evaluate: Callable[..., Any]  # (config, workdir, which[, split])
-    line: Callable[[Any], str]  # what is told of that
-    summary: Callable[[Any], dict[str, str]]
-    dry_run: Callable[[Any, str | os.PathLike[str]], str]
-
-
-def _kind_of(config: Any) -> _Kind:
-    from jaxcomp import training
-    from jaxcomp.parallel.cluster import find_cluster
-
-    if "problem" not in config:
-        return _Kind(
-            training.train_and_evaluate,
-            training.evaluate,
-            training.score_line,
-            training.summary,
-            training.dry_run,
-        )
-    if find_cluster(os.environ):
-        message = "simulates all workers in one process; start it once, without"
-        raise UserError(f"the convex testbed {message} --coordinator")
-    from jaxcomp.convex import runner
-
-    line = (
-        "seed {0.seed}, step {0.step}: suboptimality {0.suboptimality:.3g}, worst "
-        "{0.worst_suboptimality:.3g}"
-    ).format
-    return _Kind(runner.run, runner.evaluate, line, runner.summary, runner.dry_run)
 
 
 def _is_first() -> bool:

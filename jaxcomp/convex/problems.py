@@ -505,6 +505,9 @@ def synthetic(
     return make(name, rows, signs * turned, regulariser)
 
 
+_SETS = "https://www.csie.ntu.edu.tw/~cjlin/libsvmtools/datasets/"
+
+
 def from_libsvm(
     path: str, n_features: Count | None = None, regulariser: Regulariser = None
 ) -> Problem:
@@ -515,7 +518,13 @@ def from_libsvm(
       n_features: of the set; by default the largest index in the file.
       regulariser: lam; by default 1 / examples.
     """
-    features, labels = read(path, n_features)
+    try:
+        features, labels = read(path, n_features)
+    except OSError as error:
+        hint = (
+            f" Sets to fetch: {_SETS}" if isinstance(error, FileNotFoundError) else ""
+        )
+        raise UserError(f"{path}: {error.strerror or error}.{hint}") from error
     return make(os.path.basename(path), features, labels, regulariser)
 
 

@@ -5,14 +5,12 @@ written on any machine that has the folder, without devices and without the data
 """
 
 from jaxcomp.report.html import write_comparison, write_report
-from jaxcomp.report.run_folder import Run, read_any, read_convex, read_run
+from jaxcomp.report.run_folder import Run, read_run
 from jaxcomp.runs.folder import RunError
 
 __all__ = [
     "Run",
     "RunError",
-    "read_any",
-    "read_convex",
     "read_run",
     "write_comparison",
     "write_report",

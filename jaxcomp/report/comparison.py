@@ -16,8 +16,6 @@ from jaxcomp.core.units import (
 from jaxcomp.report.figures import (
     Judged,
     RunGroup,
-    convex_plots,
-    convex_problem,
     different_keys,
     group_runs,
     judged,
@@ -32,10 +30,9 @@ from jaxcomp.report.run_folder import (
     alarms,
     ending,
     flatten,
-    holds_convex,
     leaver,
     provenance,
-    read_any,
+    read_run,
     sender,
     settings_of,
     workers_text,
@@ -59,29 +56,17 @@ class Best(NamedTuple):
 
 
 def best_of(group: RunGroup, measure: Judged) -> Best:
-    """The best of each run of a group: means over the runs, medians of convex ones."""
-    found = [one for run in group.runs for one in _of_run(run, measure)]
-    table = np.array([list(one) for one in found], float)
-    middle = np.median if holds_convex(group.runs[0]) else np.mean
-    value, *others = middle(table, axis=0).tolist()
+    """The best of each run of a group: means over the runs."""
+    table = np.array([_of_run(run, measure) for run in group.runs], float)
+    value, *others = table.mean(axis=0).tolist()
     values = table[:, 0]
     return Best(value, float(values.min()), float(values.max()), *others)
-
-
-def seeds(group: RunGroup) -> int:
-    """The number of seeds of a group; a convex run has several of its own."""
-    if holds_convex(group.runs[0]):
-        return sum(np.unique(run.metrics["seed"]).size for run in group.runs)
-    return len(group.runs)
 
 
 def are_comparable(groups: Sequence[RunGroup]) -> bool:
     """Whether the groups had the same to learn, so that one can be the best of them."""
     configs = [run.config for group in groups for run in group.runs]
-    tasks = {
-        (convex_problem(c), str(c.get("task")), str(c.get("dataset"))) for c in configs
-    }
-    return len(tasks) == 1
+    return len({(str(c.get("task")), str(c.get("dataset"))) for c in configs}) == 1
 
 
 def winner(
@@ -116,22 +101,14 @@ def unfinished(group: RunGroup) -> str:
 def rule(measure: Judged, groups: Sequence[RunGroup]) -> str:
     """How the best was chosen, in words."""
     ways = "highest" if measure.higher else "lowest"
-    if holds_convex(groups[0].runs[0]):
-        middle, text = "medians", f"A run's figure is its {measure.title} at the end"
-    else:
-        middle, text = (
-            "means",
-            f"A run's best is the {ways} {measure.title} of any epoch",
-        )
-        if measure.column.startswith("test_"):
-            text += (
-                "; choosing the epoch by the test set flatters every run, so the value "
-                "of the last epoch stands beside it"
-            )
-    if max(map(seeds, groups)) > 1:
+    text = f"A run's best is the {ways} {measure.title} of any epoch"
+    if measure.column.startswith("test_"):
         text += (
-            f". Runs that differ only in the seed are one row: {middle} over the seeds"
+            "; choosing the epoch by the test set flatters every run, so the value "
+            "of the last epoch stands beside it"
         )
+    if max(len(group.runs) for group in groups) > 1:
+        text += ". Runs that differ only in the seed are one row: means over the seeds"
     if not are_comparable(groups):
         return (
             f"{text}. The runs had different things to learn, so that none is marked."
@@ -207,28 +184,15 @@ def _of_ended(groups: Sequence[RunGroup], found: Sequence[Best]) -> list[Best]:
     ]
 
 
-def _of_run(run: Run, measure: Judged) -> list[tuple[float, ...]]:
-    """What `Best` has without the range, of each seed."""
-    if holds_convex(run):
-        return [_of_seed(run, seed) for seed in np.unique(run.metrics["seed"])]
+def _of_run(run: Run, measure: Judged) -> list[float]:
+    """What `Best` has without the range."""
     values, epochs = run.metrics[measure.column], run.metrics["epoch"]
     seen = np.flatnonzero(np.isfinite(values))
     best = measure.best(values) if seen.size else 0
     last = values[seen[-1]] if seen.size else np.nan
     ends = [run.metrics[name][-1] for name in ("bytes_left", "exact_bytes_left")]
     ends += [message_bytes(run)[-1], run.metrics["seconds"][-1]]
-    figures = (values[best], epochs[best], last, *ends)
-    return [tuple(float(figure) for figure in figures)]
-
-
-def _of_seed(run: Run, seed: float) -> tuple[float, ...]:
-    rows = np.flatnonzero(run.metrics["seed"] == seed)
-    end = rows[np.argmax(run.metrics["step"][rows])]
-    names = ("bytes_left", "exact_bytes_left", "bytes_sent")
-    value, epoch, *sent = (
-        float(run.metrics[name][end]) for name in ("suboptimality", "epoch", *names)
-    )
-    return (value, epoch, value, *sent, float("nan"))
+    return [float(figure) for figure in (values[best], epochs[best], last, *ends)]
 
 
 class Cell(NamedTuple):
@@ -269,13 +233,10 @@ def best_table(groups: Sequence[RunGroup], measure: Judged) -> dict[str, Any]:
 def _figures(
     groups: Sequence[RunGroup], found: Sequence[Best], measure: Judged
 ) -> list[_Column]:
-    several = max(map(seeds, groups)) > 1
+    several = max(len(group.runs) for group in groups) > 1
     runs = [run for group in groups for run in group.runs]
-    # Of a convex run the end is judged, and no time is measured.
-    convex = holds_convex(groups[0].runs[0])
     open_ends = [unfinished(group) for group in groups]
     timed = bool(np.isfinite([one.seconds for one in found]).any())
-    name = f"final {measure.title}" if convex else f"best {measure.title}"
 
     def cell(
         text: Callable[[float], str], of: Callable[[Best], float]
@@ -289,13 +250,13 @@ def _figures(
         return Cell(text, one.high - one.low)
 
     def count(group: RunGroup, one: Best) -> Cell:
-        return Cell(str(seeds(group)), seeds(group))
+        return Cell(str(len(group.runs)), len(group.runs))
 
     return [
-        _Column(name, cell(measure.text, lambda x: x.value)),
+        _Column(f"best {measure.title}", cell(measure.text, lambda x: x.value)),
         _Column("range", spread, several),
-        _Column("in epoch", cell(rounded, lambda x: x.epoch), not convex),
-        _Column("at the end", cell(measure.text, lambda x: x.last), not convex),
+        _Column("in epoch", cell(rounded, lambda x: x.epoch)),
+        _Column("at the end", cell(measure.text, lambda x: x.last)),
         _Column("ended", lambda g, _: Cell(unfinished(g) or "yes"), any(open_ends)),
         _Column(f"left a {leaver(runs)}", cell(bytes_text, lambda x: x.left)),
         _Column("ratio", cell(times_text, lambda x: times_fewer(x.exact, x.left))),
@@ -324,13 +285,13 @@ def find_runs(folders: Sequence[Path]) -> Found:
     """Read folders; those that cannot be read are named, and do not stop the others.
 
     Raises:
-      RunError: none of them holds a run, or they hold runs of both kinds.
+      RunError: none of them holds a run.
     """
     unique = list({folder.resolve(): folder for folder in folders}.values())
     found = Found([], [], [])
     for folder in unique:
         try:
-            run = read_any(folder)
+            run = read_run(folder)
         except (RunError, OSError) as error:
             found.problems.append(str(error))
             continue
@@ -338,21 +299,12 @@ def find_runs(folders: Sequence[Path]) -> Found:
         found.runs.append(run)
     if not found.runs:
         raise RunError("\n".join(found.problems) or "no folder was given")
-    convex = [holds_convex(run) for run in found.runs]
-    if any(convex) and not all(convex):
-        one, other = (found.folders[convex.index(kind)] for kind in (True, False))
-        raise RunError(
-            f"{one} holds a convex run and {other} does not: compare either convex "
-            "runs or training runs"
-        )
     return found
 
 
 def comparison_plots(groups: Sequence[RunGroup]) -> dict[str, Plot]:
     """The plots of several runs, by name."""
     runs = [run for group in groups for run in group.runs]
-    if holds_convex(runs[0]):
-        return convex_plots(groups)
     first = trade_off(groups, judged(runs))
     return ({"trade_off": first} if first else {}) | plots_of(groups)
 
@@ -387,9 +339,6 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
 
 def _common(runs: Sequence[Run]) -> str:
     """What all runs have in common, in a few words."""
-    if holds_convex(runs[0]):
-        problems = {convex_problem(run.config) for run in runs}
-        return problems.pop() if len(problems) == 1 else "several problems"
     texts = [{str(run.config.get(key, "")) for run in runs} for key in _COMMON]
     texts.append({workers_text(run.config) for run in runs})
     same = [values.pop() for values in texts if len(values) == 1]

@@ -12,8 +12,6 @@ from jaxcomp.report.plot import UNITS, Axis, Panel, Plot, Reference, Series, Uni
 from jaxcomp.report.run_folder import (
     Run,
     holder,
-    holds_convex,
-    joined,
     leaver,
     settings_of,
     workers_text,
@@ -207,7 +205,7 @@ _REPEATED = {"seed", *SAME}
 # Keys whose values say what they are without their names, in the order of a label.
 _SPEAKING = (
     *("mixer", "topology", "compressor", "memory", "exchange", "scope"),
-    *("optimizer", "task", "model", "dataset", "problem", "schedule"),
+    *("optimizer", "task", "model", "dataset", "schedule"),
 )
 _NOTHING = ("", "none", "null", "–")
 
@@ -345,22 +343,6 @@ def run_title(config: Names, facts: Names) -> str:
     return ", ".join(filter(None, parts))
 
 
-def convex_title(config: Names, facts: Names) -> str:
-    """One line that says which problem was solved, and how.
-
-    Args:
-      config: of a convex run.
-      facts: its environment.
-
-    Example:
-      >>> config = {"problem": "breast_cancer", "workers": 9}
-      >>> convex_title(config, {"method": "d_psgd on ring"})
-      'd_psgd on ring, 9 workers, breast_cancer'
-    """
-    parts = [method_names(config, facts), workers_text(config), convex_problem(config)]
-    return ", ".join(filter(None, parts))
-
-
 def method_names(config: Names, facts: Names) -> str:
     """How the workers exchanged gradients or models.
 
@@ -385,22 +367,6 @@ def mixer_title(config: Names) -> str:
     """
     mixer, topology = _name(config, "mixer"), _name(config, "topology")
     return f"{mixer} on {topology}" if mixer and topology else mixer
-
-
-def convex_problem(config: Names) -> str:
-    """The problem of a convex run, with what else decides how hard it is.
-
-    Suboptimality can be compared between runs of one such problem.
-
-    Example:
-      >>> convex_problem({"problem": "digits(pairs=True)", "partition": "sorted"})
-      'digits(pairs=True), partition sorted'
-    """
-    parts = [_name(config, "problem")]
-    for key in ("regulariser", "partition"):
-        value = _name(config, key)
-        parts.append(value and f"{key} {value}")
-    return ", ".join(filter(None, parts))
 
 
 def _task(config: Names, facts: Names) -> str:
@@ -600,8 +566,6 @@ def of_part(run: Run, part: str) -> Judged:
 
 def judged(runs: Sequence[Run]) -> Judged:
     """The first figure that all runs have recorded: of the test set before training."""
-    if holds_convex(runs[0]):
-        return Judged("suboptimality", "number", higher=False)
     measures = [of_part(runs[0], part) for part in ("test", "train")]
     losses = [Judged(f"{part}_loss", "number", False) for part in ("test", "train")]
     for measure in (*measures, *losses):
@@ -697,76 +661,6 @@ def _of_many(figure: Chart, groups: Sequence[RunGroup]) -> str:
         lines += ", the mean over its seeds; bands reach from the lowest to the highest"
     # What is said of the curves of one run is not true of these.
     return f"{lines}." if figure.views[0].compared else f"{lines}. {figure.caption}"
-
-
-_CAPTION = (
-    "Suboptimality f(x) − f*, where x is the mean over workers of their averaged "
-    "models, over the bytes that have left one worker (left) and over steps (right). "
-    "Lines are medians over the seeds, bands reach from the lowest to the highest."
-)
-_WORKERS = (
-    "The suboptimality of the worst worker's own model, and the distance of the "
-    "workers' models from their mean. Medians over the seeds, from lowest to highest."
-)
-_LEVEL = Axis("suboptimality f(x) − f*", "number", log=True)
-
-
-def convex_plots(groups: Sequence[RunGroup]) -> dict[str, Plot]:
-    """The plots of convex runs; runs of one problem share a plot."""
-    problems: dict[str, list[tuple[int, RunGroup]]] = {}
-    for slot, group in enumerate(groups):
-        name = convex_problem(group.runs[0].config)
-        problems.setdefault(name, []).append((slot, group))
-    found = {}
-    for i, (problem, members) in enumerate(problems.items()):
-        of = f": {problem}" if len(problems) > 1 else ""
-        end = f"_{i + 1}" if i else ""
-        tables = [joined([run.metrics for run in group.runs]) for _, group in members]
-        found[f"suboptimality{end}"] = Plot(
-            f"Suboptimality{of}",
-            _CAPTION,
-            [
-                _convex_panel(members, tables, x, "suboptimality", _LEVEL)
-                for x in ("bytes_left", "step")
-            ],
-            wide=True,
-        )
-        found[f"workers{end}"] = Plot(
-            f"The workers' own models{of}",
-            _WORKERS,
-            [
-                _convex_panel(
-                    members, tables, "step", column, Axis(title, "number", log=True)
-                )
-                for column, title in (
-                    ("worst_suboptimality", "suboptimality of the worst worker"),
-                    ("consensus_distance", "consensus distance"),
-                )
-            ],
-            wide=True,
-        )
-    return found
-
-
-def _convex_panel(
-    members: Sequence[tuple[int, RunGroup]],
-    tables: Sequence[Table],
-    across: str,
-    column: str,
-    y: Axis,
-) -> Panel:
-    x = ACROSS["bytes" if across == "bytes_left" else across]._replace(log=True)
-    series = []
-    for (slot, group), table in zip(members, tables, strict=True):
-        middle, low, high = (table[f"{column}{end}"] for end in ("", "_low", "_high"))
-        high = np.where(np.isfinite(high), high, middle)
-        series.append(
-            Series(
-                *(group.key, group.label, slot, table[across], middle, low, high),
-                short=group.short,
-            )
-        )
-    return Panel(x, y, series)
 
 
 _PARTS = {

@@ -16,7 +16,7 @@ from jaxcomp.report.comparison import (
 from jaxcomp.report.figures import group_runs
 from jaxcomp.report.graph import graph_of
 from jaxcomp.report.page import write_picture
-from jaxcomp.report.run_folder import ending, holder, is_convex, read_any
+from jaxcomp.report.run_folder import ending, holder, read_run
 from jaxcomp.report.run_page import render_run, run_plots
 from jaxcomp.runs.folder import RunError
 
@@ -60,12 +60,11 @@ def kept_note(page: Path) -> str:
     return "".join(reader.text)
 
 
-def write_report(*folders: str | os.PathLike[str], refresh: int = 0) -> Path:
+def write_report(folder: str | os.PathLike[str], refresh: int = 0) -> Path:
     """Write `report.html` into a run folder.
 
     Args:
-      *folders: the folder of one run, or of several convex runs. The first one gets
-        the page.
+      folder: of the run.
       refresh: seconds after which the page loads itself again; 0 for never.
 
     Returns:
@@ -73,21 +72,10 @@ def write_report(*folders: str | os.PathLike[str], refresh: int = 0) -> Path:
       meanwhile sees the old page or the new one.
 
     Raises:
-      RunError: a folder holds no run with a finished epoch or evaluation, or the runs
-        do not fit on one page.
+      RunError: the folder holds no run with a finished epoch.
     """
-    first, *others = folders
-    path = Path(first) / "report.html"
-    if others:
-        if not all(is_convex(folder) for folder in folders):
-            raise RunError(
-                f"got {len(folders)} folders, and a report shows one run: for several, "
-                f"use jaxcomp compare"
-            )
-        found = find_runs([Path(folder) for folder in folders])
-        write_atomically(path, render_comparison(found))
-    else:
-        write_atomically(path, render_run(read_any(first), refresh))
+    path = Path(folder) / "report.html"
+    write_atomically(path, render_run(read_run(folder), refresh))
     return path
 
 
@@ -97,7 +85,7 @@ def write_comparison(
     """Write a page of several runs.
 
     Args:
-      folders: of runs, of one kind. Those that cannot be read are named on the page.
+      folders: of runs. Those that cannot be read are named on the page.
       file: the page, which is replaced in one step.
       title: of the page; "" for one that counts the runs.
       note: shown at the top. None keeps that of the page which is replaced.
@@ -106,7 +94,7 @@ def write_comparison(
       The written file.
 
     Raises:
-      RunError: no folder holds a run, or they hold convex and other runs.
+      RunError: no folder holds a run.
     """
     found = find_runs([Path(folder) for folder in folders])
     if note is None:
@@ -128,7 +116,7 @@ def write_pictures(folders: Sequence[Path], target: Path) -> list[Path]:
     """
     found: dict[str, Any] = {}
     if len(folders) == 1:
-        run = read_any(folders[0])
+        run = read_run(folders[0])
         found |= run_plots(run)
         graph = graph_of(run.environment.get("graph") or {}, holder([run]))
         found |= {"graph": graph} if graph else {}
@@ -166,7 +154,7 @@ def watch(
     seen: object = None
     line = ""
     try:
-        while not (line and ending(read_any(folder)).kind != "unfinished"):
+        while not (line and ending(read_run(folder)).kind != "unfinished"):
             now = _state(folder)
             if now == seen:
                 sleep(_SECONDS)

@@ -14,11 +14,9 @@ from jaxcomp.core.units import MISSING, number_text
 from jaxcomp.runs.folder import RunError, read_json
 from jaxcomp.runs.table import (
     EPOCHS,
-    EVALUATIONS,
     STEPS,
     Schema,
     Table,
-    read_header,
     read_rows,
     read_table,
 )
@@ -33,8 +31,7 @@ class Run(NamedTuple):
     name: str  # of the folder
     config: dict[str, Any]  # config.json; empty if it is missing or cut off
     environment: dict[str, Any]  # environment.json; likewise
-    # Columns of metrics.csv: those of `EPOCHS`, or of `EVALUATIONS` in a convex run.
-    # A column that the file lacks is NaN.
+    # Columns of metrics.csv: those of `EPOCHS`. One that the file lacks is NaN.
     metrics: Table
     steps: Table = {}  # steps.csv of a training run; without the file it has no rows
     # Rows of breakdown.csv and layers.csv, as texts by column; no rows without a file.
@@ -48,8 +45,7 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
       folder: of the run.
 
     Raises:
-      RunError: there is no such folder, its metrics.csv holds no complete epoch, or it
-        is the folder of a convex run, which `read_convex` reads.
+      RunError: there is no such folder, or its metrics.csv holds no complete epoch.
 
     Example:
       >>> import tempfile
@@ -61,68 +57,6 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
       array([0.25, 0.5 ])
     """
     path = Path(folder)
-    if is_convex(path):
-        raise RunError(f"{path} holds a convex run, expected a training run")
-    own = str(read_json(path / "environment.json").get("measure") or "accuracy")
-    parts = ("train", "test", "own", "worst", "ema")
-    run = _read(path, _with(EPOCHS, *(f"{part}_{own}" for part in parts)), "epoch")
-    others = {name: read_rows(path / f"{name}.csv") for name in _OPTIONAL}
-    steps = read_table(path / "steps.csv", _with(STEPS, own))
-    return run._replace(steps=steps, others=others)
-
-
-def read_convex(folder: str | os.PathLike[str]) -> Run:
-    r"""Read a run of the convex testbed, also one that was killed while it wrote.
-
-    Args:
-      folder: of the run.
-
-    Raises:
-      RunError: its metrics.csv holds no complete evaluation.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     table = "seed,step,suboptimality\n0,10,0.25\n0,20,0.125\n0,30,0."
-      ...     _ = Path(folder, "metrics.csv").write_text(table)
-      ...     run = read_convex(folder)
-      >>> run.metrics["suboptimality"]
-      array([0.25 , 0.125])
-    """
-    return _read(Path(folder), EVALUATIONS, "evaluation")
-
-
-def read_any(folder: str | os.PathLike[str]) -> Run:
-    """Read a run of either kind.
-
-    Raises:
-      RunError: there is no such folder, or nothing in it to show.
-    """
-    return read_convex(folder) if is_convex(folder) else read_run(folder)
-
-
-def holds_convex(run: Run) -> bool:
-    """Whether a run is one of the convex testbed."""
-    return "suboptimality" in run.metrics
-
-
-def is_convex(folder: str | os.PathLike[str]) -> bool:
-    r"""Whether a folder holds a run of the convex testbed.
-
-    The config of such a run names a problem. If the config is lost, the header of
-    metrics.csv, which has a suboptimality, tells as much.
-
-    Raises:
-      RunError: there is no folder with a metrics.csv.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     _ = Path(folder, "metrics.csv").write_text("seed,step,suboptimality\n")
-      ...     is_convex(folder)
-      True
-    """
-    path = Path(folder)
     if not path.is_dir():
         raise RunError(f"no run folder at {path}: expected a folder of a trainer")
     if not (path / "metrics.csv").is_file():
@@ -130,8 +64,12 @@ def is_convex(folder: str | os.PathLike[str]) -> bool:
             f"no metrics.csv in {path}: expected the run folder of a trainer, which "
             f"holds config.json, environment.json, metrics.csv and steps.csv"
         )
-    header = read_header(path / "metrics.csv")
-    return "problem" in read_json(path / "config.json") or "suboptimality" in header
+    own = str(read_json(path / "environment.json").get("measure") or "accuracy")
+    parts = ("train", "test", "own", "worst", "ema")
+    run = _read(path, _with(EPOCHS, *(f"{part}_{own}" for part in parts)), "epoch")
+    others = {name: read_rows(path / f"{name}.csv") for name in _OPTIONAL}
+    steps = read_table(path / "steps.csv", _with(STEPS, own))
+    return run._replace(steps=steps, others=others)
 
 
 def _with(schema: Schema, *columns: str) -> Schema:
@@ -341,43 +279,6 @@ def _names(spec: str) -> list[str]:
     return re.findall(r"\w+", re.sub(r"\([^()]*\)", "", spec))
 
 
-def joined(tables: Sequence[Table]) -> Table:
-    """Join the seeds of convex runs into one row for each evaluated step.
-
-    Args:
-      tables: metrics.csv of runs that differ in the seed alone.
-
-    Returns:
-      The columns of `EVALUATIONS`, as medians over the seeds; for each of them two
-      more, which end in `_low` and `_high`, the range; and `seeds`, the number of seeds
-      that reached the step (fewer at the later steps of a run that was killed).
-
-    Example:
-      >>> columns = dict.fromkeys(EVALUATIONS.columns, np.zeros(3))
-      >>> columns |= {"step": np.array([5.0, 5.0, 9.0])}
-      >>> columns |= {"suboptimality": np.array([0.1, 0.3, 0.05])}
-      >>> found = joined([columns])
-      >>> found["seeds"].tolist(), found["suboptimality"].tolist()
-      ([2, 1], [0.2, 0.05])
-      >>> found["suboptimality_high"].tolist()
-      [0.3, 0.05]
-    """
-    whole = {
-        name: np.concatenate([table[name] for table in tables])
-        for name in EVALUATIONS.columns
-    }
-    groups = [
-        np.flatnonzero(whole["step"] == step) for step in np.unique(whole["step"])
-    ]
-    ways = {"": np.median, "_low": np.min, "_high": np.max}
-    found = {
-        f"{name}{end}": np.array([reduce(values[group]) for group in groups])
-        for name, values in whole.items()
-        for end, reduce in ways.items()
-    }
-    return found | {"seeds": np.array([group.size for group in groups])}
-
-
 _SHARE = 0.1  # of the logged steps, what counts as the end of a run
 _WORSE = 1.1  # batches differ: a loss that ends so much above its beginning diverged
 
@@ -425,10 +326,6 @@ def ending(run: Run) -> Ending:
     why = _divergence(run)
     if why:
         return Ending("diverged", why)
-    if holds_convex(run):
-        seeds, planned = np.unique(run.metrics["seed"]).size, run.config.get("seeds", 1)
-        if seeds < planned:
-            return Ending("unfinished", f"unfinished: seed {seeds} of {planned}")
     done, planned = _last_step(run), planned_steps(run)
     if planned and done < planned:
         done_text, all_text = number_text(done), number_text(planned)
@@ -437,7 +334,7 @@ def ending(run: Run) -> Ending:
 
 
 def planned_steps(run: Run) -> float:
-    """The steps of a whole run, or of one seed of it; 0 if they are not known.
+    """The steps of a whole run; 0 if they are not known.
 
     Example:
       >>> table = {"step": np.array([10.0]), "epoch": np.array([1.0])}
@@ -469,7 +366,7 @@ def alarms(run: Run) -> list[str]:
     if np.isnan(run.metrics.get("bytes_left", np.zeros(1))[-1]):
         found.append(_OLD)
     for column, text in _ALARMS.items():
-        seen = run.metrics.get(column, np.array([]))  # a convex run has none of them
+        seen = run.metrics.get(column, np.array([]))
         epochs = run.metrics["epoch"][np.flatnonzero(seen > 0)]
         if epochs.size:
             found.append(f"From epoch {number_text(epochs[0])} on, {text}")
@@ -477,18 +374,12 @@ def alarms(run: Run) -> list[str]:
 
 
 def _last_step(run: Run) -> float:
-    if holds_convex(run):  # the last seed decides
-        seeds = run.metrics["seed"]
-        return float(np.max(run.metrics["step"][seeds == seeds[-1]]))
     logged = run.steps.get("step", np.array([]))
     return float(max(run.metrics["step"][-1], *logged[-1:], 0))
 
 
 def _divergence(run: Run) -> str:
     """What says that a run diverged; "" if nothing does."""
-    if holds_convex(run):
-        end = run.metrics["suboptimality"][-1]
-        return "" if np.isfinite(end) else "the suboptimality is not finite"
     losses = run.steps.get("loss", np.array([]))
     losses = losses if losses.size > 1 else run.metrics["train_loss"]
     losses = losses[~np.isnan(losses)]

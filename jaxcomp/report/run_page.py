@@ -14,8 +14,6 @@ from jaxcomp.core.units import (
 from jaxcomp.report.figures import (
     Bars,
     Judged,
-    convex_plots,
-    convex_title,
     group_runs,
     layers,
     measure_name,
@@ -28,14 +26,12 @@ from jaxcomp.report.figures import (
 )
 from jaxcomp.report.graph import draw_round, graph_of
 from jaxcomp.report.page import Card, draw_plot, render
-from jaxcomp.report.plot import Plot, rounded
+from jaxcomp.report.plot import Plot
 from jaxcomp.report.run_folder import (
     Run,
     alarms,
     ending,
     holder,
-    holds_convex,
-    joined,
     leaver,
     provenance,
     sender,
@@ -126,56 +122,6 @@ def _divide(dividend: float, divisor: float) -> float:
     return float(dividend / divisor) if divisor else float("nan")
 
 
-# Columns of the table of evaluations: column of `joined`, heading, text.
-_COLUMNS = (
-    ("epoch", "epoch", rounded),
-    ("step", "step", number_text),
-    ("seeds", "seeds", str),
-    ("bytes_sent", "messages", bytes_text),
-    ("bytes_left", "left a worker", bytes_text),
-    ("learning_rate", "learning rate", number_text),
-    ("suboptimality", "suboptimality", number_text),
-    ("suboptimality_low", "lowest", number_text),
-    ("suboptimality_high", "highest", number_text),
-    ("worst_suboptimality", "worst worker", number_text),
-    ("consensus_distance", "consensus distance", number_text),
-)
-
-
-def convex_cards(run: Run) -> list[Card]:
-    """The cards of a convex run, of its last evaluation."""
-    end = {name: values[-1] for name, values in joined([run.metrics]).items()}
-    left, exact = end["bytes_left"], end["exact_bytes_left"]
-    start, optimum = run.environment.get("start"), run.environment.get("optimum")
-    middle = "one seed" if end["seeds"] == 1 else f"median of {end['seeds']} seeds"
-    if isinstance(start, float) and isinstance(optimum, float):
-        middle += f", {number_text(start - optimum)} at the start"
-    sent = f"messages of {bytes_text(end['bytes_sent'])}, simulated"
-    saved = f"exact / this run; with exact {bytes_text(exact)}"
-    lowest, highest = (
-        number_text(end[f"suboptimality_{side}"]) for side in ("low", "high")
-    )
-    apart = number_text(end["consensus_distance"])
-    return [
-        Card("final suboptimality", number_text(end["suboptimality"]), middle),
-        Card("suboptimality of the seeds", lowest, f"lowest; highest {highest}"),
-        Card("of the worst worker", number_text(end["worst_suboptimality"]), "median"),
-        Card("consensus distance", apart, "at the end"),
-        Card("left a worker in total", bytes_text(left), sent),
-        Card("bytes saved", times_text(times_fewer(exact, left)), saved),
-        Card("steps", number_text(end["step"]), f"epochs: {rounded(end['epoch'])}"),
-    ]
-
-
-def evaluation_rows(run: Run) -> list[dict[str, str]]:
-    """The table of evaluations, over the seeds."""
-    found = joined([run.metrics])
-    return [
-        {head: text(found[column][i]) for column, head, text in _COLUMNS}
-        for i in range(found["step"].size)
-    ]
-
-
 _OF_MEAN_MODEL = ("test_loss", "test_accuracy")  # where each worker has its own model
 _MOST_ROUNDS = 6  # of a graph that changes with time
 
@@ -184,11 +130,9 @@ def render_run(run: Run, refresh: int = 0) -> str:
     """The page of a run; the same run gives the same text.
 
     Args:
-      run: of either kind.
+      run: from `read_run`.
       refresh: seconds after which the page loads itself again; 0 for never.
     """
-    convex = holds_convex(run)
-    title = convex_title if convex else run_title
     mixer = mixer_title(run.config)
     own = (
         f"; each {holder([run])} has a model of its own, mixed by {mixer}"
@@ -198,25 +142,23 @@ def render_run(run: Run, refresh: int = 0) -> str:
     end, (bars, problems) = ending(run), _bars(run)
     return render(
         "run.html",
-        title=title(run.config, run.environment) or run.name,
-        subtitle=started(run) + ("" if convex else own),
+        title=run_title(run.config, run.environment) or run.name,
+        subtitle=started(run) + own,
         states=[*([end.text] if end.kind == "unfinished" else []), *problems],
         alarms=alarms(run),
         refresh=refresh,
-        cards=convex_cards(run) if convex else headline(run),
+        cards=headline(run),
         plots=[draw_plot(name, plot) for name, plot in run_plots(run).items()],
         bars=bars,
         graph=_graph(run),
-        rows_of="Evaluations" if convex else "Epochs",
-        rows=evaluation_rows(run) if convex else _epochs(run, mixed=bool(mixer)),
+        rows=_epochs(run, mixed=bool(mixer)),
         provenance=provenance(run),
     )
 
 
 def run_plots(run: Run) -> dict[str, Plot]:
     """The plots of one run, by name."""
-    groups = group_runs([run])
-    return convex_plots(groups) if holds_convex(run) else plots_of(groups)
+    return plots_of(group_runs([run]))
 
 
 def _bars(run: Run) -> tuple[list[Bars], list[str]]:

@@ -260,21 +260,3 @@ LAYERS = Schema(
     ("epoch",),
     labels=("leaf",),
 )
-
-
-class Evaluation(NamedTuple):
-    """A row of the metrics.csv of a convex run."""
-
-    seed: int
-    step: int
-    epoch: float
-    bytes_sent: int  # the messages of one worker since the start
-    suboptimality: float  # f(mean of the workers' averages) - f*
-    worst_suboptimality: float  # of one worker's average
-    consensus_distance: float  # sqrt(mean over workers |x_i - mean|^2)
-    learning_rate: float  # of the last step
-    bytes_left: float  # what would have left a worker since the start
-    exact_bytes_left: float  # likewise with `exact`
-
-
-EVALUATIONS = Schema(Evaluation._fields, ("seed", "step"), digits=10)

@@ -9,6 +9,7 @@ import optax
 
 from jaxcomp import parallel
 from jaxcomp.compressors import make as make_compressor
+from jaxcomp.convex.averages import Average
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.core.types import Axis, Exchange, Mixer, Tree
@@ -262,6 +263,14 @@ class RunPlan(NamedTuple):
         return self.task.measure
 
     @property
+    def average(self) -> Average | None:
+        """Of the weights: that of the task, or `config.ema`."""
+        if self.task.average and self.config.ema:
+            message = f"ema={self.config.ema}: the task has an average of its own"
+            raise UserError(message)
+        return self.task.average or state.exponential(self.config.ema)
+
+    @property
     def eval_batch(self) -> int:
         """Examples of an evaluation's step, of all workers together."""
         return self.config.eval_batch_size or self.config.batch_size
@@ -328,7 +337,7 @@ class RunPlan(NamedTuple):
             seed=self.config.seed,
             examples=self.segments.batch_at(0) // self.workers.size,
             own_models=bool(self.config.mixer),
-            ema=self.config.ema,
+            ema=self.average,
             scale=self.loss_scale,
             start=start,
         )
@@ -342,7 +351,7 @@ class RunPlan(NamedTuple):
             axis=self.workers.axis,
             accumulate=self.config.accumulate,
             cut=self.cut,
-            ema=self.config.ema,
+            ema=self.average,
             scale=self.loss_scale,
         )
 

@@ -6,7 +6,9 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
+from jax.typing import ArrayLike
 
+from jaxcomp.convex.averages import Average
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Positive, Range, build, publish
 from jaxcomp.core.trees import cast_like, name_of, wide_spec, widen
@@ -18,38 +20,40 @@ from jaxcomp.transforms.distributed import DistributedState, find_state
 Decay = Range(least=0, below=1)
 
 
-def first_average(params: Tree, decay: float) -> Any:
-    """The average before the first step: the parameters; () where there is none."""
-    return jax.tree.map(jnp.copy, params) if decay else ()
-
-
-def moved(average: Tree, params: Tree, decay: float, step: Array) -> Tree:
-    """d average + (1 - d) params, with d = min(decay, (1 + step) / (10 + step)).
+def exponential(decay: float) -> Average | None:
+    """d average + (1 - d) x, with d = min(decay, (1 + step) / (10 + step)).
 
     The first averages would else be little more than the parameters at the start.
 
     Args:
-      average: after the steps before this one.
-      params: after this step.
-      decay: of the average; 0 leaves () as it is.
-      step: number of the step, from 0.
+      decay: of the average; 0 for none.
 
     Example:
-      >>> moved(jnp.zeros(1), jnp.ones(1), 0.5, jnp.int32(100))
+      >>> average = exponential(0.5)
+      >>> average(jnp.zeros(1), jnp.ones(1), jnp.int32(100))
       Array([0.5], dtype=float32)
-      >>> moved(jnp.zeros(1), jnp.ones(1), 0.5, jnp.int32(0))
+      >>> average(jnp.zeros(1), jnp.ones(1), jnp.int32(0))
       Array([0.9], dtype=float32)
     """
-    if not decay:
+
+    def moved(average: Array, x: Array, step: ArrayLike) -> Array:
+        count = jnp.asarray(step).astype(jnp.float32)
+        kept = jnp.minimum(decay, (1 + count) / (10 + count)).astype(average.dtype)
+        return kept * average + (1 - kept) * x
+
+    return moved if decay else None
+
+
+def first_average(params: Tree, rule: Average | None) -> Any:
+    """The average before the first step: the parameters; () where there is none."""
+    return jax.tree.map(jnp.copy, params) if rule else ()
+
+
+def moved(average: Tree, params: Tree, rule: Average | None, step: Array) -> Tree:
+    """The average after a step; `params` are those after it."""
+    if rule is None:
         return average
-    count = step.astype(jnp.float32)
-    share = jnp.minimum(decay, (1 + count) / (10 + count))
-
-    def of(old: Array, new: Array) -> Array:
-        kept = share.astype(old.dtype)
-        return kept * old + (1 - kept) * new
-
-    return jax.tree.map(of, average, params)
+    return jax.tree.map(lambda old, new: rule(old, new, step), average, params)
 
 
 LEAST, MOST = 1.0, 2.0**24  # of a scale that moves
@@ -195,7 +199,7 @@ class TrainState(NamedTuple):
     stats: Tree  # running statistics; `PerWorker` where they are local
     carry: Tree  # what the next batch is given; each worker's own
     opt_state: Any  # holds memories and compressor state too; `PerWorker` like params
-    ema: Tree = ()  # moving average of the params, marked like them; () without
+    ema: Tree = ()  # an average of the params, marked like them; () without
     loss_scale: Tree = ()  # `PerWorker` like params
 
     @property
@@ -214,7 +218,7 @@ def init_state(
     seed: int,
     examples: int,
     own_models: bool = False,
-    ema: float = 0.0,
+    ema: Average | None = None,
     scale: LossScale = UNSCALED,
     start: Variables | None = None,
 ) -> TrainState:
@@ -226,7 +230,7 @@ def init_state(
       seed: of the parameters.
       examples: of a worker's batch.
       own_models: whether each worker keeps its own model, optimiser and loss scale.
-      ema: decay of the moving average of the parameters; 0 for none.
+      ema: rule of the average of the parameters; None for none.
       scale: of the loss.
       start: parameters and statistics, instead of those that follow from the seed.
     """

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxcomp.convex.averages import Average
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.trees import norms, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Tree, is_per_worker
@@ -46,7 +47,7 @@ def make_train_step(
     axis: Axis,
     accumulate: int = 1,
     cut: Cut = WHOLE,
-    ema: float = 0.0,
+    ema: Average | None = None,
     scale: LossScale = UNSCALED,
 ) -> Callable[..., tuple[TrainState, StepMetrics]]:
     """One step of a worker: local gradient, the chain with its exchange, update.
@@ -67,7 +68,7 @@ def make_train_step(
       axis: of the workers.
       accumulate: micro-batches whose gradients are averaged before the one exchange.
       cut: the parts in which the gradient is sent. No part waits for another one.
-      ema: decay of the moving average of the parameters; 0 for none.
+      ema: rule of the average of the parameters; None for none.
       scale: of the loss; the gradient is divided by it before anything else is done.
 
     Returns:

@@ -223,7 +223,7 @@ def columns_of(plan: RunPlan, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of metrics.csv."""
     measure = plan.measure
     none = Scores(0.0, 0.0, dict.fromkeys(plan.task.scored, 0.0))
-    averaged = ema_columns(none, measure) if config["ema"] else ()
+    averaged = ema_columns(none, measure) if plan.average else ()
     scored = (f"test_{name}" for name in plan.task.scored)
     return (*EPOCHS.columns, *measured(measure), *scored, *averaged)
 

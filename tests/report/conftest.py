@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,23 +26,6 @@ ENVIRONMENT = {
     "git_revision": None,
     "started": "2025-11-18T14:30:00+00:00",
     "command": ["python", "train.py", "--config=configs/cifar10.py", "--note=a b"],
-}
-CONVEX_CONFIG = {
-    "problem": "synthetic(features=2000)",
-    "regulariser": None,
-    "partition": "random",
-    "workers": 9,
-    "mixer": "choco(gamma=0.05)",
-    "topology": "ring",
-    "compressor": "top_k(keep=0.01)",
-    "exchange": "",
-    "memory": "none",
-}
-CONVEX_FACTS = {
-    "method": "choco(gamma=0.05) on ring, top_k(keep=0.01)",
-    "optimum": 0.25,
-    "start": 0.75,
-    "wire_bytes_per_step": [192],
 }
 STEPS_PER_EPOCH = 100
 DENSE, WIRE = 1_090_000, 21_800
@@ -118,48 +101,6 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         write_table(folder / "metrics.csv", rows)
         steps = range(10, STEPS_PER_EPOCH * epochs + 1, 10)
         write_table(folder / "steps.csv", [step_row(step) for step in steps])
-        return folder
-
-    return make
-
-
-@pytest.fixture
-def make_convex(tmp_path: Path) -> Callable[..., Path]:
-    """Gives a function that writes a run folder of the convex testbed.
-
-    The function takes the name of the folder, the suboptimality at the first step for
-    each seed, the number of evaluations, config entries and facts to change.
-    """
-
-    def make(
-        name: str = "ring",
-        levels: Sequence[float] = (0.1, 0.2, 0.4),
-        evaluations: int = 3,
-        config: dict[str, Any] | None = None,
-        **facts: Any,
-    ) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "config.json").write_text(json.dumps(CONVEX_CONFIG | (config or {})))
-        environment = ENVIRONMENT | CONVEX_FACTS | facts
-        (folder / "environment.json").write_text(json.dumps(environment))
-        rows = [
-            {
-                "seed": seed,
-                "step": 100 * i,
-                "epoch": 0.5 * i,
-                "bytes_sent": 19200 * i,
-                "suboptimality": level / i**2,
-                "worst_suboptimality": 2 * level / i**2,
-                "consensus_distance": 1 / i,
-                "learning_rate": 6 / i,
-                "bytes_left": 19200 * i,
-                "exact_bytes_left": 10 * 19200 * i,
-            }
-            for seed, level in enumerate(levels)
-            for i in range(1, evaluations + 1)
-        ]
-        write_table(folder / "metrics.csv", rows)
         return folder
 
     return make

@@ -51,7 +51,7 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def pages(make_run: Make, make_convex: Make, tmp_path: Path) -> dict[str, Path]:
+def pages(make_run: Make, tmp_path: Path) -> dict[str, Path]:
     """A page of each kind, with the panels that it shows at a time."""
     gossip = make_run(30, GOSSIP, "gossip", **OWN)
     facts = json.loads((gossip / "environment.json").read_text())
@@ -75,19 +75,14 @@ def pages(make_run: Make, make_convex: Make, tmp_path: Path) -> dict[str, Path]:
         )
         for i in range(8)
     ]
-    convex = [
-        make_convex("ring", evaluations=9),
-        make_convex("full", evaluations=9, config={"topology": "complete"}),
-    ]
     return {
         "one": write_report(make_run(30)),
         "gossip": write_report(gossip),
         "eight": write_comparison(runs, tmp_path / "eight.html", note=f"why {LONG}?"),
-        "convex": write_comparison(convex, tmp_path / "convex.html"),
     }
 
 
-PANELS = {"one": 12, "gossip": 15, "eight": 13, "convex": 4}
+PANELS = {"one": 12, "gossip": 15, "eight": 13}
 
 
 def test_pages_are_drawn_and_fit(chromium: Browser, pages: dict[str, Path]) -> None:

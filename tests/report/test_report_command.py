@@ -114,11 +114,3 @@ def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) ->
         run_command("--help", name=name)
     assert stop.value.code == 0
     assert f"jaxcomp {name} runs/" in capsys.readouterr().out
-
-
-def test_several_folders_are_followed_by_nobody(
-    make_run: MakeRun, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = make_run(epochs=1)
-    assert run_command(folder, folder, "--watch") == 2
-    assert "--watch follows one run, not 2" in capsys.readouterr().err

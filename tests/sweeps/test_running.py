@@ -21,8 +21,8 @@ from jaxcomp.cli.sweeps import runner as checking
 from jaxcomp.cli.sweeps.runner import find_folder, parse_best, write_record
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.open_run import locked
-from tests.convex.small import small
 from tests.training.small import small_config
+from tests.training.test_logistic_regression import linear_config
 
 TRAINER = [sys.executable, str(Path(__file__).with_name("trainer.py"))]
 PROGRAM = checking._PROGRAM
@@ -143,9 +143,8 @@ def test_every_value_is_checked_before_the_first_run(
         (small_config(ema=0.9), "max ema_accuracy", ""),
         (small_config(ema=0.9), "max ema_acuracy", "Did you mean 'ema_accuracy'"),
         (small_config(compressor="topk"), "max test_accuracy", "Did you mean 'top_k'"),
-        (small(), "min suboptimality", ""),
-        (small(), "max test_accuracy", "Valid: bytes_left, bytes_sent, "),
-        (small(mixer="chocco"), "min suboptimality", "Did you mean 'choco'"),
+        (linear_config(), "min test_suboptimality", ""),
+        (linear_config(mixer="chocco"), "min test_loss", "Did you mean 'choco'"),
     ],
 )
 def test_a_run_is_built_and_has_the_column(config, best, message, monkeypatch, capsys):

@@ -16,7 +16,7 @@ from pathlib import Path
 
 HEADER = (
     "epoch,step,seconds,test_loss,test_accuracy,wire_bytes_per_step,bytes_left,"
-    "exact_bytes_left\n"
+    "exact_bytes_left,times_fewer\n"
 )
 
 
@@ -38,8 +38,8 @@ def main(words: list[str]) -> int:
         (folder.parents[2] / "own.py").write_text("changed = True\n")
     accuracy = 0.9 - seed / 100 - abs(config.learning_rate - 0.4)
     rows = (
-        f"1,5,0.1,0.5,{accuracy},100,1500,6000",
-        f"2,10,0.2,0.6,{accuracy - 0.01},50,2250,12000\n",
+        f"1,5,0.1,0.5,{accuracy},100,1500,6000,4",
+        f"2,10,0.2,0.6,{accuracy - 0.01},50,2250,12000,{12000 / 2250}\n",
     )
     (folder / "metrics.csv").write_text(HEADER + "\n".join(rows))
     return 0

@@ -11,7 +11,6 @@ import pytest
 
 from jaxcomp import training
 from jaxcomp.cli import train
-from jaxcomp.convex import runner
 from jaxcomp.core import files
 from jaxcomp.core.units import bytes_text
 from jaxcomp.data import DataError
@@ -23,7 +22,6 @@ from jaxcomp.training import dry_run
 from jaxcomp.training.checkpoints import Progress
 from jaxcomp.training.console import corners
 from jaxcomp.training.programs import run_traffic
-from tests.convex.small import small
 from tests.training.small import built, rows, small_config
 
 SMALL = {"mapper": "vmap", "workers": 2}
@@ -157,7 +155,6 @@ def test_the_command_ends_with_0_and_names_the_default_folder(
     out = capsys.readouterr().out
     assert out.startswith("run folder: runs/default+small,augment=crop-pad=1,")
     assert ".b, a new run\n" in out
-    assert "steps with each of 1 seeds" in runner.dry_run(small(seeds=1), "nowhere")
     assert train.main([*words.split(), "--config.exchange=gahter"]) == 2
     assert "Did you mean 'gather'?" in capsys.readouterr().err
     assert os.listdir(tmp_path) == []

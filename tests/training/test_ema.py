@@ -12,7 +12,7 @@ import jaxcomp
 from jaxcomp import parallel, training
 from jaxcomp.core.types import PerWorker
 from jaxcomp.training.console import summary
-from jaxcomp.training.state import init_state, unmark
+from jaxcomp.training.state import exponential, init_state, unmark
 from jaxcomp.training.step import make_train_step
 from jaxcomp.training.tasks.classification import classifier
 from tests.training.small import assert_same_state, built, rows, small_config, stop_at
@@ -51,10 +51,12 @@ def test_it_is_the_average_of_each_workers_weights(own_models):
     as_it_is = {"augment": lambda x, key: x, "normalize": lambda x: x}
     task = classifier(Linear(), none, none, lambda epoch: np.zeros(0), **as_it_is)
     crew = parallel.setup(WORKERS, "vmap")
-    fresh = init_state(task, tx, seed=0, examples=4, own_models=own_models, ema=DECAY)
+    fresh = init_state(
+        task, tx, seed=0, examples=4, own_models=own_models, ema=exponential(DECAY)
+    )
     state = parallel.spread(fresh, crew)
     axes = parallel.axes(state)
-    step = make_train_step(task, tx, seed=0, axis=crew.axis, ema=DECAY)
+    step = make_train_step(task, tx, seed=0, axis=crew.axis, ema=exponential(DECAY))
     mapped = parallel.map_step(step, crew, in_axes=(axes, 0, 0), out_axes=(axes, 0))
     rng = np.random.default_rng(0)
     images = rng.normal(size=(STEPS, WORKERS, 4, 2)).astype(np.float32)

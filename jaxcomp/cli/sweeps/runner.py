@@ -35,11 +35,10 @@ from jaxcomp.core.units import (
     number_text,
     percent_text,
     seconds_text,
-    times_fewer,
 )
 from jaxcomp.runs.folder import note_fact, read_json
 from jaxcomp.runs.open_run import locked
-from jaxcomp.runs.table import Schema, Table, read_header, read_table
+from jaxcomp.runs.table import Schema, read_header, read_table
 
 _TABLE = "metrics.csv"
 _PER_STEP = "wire_bytes_per_step"
@@ -104,17 +103,12 @@ def figures_of(folder: Path, best: BestValue) -> dict[str, float]:
     if not columns:
         return {}
     check_column(best, columns)
-    keys = ("seed", "step") if "seed" in columns else ("step",)
-    table = read_table(path, Schema(tuple(columns), keys))
-    table = _mean_over_seeds(table) if "seed" in columns else table
+    table = read_table(path, Schema(tuple(columns), ("step",)))
     if not len(table["step"]):
         return {}
     if _PER_STEP in table:
         steps = np.diff(table["step"], prepend=0)
         table["bytes_sent"] = np.cumsum(np.nan_to_num(steps * table[_PER_STEP]))
-    if "exact_bytes_left" in table:  # a convex run leaves the ratio to its readers
-        pairs = zip(table["exact_bytes_left"], table["bytes_left"], strict=True)
-        table["times_fewer"] = np.array([times_fewer(*pair) for pair in pairs])
     figures = {f"final_{name}": float(values[-1]) for name, values in table.items()}
     worth = best.sign * table[best.column]
     if not np.isnan(worth).all():
@@ -122,14 +116,6 @@ def figures_of(folder: Path, best: BestValue) -> dict[str, float]:
         shown = [name for name in ("epoch", "step", best.column) if name in table]
         figures |= {f"best_{name}": float(table[name][place]) for name in shown}
     return figures
-
-
-def _mean_over_seeds(table: Table) -> Table:
-    """A convex run simulates several seeds; means of those that have come so far."""
-    steps = np.unique(table["step"])
-    groups = [table["step"] == step for step in steps]
-    others = {name: values for name, values in table.items() if name != "seed"}
-    return {n: np.array([v[g].mean() for g in groups]) for n, v in others.items()}
 
 
 RECORD = "sweep.json"
@@ -529,15 +515,10 @@ def check_runs(job: Job) -> None:
 
 def _columns(config: Any) -> tuple[str, ...]:
     """The columns of the metrics.csv of a config, for which everything is built."""
-    from jaxcomp.convex import experiment
-    from jaxcomp.runs.table import EVALUATIONS
     from jaxcomp.training.plan import build, gather_workers
     from jaxcomp.training.tables import columns_of
 
-    if "problem" not in config:
-        return columns_of(build(config, gather_workers(config)), config)
-    experiment.build(config)
-    return EVALUATIONS.columns
+    return columns_of(build(config, gather_workers(config)), config)
 
 
 def _main() -> int:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from jaxcomp import data
+from jaxcomp.convex.averages import Average
 from jaxcomp.core.specs import build, publish
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.training.tasks.named import named_call
@@ -116,6 +117,7 @@ class Task(NamedTuple):
     figures: tuple[str, ...] = ()  # names of `Learnt.figures`: columns of steps.csv
     scored: tuple[str, ...] = ()  # names of `Sums.figures`: columns of metrics.csv
     measure: Measure = ACCURACY  # of loss and accuracy: what is shown, and what is best
+    average: Average | None = None  # of the weights, evaluated too
     shared_stats: bool = (
         False  # the same on all workers, as of a synchronised BatchNorm
     )
