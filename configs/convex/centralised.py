@@ -2,7 +2,7 @@
 
 Reproduces: the centralised line of arXiv:1902.00340, other data.
 Expected:   f - f* = 1.6e-5 (8.4e-6 to 2.6e-5, 3 seeds) from 0.44; 7.27 kB a step.
-Cost:       a minute on 2 CPU cores.
+Cost:       half a minute of one CPU core, one seed.
 Command:    python train.py --config=configs/convex/centralised.py --workdir=runs/sgd
 """
 
