@@ -354,7 +354,6 @@ CONVEX = [
     ("dataset=digit", "unknown dataset 'digit'. Did you mean 'digits'?"),
     ("dataset=libsvm(path='nowhere')", "nowhere: No such file or directory. Sets to"),
     ("dataset=libsvm(path='docs')", "docs: Is a directory."),
-    ("dataset=breast_cancer(regulariser=0)", "Newton steps"),
     (f'task="{AVERAGE}"', "unknown average 'means'. Did you mean 'mean'?"),
     ("ema=0.9", "ema=0.9: the task has an average of its own"),
     ("mixer=", "topology 'ring' is of no use to an exchange of gradients: set mixer"),
