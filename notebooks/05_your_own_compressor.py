@@ -34,7 +34,7 @@ import optax
 import jaxcomp
 from benchmarks import style
 from jaxcomp import compressors, study
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors import compressor
 from jaxcomp.core.coding.payloads import Dense, Seeded
 from jaxcomp.core.specs import Range, method
 

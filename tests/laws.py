@@ -13,8 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import nbits
-from jaxcomp.core.coding.message import fuse, split
-from jaxcomp.core.coding.payloads import map_values
+from jaxcomp.core.coding.payloads import fuse, map_values, split
 from jaxcomp.core.trees import spec_of, wide_spec
 from jaxcomp.core.types import Compressor
 

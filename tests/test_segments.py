@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_compressor
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
 from jaxcomp.compressors._kit.segments import Segments, from_rows, segments_of, to_rows
 from jaxcomp.compressors._kit.selection import (
     kth_largest_of_each,
     largest,
     largest_of_each,
+    magnitude_bits,
 )
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Compressor

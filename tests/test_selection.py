@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp.compressors._kit import selection
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits_of
+from jaxcomp.compressors._kit.selection import magnitude_bits_of
 
 SHORT, LONG = 1000, 200_001  # sorted; narrowed, from a sample of every third
 

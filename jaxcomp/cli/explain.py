@@ -164,8 +164,8 @@ def _of_compressor(spec: str, tree: Any) -> Explained:
 
 def _of_exchange(spec: str, tree: Any) -> Explained:
     from jaxcomp import compressors, memory
+    from jaxcomp.core.types import worst
     from jaxcomp.core.units import bytes_text, times_fewer
-    from jaxcomp.scope.contraction import worst
     from jaxcomp.transforms.make import make_exchange
     from jaxcomp.wire import dense_bytes, exact_bytes
     from jaxcomp.wire.compatibility import WORKERS, of_exchange, traffic_of

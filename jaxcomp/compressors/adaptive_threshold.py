@@ -2,9 +2,9 @@
 
 import jax.numpy as jnp
 
-from jaxcomp.compressors._kit import sparse
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
-from jaxcomp.compressors._kit.sparse import Cap, Overflow
+from jaxcomp.compressors._kit.making import kept
+from jaxcomp.compressors._kit.selection import magnitude_bits
+from jaxcomp.compressors._kit.thresholds import Cap, Overflow, by_threshold
 from jaxcomp.core.coding.indices import Code
 from jaxcomp.core.specs import method
 from jaxcomp.core.types import Array, Compressor, Spec
@@ -45,11 +45,11 @@ def adaptive_threshold(
     def contraction(spec: Spec) -> float:
         if overflow == "nan":
             return 0.0
-        return min(sparse.kept(spec.size, cap) / spec.size, 4 / (spec.size + 3))
+        return min(kept(spec.size, cap) / spec.size, 4 / (spec.size + 3))
 
     # On some machines a reduction by maximum loses a NaN. That does no harm: a NaN
     # reaches every threshold.
-    return sparse.by_threshold(name, half, cap, index, overflow, contraction)
+    return by_threshold(name, half, cap, index, overflow, contraction)
 
 
 def half(peak: Array) -> Array:

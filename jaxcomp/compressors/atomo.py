@@ -6,7 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from jaxcomp.compressors._kit import matrices
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.core import prng
 from jaxcomp.core.coding.payloads import Dense

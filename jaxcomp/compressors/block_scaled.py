@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.core.specs import Count, method

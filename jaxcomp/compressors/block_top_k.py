@@ -6,10 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit import sparse
-from jaxcomp.compressors._kit.compiled import add_at, compressor
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
-from jaxcomp.compressors._kit.sparse import Keep
+from jaxcomp.compressors._kit.making import Keep, compressor, subset_bits, value_bits
+from jaxcomp.compressors._kit.segments import add_at
+from jaxcomp.compressors._kit.selection import magnitude_bits
 from jaxcomp.core.coding.packing import bit_width, pack, unpack
 from jaxcomp.core.specs import Count, method
 from jaxcomp.core.trees import vary_like
@@ -92,8 +91,8 @@ def block_top_k(name: str, keep: Keep = 0.01, per_block: Count = 1) -> Compresso
         total = 0.0
         for blocks, rows in ((long, layout.rows), (short, layout.rows - 1)):
             chosen = min(layout.chosen, rows)
-            places = sparse.subset_bits(rows, chosen)
-            total += blocks * (chosen * sparse.value_bits(spec) + places)
+            places = subset_bits(rows, chosen)
+            total += blocks * (chosen * value_bits(spec) + places)
         return total
 
     def contraction(spec: Spec) -> float:

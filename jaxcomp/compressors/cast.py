@@ -5,7 +5,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.core.coding.packing import complete
 from jaxcomp.core.specs import method
 from jaxcomp.core.types import Array, Compressor, Spec, State

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors._kit import selection
-from jaxcomp.compressors._kit.compiled import compressor
-from jaxcomp.compressors._kit.sparse import Keep, kept
+from jaxcomp.compressors._kit.making import Keep, compressor, kept
 from jaxcomp.core import prng
 from jaxcomp.core.coding.payloads import Dense, Seeded
 from jaxcomp.core.specs import Range, SpecError, method

@@ -8,125 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit import selection, sparse
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
-from jaxcomp.compressors._kit.segments import Segments
-from jaxcomp.compressors._kit.selection import (
-    kth_largest_of_each,
-    largest_of_each,
-    reached_by_each,
-)
-from jaxcomp.compressors._kit.sparse import Capped, Keep
+from jaxcomp.compressors._kit import selection, thresholds
+from jaxcomp.compressors._kit.making import Keep, sparsifier
+from jaxcomp.compressors._kit.segments import Segments, send, send_rows
+from jaxcomp.compressors._kit.selection import magnitude_bits
+from jaxcomp.compressors._kit.thresholds import Capped
 from jaxcomp.core import prng
-from jaxcomp.core.coding import indices as bitmaps
+from jaxcomp.core.coding import indices
 from jaxcomp.core.coding.indices import Code
 from jaxcomp.core.specs import Range, method
 from jaxcomp.core.trees import vary_like
 from jaxcomp.core.types import Array, Compressor, Spec, State
 
 _WIDTH = 64  # of the rows of samples
-
-
-class ThresholdLimits(NamedTuple):
-    """For each tensor, when its threshold is right."""
-
-    fewest: Sequence[int]  # 0 where any number is right
-    most: Sequence[int]
-    lower: float  # factor on a threshold that fewer than `fewest` elements reach
-    upper: float | None  # and on one that more than `most` reach; None: that is right
-    rounds: int
-
-
-class Thresholds(NamedTuple):
-    """The state of the search."""
-
-    values: Array  # [tensors] magnitudes
-    passed: Array  # [tensors] uint32: how many elements reach them
-    moves: Array  # []
-
-
-def sampled_of_each(
-    rows: Array,
-    segments: Segments,
-    keys: Array,
-    strides: Sequence[int],
-    tops: Sequence[int],
-    strided: bool,
-) -> Array:
-    """For each tensor the smallest of its `top` largest samples.
-
-    Args:
-      rows: [rows, width] of the tensors.
-      segments: of the rows.
-      keys: of the tensors.
-      strides: of the samples; the result has no meaning where the stride is 1.
-      tops: of the samples.
-      strided: whether samples have a fixed distance, or random places.
-    """
-    counts = tuple(
-        1 if stride == 1 else size // stride + strided
-        for size, stride in zip(segments.sizes, strides, strict=True)
-    )
-    chosen = Segments(counts, _WIDTH)
-    seeds = jax.vmap(prng.seed_of)(keys)
-    number, sizes = chosen.places_in_tensor, np.array(segments.sizes, np.uint32)
-    if strided:
-        start = prng.high_product(seeds[:, 0], jnp.array(strides, jnp.uint32))
-        distance = chosen.spread(np.array(strides, np.uint32))
-        places = chosen.spread(start) + number * distance
-    else:
-        words = prng.words_at(number, *(chosen.spread(seeds[:, i]) for i in range(2)))
-        limits = jnp.broadcast_to(chosen.spread(sizes), words.shape)
-        places = prng.high_product(words, limits)
-    is_sample = number < chosen.spread(np.array(counts, np.uint32))
-    is_sample &= places < chosen.spread(sizes)
-    first = chosen.spread(segments.starts * np.uint32(segments.width))
-    places = jnp.where(is_sample, first + places, np.uint32(rows.size))
-    samples = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
-    ranks = jnp.array(tops, jnp.uint32)
-    found = kth_largest_of_each(magnitude_bits(samples), ranks, chosen)
-    return jax.lax.bitcast_convert_type(found, rows.dtype)
-
-
-def adapted_of_each(
-    rows: Array, segments: Segments, start: Array, limits: ThresholdLimits
-) -> Thresholds:
-    """Thresholds after all changes; those that are right do not change."""
-    fewest, most = (
-        np.array(counts, np.uint32) for counts in (limits.fewest, limits.most)
-    )
-    largest = jnp.finfo(start.dtype).max
-
-    def search(values: Array, moves: Array) -> Thresholds:
-        bits = floors_of(values)
-        counted = reached_by_each(rows, segments, jnp.maximum(bits, 1))
-        # Every element reaches zero, and padding does too.
-        sizes = np.array(segments.sizes, np.uint32)
-        return Thresholds(values, jnp.where(bits == 0, sizes, counted), moves)
-
-    def is_wrong(s: Thresholds) -> Array:
-        too_few = s.passed < fewest
-        return too_few if limits.upper is None else too_few | (s.passed > most)
-
-    def searching(s: Thresholds) -> Array:
-        return jnp.any(is_wrong(s)) & (s.moves < limits.rounds)
-
-    def step(s: Thresholds) -> Thresholds:
-        raised = limits.lower if limits.upper is None else limits.upper
-        factor = jnp.where(s.passed < fewest, limits.lower, raised)
-        moved = jnp.minimum(s.values * factor.astype(start.dtype), largest)
-        return search(jnp.where(is_wrong(s), moved, s.values), s.moves + 1)
-
-    first = vary_like(search(start, jnp.int32(0)), rows)
-    return jax.lax.while_loop(searching, step, first)
-
-
-def floors_of(thresholds: Array) -> Array:
-    """Magnitude bits of thresholds; a NaN is taken for infinity, which NaN reaches."""
-    infinity = magnitude_bits(jnp.array(jnp.inf, thresholds.dtype))
-    return jnp.minimum(magnitude_bits(thresholds), infinity)
-
-
 Sample = Annotated[float, Range(above=0, most=1, says="a fraction in (0, 1]")]
 # Up to this number, samples are sorted, which makes a smaller program.
 _FEW = 1 << 12
@@ -150,6 +44,14 @@ class _Search(NamedTuple):
     words: Array  # bitmap of the elements that reach the threshold
     passed: Array  # how many these are
     moves: Array  # how often the threshold was changed
+
+
+class _SearchOfEach(NamedTuple):
+    """The state of the search for the thresholds of several tensors."""
+
+    thresholds: Array  # [tensors] magnitudes
+    passed: Array  # [tensors] uint32: how many elements reach them
+    moves: Array  # []
 
 
 @method("keep")
@@ -205,90 +107,197 @@ def dgc_top_k(
       Distributed Training, arXiv:1712.01887, 2018.
     """
 
-    def room(size: int) -> int:
-        return min(size, math.floor(upper * sampling_of(size, keep, sample).wanted))
+    rule = _Rule(keep, sample, strided, upper, lower, rounds, resample, index)
+    return sparsifier(
+        name,
+        rule.compress,
+        rule.compress_rows,
+        rule.capacity,
+        rule.contraction,
+        index,
+        (thresholds.overflow_figure(rule.capacity),),
+    )
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Capped, State]:
+
+class _Rule(NamedTuple):
+    """The functions of the method; `dgc_top_k` explains its arguments."""
+
+    keep: float
+    sample: float
+    strided: bool
+    upper: float
+    lower: float
+    rounds: int
+    resample: bool
+    code: Code
+
+    def sampling(self, size: int) -> Sampling:
+        return sampling_of(size, self.keep, self.sample)
+
+    def capacity(self, size: int) -> int:
+        return min(size, math.floor(self.upper * self.sampling(size).wanted))
+
+    def contraction(self, spec: Spec) -> float | None:
+        sampling = self.sampling(spec.size)
+        if sampling.stride == 1:
+            return sampling.wanted / spec.size
+        if not self.resample:
+            return 0.0
+        return (sampling.top if self.strided else 1) / spec.size
+
+    def compress(self, x: Array, state: State, key: Array) -> tuple[Capped, State]:
         flat = x.reshape(-1)
-        sampling, most = sampling_of(flat.size, keep, sample), room(flat.size)
+        sampling, most = self.sampling(flat.size), self.capacity(flat.size)
         if sampling.stride == 1:
             chosen = selection.largest(flat, sampling.wanted)
             absent = (0, most - sampling.wanted)
             places = jnp.pad(chosen.places, absent, constant_values=flat.size)
             passed = chosen.taken
         else:
-            samples = _samples(flat, sampling, strided, prng.seed_of(key))
-            found = adapted(flat, _last_of_largest(samples, sampling.top))
+            samples = _samples(flat, sampling, self.strided, prng.seed_of(key))
+            found = self.adapted(flat, _last_of_largest(samples, sampling.top))
             floor = floors_of(found.threshold)
-            wanted = sampling.wanted if resample else most
-            places = sparse.largest_of(flat, found.words, floor, most, wanted).places
-            passed = found.passed
-        values, indices = sparse.send(flat, places, index)
-        return Capped(values, indices, passed), state
+            wanted = sampling.wanted if self.resample else most
+            chosen = thresholds.largest_of(flat, found.words, floor, most, wanted)
+            places, passed = chosen.places, found.passed
+        values, coded = send(flat, places, self.code)
+        return Capped(values, coded, passed), state
 
-    def adapted(flat: Array, start: Array) -> _Search:
+    def adapted(self, flat: Array, start: Array) -> _Search:
         """The threshold after all changes."""
-        wanted, most = sampling_of(flat.size, keep, sample).wanted, room(flat.size)
-        fewest = math.ceil(lower * wanted)
+        wanted, most = self.sampling(flat.size).wanted, self.capacity(flat.size)
+        fewest = math.ceil(self.lower * wanted)
         # A threshold of infinity could not be lowered any more.
         limit = jnp.finfo(start.dtype).max
 
         def search(threshold: Array, moves: Array) -> _Search:
-            words = sparse.reach(flat, floors_of(threshold))
-            return _Search(threshold, words, bitmaps.count(words), moves)
+            words = thresholds.reach(flat, floors_of(threshold))
+            return _Search(threshold, words, indices.count(words), moves)
 
         def searching(s: _Search) -> Array:
             wrong = s.passed < np.uint32(fewest)
-            if not resample:
+            if not self.resample:
                 wrong |= s.passed > np.uint32(most)
-            return wrong & (s.moves < rounds)
+            return wrong & (s.moves < self.rounds)
 
         def step(s: _Search) -> _Search:
-            factor = jnp.where(s.passed < np.uint32(fewest), lower, upper)
+            factor = jnp.where(s.passed < np.uint32(fewest), self.lower, self.upper)
             moved = s.threshold * factor.astype(start.dtype)
             return search(jnp.minimum(moved, limit), s.moves + 1)
 
         first = vary_like(search(start, jnp.int32(0)), flat)
         return jax.lax.while_loop(searching, step, first)
 
-    def choose(rows: Array, segments: Segments, keys: Array) -> Capped:
-        samplings = [sampling_of(size, keep, sample) for size in segments.sizes]
-        most = [room(size) for size in segments.sizes]
+    def compress_rows(self, rows: Array, segments: Segments, keys: Array) -> Capped:
+        samplings = [self.sampling(size) for size in segments.sizes]
+        most = [self.capacity(size) for size in segments.sizes]
         is_whole = np.array([s.stride == 1 for s in samplings])
         strides, tops = zip(*((s.stride, s.top) for s in samplings), strict=True)
-        start = sampled_of_each(rows, segments, keys, strides, tops, strided)
+        start = sampled_of_each(rows, segments, keys, strides, tops, self.strided)
+        # Where no sample is needed, any number is right.
         fewest = [
-            0 if s.stride == 1 else math.ceil(lower * s.wanted) for s in samplings
+            0 if s.stride == 1 else math.ceil(self.lower * s.wanted) for s in samplings
         ]
         enough = [
             n if s.stride == 1 else m
             for n, s, m in zip(segments.sizes, samplings, most, strict=True)
         ]
-        raised = None if resample else upper
-        limits = ThresholdLimits(fewest, enough, lower, raised, rounds)
-        found = adapted_of_each(rows, segments, start, limits)
+        found = self.adapted_of_each(rows, segments, start, fewest, enough)
         wanted = np.array([s.wanted for s in samplings], np.uint32)
-        room_of = np.array(most, np.uint32)
-        fits = (found.passed <= room_of) & ~is_whole
-        cut_to = np.where(is_whole | resample, wanted, room_of)
-        floors = jnp.where(is_whole, 0, floors_of(found.values))
-        count = jnp.where(fits, room_of, cut_to)
-        chosen = largest_of_each(rows, segments, most, jnp.maximum(floors, 1), count)
-        values, indices = sparse.send_rows(rows, segments, chosen.places, index)
-        return Capped(values, indices, jnp.where(is_whole, wanted, found.passed))
+        limit = np.array(most, np.uint32)
+        fits = (found.passed <= limit) & ~is_whole
+        cut_to = np.where(is_whole | self.resample, wanted, limit)
+        floors = jnp.where(is_whole, 0, floors_of(found.thresholds))
+        count = jnp.where(fits, limit, cut_to)
+        floors = jnp.maximum(floors, 1)
+        chosen = selection.largest_of_each(rows, segments, most, floors, count)
+        values, coded = send_rows(rows, segments, chosen.places, self.code)
+        return Capped(values, coded, jnp.where(is_whole, wanted, found.passed))
 
-    def contraction(spec: Spec) -> float | None:
-        sampling = sampling_of(spec.size, keep, sample)
-        if sampling.stride == 1:
-            return sampling.wanted / spec.size
-        if not resample:
-            return 0.0
-        return (sampling.top if strided else 1) / spec.size
+    def adapted_of_each(
+        self,
+        rows: Array,
+        segments: Segments,
+        start: Array,
+        fewest: Sequence[int],
+        most: Sequence[int],
+    ) -> _SearchOfEach:
+        """Thresholds after all changes; those that are right do not change."""
+        least, enough = (np.array(counts, np.uint32) for counts in (fewest, most))
+        largest = jnp.finfo(start.dtype).max
 
-    figures = (sparse.overflow_figure(room),)
-    one = sparse.sparsifier(name, compress, room, contraction, figures)
-    each = (sparse.overflow_of_each(room),)
-    return sparse.with_segments(one, choose, index, each)
+        def search(thresholds: Array, moves: Array) -> _SearchOfEach:
+            bits = floors_of(thresholds)
+            counted = selection.reached_by_each(rows, segments, jnp.maximum(bits, 1))
+            # Every element reaches zero, and padding does too.
+            sizes = np.array(segments.sizes, np.uint32)
+            passed = jnp.where(bits == 0, sizes, counted)
+            return _SearchOfEach(thresholds, passed, moves)
+
+        def is_wrong(s: _SearchOfEach) -> Array:
+            too_few = s.passed < least
+            return too_few if self.resample else too_few | (s.passed > enough)
+
+        def searching(s: _SearchOfEach) -> Array:
+            return jnp.any(is_wrong(s)) & (s.moves < self.rounds)
+
+        def step(s: _SearchOfEach) -> _SearchOfEach:
+            raised = self.lower if self.resample else self.upper
+            factor = jnp.where(s.passed < least, self.lower, raised)
+            moved = jnp.minimum(s.thresholds * factor.astype(start.dtype), largest)
+            return search(jnp.where(is_wrong(s), moved, s.thresholds), s.moves + 1)
+
+        first = vary_like(search(start, jnp.int32(0)), rows)
+        return jax.lax.while_loop(searching, step, first)
+
+
+def sampled_of_each(
+    rows: Array,
+    segments: Segments,
+    keys: Array,
+    strides: Sequence[int],
+    tops: Sequence[int],
+    strided: bool,
+) -> Array:
+    """For each tensor the smallest of its `top` largest samples.
+
+    Args:
+      rows: [rows, width] of the tensors.
+      segments: of the rows.
+      keys: of the tensors.
+      strides: of the samples; the result has no meaning where the stride is 1.
+      tops: of the samples.
+      strided: whether samples have a fixed distance, or random places.
+    """
+    counts = tuple(
+        1 if stride == 1 else size // stride + strided
+        for size, stride in zip(segments.sizes, strides, strict=True)
+    )
+    chosen = Segments(counts, _WIDTH)
+    seeds = jax.vmap(prng.seed_of)(keys)
+    number, sizes = chosen.places_in_tensor, np.array(segments.sizes, np.uint32)
+    if strided:
+        start = prng.high_product(seeds[:, 0], jnp.array(strides, jnp.uint32))
+        distance = chosen.spread(np.array(strides, np.uint32))
+        places = chosen.spread(start) + number * distance
+    else:
+        words = prng.words_at(number, *(chosen.spread(seeds[:, i]) for i in range(2)))
+        limits = jnp.broadcast_to(chosen.spread(sizes), words.shape)
+        places = prng.high_product(words, limits)
+    is_sample = number < chosen.spread(np.array(counts, np.uint32))
+    is_sample &= places < chosen.spread(sizes)
+    first = chosen.spread(segments.starts * np.uint32(segments.width))
+    places = jnp.where(is_sample, first + places, np.uint32(rows.size))
+    samples = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
+    ranks = jnp.array(tops, jnp.uint32)
+    found = selection.kth_largest_of_each(magnitude_bits(samples), ranks, chosen)
+    return jax.lax.bitcast_convert_type(found, rows.dtype)
+
+
+def floors_of(thresholds: Array) -> Array:
+    """Magnitude bits of thresholds; a NaN is taken for infinity, which NaN reaches."""
+    infinity = magnitude_bits(jnp.array(jnp.inf, thresholds.dtype))
+    return jnp.minimum(magnitude_bits(thresholds), infinity)
 
 
 def sampling_of(size: int, keep: float, sample: float) -> Sampling:
@@ -343,8 +352,8 @@ def _last_of_largest(samples: Array, top: int) -> Array:
         columns = padded.reshape(_GROUP, groups)
         peaks = jnp.max(columns, axis=0)
         last = kth_largest(peaks)
-        beyond = bitmaps.to_words(peaks > last)
-        on = bitmaps.to_words(peaks == last)
-        on = bitmaps.first(on, np.uint32(top) - bitmaps.count(beyond))
-        bits = columns[:, bitmaps.places(beyond | on, top, absent=0)].reshape(-1)
+        beyond = indices.to_words(peaks > last)
+        on = indices.to_words(peaks == last)
+        on = indices.first(on, np.uint32(top) - indices.count(beyond))
+        bits = columns[:, indices.places(beyond | on, top, absent=0)].reshape(-1)
     return jax.lax.bitcast_convert_type(kth_largest(bits), samples.dtype)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.compressors._kit.rotation import haar, multiply
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import pack, unpack

@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit import segments as _segmented
-from jaxcomp.compressors._kit.compiled import compressor
-from jaxcomp.compressors._kit.segments import Segments, packed, unpacked, words_of_each
+from jaxcomp.compressors._kit.buckets import packed, unpacked, words_of_each
+from jaxcomp.compressors._kit.making import compressor, of_many
+from jaxcomp.compressors._kit.segments import Segments
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import complete, pack, unpack
 from jaxcomp.core.specs import method
@@ -81,7 +81,7 @@ def natural(name: str) -> Compressor:
         return _values(exponents, unpacked(payload.signs, 2, segments), dtype)
 
     return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows)
+        segmented=of_many(one, compress_rows, decompress=decompress_rows)
     )
 
 

@@ -2,7 +2,7 @@
 
 import jax.numpy as jnp
 
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.core.coding.payloads import Dense
 from jaxcomp.core.specs import method
 from jaxcomp.core.types import Array, Compressor, Spec, State

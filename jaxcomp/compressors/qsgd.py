@@ -8,9 +8,8 @@ from typing import Annotated, Any, Literal
 import jax.numpy as jnp
 
 from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit import segments as _segmented
-from jaxcomp.compressors._kit.compiled import compressor
-from jaxcomp.compressors._kit.segments import Segments, Shares, packed, unpacked
+from jaxcomp.compressors._kit.making import compressor, of_many
+from jaxcomp.compressors._kit.segments import Segments
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.core.coding.payloads import Quantized
@@ -124,22 +123,22 @@ def qsgd(
     )
 
     def compress_rows(rows: Array, segments: Segments, keys: Array) -> Quantized:
-        shares = Shares(segments, by_tensor=bucket is None)
+        shares = buckets.Shares(segments, by_tensor=bucket is None)
         norms = functools.partial(shares.norms, rows)
         scales, units = measured(shares.peaks(rows), norms, rows.dtype)
         drawn = keys if rounding == "stochastic" else None
         symbols = shares.to_levels(rows, scales, units, levels, drawn)
         if damped:
             units /= shares.of_tensors([1 + variance(n) for n in segments.sizes])
-        return Quantized(units / scales, packed(symbols, alphabet, segments))
+        return Quantized(units / scales, buckets.packed(symbols, alphabet, segments))
 
     def decompress_rows(payload: Quantized, segments: Segments, dtype: Any) -> Array:
-        shares = Shares(segments, by_tensor=bucket is None)
-        symbols = unpacked(payload.packed, alphabet, segments)
+        shares = buckets.Shares(segments, by_tensor=bucket is None)
+        symbols = buckets.unpacked(payload.packed, alphabet, segments)
         return shares.from_levels(symbols, payload.units, levels)
 
     return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows, bucket)
+        segmented=of_many(one, compress_rows, decompress=decompress_rows, width=bucket)
     )
 
 

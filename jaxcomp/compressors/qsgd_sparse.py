@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit.compiled import add_at, compressor
-from jaxcomp.compressors._kit.sparse import overflow_figure, subset_bits
+from jaxcomp.compressors._kit.making import compressor, subset_bits
+from jaxcomp.compressors._kit.segments import add_at
+from jaxcomp.compressors._kit.thresholds import overflow_figure
 from jaxcomp.core import prng
 from jaxcomp.core.coding import indices
-from jaxcomp.core.coding import indices as bitmaps
 from jaxcomp.core.coding.packing import pack, unpack
 from jaxcomp.core.specs import method
 from jaxcomp.core.types import Array, Compressor, Spec, State
@@ -71,9 +71,9 @@ def qsgd_sparse(name: str, index: indices.Code = "auto") -> Compressor:
         u = fine_uniform(high, low)
         # Not `u < chances`: if the chances are NaN, all elements have to be chosen, so
         # that the NaN is sent.
-        words = bitmaps.to_words(~(u >= chances))
-        passed = bitmaps.count(words)
-        places = bitmaps.places(words, most, absent=flat.size)
+        words = indices.to_words(~(u >= chances))
+        passed = indices.count(words)
+        places = indices.places(words, most, absent=flat.size)
         negative = flat.at[places].get(mode="fill", fill_value=0) < 0
         shown = jnp.where(passed > np.uint32(most), jnp.nan, norm)
         coded = indices.encode(places, flat.size + 1, index)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import jax
 
 from jaxcomp.compressors._kit import matrices
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.compressors.atomo import atomo
 from jaxcomp.compressors.qsgd import Levels, Norm, qsgd

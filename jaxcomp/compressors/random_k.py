@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit.compiled import add_at, compressor
-from jaxcomp.compressors._kit.sparse import Keep, kept
+from jaxcomp.compressors._kit.making import Keep, compressor, kept
+from jaxcomp.compressors._kit.segments import add_at
 from jaxcomp.core import prng
 from jaxcomp.core.coding.payloads import Seeded
 from jaxcomp.core.specs import method
@@ -116,7 +116,7 @@ def _scaled(seed: Array, size: int) -> Array:
     """floor(s size / 2^64), where s is the seed as one number: an offset below `size`.
 
     It is uniform up to size / 2^64. It depends almost only on the first word of the
-    seed. Whatever that is, the second word makes the draws of `noise.words` uniform, so
+    seed. Whatever that is, the second word makes the draws of `prng.words` uniform, so
     the draws do not depend on the offset.
     """
     wide = jnp.full((2,), size, jnp.uint32)

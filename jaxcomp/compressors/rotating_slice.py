@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit.compiled import add_at, compressor
-from jaxcomp.compressors._kit.sparse import Keep, kept, value_bits
+from jaxcomp.compressors._kit.making import Keep, compressor, kept, value_bits
+from jaxcomp.compressors._kit.segments import add_at
 from jaxcomp.core.specs import method
 from jaxcomp.core.types import Array, Compressor, Spec, State
 

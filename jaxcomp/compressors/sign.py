@@ -7,9 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit import segments as _rows
-from jaxcomp.compressors._kit import segments as _segmented
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor, of_many
 from jaxcomp.compressors._kit.segments import Segments
 from jaxcomp.core.coding.packing import (
     complete,
@@ -99,17 +97,17 @@ def sign(
         if scaled:
             scales = scales_of(rows, segments)
         else:
-            largest = _rows.Shares(segments, by_tensor=True).peaks(rows)
+            largest = buckets.Shares(segments, by_tensor=True).peaks(rows)
             is_finite = jnp.isfinite(largest)
             scales = jnp.where(is_finite, 1.0, jnp.nan)
-        return Signs(scales, _rows.packed(to_symbols(rows), alphabet, segments))
+        return Signs(scales, buckets.packed(to_symbols(rows), alphabet, segments))
 
     def decompress_rows(payload: Signs, segments: Segments, dtype: Any) -> Array:
-        symbols = _rows.unpacked(payload.packed, alphabet, segments)
+        symbols = buckets.unpacked(payload.packed, alphabet, segments)
         return from_symbols(symbols) * segments.spread(payload.scale)
 
     return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows)
+        segmented=of_many(one, compress_rows, decompress=decompress_rows)
     )
 
 
@@ -156,7 +154,7 @@ def mean_magnitudes(rows: Array, segments: Segments) -> Array:
     # The row takes a part of the power, so that no sum of a row overflows.
     terms = jnp.abs(rows).astype(jnp.float32) * (1 / segments.width)
     whole = np.array(powers, np.float32) * np.float32(segments.width)
-    sums = _rows.row_sums(terms) * segments.spread(whole)[:, 0]
+    sums = buckets.row_sums(terms) * segments.spread(whole)[:, 0]
     return _mean(segments.sums(sums), np.array(segments.sizes) * np.array(powers))
 
 
@@ -166,7 +164,7 @@ def _root_mean_square(flat: Array) -> Array:
 
 
 def _root_mean_squares(rows: Array, segments: Segments) -> Array:
-    shares = _rows.Shares(segments, by_tensor=True)
+    shares = buckets.Shares(segments, by_tensor=True)
     factors = buckets.factors(shares.peaks(rows))
     return _root(shares.norms(rows, factors), shares.counts(), factors)
 

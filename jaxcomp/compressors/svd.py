@@ -3,7 +3,7 @@
 import functools
 
 from jaxcomp.compressors._kit import matrices
-from jaxcomp.compressors._kit.compiled import compressor
+from jaxcomp.compressors._kit.making import compressor
 from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.core.coding.payloads import Dense
 from jaxcomp.core.specs import Count, method

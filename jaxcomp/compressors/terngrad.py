@@ -8,9 +8,8 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit import segments as _segmented
-from jaxcomp.compressors._kit.compiled import compressor
-from jaxcomp.compressors._kit.segments import Segments, Shares, packed, unpacked
+from jaxcomp.compressors._kit.making import compressor, of_many
+from jaxcomp.compressors._kit.segments import Segments
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import complete, pack_symbols, unpack_symbols
 from jaxcomp.core.coding.payloads import Quantized
@@ -83,17 +82,17 @@ def terngrad(
     )
 
     def compress_rows(rows: Array, segments: Segments, keys: Array) -> Quantized:
-        shares = Shares(segments, by_tensor=bucket is None)
+        shares = buckets.Shares(segments, by_tensor=bucket is None)
         norms = functools.partial(shares.norms, rows)
         scales, units = measured(shares.peaks(rows), norms, shares.counts())
         symbols = shares.to_levels(rows, scales, units, 1, keys)
-        return Quantized(units / scales, packed(symbols, 3, segments))
+        return Quantized(units / scales, buckets.packed(symbols, 3, segments))
 
     def decompress_rows(payload: Quantized, segments: Segments, dtype: Any) -> Array:
-        shares = Shares(segments, by_tensor=bucket is None)
-        symbols = unpacked(payload.packed, 3, segments)
+        shares = buckets.Shares(segments, by_tensor=bucket is None)
+        symbols = buckets.unpacked(payload.packed, 3, segments)
         return shares.from_levels(symbols, payload.units, 1)
 
     return one._replace(
-        segmented=_segmented.of_rows(one, compress_rows, decompress_rows, bucket)
+        segmented=of_many(one, compress_rows, decompress=decompress_rows, width=bucket)
     )

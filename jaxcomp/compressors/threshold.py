@@ -4,9 +4,8 @@ import math
 
 import jax.numpy as jnp
 
-from jaxcomp.compressors._kit import sparse
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits_of
-from jaxcomp.compressors._kit.sparse import Cap, Overflow
+from jaxcomp.compressors._kit.selection import magnitude_bits_of
+from jaxcomp.compressors._kit.thresholds import Cap, Overflow, by_threshold
 from jaxcomp.core.coding.indices import Code
 from jaxcomp.core.specs import Positive, method
 from jaxcomp.core.types import Array, Compressor
@@ -56,4 +55,4 @@ def threshold(
         largest = float(jnp.finfo(peak.dtype).max)
         return magnitude_bits_of(v if v <= largest else math.inf, peak.dtype)
 
-    return sparse.by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)
+    return by_threshold(name, floor, cap, index, overflow, lambda spec: 0.0)

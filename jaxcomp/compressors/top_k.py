@@ -1,13 +1,12 @@
 """Top-k: send the elements of largest magnitude and their places."""
 
-from jaxcomp.compressors._kit import selection, sparse
-from jaxcomp.compressors._kit.segments import Segments
-from jaxcomp.compressors._kit.selection import largest_of_each
-from jaxcomp.compressors._kit.sparse import Keep
+from jaxcomp.compressors._kit.making import Keep, kept, sparsifier
+from jaxcomp.compressors._kit.segments import Segments, send, send_rows
+from jaxcomp.compressors._kit.selection import largest, largest_of_each
 from jaxcomp.core.coding.indices import Code
 from jaxcomp.core.coding.payloads import Sparse
 from jaxcomp.core.specs import method
-from jaxcomp.core.types import Array, Compressor, State
+from jaxcomp.core.types import Array, Compressor, Spec, State
 
 
 @method("keep")
@@ -38,20 +37,19 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
       arXiv:1809.07599, 2018.
     """
 
-    def room(size: int) -> int:
-        return sparse.kept(size, keep)
+    def capacity(size: int) -> int:
+        return kept(size, keep)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)
-        chosen = selection.largest(flat, most=room(flat.size))
-        return sparse.send(flat, chosen.places, index), state
+        chosen = largest(flat, most=capacity(flat.size))
+        return send(flat, chosen.places, index), state
 
-    def choose(rows: Array, segments: Segments, keys: Array) -> Sparse:
-        most = [room(size) for size in segments.sizes]
-        chosen = largest_of_each(rows, segments, most)
-        return sparse.send_rows(rows, segments, chosen.places, index)
+    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Sparse:
+        chosen = largest_of_each(rows, segments, [*map(capacity, segments.sizes)])
+        return send_rows(rows, segments, chosen.places, index)
 
-    one = sparse.sparsifier(
-        name, compress, room, contraction=lambda spec: room(spec.size) / spec.size
-    )
-    return sparse.with_segments(one, choose, index)
+    def contraction(spec: Spec) -> float:
+        return capacity(spec.size) / spec.size
+
+    return sparsifier(name, compress, compress_rows, capacity, contraction, index)

@@ -253,7 +253,7 @@ def unknown(kind: str, name: str, valid: Mapping[str, Any]) -> str:
       valid: the registry.
 
     Example:
-      >>> from jaxcomp import compressors
+      >>> from jaxcomp import compressors, make_exchange
       >>> unknown("compressor", "powersgd", compressors.REGISTRY).split(" Valid: ")[0]
       "unknown compressor 'powersgd': power_sgd is an exchange: \
 --config.exchange='power_sgd(rank=2)'."

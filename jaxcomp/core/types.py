@@ -1,6 +1,6 @@
 """The types of all parts: compressors, exchanges, mixers, and their functions' laws."""
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import jax
@@ -148,6 +148,18 @@ def averaged_on_resize(kind: Kind) -> Kind:
 def is_averaged_on_resize(kind: type) -> bool:
     """Whether `averaged_on_resize` was applied to a type."""
     return kind in _AVERAGED
+
+
+def worst(contractions: Iterable[float | None]) -> float | None:
+    """The contraction that holds for all: the least, or None if one of them is None.
+
+    Example:
+      >>> worst([1.0, 0.5]), worst([1.0, None]), worst([])
+      (0.5, None, 1.0)
+    """
+    every = list(contractions)
+    known = [delta for delta in every if delta is not None]
+    return min(known, default=1.0) if len(known) == len(every) else None
 
 
 class Figure(NamedTuple):

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.coding.message import fuse, split
-from jaxcomp.core.coding.payloads import scaled
+from jaxcomp.core.coding.payloads import fuse, scaled, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import name_of, spec_of, wide_spec, widen
 from jaxcomp.core.types import (

@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors import make
-from jaxcomp.core.coding.message import fuse, split
-from jaxcomp.core.coding.payloads import Dense
+from jaxcomp.core.coding.payloads import Dense, fuse, split
 from jaxcomp.core.specs import Call, Count, Pipe, Shown, SpecError, method
 from jaxcomp.core.trees import norm, spec_of, vary_like
 from jaxcomp.core.types import (
@@ -26,6 +25,7 @@ from jaxcomp.core.types import (
     State,
     Tree,
     ticked,
+    worst,
 )
 from jaxcomp.exchanges._common import with_method
 from jaxcomp.exchanges.step_info import measure
@@ -35,7 +35,6 @@ from jaxcomp.scope.contraction import (
     leaf_choices,
     leaf_contractions,
     split_lossless,
-    worst,
 )
 from jaxcomp.scope.plans import joined_spec
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.selection import magnitude_bits
 from jaxcomp.core import prng
 from jaxcomp.core.coding.packing import bit_width
 from jaxcomp.core.specs import Clip, Count, Range, SpecError, method

@@ -22,6 +22,7 @@ from jaxcomp.core.types import (
     Spec,
     State,
     Tree,
+    worst,
 )
 from jaxcomp.exchanges._common import compress_own, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
@@ -32,7 +33,6 @@ from jaxcomp.scope.contraction import (
     leaf_choices,
     leaf_contractions,
     split_lossless,
-    worst,
 )
 from jaxcomp.scope.plans import joined_spec
 

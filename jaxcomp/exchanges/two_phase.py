@@ -26,6 +26,7 @@ from jaxcomp.core.types import (
     Spec,
     State,
     Tree,
+    worst,
 )
 from jaxcomp.exchanges._common import check_wide, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
@@ -36,7 +37,6 @@ from jaxcomp.scope.contraction import (
     leaf_choices,
     leaf_contractions,
     refuse_growth,
-    worst,
 )
 
 

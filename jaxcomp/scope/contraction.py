@@ -1,6 +1,6 @@
 """How much of each leaf a method may lose, and which losses no memory may keep."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -85,18 +85,6 @@ def by_leaf(
         for leaf in group.leaves:
             result[leaf.place] = fact
     return result
-
-
-def worst(contractions: Iterable[float | None]) -> float | None:
-    """The contraction that holds for all: the least, or None if one of them is None.
-
-    Example:
-      >>> worst([1.0, 0.5]), worst([1.0, None])
-      (0.5, None)
-    """
-    every = list(contractions)
-    known = [delta for delta in every if delta is not None]
-    return min(known) if len(known) == len(every) else None
 
 
 def refuse_growth(

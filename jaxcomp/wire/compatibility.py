@@ -15,9 +15,9 @@ from jaxcomp.core.coding.payloads import nbits
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import SpecError, calls, suggest
 from jaxcomp.core.trees import zeros_like_spec
-from jaxcomp.core.types import Exchange, Spec
+from jaxcomp.core.types import Exchange, Spec, worst
 from jaxcomp.scope import lift, make_plan
-from jaxcomp.scope.contraction import leaf_contractions, worst
+from jaxcomp.scope.contraction import leaf_contractions
 from jaxcomp.transforms.make import make_exchange, make_mixer
 from jaxcomp.wire.bytes import collective_bytes, link_bytes
 from jaxcomp.wire.traced import traced_collectives

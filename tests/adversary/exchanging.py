@@ -12,8 +12,8 @@ from jaxcomp import parallel
 from jaxcomp.core.specs import calls
 from jaxcomp.core.trees import spec_of, widen
 from jaxcomp.core.types import Exchange
+from jaxcomp.core.types import worst as worst_of
 from jaxcomp.exchanges.overlap import make_cut
-from jaxcomp.scope.contraction import worst as worst_of
 from jaxcomp.transforms.distributed import step_key
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.transforms.nonfinite import all_finite, applied_if, instead_of_bad

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import make_compressor, nbits
-from jaxcomp.compressors._kit.sparse import subset_bits
+from jaxcomp.compressors._kit.making import subset_bits
 from jaxcomp.core.coding import indices
 from jaxcomp.core.coding.indices import EliasFano
 from tests import references

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from jaxcomp import make_compressor, nbits
 from jaxcomp.core.coding import packing
-from jaxcomp.core.coding.message import fuse, split
-from jaxcomp.core.coding.packing import bit_width, complete, index_dtype
-from jaxcomp.core.coding.payloads import Dense, Seeded, Sparse, map_values
+from jaxcomp.core.coding.indices import index_dtype
+from jaxcomp.core.coding.packing import bit_width, complete
+from jaxcomp.core.coding.payloads import Dense, Seeded, Sparse, fuse, map_values, split
 from jaxcomp.core.trees import spec_of
 from tests import references
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import SpecError, make_compressor, make_exchange
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
+from jaxcomp.compressors._kit.selection import magnitude_bits
 from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import sampling_of
 from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen

@@ -1,6 +1,5 @@
-"""Many tensors as segments of one matrix, and compressors that take them at once."""
+"""Many tensors as segments of one matrix, and those elements that are sent."""
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,26 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit import buckets
-from jaxcomp.compressors._kit.compiled import add_at, clear_at, with_spec
-from jaxcomp.compressors._kit.magnitudes import magnitude_bits
-from jaxcomp.core import prng
-from jaxcomp.core.coding.packing import (
-    bit_width,
-    digits_of,
-    pack_symbols,
-    unpack_symbols,
-)
-from jaxcomp.core.trees import spec_of, vary_like, wide_spec
-from jaxcomp.core.types import (
-    Accumulate,
-    Array,
-    Compressor,
-    Figure,
-    Payload,
-    Spec,
-    State,
-)
+from jaxcomp.core.coding import indices
+from jaxcomp.core.coding.payloads import Sparse
+from jaxcomp.core.types import Array
 
 # Of rows. It is the same for all tensors, because sums depend on it in their last bits.
 _WIDTH = 512
@@ -181,323 +163,86 @@ def _before(counts: Sequence[int]) -> np.ndarray:
     return np.concatenate([[0], np.cumsum(counts)[:-1]]).astype(np.uint32)
 
 
-def of_rows(
-    one: Compressor,
-    compress: Callable[[Array, Segments, Array], Payload],
-    decompress: Callable[[Payload, Segments, Any], Array],
-    width: int | None = None,
-) -> Compressor:
-    """A method whose payload has every element, for a tuple of arrays of one dtype.
+def add_at(
+    total: Array, places: Array, values: Array, mode: str = "drop", **promises: Any
+) -> Array:
+    """A tensor with a value added at each place of the flattened tensor.
 
     Args:
-      one: the same method for one array. It has no state.
-      compress: (rows, segments, keys) -> payload; a key for each tensor.
-      decompress: (payload, segments, dtype) -> rows, in any float type; they are cast
-        to this dtype.
-      width: of the rows; None leaves it to `segments_of`.
+      total: the tensor.
+      places: [k] places; those beyond the end are left out.
+      values: [k] values, in any float type.
+      mode: as in `jax.numpy.ndarray.at`.
+      **promises: `indices_are_sorted` or `unique_indices`, as in the same function.
+
+    Example:
+      >>> add_at(jnp.zeros(3), jnp.array([1, 3]), jnp.ones(2))
+      Array([0., 1., 0.], dtype=float32)
     """
-
-    def add(total: Array, payload: Payload, segments: Segments) -> Array:
-        return total + decode(payload, segments, total.dtype)
-
-    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        added = made.decompress(payload, spec_of(tuple(total)))
-        return tuple(map(jnp.add, total, added))
-
-    def zeros(segments: Segments, dtype: Any) -> Array:
-        return jnp.zeros((segments.rows, segments.width), dtype)
-
-    def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
-        return decompress(payload, segments, dtype).astype(dtype)
-
-    def whole(payload: Payload, segments: Segments) -> Payload:
-        return payload
-
-    forms = decode, whole, add, zeros, from_rows
-    made = _of(one, compress, accumulate, *forms, width)
-    return made
+    values = values.astype(total.dtype)
+    added = total.reshape(-1).at[places].add(values, mode=mode, **promises)
+    return added.reshape(total.shape)
 
 
-def of_vector(
-    one: Compressor,
-    compress: Callable[[Array, Segments, Array], Payload],
-    read: Callable[[Payload, int], tuple[Array, Array]],
-    figures: tuple[Figure, ...] = (),
-) -> Compressor:
-    """A method that sends some elements, for a tuple of arrays of one dtype.
+def clear_at(flat: Array, places: Array, values: Array) -> Array:
+    """A vector with zeros at the places whose value is not zero.
+
+    Example:
+      >>> clear_at(jnp.ones(3), jnp.array([0, 2]), jnp.array([5.0, 0.0]))
+      Array([0., 1., 1.], dtype=float32)
+    """
+    sent = jnp.where(values != 0, places, flat.size)
+    return flat.at[sent].set(0, mode="drop")
+
+
+def send(flat: Array, places: Array, index: str = "auto") -> Sparse:
+    """The payload of the elements at ascending places.
 
     Args:
-      one: the same method for one array. It has no state.
-      compress: (rows, segments, keys) -> payload; a key for each tensor.
-      read: (payload, size) -> places and values of what was sent, in the vector of
-        this size that joins all arrays without padding. Places ascend; those beyond
-        the end are left out.
-      figures: as in `Compressor`; their spec is the tuple of specs.
+      flat: [n] the vector.
+      places: [k] ascending. The place n means that there is no element; a zero is sent
+        for it.
+      index: one of `indices.CODES`.
+
+    Example:
+      >>> places = jnp.array([1, 3], jnp.uint32)  # the second one is absent
+      >>> send(jnp.arange(3.0), places).values
+      Array([1., 0.], dtype=float32)
     """
-
-    def found(payload: Payload, segments: Segments) -> tuple[Array, Array]:
-        return read(payload, sum(segments.sizes))
-
-    def add_ascending(total: Array, places: Array, values: Array) -> Array:
-        return add_at(total, places, values, indices_are_sorted=True)
-
-    def add(total: Array, found: tuple[Array, Array], segments: Segments) -> Array:
-        return add_ascending(total, *found)
-
-    def zeros(segments: Segments, dtype: Any) -> Array:
-        return jnp.zeros(sum(segments.sizes), dtype)
-
-    def decode(payload: Payload, segments: Segments, dtype: Any) -> Array:
-        return add(zeros(segments, dtype), found(payload, segments), segments)
-
-    def parted(flat: Array, segments: Segments) -> tuple[Array, ...]:
-        return cut(flat, segments.sizes)
-
-    def in_rows(
-        arrays: Sequence[Array],
-        payload: Payload,
-        change: Callable[[Array, Array, Array], Array],
-    ) -> tuple[Array, ...]:
-        """Arrays changed at the places of a payload; in the rows of `compress`."""
-        segments = segments_of([x.size for x in arrays])
-        places, values = found(payload, segments)
-        rows = to_rows(arrays, segments)
-        flat = change(rows.reshape(-1), segments.in_rows(places), values)
-        changed = from_rows(flat.reshape(rows.shape), segments)
-        pairs = zip(changed, arrays, strict=True)
-        return tuple(part.reshape(x.shape) for part, x in pairs)
-
-    def accumulate(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        return in_rows(total, payload, add_ascending)
-
-    def clear(arrays: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        return in_rows(arrays, payload, clear_at)
-
-    made = _of(one, compress, accumulate, decode, found, add, zeros, parted)
-    return made._replace(figures=figures, clear=clear)
+    values = flat.at[places].get(mode="fill", fill_value=0)
+    return Sparse(values, indices.encode(places, flat.size + 1, index))
 
 
-def _of(
-    one: Compressor,
-    compress: Callable[[Array, Segments, Array], Payload],
-    accumulate: Accumulate,
-    decode: Callable[[Payload, Segments, Any], Array],
-    read: Callable[[Payload, Segments], Any],
-    add: Callable[[Array, Any, Segments], Array],
-    zeros: Callable[[Segments, Any], Array],
-    parted: Callable[[Array, Segments], tuple[Array, ...]],
-    width: int | None = None,
-) -> Compressor:
-    """A compressor of tuples.
+def send_rows(
+    rows: Array, segments: Segments, places: Array, index: str = "auto"
+) -> Sparse:
+    """The payload of elements of many tensors, in one code of places.
 
-    `read` makes of a payload what `add` adds to a sum: something small, because that of
-    all payloads is held at once.
+    A place in the payload is one in the vector that joins the tensors without padding.
+
+    Args:
+      rows: [rows, width] the tensors.
+      segments: of the rows.
+      places: [k] ascending places in the matrix. Its size means that there is no
+        element; a zero is sent for it.
+      index: one of `indices.CODES`.
+
+    Example:
+      >>> segments = Segments((3, 2), 4)  # the place 4 is the fourth element
+      >>> places = jnp.array([1, 4], jnp.uint32)
+      >>> send_rows(jnp.ones((2, 4)), segments, places, "plain").indices
+      Array([1, 3], dtype=uint16)
     """
-
-    def layout(arrays: Any) -> Segments:
-        return segments_of([x.size for x in arrays], width)
-
-    def shaped(flat: Array, segments: Segments, specs: Spec) -> tuple[Array, ...]:
-        pairs = zip(parted(flat, segments), specs, strict=True)
-        return tuple(x.reshape(s.shape) for x, s in pairs)
-
-    def compress_all(
-        arrays: Sequence[Array], state: State, keys: Array
-    ) -> tuple[Payload, State]:
-        segments = layout(arrays)
-        return compress(to_rows(arrays, segments), segments, keys), state
-
-    def decompress(payload: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments = layout(specs)
-        return shaped(decode(payload, segments, specs[0].dtype), segments, specs)
-
-    def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments, wide = layout(specs), wide_spec(specs)
-        contents = jax.vmap(lambda payload: read(payload, segments))(payloads)
-
-        # One after the other, for the reason given in `_compiled.py`.
-        def body(i: Array, total: Array) -> Array:
-            return add(total, jax.tree.map(lambda leaf: leaf[i], contents), segments)
-
-        count = jax.tree.leaves(payloads)[0].shape[0]
-        start = vary_like(zeros(segments, wide[0].dtype), payloads)
-        return shaped(jax.lax.fori_loop(0, count, body, start), segments, wide)
-
-    return one._replace(
-        init=lambda specs: tuple(one.init(spec) for spec in specs),
-        compress=jax.jit(compress_all),
-        decompress=with_spec(decompress),
-        accumulate=accumulate,
-        decompress_sum=with_spec(decompress_sum),
-        ideal_bits=lambda specs: sum((one.ideal_bits(s) for s in specs), 0.0),
-        contraction=lambda specs: _least([one.contraction(s) for s in specs]),
-        support=lambda specs: sum(map(one.support, specs)),
-        segmented=None,
+    values = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
+    # The entry beyond all rows belongs to absent elements.
+    padding = np.append(segments.padding_before, rows.size - sum(segments.sizes))
+    shift = jnp.asarray(padding, jnp.uint32)[places // np.uint32(segments.width)]
+    return Sparse(
+        values, indices.encode(places - shift, sum(segments.sizes) + 1, index)
     )
 
 
-def _least(deltas: list[float | None]) -> float | None:
-    known = [delta for delta in deltas if delta is not None]
-    return min(known) if len(known) == len(deltas) else None
-
-
-_FEW = 8  # terms that are added in one step
-
-
-class Shares(NamedTuple):
-    """Which rows share a scale: those of a tensor, or none, as each is a bucket.
-
-    Example:
-      >>> segments, rows = Segments((2, 1), 1), jnp.array([[1.0], [-3.0], [2.0]])
-      >>> Shares(segments, by_tensor=True).peaks(rows)
-      Array([3., 2.], dtype=float32)
-    """
-
-    segments: Segments
-    by_tensor: bool
-
-    def peaks(self, rows: Array) -> Array:
-        """Largest magnitude of each share in float32; that of a NaN is the largest."""
-        bits = jnp.max(magnitude_bits(rows), axis=1)
-        bits = self.segments.maxima(bits) if self.by_tensor else bits
-        return jax.lax.bitcast_convert_type(bits, rows.dtype).astype(jnp.float32)
-
-    def norms(self, rows: Array, scales: Array) -> Array:
-        """Euclidean norm of each share times its scale, which is positive."""
-        scaled = jnp.abs(rows.astype(jnp.float32)) * self.of_rows(scales)[:, None]
-        sums = row_sums(jnp.square(scaled))
-        return jnp.sqrt(self.segments.sums(sums) if self.by_tensor else sums)
-
-    def counts(self) -> Array:
-        """Elements of each share in float32."""
-        sizes, width = self.segments.sizes, self.segments.width
-        if self.by_tensor:
-            return jnp.array(sizes, jnp.float32)
-        return jnp.concatenate([buckets.counts(size, width) for size in sizes])
-
-    def of_tensors(self, values: Sequence[float]) -> np.ndarray:
-        """[tensors] -> [shares]: for each share the value of its tensor."""
-        each = np.array(values, np.float32)
-        return each if self.by_tensor else each[self.segments.owners]
-
-    def to_levels(
-        self,
-        rows: Array,
-        scales: Array,
-        units: Array,
-        levels: int,
-        keys: Array | None,
-    ) -> Array:
-        """[rows, width] symbols; as `_buckets.to_levels`.
-
-        Args:
-          rows: of all tensors.
-          scales: of the shares.
-          units: of the shares.
-          levels: the largest multiple of a unit.
-          keys: of the tensors, for random rounding; None rounds to the nearest.
-        """
-        width, by_row = self.segments.width, (self.of_rows(scales), self.of_rows(units))
-        draws = None if keys is None else draws_of_each(keys, self.segments)
-        flat = buckets.to_levels(rows.reshape(-1), width, *by_row, levels, draws)
-        return flat.reshape(rows.shape)
-
-    def from_levels(self, symbols: Array, units: Array, levels: int) -> Array:
-        """The inverse of `to_levels` in float32."""
-        level = symbols.astype(jnp.float32) - np.float32(levels)
-        return level * self.of_rows(units)[:, None]
-
-    def of_rows(self, values: Array) -> Array:
-        """[shares] -> [rows]: for each row the value of its share."""
-        return self.segments.spread(values)[:, 0] if self.by_tensor else values
-
-
-def draws_of_each(keys: Array, segments: Segments) -> Array:
-    """[rows * width] uniform numbers: each tensor has those of its own key.
-
-    Example:
-      >>> keys = jax.random.split(jax.random.key(0))
-      >>> draws = draws_of_each(keys, Segments((3, 2), 2)).reshape(-1)
-      >>> draws[4:] == noise.uniform(noise.seed_of(keys[1]), (2,))
-      Array([ True,  True], dtype=bool)
-    """
-    return prng.fraction(words_of_each(keys, segments)).reshape(-1)
-
-
-def words_of_each(keys: Array, segments: Segments) -> Array:
-    """[rows, width] random words: each tensor has those of its own key."""
-    seeds = jax.vmap(prng.seed_of)(keys)
-    a, b = (segments.spread(seeds[:, i]) for i in range(2))
-    return prng.words_at(segments.places_in_tensor, a, b)
-
-
-def row_sums(terms: Array) -> Array:
-    """Sum of each row of floats of at least 0, in an order that the width alone fixes.
-
-    Example:
-      >>> row_sums(jnp.ones((2, 64)))
-      Array([64., 64.], dtype=float32)
-    """
-    width = terms.shape[1]
-    while width % 2 == 0:
-        few = math.gcd(_FEW, width)
-        width //= few
-        # Neighbours go into neighbouring sums, which vectorises: a reduction of XLA's
-        # takes seven times as long on a CPU.
-        parts = [terms[:, i * width : (i + 1) * width] for i in range(few)]
-        while len(parts) > 1:
-            parts = [a + b for a, b in zip(parts[::2], parts[1::2], strict=True)]
-        terms = parts[0]
-
-    def add(a: Array, b: Array) -> Array:
-        # The maximum changes no sum. Without it XLA would add in an order of its own,
-        # which depends on the number of rows.
-        return jnp.maximum(a + b, np.float32(0))
-
-    return jax.lax.reduce(terms, np.float32(0), add, (1,))
-
-
-def packed(symbols: Array, alphabet: int, segments: Segments) -> Array:
-    """The symbols of all tensors in bytes, without those of the padding.
-
-    If rows are whole numbers of bytes, each tensor begins a new byte. Otherwise the
-    symbols are joined first, and only the last byte is not full.
-
-    Args:
-      symbols: [rows, width] integers in [0, alphabet).
-      alphabet: number of different symbols.
-      segments: of the rows.
-
-    Example:
-      >>> packed(jnp.ones((2, 64), jnp.uint8), 2, Segments((8, 16), 64))
-      Array([255, 255, 255], dtype=uint8)
-    """
-    if _fills_bytes(alphabet, segments):
-        flat = pack_symbols(symbols.reshape(-1), alphabet)
-        return join(from_rows(flat, _in_bytes(segments, alphabet)))
-    return pack_symbols(join(from_rows(symbols, segments)), alphabet)
-
-
-def unpacked(packed: Array, alphabet: int, segments: Segments) -> Array:
-    """The inverse of `packed`, as [rows, width] uint32."""
-    if _fills_bytes(alphabet, segments):
-        narrow = _in_bytes(segments, alphabet)
-        flat = to_rows(cut(packed, narrow.sizes), narrow).reshape(-1)
-        size = segments.rows * segments.width
-        symbols = unpack_symbols(flat, alphabet, size)
-        return symbols.reshape(segments.rows, segments.width)
-    symbols = unpack_symbols(packed, alphabet, sum(segments.sizes))
-    return to_rows(cut(symbols, segments.sizes), segments)
-
-
-def _fills_bytes(alphabet: int, segments: Segments) -> bool:
-    """Whether the symbols of a row are whole bytes, one after the other."""
-    digits = digits_of(alphabet)
-    return digits * bit_width(alphabet) == 8 and segments.width % digits == 0
-
-
-def _in_bytes(segments: Segments, alphabet: int) -> Segments:
-    """The same rows, with their width and sizes in bytes of packed symbols."""
-    digits = digits_of(alphabet)
-    sizes = tuple(-(-size // digits) for size in segments.sizes)
-    return Segments(sizes, segments.width // digits)
+def read(payload: Any, size: int) -> tuple[Array, Array]:
+    """Places and values of a payload made by `send`, from a vector of this size."""
+    values = payload.values
+    return indices.decode(payload.indices, size + 1, values.size), values

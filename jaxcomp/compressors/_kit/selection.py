@@ -1,19 +1,18 @@
-"""The largest elements, exactly: of one vector, or of each segment of a matrix."""
+"""The largest elements, exactly: of one vector, or of each segment of a matrix.
 
-from collections.abc import Sequence
-from typing import NamedTuple
+They are found by the bits of their magnitudes. The bits of a float without its sign bit
+have the same order as its magnitude. NaN is above infinity, and infinity above all
+numbers.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.compressors._kit.magnitudes import (
-    largest_reached,
-    magnitude_bits,
-    reached_in_rows,
-    sign_bit,
-    unsigned_of,
-)
 from jaxcomp.compressors._kit.segments import Segments
 from jaxcomp.core.coding import indices
 from jaxcomp.core.trees import vary_like
@@ -24,6 +23,118 @@ from jaxcomp.core.types import Array
 _SHORT = 1 << 16
 _COLUMNS = 64  # elements whose counts are added up first
 _GUESS_BITS = 20  # leading bits of a guessed threshold; the others are zero
+# The same for segments.
+_CANDIDATES_WIDTH = 64
+_LARGEST_GROUP = 32  # elements of which a guess looks at the largest only
+_SEGMENT_GUESS_BITS = 18  # leading bits of a guessed threshold; the others are zero
+_GUESS_STEP = 2  # of these bits, in one round
+
+
+def magnitude_bits(x: Array) -> Array:
+    """Unsigned integers in the same order as |x|; that of NaN is the largest.
+
+    Example:
+      >>> magnitude_bits(jnp.array([-2.0, 1.0, 0.0])).argsort()
+      Array([2, 1, 0], dtype=int32)
+    """
+    unsigned = unsigned_of(x.dtype)
+    bits = jax.lax.bitcast_convert_type(x, unsigned)
+    return bits & np.array(sign_bit(unsigned) - 1, unsigned)
+
+
+def magnitude_bits_of(value: float, dtype: Any) -> int:
+    """`magnitude_bits` of a Python number, rounded up to the next number of a dtype.
+
+    Example:
+      >>> hex(magnitude_bits_of(1.0, jnp.float32))
+      '0x3f800000'
+    """
+    rounded = np.asarray(abs(value)).astype(dtype)
+    bits = int(rounded.view(unsigned_of(dtype)))
+    return bits if float(rounded) >= abs(value) else bits + 1
+
+
+def unsigned_of(dtype: Any) -> Any:
+    """The unsigned integers of the same size as a float type."""
+    return {2: jnp.uint16, 4: jnp.uint32, 8: jnp.uint64}[jnp.dtype(dtype).itemsize]
+
+
+def largest_reached(
+    reached: Callable[[Array], Array],
+    k: Array,
+    unsigned: Any,
+    leading: int | None = None,
+    step: int = 4,
+) -> Array:
+    """The largest magnitude bits that at least k elements reach, some bits at a time.
+
+    A round counts for all values of the next `step` bits how many elements reach them.
+    On a GPU this takes as many kernels as it takes to try one of them.
+
+    Args:
+      reached: [..., 2^step - 1] ascending magnitude bits -> how many elements reach
+        each of them.
+      k: [...] uint32.
+      unsigned: type of the bits.
+      leading: number of leading bits that are found, a multiple of `step`; the others
+        are zero. The first one is the sign bit, which is zero. None finds all.
+      step: bits of a round, a power of two.
+
+    Returns:
+      [...] magnitude bits. Where k is zero, they are the largest that there are.
+    """
+    width = jnp.iinfo(unsigned).bits
+    shape = (1,) * k.ndim + (-1,)
+    digits = np.arange(1, 1 << step).astype(unsigned).reshape(shape)
+
+    def body(i: Array, found: Array) -> Array:
+        shift = (width - step - step * i).astype(unsigned)
+        enough = reached(found[..., None] | (digits << shift)) >= k[..., None]
+        # Fewer elements reach a larger magnitude: those that are enough come first.
+        return found | (jnp.sum(enough, axis=-1, dtype=unsigned) << shift)
+
+    rounds = min(leading or width, width) // step
+    start = vary_like(jnp.zeros(k.shape, unsigned), k)
+    found = jax.lax.fori_loop(0, rounds, body, start)
+    return found & np.array(sign_bit(unsigned) - 1, unsigned)
+
+
+def reached_in_rows(bits: Array, magnitudes: Array) -> Array:
+    """How many elements of each row reach each of some magnitudes.
+
+    Args:
+      bits: [rows, columns] magnitude bits.
+      magnitudes: [rows, k] or [1, k] magnitude bits.
+
+    Returns:
+      [rows, k] uint32.
+
+    Example:
+      >>> bits = jnp.array([[5, 7, 1]], jnp.uint32)
+      >>> reached_in_rows(bits, jnp.array([[2, 6]], jnp.uint32))
+      Array([[2, 1]], dtype=uint32)
+    """
+    columns, count = bits.shape[1], magnitudes.shape[1]
+    # Several counts share a word while they are added up: a CPU would otherwise store
+    # the results of all comparisons.
+    width = next(w for w in (8, 16, 32) if columns < 1 << w)
+    together = 32 // width
+    counts = []
+    for first in range(0, count, together):
+        each = [
+            (bits >= magnitudes[:, i, None]).astype(jnp.uint32)
+            << np.uint32(width * (i - first))
+            for i in range(first, min(first + together, count))
+        ]
+        word = jnp.sum(functools.reduce(jnp.bitwise_or, each), axis=1, dtype=jnp.uint32)
+        last = np.uint32((1 << width) - 1)
+        counts += [(word >> np.uint32(width * i)) & last for i in range(len(each))]
+    return jnp.stack(counts, axis=1)
+
+
+def sign_bit(unsigned: Any) -> int:
+    """The integer with the leading bit alone."""
+    return 1 << (jnp.iinfo(unsigned).bits - 1)
 
 
 class Selected(NamedTuple):
@@ -56,9 +167,9 @@ def largest(x: Array, most: int, floor: Array | int = 0) -> Selected:
     floor = jnp.asarray(floor, unsigned_of(x.dtype))
     if x.size <= _SHORT:
         return _sorted(x, most, floor)
-    room = min(x.size, most + most // 2 + 64)
-    threshold = _threshold(x, most, room, floor)
-    candidates = _reaching(x, threshold, np.uint32(room), room)
+    capacity = min(x.size, most + most // 2 + 64)
+    threshold = _threshold(x, most, capacity, floor)
+    candidates = _reaching(x, threshold, np.uint32(capacity), capacity)
     values = x.at[candidates].get(mode="fill", fill_value=0)
     # From here on only the candidates are searched, which takes almost no time.
     present = indices.count(indices.to_words(candidates < x.size))
@@ -95,11 +206,11 @@ def _reaching(x: Array, threshold: Array, count: Array | np.uint32, most: int) -
     return indices.places(beyond | on, most, absent=x.size)
 
 
-def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
-    """A threshold that between `most` and `room` elements reach, if there is one.
+def _threshold(x: Array, most: int, capacity: int, floor: Array) -> Array:
+    """A threshold that between `most` and `capacity` elements reach, if there is one.
 
     Otherwise it is the floor, which fewer than `most` elements reach, or a threshold
-    that more than `room` elements reach because many are equal to it.
+    that more than `capacity` elements reach because many are equal to it.
     """
 
     class Search(NamedTuple):
@@ -111,7 +222,7 @@ def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
         counted: Array  # number of elements that reach `low`
 
     def searching(s: Search) -> Array:
-        return (s.counted > room) & (s.high - s.low > 1)
+        return (s.counted > capacity) & (s.high - s.low > 1)
 
     def step(s: Search) -> Search:
         found = indices.count(indices.to_words(_reach(x, s.probe)))
@@ -123,18 +234,18 @@ def _threshold(x: Array, most: int, room: int, floor: Array) -> Array:
 
     # No magnitude has the sign bit. A smaller limit would lose a NaN with all bits set.
     top = jnp.asarray(sign_bit(floor.dtype), floor.dtype)
-    guess = jnp.maximum(_guess(x, most, room), floor)
+    guess = jnp.maximum(_guess(x, most, capacity), floor)
     start = Search(floor, top, guess, jnp.uint32(x.size))
     return jax.lax.while_loop(searching, step, vary_like(start, (x, floor))).low
 
 
-def _guess(x: Array, most: int, room: int) -> Array:
-    """A threshold that between `most` and `room` elements may reach, from a sample."""
+def _guess(x: Array, most: int, capacity: int) -> Array:
+    """A threshold that `most` to `capacity` elements may reach, from a sample."""
     # The distance is odd, because a power of two may divide the number of channels, and
     # all samples would be of the same channel. A sample of 65,536 elements, or of one
     # in 33, estimates ranks up to a few percent.
     sample = x[:: min(33, x.size // 65536) | 1]
-    wanted = min(most + (room - most) // 2, x.size) * sample.size // x.size
+    wanted = min(most + (capacity - most) // 2, x.size) * sample.size // x.size
     return kth_largest(sample, jnp.uint32(max(1, wanted)), _GUESS_BITS)
 
 
@@ -167,14 +278,6 @@ def _reach(x: Array, threshold: Array) -> Array:
     """
     x, threshold = jax.lax.optimization_barrier((x, threshold))
     return magnitude_bits(x) >= threshold
-
-
-# Up to this size all elements are candidates, which is compiled faster.
-
-_CANDIDATES_WIDTH = 64
-_LARGEST_GROUP = 32  # elements of which a guess looks at the largest only
-_SEGMENT_GUESS_BITS = 18  # leading bits of a guessed threshold; the others are zero
-_GUESS_STEP = 2  # of these bits, in one round
 
 
 class LargestOfEach(NamedTuple):
@@ -211,13 +314,13 @@ def largest_of_each(
       Array([  1,   2, 512], dtype=uint32)
     """
     total = sum(most)
-    rooms = tuple(
+    capacities = tuple(
         min(size, -(-(k + k // 2 + 64) // _CANDIDATES_WIDTH) * _CANDIDATES_WIDTH)
         for size, k in zip(segments.sizes, most, strict=True)
     )
-    chosen = Segments(rooms, _CANDIDATES_WIDTH)
+    chosen = Segments(capacities, _CANDIDATES_WIDTH)
     limit = np.array(most, np.uint32) if count is None else count
-    if rows.size <= _SHORT or 2 * sum(rooms) >= rows.size:
+    if rows.size <= _SHORT or 2 * sum(capacities) >= rows.size:
         bits, present = magnitude_bits(rows), np.array(segments.sizes, np.uint32)
         if floor is not None:
             present = _counts(bits >= segments.spread(floor), segments)
@@ -284,11 +387,11 @@ def _candidates(
     floor: Array | None,
 ) -> tuple[Array, Array]:
     """Places of the candidates, in the rows of `chosen`, and the number of each."""
-    rooms = np.array(chosen.sizes, np.uint32)
-    threshold = _segment_thresholds(rows, segments, rooms, most, floor)
+    capacities = np.array(chosen.sizes, np.uint32)
+    threshold = _segment_thresholds(rows, segments, capacities, most, floor)
     beyond = _segment_reach(rows, segments, threshold + np.array(1, threshold.dtype))
     on = _segment_reach(rows, segments, threshold) & ~beyond
-    space = jnp.asarray(rooms) - _ones(beyond, segments)
+    space = jnp.asarray(capacities) - _ones(beyond, segments)
     words = beyond | _first_of_each(on, space, segments)
     counts = _ones(words, segments)
     before = jnp.cumsum(counts) - counts
@@ -306,11 +409,11 @@ def _candidates(
 def _segment_thresholds(
     rows: Array,
     segments: Segments,
-    rooms: np.ndarray,
+    capacities: np.ndarray,
     most: Sequence[int],
     floor: Array | None,
 ) -> Array:
-    """For each tensor a threshold that `most` to `room` elements reach, if any is one.
+    """For each tensor a threshold that `most` to `capacity` elements reach, if any.
 
     Otherwise it is the floor, or one that more elements reach because many are equal.
     """
@@ -325,7 +428,7 @@ def _segment_thresholds(
     wanted = np.array(most, np.uint32)
 
     def is_open(s: Search) -> Array:
-        return (s.counted > rooms) & (s.high - s.low > 1)
+        return (s.counted > capacities) & (s.high - s.low > 1)
 
     def searching(s: Search) -> Array:
         return jnp.any(is_open(s))

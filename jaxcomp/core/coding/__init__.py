@@ -1,10 +1,5 @@
 """What is sent: payloads, how they are packed into bits, and the message of a step.
 
-`payloads` has the types of payloads, `packing` packs symbols into bytes, `indices`
-codes the indices of elements, and `message` joins all payloads of a step into one
-array.
+`payloads` has the types of payloads and joins all payloads of a step into one array,
+`packing` packs symbols into bytes, and `indices` codes the indices of elements.
 """
-
-from jaxcomp.core.coding import indices, message, packing, payloads
-
-__all__ = ["indices", "message", "packing", "payloads"]

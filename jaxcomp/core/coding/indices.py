@@ -1,13 +1,12 @@
 """Sorted indices as Elias-Fano codes or plain integers, and the bitmaps under them."""
 
 import functools
-from typing import Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp.core.coding.packing import index_dtype
 from jaxcomp.core.trees import vary_like
 from jaxcomp.core.types import Array
 
@@ -185,6 +184,15 @@ class EliasFano(NamedTuple):
 
     low: Array  # [ceil(l k / 32)] uint32: bit 0 of all places, then bit 1, ...
     high: Array  # [ceil((k + (n - 1 >> l) + 1) / 32)] uint32
+
+
+def index_dtype(size: int) -> Any:
+    """The narrowest unsigned dtype for the places of `size` elements."""
+    if size <= 1 << 16:
+        return jnp.uint16
+    if size <= 1 << 32:
+        return jnp.uint32
+    raise ValueError(f"{size} elements do not fit 32-bit indices: use scope 'bucketed'")
 
 
 def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:

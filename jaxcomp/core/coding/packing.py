@@ -1,21 +1,10 @@
 """Symbols of 1 to 32 bits packed into bytes, and bits of equal place into planes."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.core.types import Array
-
-
-def index_dtype(size: int) -> Any:
-    """The narrowest unsigned dtype for the places of `size` elements."""
-    if size <= 1 << 16:
-        return jnp.uint16
-    if size <= 1 << 32:
-        return jnp.uint32
-    raise ValueError(f"{size} elements do not fit 32-bit indices: use scope 'bucketed'")
 
 
 def bit_width(symbols: int) -> int:

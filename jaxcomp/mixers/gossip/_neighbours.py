@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.core import trees, types
-from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Info, Mixed, Payload, Spec, State, Tree

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import cast_like, spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.coding.message import fuse, split
+from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, Tree
