@@ -31,7 +31,7 @@ from jaxcomp.core.specs import Call, parse
 from jaxcomp.data import text as texts
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import REGISTRY as GRAPHS
-from jaxcomp.report import figures
+from jaxcomp.report import charts
 from jaxcomp.training import calendar, schedules, tasks
 from jaxcomp.training import optimizers as trainer_optimizers
 from jaxcomp.transforms import optimizers
@@ -245,7 +245,7 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
     )
     result = training.train_and_evaluate(config, tmp_path)
     assert result.test_accuracy == 1
-    monkeypatch.setitem(figures.REGISTRY, "learning_rate", parts.LEARNING_RATE)
+    monkeypatch.setitem(charts.REGISTRY, "learning_rate", parts.LEARNING_RATE)
     page = report.write_report(tmp_path).read_text()
     assert parts.LEARNING_RATE.caption in page
     assert "linear on stripes</h1>" in page

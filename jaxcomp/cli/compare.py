@@ -55,7 +55,10 @@ def _run(args: argparse.Namespace) -> int:
 
     print(write_comparison(args.folders, args.out, args.title, args.note))
     if args.svg:
-        from jaxcomp.report.html import write_pictures
+        from jaxcomp.report.comparison import comparison_plots, find_runs
+        from jaxcomp.report.grouping import group_runs
+        from jaxcomp.report.page import write_pictures
 
-        print(*write_pictures(args.folders, args.svg), sep="\n")
+        found = comparison_plots(group_runs(find_runs(args.folders).runs))
+        print(*write_pictures(found, args.svg), sep="\n")
     return 0

@@ -48,7 +48,7 @@ def add_parser(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     # Other commands of the command line start faster without the report package.
     if args.watch:
-        from jaxcomp.report.html import watch
+        from jaxcomp.report.run_page import watch
 
         watch(args.folder)
     else:
@@ -56,7 +56,10 @@ def _run(args: argparse.Namespace) -> int:
 
         print(write_report(args.folder))
     if args.svg:
-        from jaxcomp.report.html import write_pictures
+        from jaxcomp.report import read_run
+        from jaxcomp.report.page import write_pictures
+        from jaxcomp.report.run_page import run_pictures
 
-        print(*write_pictures([args.folder], args.svg), sep="\n")
+        found = run_pictures(read_run(args.folder))
+        print(*write_pictures(found, args.svg), sep="\n")
     return 0

@@ -4,8 +4,9 @@ The package reads only the files that a run leaves in its folder. So a report ca
 written on any machine that has the folder, without devices and without the data.
 """
 
-from jaxcomp.report.html import write_comparison, write_report
+from jaxcomp.report.comparison import write_comparison
 from jaxcomp.report.run_folder import Run, read_run
+from jaxcomp.report.run_page import write_report
 from jaxcomp.runs.folder import RunError
 
 __all__ = [

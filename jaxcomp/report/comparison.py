@@ -1,11 +1,13 @@
 """The page that compares runs, and the best of them."""
 
 from collections.abc import Callable, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from jaxcomp.core.files import write_atomically
 from jaxcomp.core.units import (
     MISSING,
     bytes_text,
@@ -13,264 +15,86 @@ from jaxcomp.core.units import (
     times_fewer,
     times_text,
 )
-from jaxcomp.report.figures import (
-    Judged,
-    RunGroup,
-    different_keys,
-    group_runs,
-    judged,
-    message_bytes,
-    method_names,
-    plots_of,
-)
+from jaxcomp.report import grouping
+from jaxcomp.report.charts import Judged, judged, message_bytes, plots_of
+from jaxcomp.report.grouping import RunGroup, group_runs
 from jaxcomp.report.page import draw_plot, render
 from jaxcomp.report.plot import Axis, Panel, Plot, Series, rounded
 from jaxcomp.report.run_folder import (
     Run,
     alarms,
-    ending,
     flatten,
-    leaver,
     provenance,
     read_run,
-    sender,
-    settings_of,
-    workers_text,
+    run_status,
 )
 from jaxcomp.report.svg import slot_class
 from jaxcomp.runs.folder import RunError
 
-
-class Best(NamedTuple):
-    """The best of each run of a group; means over the runs and their range."""
-
-    value: float
-    low: float
-    high: float
-    epoch: float  # of the best
-    last: float  # the value at the end
-    left: float  # bytes that left a worker, device or host in the whole run
-    exact: float  # what would have left it with `exact`
-    message: float  # bytes of a worker's or device's messages
-    seconds: float
+_ID = "note"  # of the element that holds it
+_COMMON = ("model", "dataset")
 
 
-def best_of(group: RunGroup, measure: Judged) -> Best:
-    """The best of each run of a group: means over the runs."""
-    table = np.array([_of_run(run, measure) for run in group.runs], float)
-    value, *others = table.mean(axis=0).tolist()
-    values = table[:, 0]
-    return Best(value, float(values.min()), float(values.max()), *others)
+def write_comparison(
+    folders: Sequence[Path], file: Path, title: str = "", note: str | None = None
+) -> Path:
+    """Write a page of several runs.
 
+    Args:
+      folders: of runs. Those that cannot be read are named on the page.
+      file: the page, which is replaced in one step.
+      title: of the page; "" for one that counts the runs.
+      note: shown at the top. None keeps that of the page which is replaced.
 
-def are_comparable(groups: Sequence[RunGroup]) -> bool:
-    """Whether the groups had the same to learn, so that one can be the best of them."""
-    configs = [run.config for group in groups for run in group.runs]
-    return len({(str(c.get("task")), str(c.get("dataset"))) for c in configs}) == 1
+    Returns:
+      The written file.
 
-
-def winner(
-    groups: Sequence[RunGroup], found: Sequence[Best], measure: Judged
-) -> int | None:
-    """The place of the best group; of equal ones, of the one whom the least left.
-
-    Groups that have not come to their end are left out. None where the groups had
-    different things to learn, or nothing was measured.
+    Raises:
+      RunError: no folder holds a run.
     """
-    if not are_comparable(groups):
-        return None
-    values = np.array([one.value for one in _of_ended(groups, found)])
-    if not np.isfinite(values).any():
-        return None
-    top = values[measure.best(values)]
-    equal = np.flatnonzero(values == top)
-    left = np.nan_to_num([found[int(i)].left for i in equal], nan=np.inf)
-    return int(equal[np.argmin(left)])
+    found = find_runs([Path(folder) for folder in folders])
+    if note is None:
+        note = kept_note(file)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(file, render_comparison(found, title, note))
+    return file
 
 
-def unfinished(group: RunGroup) -> str:
-    """How far the runs of a group have come that are not at their end; "" if all are.
-
-    A run that diverged has come to its end, as far as anybody knows.
-    """
-    ends = [ending(run) for run in group.runs]
-    texts = [end.text for end in ends if end.kind in ("unfinished", "failed")]
-    return "; ".join(dict.fromkeys(texts))
-
-
-def rule(measure: Judged, groups: Sequence[RunGroup]) -> str:
-    """How the best was chosen, in words."""
-    ways = "highest" if measure.higher else "lowest"
-    text = f"A run's best is the {ways} {measure.title} of any epoch"
-    if measure.column.startswith("test_"):
-        text += (
-            "; choosing the epoch by the test set flatters every run, so the value "
-            "of the last epoch stands beside it"
-        )
-    if max(len(group.runs) for group in groups) > 1:
-        text += ". Runs that differ only in the seed are one row: means over the seeds"
-    if not are_comparable(groups):
-        return (
-            f"{text}. The runs had different things to learn, so that none is marked."
-        )
-    if any(map(unfinished, groups)):
-        text += ". What is said of a run that has not ended is of its steps so far"
-    marked = f"Marked is the row whose best is {ways}, of runs that have ended; of"
-    return f"{text}. {marked} equal ones, the one with the fewest bytes."
-
-
-def front(found: Sequence[Best], measure: Judged) -> list[tuple[float, float]]:
-    """Bytes and values of those that nothing beats in both, with the least bytes first.
+def kept_note(page: Path) -> str:
+    """The note on a page that was written before; "" without a page or a note.
 
     Example:
-      >>> three = [(0.9, 5.0), (0.8, 6.0), (0.95, 9.0)]
-      >>> found = [Best(v, v, v, 1.0, v, left, 9.0, 9.0, 1.0) for v, left in three]
-      >>> front(found, Judged("test_accuracy", "percent", True))
-      [(5.0, 0.9), (9.0, 0.95)]
+      >>> import tempfile
+      >>> with tempfile.TemporaryDirectory() as folder:
+      ...     page = Path(folder, "comparison.html")
+      ...     _ = page.write_text('<p id="note">a &lt; b</p><p>other</p>')
+      ...     kept_note(page), kept_note(page.with_name("none.html"))
+      ('a < b', '')
     """
-    sign = 1 if measure.higher else -1
-    steps: list[tuple[float, float]] = []
-    for one in sorted(found, key=lambda one: (one.left, -sign * one.value)):
-        if not np.isfinite([one.left, one.value]).all():
-            continue
-        if not steps or sign * one.value > sign * steps[-1][1]:
-            steps.append((one.left, one.value))
-    return steps
+    if not page.is_file():
+        return ""
+    reader = _NoteReader()
+    reader.feed(page.read_text(encoding="utf-8", errors="replace"))
+    return "".join(reader.text)
 
 
-def trade_off(groups: Sequence[RunGroup], measure: Judged) -> Plot | None:
-    """What each group reached over what it sent; None without bytes or values."""
-    found = _of_ended(groups, [best_of(group, measure) for group in groups])
-    series = [
-        Series(
-            group.key,
-            group.label,
-            slot,
-            *(np.array([x]) for x in (one.left, one.value, one.low, one.high)),
-            points=True,
-            short=group.short,
-        )
-        for slot, (group, one) in enumerate(zip(groups, found, strict=True))
-        if np.isfinite([one.left, one.value]).all() and one.left > 0
-    ]
-    if len(series) < 2:
-        return None
-    left = [float(one.x[0]) for one in series]
-    who = leaver([run for group in groups for run in group.runs])
-    across = Axis(f"bytes that left one {who} in the whole run", "bytes")
-    panel = Panel(
-        across._replace(log=max(left) > 4 * min(left)),
-        Axis(f"best {measure.title}", measure.unit),
-        series,
-        front=front(found, measure),
-    )
-    better = "left and up" if measure.higher else "left and down"
-    caption = (
-        f"The best {measure.title} of each group over the bytes that it cost: better "
-        f"is {better}. The dashed line is the Pareto front: no group has both a better "
-        "value and fewer bytes than those on it. Bars reach from the lowest to the "
-        "highest of the seeds."
-    )
-    return Plot(
-        f"{measure.title.capitalize()} against bytes", caption, [panel], wide=True
-    )
+class _NoteReader(HTMLParser):
+    """Collects the text of one element, which holds no others."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.is_inside = False
 
-def _of_ended(groups: Sequence[RunGroup], found: Sequence[Best]) -> list[Best]:
-    """The figures, without a value for a group that has not come to its end."""
-    return [
-        one._replace(value=float("nan")) if unfinished(group) else one
-        for group, one in zip(groups, found, strict=True)
-    ]
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.is_inside = ("id", _ID) in attrs
 
+    def handle_endtag(self, tag: str) -> None:
+        self.is_inside = False
 
-def _of_run(run: Run, measure: Judged) -> list[float]:
-    """What `Best` has without the range."""
-    values, epochs = run.metrics[measure.column], run.metrics["epoch"]
-    seen = np.flatnonzero(np.isfinite(values))
-    best = measure.best(values) if seen.size else 0
-    last = values[seen[-1]] if seen.size else np.nan
-    ends = [run.metrics[name][-1] for name in ("bytes_left", "exact_bytes_left")]
-    ends += [message_bytes(run)[-1], run.metrics["seconds"][-1]]
-    return [float(figure) for figure in (values[best], epochs[best], last, *ends)]
-
-
-class Cell(NamedTuple):
-    """A cell of a table that can be sorted."""
-
-    text: str
-    value: float | None = None  # None: sorted by the text
-
-
-class _Column(NamedTuple):
-    head: str
-    cell: Callable[[RunGroup, Best], Cell]
-    is_shown: bool = True
-
-
-def best_table(groups: Sequence[RunGroup], measure: Judged) -> dict[str, Any]:
-    """The heads and rows of the table, as the template of a comparison takes them."""
-    found = [best_of(group, measure) for group in groups]
-    best, keys = (
-        winner(groups, found, measure),
-        different_keys([g.runs for g in groups]),
-    )
-    columns = [c for c in _figures(groups, found, measure) if c.is_shown]
-    words = [_Column(key, _config_cell(key)) for key in keys]
-    rows = [
-        {
-            "label": group.short or group.label,
-            "slot": slot_class(slot),
-            "best": slot == best,
-            "cells": [column.cell(group, one) for column in (*columns, *words)],
-        }
-        for slot, (group, one) in enumerate(zip(groups, found, strict=True))
-    ]
-    heads = ["runs", *(column.head for column in (*columns, *words))]
-    return {"heads": heads, "figures": 1 + len(columns), "rows": rows}
-
-
-def _figures(
-    groups: Sequence[RunGroup], found: Sequence[Best], measure: Judged
-) -> list[_Column]:
-    several = max(len(group.runs) for group in groups) > 1
-    runs = [run for group in groups for run in group.runs]
-    open_ends = [unfinished(group) for group in groups]
-    timed = bool(np.isfinite([one.seconds for one in found]).any())
-
-    def cell(
-        text: Callable[[float], str], of: Callable[[Best], float]
-    ) -> Callable[[RunGroup, Best], Cell]:
-        return lambda _, one: Cell(text(of(one)), of(one))
-
-    def spread(group: RunGroup, one: Best) -> Cell:
-        if one.low == one.high:
-            return Cell(MISSING, 0.0)
-        text = f"{measure.text(one.low)} to {measure.text(one.high)}"
-        return Cell(text, one.high - one.low)
-
-    def count(group: RunGroup, one: Best) -> Cell:
-        return Cell(str(len(group.runs)), len(group.runs))
-
-    return [
-        _Column(f"best {measure.title}", cell(measure.text, lambda x: x.value)),
-        _Column("range", spread, several),
-        _Column("in epoch", cell(rounded, lambda x: x.epoch)),
-        _Column("at the end", cell(measure.text, lambda x: x.last)),
-        _Column("ended", lambda g, _: Cell(unfinished(g) or "yes"), any(open_ends)),
-        _Column(f"left a {leaver(runs)}", cell(bytes_text, lambda x: x.left)),
-        _Column("ratio", cell(times_text, lambda x: times_fewer(x.exact, x.left))),
-        _Column(f"messages of a {sender(runs)}", cell(bytes_text, lambda x: x.message)),
-        _Column("time", cell(seconds_text, lambda x: x.seconds), timed),
-        _Column("seeds", count, several),
-    ]
-
-
-def _config_cell(key: str) -> Callable[[RunGroup, Best], Cell]:
-    return lambda group, _: Cell(settings_of(group.runs[0]).of(key) or MISSING)
-
-
-_COMMON = ("model", "dataset")
+    def handle_data(self, data: str) -> None:
+        if self.is_inside:
+            self.text.append(data)
 
 
 class Found(NamedTuple):
@@ -302,13 +126,6 @@ def find_runs(folders: Sequence[Path]) -> Found:
     return found
 
 
-def comparison_plots(groups: Sequence[RunGroup]) -> dict[str, Plot]:
-    """The plots of several runs, by name."""
-    runs = [run for group in groups for run in group.runs]
-    first = trade_off(groups, judged(runs))
-    return ({"trade_off": first} if first else {}) | plots_of(groups)
-
-
 def render_comparison(found: Found, title: str = "", note: str = "") -> str:
     """The page of several runs; the same runs give the same text.
 
@@ -321,6 +138,7 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
     number, methods = len(found.runs), len(groups)
     counted = f"{number} run{'s' * (number > 1)}"
     of = f", {methods} settings" if 1 < methods < number else ""
+    best = [best_of(group, measure) for group in groups]
     return render(
         "comparison.html",
         title=title or f"Comparison of {counted}",
@@ -328,8 +146,8 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
         note=note,
         problems=found.problems,
         alarms=[f"{run.name}: {text}" for run in found.runs for text in alarms(run)],
-        table=best_table(groups, measure),
-        rule=rule(measure, groups),
+        table=_best_table(best, measure),
+        rule=rule(best, measure),
         plots=[draw_plot(name, p) for name, p in comparison_plots(groups).items()],
         runs=_run_table(found, groups),
         shared=_shared(found.runs),
@@ -337,10 +155,17 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
     )
 
 
+def comparison_plots(groups: Sequence[RunGroup]) -> dict[str, Plot]:
+    """The plots of several runs, by name."""
+    measure = judged([run for group in groups for run in group.runs])
+    first = trade_off([best_of(group, measure) for group in groups], measure)
+    return ({"trade_off": first} if first else {}) | plots_of(groups)
+
+
 def _common(runs: Sequence[Run]) -> str:
     """What all runs have in common, in a few words."""
     texts = [{str(run.config.get(key, "")) for run in runs} for key in _COMMON]
-    texts.append({workers_text(run.config) for run in runs})
+    texts.append({grouping.workers_text(run.config) for run in runs})
     same = [values.pop() for values in texts if len(values) == 1]
     return ", ".join(filter(None, same)) or "runs side by side"
 
@@ -352,9 +177,9 @@ def _run_table(found: Found, groups: Sequence[RunGroup]) -> list[dict[str, str]]
         {
             "run": run.name,
             "drawn as": labels[id(run)],
-            "method": method_names(run.config, run.environment) or MISSING,
+            "method": grouping.method_names(run.config, run.environment) or MISSING,
             "seed": str(run.config.get("seed", MISSING)),
-            "ended": ending(run).text,
+            "ended": run_status(run).text,
             "folder": str(folder),
         }
         for run, folder in zip(found.runs, found.folders, strict=True)
@@ -363,9 +188,207 @@ def _run_table(found: Found, groups: Sequence[RunGroup]) -> list[dict[str, str]]
 
 def _shared(runs: Sequence[Run]) -> dict[str, str]:
     """The part of the configs that all runs have in common."""
-    first, *others = [flatten(run.config) for run in runs]
-    return {
-        key: text
-        for key, text in first.items()
-        if all(config.get(key) == text for config in others)
+    first, *others = [flatten(run.config).items() for run in runs]
+    return {k: v for k, v in first if all((k, v) in config for config in others)}
+
+
+class Best(NamedTuple):
+    """The best of each run of a group; means over the runs and their range."""
+
+    group: RunGroup
+    unfinished: str  # how far those have come that are not at their end; "": all are
+    value: float
+    low: float
+    high: float
+    epoch: float  # of the best
+    last: float  # the value at the end
+    left: float  # bytes that left a worker, device or host in the whole run
+    exact: float  # what would have left it with `exact`
+    message: float  # bytes of a worker's or device's messages
+    seconds: float
+
+    @property
+    def rival(self) -> float:
+        """The value, if all runs have ended: only then it can be the best of all.
+
+        A run that diverged has come to its end, as far as anybody knows.
+        """
+        return float("nan") if self.unfinished else self.value
+
+
+def best_of(group: RunGroup, measure: Judged) -> Best:
+    """The best of each run of a group: means over the runs."""
+    table = np.array([_figures(run, measure) for run in group.runs])
+    value, *others = table.mean(axis=0).tolist()
+    ends = [run_status(run) for run in group.runs]
+    open_ends = [end.text for end in ends if end.kind in ("unfinished", "failed")]
+    so_far = "; ".join(dict.fromkeys(open_ends))
+    low, high = float(table[:, 0].min()), float(table[:, 0].max())
+    return Best(group, so_far, value, low, high, *others)
+
+
+def _figures(run: Run, measure: Judged) -> list[float]:
+    """What `Best` has of a run: the value and what stands after the range."""
+    values, columns = measure.of(run), run.metrics
+    seen = np.flatnonzero(np.isfinite(values))
+    best = measure.best(values) if seen.size else 0
+    last = values[seen[-1]] if seen.size else np.nan
+    left, exact = columns["bytes_left"][-1], columns["exact_bytes_left"][-1]
+    ends = (left, exact, message_bytes(run)[-1], columns["seconds"][-1])
+    return [float(x) for x in (values[best], columns["epoch"][best], last, *ends)]
+
+
+def are_comparable(found: Sequence[Best]) -> bool:
+    """Whether the groups had the same to learn, so that one can be the best of them."""
+    configs = [run.config for one in found for run in one.group.runs]
+    return len({(str(c.get("task")), str(c.get("dataset"))) for c in configs}) == 1
+
+
+def winner(found: Sequence[Best], measure: Judged) -> Best | None:
+    """The best group; of equal ones, the one whom the least left.
+
+    Groups that have not come to their end are left out. None where the groups had
+    different things to learn, or nothing was measured.
+    """
+    values = np.array([one.rival for one in found])
+    if not are_comparable(found) or not np.isfinite(values).any():
+        return None
+    equal = [one for one in found if one.rival == values[measure.best(values)]]
+    return equal[int(np.argmin(np.nan_to_num([o.left for o in equal], nan=np.inf)))]
+
+
+def rule(found: Sequence[Best], measure: Judged) -> str:
+    """How the best was chosen, in words."""
+    ways = "highest" if measure.higher else "lowest"
+    text = f"A run's best is the {ways} {measure.title} of any epoch"
+    if measure.column.startswith("test_"):
+        text += (
+            "; choosing the epoch by the test set flatters every run, so the value "
+            "of the last epoch stands beside it"
+        )
+    if max(len(one.group.runs) for one in found) > 1:
+        text += ". Runs that differ only in the seed are one row: means over the seeds"
+    if not are_comparable(found):
+        return (
+            f"{text}. The runs had different things to learn, so that none is marked."
+        )
+    if any(one.unfinished for one in found):
+        text += ". What is said of a run that has not ended is of its steps so far"
+    marked = f"Marked is the row whose best is {ways}, of runs that have ended; of"
+    return f"{text}. {marked} equal ones, the one with the fewest bytes."
+
+
+def front(
+    points: Sequence[tuple[float, float]], *, higher: bool
+) -> list[tuple[float, float]]:
+    """Bytes and values of those that nothing beats in both, with the least bytes first.
+
+    Example:
+      >>> front([(5.0, 0.9), (6.0, 0.8), (9.0, 0.95)], higher=True)
+      [(5.0, 0.9), (9.0, 0.95)]
+    """
+    sign = 1 if higher else -1
+    steps: list[tuple[float, float]] = []
+    known = [point for point in points if np.isfinite(point).all()]
+    for left, value in sorted(known, key=lambda point: (point[0], -sign * point[1])):
+        if not steps or sign * value > sign * steps[-1][1]:
+            steps.append((left, value))
+    return steps
+
+
+def trade_off(found: Sequence[Best], measure: Judged) -> Plot | None:
+    """What each group reached over what it sent; None without bytes or values."""
+    series = [
+        Series(
+            one.group.key,
+            one.group.label,
+            slot,
+            *(np.array([x]) for x in (one.left, one.rival, one.low, one.high)),
+            points=True,
+            short=one.group.short,
+        )
+        for slot, one in enumerate(found)
+        if np.isfinite([one.left, one.rival]).all() and one.left > 0
+    ]
+    if len(series) < 2:
+        return None
+    left = [float(one.x[0]) for one in series]
+    who = grouping.link_owner([run for one in found for run in one.group.runs])
+    across = Axis(f"bytes that left one {who} in the whole run", "bytes")
+    points = [(one.left, one.rival) for one in found]
+    panel = Panel(
+        across._replace(log=max(left) > 4 * min(left)),
+        Axis(f"best {measure.title}", measure.unit),
+        series,
+        front=front(points, higher=measure.higher),
+    )
+    better = "left and up" if measure.higher else "left and down"
+    caption = (
+        f"The best {measure.title} of each group over the bytes that it cost: better "
+        f"is {better}. The dashed line is the Pareto front: no group has both a better "
+        "value and fewer bytes than those on it. Bars reach from the lowest to the "
+        "highest of the seeds."
+    )
+    title = f"{measure.title.capitalize()} against bytes"
+    return Plot(title, caption, [panel], wide=True)
+
+
+class Cell(NamedTuple):
+    """A cell of a table that can be sorted."""
+
+    text: str
+    value: float | None = None  # None: sorted by the text
+
+
+def _best_table(found: Sequence[Best], measure: Judged) -> dict[str, Any]:
+    """The heads and rows of the table, as the template of a comparison takes them."""
+    runs = [run for one in found for run in one.group.runs]
+    best = winner(found, measure)
+    left, messages = grouping.link_owner(runs), grouping.message_owner(runs)
+
+    def column(text: Callable[[float], str], of: Callable[[Best], float]) -> list[Cell]:
+        return [Cell(text(of(one)), of(one)) for one in found]
+
+    figures = {
+        f"best {measure.title}": column(measure.text, lambda x: x.value),
+        "range": [_spread(one, measure) for one in found],
+        "in epoch": column(rounded, lambda x: x.epoch),
+        "at the end": column(measure.text, lambda x: x.last),
+        "ended": [Cell(one.unfinished or "yes") for one in found],
+        f"left a {left}": column(bytes_text, lambda x: x.left),
+        "ratio": column(times_text, lambda x: times_fewer(x.exact, x.left)),
+        f"messages of a {messages}": column(bytes_text, lambda x: x.message),
+        "time": column(seconds_text, lambda x: x.seconds),
+        "seeds": column(rounded, lambda x: len(x.group.runs)),
     }
+    of_use = {
+        "range": len(runs) > len(found),
+        "ended": any(one.unfinished for one in found),
+        "time": np.isfinite([one.seconds for one in found]).any(),
+        "seeds": len(runs) > len(found),
+    }
+    figures = {head: cells for head, cells in figures.items() if of_use.get(head, True)}
+    settings = [grouping.settings_of(one.group.runs[0]) for one in found]
+    words = {
+        key: [Cell(setting.of(key) or MISSING) for setting in settings]
+        for key in grouping.different_keys([one.group.runs for one in found])
+    }
+    columns = list((figures | words).values())
+    rows = [
+        {
+            "label": one.group.short or one.group.label,
+            "slot": slot_class(slot),
+            "best": one is best,
+            "cells": [cells[slot] for cells in columns],
+        }
+        for slot, one in enumerate(found)
+    ]
+    heads = ["runs", *figures, *words]
+    return {"heads": heads, "figures": 1 + len(figures), "rows": rows}
+
+
+def _spread(one: Best, measure: Judged) -> Cell:
+    if one.low == one.high:
+        return Cell(MISSING, 0.0)
+    text = f"{measure.text(one.low)} to {measure.text(one.high)}"
+    return Cell(text, one.high - one.low)

@@ -1,7 +1,7 @@
 """Pages and pictures from templates."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,6 +194,22 @@ def write_picture(path: Path, what: Plot | Drawing) -> None:
         series, note = (), what.note
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, _picture(what.title, note, tiles, series))
+
+
+def write_pictures(found: Mapping[str, Plot | Drawing], target: Path) -> list[Path]:
+    """Write pictures as SVG files named after them.
+
+    Args:
+      found: what to draw, by names.
+      target: a folder, made where it is missing.
+
+    Returns:
+      The written files.
+    """
+    paths = {target / f"{name}.svg": what for name, what in found.items()}
+    for path, what in paths.items():
+        write_picture(path, what)
+    return list(paths)
 
 
 _ACROSS, _MARGIN = 3, 12  # tiles in a row, pixels around everything

@@ -1,25 +1,19 @@
-"""What a report reads of run folders."""
+"""What a run folder holds, and how the run in it has ended."""
 
 import json
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxcomp.core.units import MISSING, number_text
+from jaxcomp.runs import table
 from jaxcomp.runs.folder import RunError, read_json
-from jaxcomp.runs.table import (
-    EPOCHS,
-    STEPS,
-    Schema,
-    Table,
-    read_rows,
-    read_table,
-)
+from jaxcomp.runs.table import Table
 
 # Tables that a run writes if it is asked to; their cells are names as well as numbers.
 _OPTIONAL = ("breakdown", "layers")
@@ -36,6 +30,11 @@ class Run(NamedTuple):
     steps: Table = {}  # steps.csv of a training run; without the file it has no rows
     # Rows of breakdown.csv and layers.csv, as texts by column; no rows without a file.
     others: dict[str, list[dict[str, str]]] = {}
+
+    @property
+    def measure(self) -> str:
+        """What the task is measured by; columns of the tables are named after it."""
+        return str(self.environment.get("measure") or "accuracy")
 
 
 def read_run(folder: str | os.PathLike[str]) -> Run:
@@ -64,102 +63,27 @@ def read_run(folder: str | os.PathLike[str]) -> Run:
             f"no metrics.csv in {path}: expected the run folder of a trainer, which "
             f"holds config.json, environment.json, metrics.csv and steps.csv"
         )
-    own = str(read_json(path / "environment.json").get("measure") or "accuracy")
+    config, environment = (
+        read_json(path / f"{name}.json") for name in ("config", "environment")
+    )
+    run = Run(path.resolve().name, config, environment, {})
     parts = ("train", "test", "own", "worst", "ema")
-    run = _read(path, _with(EPOCHS, *(f"{part}_{own}" for part in parts)), "epoch")
-    others = {name: read_rows(path / f"{name}.csv") for name in _OPTIONAL}
-    steps = read_table(path / "steps.csv", _with(STEPS, own))
-    return run._replace(steps=steps, others=others)
-
-
-def _with(schema: Schema, *columns: str) -> Schema:
-    """A schema with further columns, such as those of a task's own measure."""
-    return schema._replace(columns=tuple(dict.fromkeys((*schema.columns, *columns))))
-
-
-def _read(path: Path, schema: Schema, row: str) -> Run:
-    """A run whose table has at least one row; `row` is what a row stands for."""
-    metrics = read_table(path / "metrics.csv", schema)
+    metrics = _read(path, table.EPOCHS, *(f"{part}_{run.measure}" for part in parts))
     if not metrics["step"].size:
         raise RunError(
-            f"no complete row in {path / 'metrics.csv'}: expected one row per {row}, "
-            f"so the run has to finish its first {row} before it has a report"
+            f"no complete row in {path / 'metrics.csv'}: expected one row per epoch, "
+            "so the run has to finish its first epoch before it has a report"
         )
-    return Run(
-        name=path.resolve().name,
-        config=read_json(path / "config.json"),
-        environment=read_json(path / "environment.json"),
-        metrics=metrics,
-    )
+    steps = _read(path, table.STEPS, run.measure)
+    others = {name: table.read_rows(path / f"{name}.csv") for name in _OPTIONAL}
+    return run._replace(metrics=metrics, steps=steps, others=others)
 
 
-def sender(runs: Sequence[Run]) -> str:
-    """Whose bytes the tables of runs count.
-
-    Example:
-      >>> runs = [Run("a", {"workers_per_device": count}, {}, {}) for count in (1, 2)]
-      >>> sender(runs[:1]), sender(runs[1:]), sender(runs)
-      ('worker', 'device', 'worker or device')
-    """
-    keys = ("workers_per_device", "devices_per_node")
-    shared = {any(_count(run.config, key) > 1 for key in keys) for run in runs}
-    names = {False: "worker", True: "device"}
-    return " or ".join(names[kind] for kind in sorted(shared))
-
-
-def leaver(runs: Sequence[Run]) -> str:
-    """What the bytes leave that tables and curves count, as the runs say.
-
-    Example:
-      >>> facts = {"leaver": "host of 2 workers"}
-      >>> leaver([Run("a", {}, facts, {})]), leaver([Run("a", {}, {}, {})])
-      ('host of 2 workers', 'worker')
-    """
-    names = {str(run.environment.get("leaver") or sender([run])) for run in runs}
-    return " or ".join(sorted(names))
-
-
-def holder(runs: Sequence[Run]) -> str:
-    """Who has a model of its own, where not all share one.
-
-    Example:
-      >>> holder([Run("a", {"devices_per_node": 2}, {}, {})])
-      'node'
-    """
-    several = {_count(run.config, "devices_per_node") > 1 for run in runs}
-    names = {False: "worker", True: "node"}
-    return " or ".join(names[kind] for kind in sorted(several))
-
-
-def workers_text(config: dict[str, Any]) -> str:
-    """How many workers a run has, and what else is to be said of their number.
-
-    Example:
-      >>> workers_text({"workers": 4}), workers_text({"workers": 1}), workers_text({})
-      ('4 workers', '1 worker', '')
-      >>> workers_text({"workers": 4, "workers_per_device": 2})
-      '4 workers on 2 devices'
-      >>> workers_text({"workers": 8, "devices_per_node": 2})
-      '4 nodes of 2 devices'
-    """
-    count = config.get("workers")
-    if not count:
-        return ""
-    nodes, lanes = (
-        _count(config, key) for key in ("devices_per_node", "workers_per_device")
-    )
-    if nodes > 1:
-        return f"{_several(count // nodes, 'node')} of {nodes} devices"
-    where = f" on {_several(count // lanes, 'device')}" if lanes > 1 else ""
-    return _several(count, "worker") + where
-
-
-def _count(config: dict[str, Any], key: str) -> int:
-    return config.get(key) or 1
-
-
-def _several(count: int, name: str) -> str:
-    return f"{count} {name}{'' if count == 1 else 's'}"
+def _read(folder: Path, schema: table.Schema, *columns: str) -> Table:
+    """A table with further columns, such as those of a task's own measure."""
+    file = "metrics.csv" if schema is table.EPOCHS else "steps.csv"
+    names = tuple(dict.fromkeys((*schema.columns, *columns)))
+    return table.read_table(folder / file, schema._replace(columns=names))
 
 
 _ELSEWHERE = ("command", "failed", "graph")  # facts that a page shows in another form
@@ -184,17 +108,6 @@ def provenance(run: Run) -> Provenance:
     words = run.environment.get("command")
     command = shlex.join(map(str, words)) if isinstance(words, list) else ""
     return Provenance(flatten(run.config), flatten(facts), command)
-
-
-def started(run: Run) -> str:
-    """The name of a run, and when it started if that was recorded.
-
-    Example:
-      >>> started(Run("first", {}, {"started": "2025-11-18"}, {}))
-      'run first, started 2025-11-18'
-    """
-    time = run.environment.get("started")
-    return f"run {run.name}, started {time}" if time else f"run {run.name}"
 
 
 def flatten(content: Mapping[str, Any]) -> dict[str, str]:
@@ -227,58 +140,6 @@ def _value_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-# Where nothing is lost, there is nothing that these memories could keep.
-_KEEPERS = ("error_feedback", "ef21")
-_OF_COMPRESSION = ("policy", "scope")
-
-
-class Settings(NamedTuple):
-    """What a run was asked for, and what of it means nothing."""
-
-    config: dict[str, str]  # by dotted names; the compressor is "none" if it is unused
-    unused: frozenset[str] = frozenset()  # other keys
-
-    def of(self, key: str) -> str:
-        """The value of a key; "" where there is none, or no use for it."""
-        return "" if key in self.unused else self.config.get(key, "")
-
-
-def settings_of(run: Run) -> Settings:
-    """The settings of a run.
-
-    A compressor is used if the method, as environment.json has it, names it.
-
-    Example:
-      >>> asked = {"exchange": "exact", "compressor": "sign", "scope": "per_leaf"}
-      >>> found = settings_of(Run("a", asked, {}, {}))
-      >>> found.config["compressor"], found.of("scope")
-      ('none', '')
-    """
-    config = flatten(run.config)
-    if not config.get("compressor"):
-        return Settings(config)
-    method = str(run.environment.get("method") or "")
-    if _names(config.get("exchange", ""))[:1] == ["exact"]:
-        unused = {*_OF_COMPRESSION}
-        if _names(config.get("memory", ""))[:1] in ([name] for name in _KEEPERS):
-            unused.add("memory")
-    elif method and not {*_names(config["compressor"])} & {*re.findall(r"\w+", method)}:
-        unused = set()
-    else:
-        return Settings(config)
-    return Settings(config | {"compressor": "none"}, frozenset(unused))
-
-
-def _names(spec: str) -> list[str]:
-    """The names in a spec, without their arguments.
-
-    Example:
-      >>> _names("top_k(keep=0.1) | cast(dtype='float16')")
-      ['top_k', 'cast']
-    """
-    return re.findall(r"\w+", re.sub(r"\([^()]*\)", "", spec))
-
-
 _SHARE = 0.1  # of the logged steps, what counts as the end of a run
 _WORSE = 1.1  # batches differ: a loss that ends so much above its beginning diverged
 
@@ -298,39 +159,37 @@ _ALARMS = {
         "The table of epochs says how many."
     ),
 }
-_OLD = (
-    "This run does not know how many bytes left a worker, which older versions did not "
-    "record: its bytes are those of the messages, and there is no ratio."
-)
 
 
-class Ending(NamedTuple):
+class RunStatus(NamedTuple):
     """How a run ended, or how far it has come."""
 
     kind: str  # finished | unfinished | failed | diverged
     text: str
 
 
-def ending(run: Run) -> Ending:
+def run_status(run: Run) -> RunStatus:
     """How a run ended.
 
     Example:
       >>> columns = {"step": np.array([10.0]), "epoch": np.array([1.0])}
       >>> columns["train_loss"] = np.array([0.5])
-      >>> ending(Run("a", {"train_for": "20 steps"}, {}, columns)).text
+      >>> run_status(Run("a", {"train_for": "20 steps"}, {}, columns)).text
       'unfinished: step 10 of 20'
     """
     failure = run.environment.get("failed")
     if failure:
-        return Ending("failed", f"failed: {str(failure).splitlines()[0]}")
+        return RunStatus("failed", f"failed: {str(failure).splitlines()[0]}")
     why = _divergence(run)
     if why:
-        return Ending("diverged", why)
-    done, planned = _last_step(run), planned_steps(run)
+        return RunStatus("diverged", why)
+    logged = run.steps.get("step", np.array([]))
+    done = float(max(run.metrics["step"][-1], *logged[-1:], 0))
+    planned = planned_steps(run)
     if planned and done < planned:
         done_text, all_text = number_text(done), number_text(planned)
-        return Ending("unfinished", f"unfinished: step {done_text} of {all_text}")
-    return Ending("finished", "finished")
+        return RunStatus("unfinished", f"unfinished: step {done_text} of {all_text}")
+    return RunStatus("finished", "finished")
 
 
 def planned_steps(run: Run) -> float:
@@ -358,24 +217,15 @@ def planned_steps(run: Run) -> float:
 
 def alarms(run: Run) -> list[str]:
     """What somebody has to know before looking at any figure of a run."""
-    why = _divergence(run)
-    found = [f"This run diverged: {why}."] if why else []
-    failure = run.environment.get("failed")
-    if failure:
-        found.insert(0, f"This run has failed: {failure}")
-    if np.isnan(run.metrics.get("bytes_left", np.zeros(1))[-1]):
-        found.append(_OLD)
+    why, failure = _divergence(run), run.environment.get("failed")
+    found = [f"This run has failed: {failure}"] if failure else []
+    found += [f"This run diverged: {why}."] if why else []
     for column, text in _ALARMS.items():
         seen = run.metrics.get(column, np.array([]))
         epochs = run.metrics["epoch"][np.flatnonzero(seen > 0)]
         if epochs.size:
             found.append(f"From epoch {number_text(epochs[0])} on, {text}")
     return found
-
-
-def _last_step(run: Run) -> float:
-    logged = run.steps.get("step", np.array([]))
-    return float(max(run.metrics["step"][-1], *logged[-1:], 0))
 
 
 def _divergence(run: Run) -> str:

@@ -481,16 +481,16 @@ FAULTS = [
     ),
     Fault(
         "the note of a comparison is lost when it is written again",
-        "jaxcomp/report/html.py",
+        "jaxcomp/report/comparison.py",
         "note = kept_note(file)",
         'note = ""',
         "tests/report/test_report_compare.py::test_a_note_is_kept_until_it_is_replaced",
     ),
     Fault(
         "a band over the seeds leaves out the lowest",
-        "jaxcomp/report/figures.py",
-        "over(np.min, values)",
-        "over(np.mean, values)",
+        "jaxcomp/report/charts.py",
+        "(_over(groups, f, value) for f in (np.mean, np.min,",
+        "(_over(groups, f, value) for f in (np.mean, np.mean,",
         "tests/report/test_report_compare.py"
         "::test_runs_that_differ_in_the_seed_are_one_line",
     ),

@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["CHROMIUM", "Browser", "Opened", "browser"]
-
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 CHROMIUM = next((found for name in _NAMES if (found := shutil.which(name))), None)
 _FLAGS = (
@@ -22,6 +20,8 @@ _FLAGS = (
     # What a page asks for must not leave this machine, whatever it is.
     *("--host-resolver-rules=MAP * ~NOTFOUND", "--remote-debugging-pipe"),
 )
+_ERRORS = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+_REQUEST = "Network.requestWillBeSent"
 _SECONDS = 120.0  # a machine that has other things to do
 
 
@@ -63,27 +63,21 @@ class Browser:
         """Open a file in a window of a width, and wait until it is there."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=900,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        size = {"width": width, "height": 900, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size, deviceScaleFactor=1)
         self._events.clear()
         self.call("Page.navigate", url=page.resolve().as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self._events):
             self._events.append(self._next())
-        return Opened(self._errors(), self._requests())
+        params = [(e.get("method"), e.get("params", {})) for e in self._events]
+        errors = [json.dumps(about) for name, about in params if name in _ERRORS]
+        asked = [a["request"]["url"] for name, a in params if name == _REQUEST]
+        return Opened(errors, asked)
 
     def run(self, expression: str) -> Any:
         """The value of an expression in the page."""
-        found = self.call(
-            "Runtime.evaluate",
-            expression=expression,
-            returnByValue=True,
-            awaitPromise=True,
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        found = self.call("Runtime.evaluate", expression=expression, **how)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
@@ -91,21 +85,6 @@ class Browser:
         """Press a key of the keyboard."""
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
-
-    def _errors(self) -> list[str]:
-        kinds = {
-            "Runtime.exceptionThrown",
-            "Log.entryAdded",
-            "Runtime.consoleAPICalled",
-        }
-        return [json.dumps(e) for e in self._events if e.get("method") in kinds]
-
-    def _requests(self) -> list[str]:
-        return [
-            event["params"]["request"]["url"]
-            for event in self._events
-            if event.get("method") == "Network.requestWillBeSent"
-        ]
 
     def _next(self) -> dict[str, Any]:
         until = time.monotonic() + _SECONDS
@@ -128,12 +107,10 @@ def browser(folder: Path) -> Iterator[Browser]:
     # The pipes have to be the file descriptors 3 and 4 of the browser.
     moved = f'exec "$@" 3<&{to_read} 4>&{to_write}'
     words = [CHROMIUM, *_FLAGS, f"--user-data-dir={folder}", "about:blank"]
+    command = ["bash", "-c", moved, "bash", *words]
+    pipes, quiet = (to_read, to_write), subprocess.DEVNULL
     process = subprocess.Popen(
-        ["bash", "-c", moved, "bash", *words],
-        pass_fds=(to_read, to_write),
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        command, pass_fds=pipes, stdout=quiet, stderr=quiet, start_new_session=True
     )
     os.close(to_read)
     os.close(to_write)

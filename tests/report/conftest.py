@@ -73,8 +73,15 @@ def step_row(step: int) -> dict[str, Any]:
     }
 
 
-def write_table(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Writes rows as the trainer does."""
+Columns = dict[str, Any]  # a value for all rows, or a list with one for each
+
+
+def write_table(path: Path, rows: list[dict[str, Any]], columns: Columns) -> None:
+    """Writes rows as the trainer does, with other values in some columns."""
+    for name, values in columns.items():
+        many = values if isinstance(values, list) else [values] * len(rows)
+        for row, value in zip(rows, many, strict=True):
+            row[name] = value
     lines = [",".join(rows[0]), *(",".join(map(str, row.values())) for row in rows)]
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
@@ -84,23 +91,26 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Gives a function that writes a run folder.
 
     The function takes the number of epochs, config entries to change, the name of the
-    folder and columns of `metrics.csv` to change in all rows.
+    folder, facts of environment.json, columns of `steps.csv` and of `metrics.csv`.
     """
 
     def make(
         epochs: int = 12,
         config: dict[str, Any] | None = None,
         name: str = "run",
+        facts: dict[str, Any] | None = None,
+        steps: Columns | None = None,
         **columns: Any,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(CONFIG | (config or {})))
-        (folder / "environment.json").write_text(json.dumps(ENVIRONMENT))
-        rows = [epoch_row(i, epochs) | columns for i in range(1, epochs + 1)]
-        write_table(folder / "metrics.csv", rows)
-        steps = range(10, STEPS_PER_EPOCH * epochs + 1, 10)
-        write_table(folder / "steps.csv", [step_row(step) for step in steps])
+        environment = json.dumps(ENVIRONMENT | (facts or {}))
+        (folder / "environment.json").write_text(environment)
+        rows = [epoch_row(i, epochs) for i in range(1, epochs + 1)]
+        write_table(folder / "metrics.csv", rows, columns)
+        logged = range(10, STEPS_PER_EPOCH * epochs + 1, 10)
+        write_table(folder / "steps.csv", [*map(step_row, logged)], steps or {})
         return folder
 
     return make

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,8 +9,10 @@ import pytest
 
 from jaxcomp.cli import compare, main, report
 from jaxcomp.mixers.gossip.topology import graph_facts
+from jaxcomp.report import RunError
+from jaxcomp.report.run_page import watch
 
-MakeRun = Callable[..., Path]
+REFRESH = '<meta http-equiv="refresh"'
 
 
 def run_command(*words: str | Path, name: str = "report") -> int:
@@ -23,21 +24,16 @@ def run_command(*words: str | Path, name: str = "report") -> int:
     return args.run(args)
 
 
-def test_prints_the_path(make_run: MakeRun, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prints_the_path(make_run, capsys):
     folder = make_run(epochs=1)
     assert run_command(folder) == 0
     assert capsys.readouterr().out == f"{folder / 'report.html'}\n"
     assert (folder / "report.html").is_file()
 
 
-def test_a_picture_of_each_plot_needs_no_page(
-    make_run: MakeRun, tmp_path: Path
-) -> None:
+def test_a_picture_of_each_plot_needs_no_page(make_run, tmp_path):
     target = tmp_path / "deep" / "figures"
-    folder = make_run(epochs=2)
-    facts = json.loads((folder / "environment.json").read_text())
-    facts |= graph_facts("exponential(one_peer=True)", 4)
-    (folder / "environment.json").write_text(json.dumps(facts))
+    folder = make_run(2, facts=graph_facts("exponential(one_peer=True)", 4))
     assert run_command(folder, "--svg", target) == 0
     names = {path.name for path in target.iterdir()}
     wanted = {"accuracy.svg", "loss.svg", "compression.svg", "time.svg", "graph.svg"}
@@ -51,9 +47,7 @@ def test_a_picture_of_each_plot_needs_no_page(
             assert f'd="{line.attrib["d"]}"' in page or line.attrib["d"] == "M1 5h20"
 
 
-def test_compare_writes_page_and_pictures(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_compare_writes_page_and_pictures(make_run, tmp_path, capsys):
     folders = [make_run(2, {"compressor": c}, c) for c in ("sign", "none")]
     page = tmp_path / "new" / "page.html"
     words = (*folders, "--out", page, "--svg", tmp_path / "svg", "--title", "Mine")
@@ -66,8 +60,8 @@ def test_compare_writes_page_and_pictures(
 
 
 def test_what_a_config_names_is_not_called_where_it_is_only_read(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    make_run, tmp_path, capsys
+):
     """Import paths are code. Who shows a run or lists a sweep runs none of it."""
     victim = tmp_path / "victim"
     code = f"os:mkdir(path={str(victim)!r})"
@@ -89,7 +83,7 @@ def test_what_a_config_names_is_not_called_where_it_is_only_read(
     assert not victim.exists()
 
 
-def test_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_error_is_one_line(tmp_path, capsys):
     assert run_command(tmp_path) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
@@ -100,17 +94,59 @@ def test_error_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert not (tmp_path / "x.html").exists()
 
 
-def test_pictures_into_a_file_are_an_error(
-    make_run: MakeRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_pictures_into_a_file_are_an_error(make_run, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert run_command(make_run(epochs=1), "--svg", tmp_path / "file") == 1
     assert str(tmp_path / "file") in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["compare", "report"])
-def test_help_shows_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        run_command("--help", name=name)
-    assert stop.value.code == 0
-    assert f"jaxcomp {name} runs/" in capsys.readouterr().out
+def page(folder: Path) -> str:
+    return (folder / "report.html").read_text(encoding="utf-8")
+
+
+def test_the_page_follows_the_tables_until_the_run_ends(make_run):
+    whole = make_run(epochs=3, config={"train_for": "3 epochs"}, name="whole")
+    rows = {
+        name: (whole / name).read_text().splitlines(keepends=True)
+        for name in ("metrics.csv", "steps.csv")
+    }
+    folder = make_run(epochs=1, config={"train_for": "3 epochs"})
+    (folder / "metrics.csv").write_text(rows["metrics.csv"][0])
+    (folder / "steps.csv").write_text(rows["steps.csv"][0])
+    said: list[str] = []
+    pages: list[str] = []
+
+    def go_on(seconds: float) -> None:
+        """What the run does while nobody looks: nothing, then an epoch at a time."""
+        assert seconds > 0
+        done = len(pages)
+        pages.append(page(folder) if (folder / "report.html").exists() else "")
+        (folder / "metrics.csv").write_text("".join(rows["metrics.csv"][: 1 + done]))
+        (folder / "steps.csv").write_text("".join(rows["steps.csv"][: 1 + 10 * done]))
+
+    watch(folder, said.append, go_on)
+    assert pages[0] == pages[1] == ""
+    assert "unfinished: step 100 of 300" in pages[2]
+    assert all(REFRESH in text for text in pages[2:])
+    assert REFRESH not in page(folder)
+    assert "unfinished" not in page(folder)
+    assert said[0].startswith("waiting: no complete row")
+    assert "is kept current" in said[1]
+    assert said[2:] == [str(folder / "report.html")]
+
+
+def test_ctrl_c_ends_it_quietly(make_run):
+    folder = make_run(epochs=1, config={"train_for": "3 epochs"})
+
+    def interrupt(seconds: float) -> None:
+        assert REFRESH in page(folder)
+        raise KeyboardInterrupt
+
+    watch(folder, lambda line: None, interrupt)
+    assert REFRESH not in page(folder)
+    assert "unfinished: step 100 of 300" in page(folder)
+
+
+def test_a_missing_folder_is_not_waited_for(tmp_path):
+    with pytest.raises(RunError, match="no run folder at .*nowhere"):
+        watch(tmp_path / "nowhere")
