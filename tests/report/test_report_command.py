@@ -1,13 +1,12 @@
 """`jaxcomp report` and `jaxcomp compare` on the command line."""
 
-import argparse
 import json
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
-from jaxcomp.cli import compare, main, report
+from jaxcomp.cli import main
 from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.report import RunError
 from jaxcomp.report.run_page import watch
@@ -16,12 +15,7 @@ REFRESH = '<meta http-equiv="refresh"'
 
 
 def run_command(*words: str | Path, name: str = "report") -> int:
-    parser = argparse.ArgumentParser(prog="jaxcomp")
-    subparsers = parser.add_subparsers(required=True)
-    for command in (compare, report):
-        command.add_parser(subparsers)
-    args = parser.parse_args([name, *map(str, words)])
-    return args.run(args)
+    return main([name, *map(str, words)])
 
 
 def test_prints_the_path(make_run, capsys):
