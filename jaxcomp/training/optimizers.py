@@ -23,7 +23,7 @@ from jaxcomp.core.specs import (
     parse,
     publish,
 )
-from jaxcomp.core.trees import clipped, norms
+from jaxcomp.core.trees import clipped, norm
 from jaxcomp.core.types import Array, Axis, Exchange, Mixer, Tree
 from jaxcomp.memory import dgc
 from jaxcomp.mixers import gossip
@@ -96,7 +96,7 @@ def check_nodes(config: Any) -> None:
         )
 
 
-# The arguments by which memories and optimisers give a momentum to the gradient.
+# The arguments by which optimisers give a momentum to the gradient.
 OF_OPTIMIZERS = {
     **dict.fromkeys(("adam", "adamw", "lamb"), "b1"),
     **dict.fromkeys(("lars", "sgd"), "momentum"),
@@ -184,32 +184,6 @@ def decaying(decay: str, params: Tree) -> Tree:
     return which_fit(_NAMED.get(decay, decay), params)
 
 
-def add_decay(weight_decay: float, decay: str = "all") -> optax.GradientTransformation:
-    """Add weight_decay w to the updates of the parameters that decay.
-
-    Args:
-      weight_decay: factor on the parameters; 0 adds nothing.
-      decay: which of them, as in `decaying`.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> w = {"kernel": jnp.ones((1, 2)), "bias": jnp.ones(2)}
-      >>> link = add_decay(0.5, "kernels")
-      >>> link.update(jax.tree.map(jnp.zeros_like, w), link.init(w), w)[0]
-      {'bias': Array([0., 0.], dtype=float32), 'kernel': Array([[0.5, 0.5]], ...)}
-    """
-    if not weight_decay:
-        return optax.identity()
-
-    def added(updates: Tree, params: Any) -> Tree:
-        return jax.tree.map(
-            lambda u, w, decays: u + weight_decay * w if decays else u,
-            *(updates, params, decaying(decay, params)),
-        )
-
-    return optax.stateless(added)
-
-
 def check_decay(config: Any, params: Tree) -> None:
     """Refuse a pattern that fits no parameter.
 
@@ -231,76 +205,45 @@ def check_decay(config: Any, params: Tree) -> None:
 KERNELS = "ndim>=2"  # biases and the scales of normalisation layers are not adapted
 
 
-def scale_by_trust(adapt: str = KERNELS) -> optax.GradientTransformation:
-    """Scale the update u of each tensor w by |w| / |u|, as LAMB does.
-
-    Args:
-      adapt: which tensors, as a pattern of `policy`; others stay as they are, and so do
-        those of which w or u is zero.
-
-    Example:
-      >>> link = scale_by_trust()
-      >>> w, u = jnp.full((1, 2), 3.0), jnp.array([[4.0, 0.0]])
-      >>> link.update(u, link.init(w), w)[0].round(4)
-      Array([[4.2426, 0.    ]], dtype=float32)
-    """
-
-    def scaled(updates: Tree, params: Any) -> Tree:
-        return _adapted(updates, params, adapt, norms(params), norms(updates))
-
-    return optax.stateless(scaled)
-
-
 def add_decay_with_trust(
-    weight_decay: float, decays: Any, trust: float, adapt: str = KERNELS
+    weight_decay: float, decay: str, trust: float, adapt: str = KERNELS
 ) -> optax.GradientTransformation:
     """Add decay to each gradient, and scale it as LARS does.
 
         r (g + weight_decay w)  with  r = trust |w| / (|g| + weight_decay |w|)
 
+    `optax.lars` divides by |g + weight_decay w|, which is another method.
+
     Args:
       weight_decay: factor on the weights.
-      decays: function from the parameters to whether each of them decays.
+      decay: which of them decay, as in `decaying`.
       trust: length of a step at a rate of 1, over that of the tensor.
-      adapt: as in `scale_by_trust`; for others r is 1.
+      adapt: which tensors are adapted, as a pattern of `policy`; for others r is 1, and
+        so it is for those of which one of the two lengths is zero.
 
     Example:
-      >>> link = add_decay_with_trust(0.5, lambda w: True, trust=0.1)
+      >>> link = add_decay_with_trust(0.5, "all", trust=0.1)
       >>> w, g = jnp.array([[2.0, 0.0]]), jnp.array([[3.0, 0.0]])
       >>> link.update(g, link.init(w), w)[0]
       Array([[0.2, 0. ]], dtype=float32)
     """
 
-    def scaled(updates: Tree, params: Any) -> Tree:
-        factors = [weight_decay * d for d in jax.tree.leaves(decays(params))]
-        structure = jax.tree.structure(params)
-        decayed = jax.tree.map(
-            lambda g, w, f: g + f * w if f else g,
-            *(updates, params, jax.tree.unflatten(structure, factors)),
-        )
-        lengths = norms(params)
-        each = zip(norms(updates), lengths, factors, strict=True)
-        below = [g + f * w for g, w, f in each]
-        return _adapted(decayed, params, adapt, [trust * w for w in lengths], below)
-
-    return optax.stateless(scaled)
-
-
-def _adapted(
-    updates: Tree, params: Tree, adapt: str, above: list[Array], below: list[Array]
-) -> Tree:
-    """Scale adapted tensors by above / below, or by 1 where one of them is zero."""
-
-    def scaled(update: Array, is_adapted: bool, top: Array, bottom: Array) -> Array:
-        if not is_adapted:
+    def scaled(g: Array, w: Array, decays: bool, adapted: bool) -> Array:
+        factor = weight_decay * decays
+        update = g + factor * w if decays else g
+        if not adapted:
             return update
+        top = trust * norm(w)
+        bottom = norm(g) + factor * norm(w)
         is_zero = (top == 0) | (bottom == 0)
         ratio = jnp.where(is_zero, 1.0, top / jnp.where(is_zero, 1.0, bottom))
         return ratio.astype(update.dtype) * update
 
-    structure = jax.tree.structure(params)
-    lengths = (jax.tree.unflatten(structure, x) for x in (above, below))
-    return jax.tree.map(scaled, updates, which_fit(adapt, params), *lengths)
+    def of_all(updates: Tree, params: Any) -> Tree:
+        fits = decaying(decay, params), which_fit(adapt, params)
+        return jax.tree.map(scaled, updates, params, *fits)
+
+    return optax.stateless(of_all)
 
 
 def local(axis: Axis, limit: Clip) -> optax.GradientTransformation:
@@ -328,11 +271,7 @@ def tensor(axis: Axis, limit: Clip) -> optax.GradientTransformation:
 
 def value(axis: Axis, limit: Clip) -> optax.GradientTransformation:
     """Each element is at most `limit`, in magnitude."""
-
-    def clip(tree: Tree, params: Tree | None) -> Tree:
-        return jax.tree.map(lambda x: jnp.clip(x, -limit, limit), tree)
-
-    return optax.stateless(clip)
+    return optax.clip(limit)
 
 
 def workers(
@@ -378,7 +317,7 @@ _OF_A_MEAN = {
 }
 
 
-def make(
+def make_clip(
     spec: str, axis: Axis, memory: str = "", mixer: str = ""
 ) -> list[optax.GradientTransformation]:
     """The links that clip before the exchange: one, or none.
@@ -390,10 +329,10 @@ def make(
       mixer: of the run; "" where gradients are averaged.
 
     Example:
-      >>> [link] = make("value(limit=2)", "workers")
+      >>> [link] = make_clip("value(limit=2)", "workers")
       >>> link.update(jnp.array([3.0, -1.0]), link.init(None))[0]
       Array([ 2., -1.], dtype=float32)
-      >>> make("local(limit=1)", "workers", memory="dgc(clip=5)")
+      >>> make_clip("local(limit=1)", "workers", memory="dgc(clip=5)")
       Traceback (most recent call last):
       jaxcomp.UserError: clip 'local(limit=1)' and memory 'dgc(clip=5)' both \
 clip the gradient: leave one of them out
@@ -432,8 +371,14 @@ class OptimizerSetting(NamedTuple):
 
     def decay_in_update(self) -> optax.GradientTransformation:
         """The link of an optimiser that adds decay to the mean gradient."""
-        at_update = self.decay_at == "update"
-        return add_decay(self.weight_decay if at_update else 0.0, self.decay)
+        return (
+            self.decay_in_gradient() if self.decay_at == "update" else optax.identity()
+        )
+
+    def decay_in_gradient(self) -> optax.GradientTransformation:
+        """The link that adds decay to what it is given."""
+        mask = functools.partial(decaying, self.decay)
+        return optax.add_decayed_weights(self.weight_decay, mask)
 
     def check_decay_apart(self, why: str) -> None:
         """Refuse decay in the gradient, for an optimiser that has to tell them apart.
@@ -508,7 +453,7 @@ def lamb(
     return optax.chain(
         optax.scale_by_adam(b1=b1, b2=b2, eps=eps),
         setting.decay_in_update(),
-        scale_by_trust(adapt),
+        optax.masked(optax.scale_by_trust_ratio(), functools.partial(which_fit, adapt)),
         optimizers.scale_by_rate(setting.rate),
     )
 
@@ -530,14 +475,8 @@ def lars(
       rate is constant.
     """
     setting.check_decay_apart("divides by |gradient| + decay |weights|")
-    link = add_decay_with_trust(
-        setting.weight_decay,
-        functools.partial(decaying, setting.decay),
-        trust,
-        adapt,
-    )
     return optax.chain(
-        link,
+        add_decay_with_trust(setting.weight_decay, setting.decay, trust, adapt),
         # By another name than that of `sgd`: it is as short as `trust` makes it.
         optax.named_chain(("adapted", optax.trace(momentum, nesterov))),
         optimizers.scale_by_rate(setting.rate),
@@ -624,8 +563,8 @@ def make_links(
     else:
         links = [distributed(method), optimizer]
     if setting.decay_at == "gradient":
-        links.insert(0, add_decay(setting.weight_decay, setting.decay))
-    links = [*make(config.clip, method.axis, config.memory, config.mixer), *links]
+        links.insert(0, setting.decay_in_gradient())
+    links = [*make_clip(config.clip, method.axis, config.memory, config.mixer), *links]
     if config.devices_per_node > 1:
         links.insert(0, mean_of_node(nodes_of(config, method.axis)))
     return links

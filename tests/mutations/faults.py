@@ -522,8 +522,8 @@ FAULTS = [
     Fault(
         "decay in the gradient comes before clipping",
         "jaxcomp/training/optimizers.py",
-        "[*make(config.clip, method.axis, config.memory, config.mixer), *links]",
-        "[*links[:1], *make(config.clip, method.axis, '', ''), *links[1:]]",
+        "[*make_clip(config.clip, method.axis, config.memory, config.mixer), *links]",
+        "[*links[:1], *make_clip(config.clip, method.axis, '', ''), *links[1:]]",
         "tests/training/test_decay.py",
     ),
     Fault(

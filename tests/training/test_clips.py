@@ -10,7 +10,7 @@ import pytest
 from jaxcomp.core.errors import UserError
 from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.training import optimizers
-from jaxcomp.training.optimizers import make
+from jaxcomp.training.optimizers import make_clip
 from tests.training.small import built, small_config
 
 WORKERS = 4
@@ -19,7 +19,7 @@ TREE = {"a": RNG.normal(size=(WORKERS, 3, 2)), "b": 5 * RNG.normal(size=(WORKERS
 
 
 def clipped(spec: str) -> Any:
-    [link] = make(spec, "workers")
+    [link] = make_clip(spec, "workers")
     tree = jax.tree.map(jnp.float32, TREE)
     update = jax.vmap(lambda x: link.update(x, link.init(x))[0], axis_name="workers")
     return jax.jit(update)(tree)
@@ -77,7 +77,7 @@ def test_each_form(spec):
 def test_every_form_is_tested_and_none_hides_a_nan():
     for name in optimizers.CLIPS:
         spec = name if name == "workers_value" else f"{name}(limit=1)"
-        [link] = make(spec, "workers")
+        [link] = make_clip(spec, "workers")
         tree = jnp.array([[1.0, 2.0], [jnp.nan, jnp.nan]])
         found: Any = jax.vmap(
             lambda x, link=link: link.update(x, ())[0], axis_name="workers"
@@ -86,7 +86,7 @@ def test_every_form_is_tested_and_none_hides_a_nan():
 
 
 def test_nothing_is_clipped_without_one():
-    assert make("", "workers") == []
+    assert make_clip("", "workers") == []
 
 
 @pytest.mark.parametrize("spec", ["scaled(limit=1)", "workers(limit=1)"])
