@@ -18,8 +18,12 @@ FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
 # Of one process. Programs of all tests together would take several times as much.
 MOST_IN_MEMORY = 2e9
-# Machine code that compiles in 60 % of the time. What runs once need not be fast.
-QUICKLY = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Machine code that compiles in half of the time. What runs once need not be fast, and
+# parts of a program that are compiled side by side cost a quarter more than one.
+QUICKLY = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false "
+    "--xla_cpu_parallel_codegen_split_count=1"
+)
 
 
 def compile_quickly() -> None:

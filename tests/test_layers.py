@@ -115,6 +115,16 @@ def test_names_stay_in_their_place(path):
         assert "optax" not in code
 
 
+def test_no_public_class_has_the_name_of_another():
+    names = [
+        node.name
+        for path in FILES
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+    ]
+    assert sorted(names) == sorted(set(names))
+
+
 def test_the_library_needs_only_jax_and_optax():
     """`import jaxcomp` loads nothing of the extra `train`, which is there on demand."""
     program = """
