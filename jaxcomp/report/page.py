@@ -68,7 +68,7 @@ def render(template: str, *, title: str, subtitle: str, **content: Any) -> str:
     return _TEMPLATES.get_template(template).render(whole | content)
 
 
-class Key(NamedTuple):
+class LegendEntry(NamedTuple):
     """An entry of a legend."""
 
     key: str
@@ -91,7 +91,7 @@ class Drawn(NamedTuple):
     name: str
     title: str
     caption: str
-    legend: list[Key]  # empty where there is one series
+    legend: list[LegendEntry]  # empty where there is one series
     tiles: list[list[str]]  # of each panel, elements of which the page shows one
     tables: list[DataTable]
     switch: str
@@ -124,7 +124,7 @@ def draw_plot(name: str, plot: Plot) -> Drawn:
     tables = [_table(f"{name}-{i}", group) for i, group in enumerate(groups)]
     first = plot.panels[0].series
     several = first if len(first) > 1 else []
-    legend = [Key(one.key, one.label, slot_class(one.slot)) for one in several]
+    legend = [LegendEntry(one.key, one.label, slot_class(one.slot)) for one in several]
     return Drawn(
         name, plot.title, plot.caption, legend, tiles, tables, plot.switch, plot.wide
     )

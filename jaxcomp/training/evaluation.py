@@ -31,7 +31,7 @@ from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.plan import RunPlan, Triggers, build, gather_workers, settled
 from jaxcomp.training.programs import Traffic
 from jaxcomp.training.running_metrics import OwnScores, Scores, Totals
-from jaxcomp.training.segments import Segments
+from jaxcomp.training.segments import RunSegments
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.step import StepAverage, make_average
 from jaxcomp.training.tables import (
@@ -322,7 +322,7 @@ def evaluate(
     plan = build(config, workers)
     if split == "train":
         each = [s._replace(task=_of_train(plan)) for s in plan.segments.each]
-        plan = plan._replace(segments=Segments(tuple(each)))
+        plan = plan._replace(segments=RunSegments(tuple(each)))
     keep_programs()
     kept = folder / "checkpoints"
     # The best may be of other workers.

@@ -22,7 +22,7 @@ from jaxcomp.runs import folder, loggers
 from jaxcomp.scope import leaves_of
 from jaxcomp.training import optimizers, segments, state, tasks
 from jaxcomp.training.schedules import window_of
-from jaxcomp.training.segments import Segments
+from jaxcomp.training.segments import RunSegments
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.step import make_train_step
@@ -189,7 +189,9 @@ class Triggers(NamedTuple):
     views_layers: bool  # what each layer loses
 
 
-def make_triggers(config: Any, run: Segments, total: int) -> Callable[[int], Triggers]:
+def make_triggers(
+    config: Any, run: RunSegments, total: int
+) -> Callable[[int], Triggers]:
     """Make a function from the number of finished steps to what is due then.
 
     Args:
@@ -240,7 +242,7 @@ class RunPlan(NamedTuple):
 
     config: Any  # with the numbers of its workers and of the examples of a step
     workers: Workers
-    segments: Segments  # with their tasks and rates
+    segments: RunSegments  # with their tasks and rates
     total_steps: int
     stages: Stages
     triggers: Callable[[int], Triggers]  # after so many steps
@@ -497,7 +499,7 @@ def build(config: Any, workers: Workers) -> RunPlan:
 
 
 def _check_length(
-    config: Any, run: Segments, total: int, warmup: int, of_model: Sequence[Any]
+    config: Any, run: RunSegments, total: int, warmup: int, of_model: Sequence[Any]
 ) -> None:
     """Refuse a ramp, and segments of the config's own, beyond the end of the run."""
     if warmup > total:

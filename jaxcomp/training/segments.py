@@ -95,7 +95,7 @@ class Segment(NamedTuple):
         return f"from step {self.first + 1} on: {shown}"
 
 
-class Segments(NamedTuple):
+class RunSegments(NamedTuple):
     """The segments of a run, of which the first begins with it. Steps count from 0."""
 
     each: tuple[Segment, ...]
@@ -207,7 +207,9 @@ _CHANGING = tuple(name for name, key in KEYS.items() if key.inside)
 _EXAMPLE = "('30 epochs', {'learning_rate': 0.01})"
 
 
-def make_segments(config: Any, examples: int, of_model: Sequence[Any] = ()) -> Segments:
+def make_segments(
+    config: Any, examples: int, of_model: Sequence[Any] = ()
+) -> RunSegments:
     """The segments of a config, without tasks and rates; one, if it has no `regime`.
 
     Args:
@@ -231,12 +233,12 @@ def make_segments(config: Any, examples: int, of_model: Sequence[Any] = ()) -> S
     each = [Segment(0, {}, config, Calendar(horizon_of(config)))]
     for when, settings in _pairs(config.regime, of_model):
         with within(f"regime {when!r}"):
-            first = Segments(tuple(each)).steps_of(when, may_be_zero=True)
+            first = RunSegments(tuple(each)).steps_of(when, may_be_zero=True)
             changed = _changed(each[-1], first, settings)
             calendar = each[-1].calendar.then(first, horizon_of(changed))
             segment = Segment(first, dict(settings), changed, calendar, when)
         each = [segment] if first == 0 and len(each) == 1 else [*each, segment]
-    return Segments(tuple(each))
+    return RunSegments(tuple(each))
 
 
 def _pairs(regime: Sequence[Any], of_model: Sequence[Any]) -> list[tuple[str, Any]]:
@@ -289,8 +291,8 @@ def _name(optimizer: str) -> str:
 
 
 def with_rates(
-    run: Segments, *, total: int, warmup: int, workers: int, degree: int | None
-) -> Segments:
+    run: RunSegments, *, total: int, warmup: int, workers: int, degree: int | None
+) -> RunSegments:
     """The segments with their learning rates, as functions of the step of the run.
 
     Schedules and warm-up go by epochs: where the batch changes, they go on at the same
@@ -326,14 +328,16 @@ def with_rates(
         shift = segment.calendar.as_if(0)
         return (lambda step: rate(jnp.asarray(step) + shift)) if shift else rate
 
-    return Segments(tuple(s._replace(rate=rate_of(s)) for s in run.each))
+    return RunSegments(tuple(s._replace(rate=rate_of(s)) for s in run.each))
 
 
 _SIZES = ("batch_size", "image_size")
 PRECISIONS = ("bfloat16", "tensorfloat32", "float32")  # from the fastest
 
 
-def with_tasks(run: Segments, task: Task, config: Any, workers: Workers) -> Segments:
+def with_tasks(
+    run: RunSegments, task: Task, config: Any, workers: Workers
+) -> RunSegments:
     """The segments with their tasks; those of the same sizes share one.
 
     Args:
@@ -371,7 +375,7 @@ def with_tasks(run: Segments, task: Task, config: Any, workers: Workers) -> Segm
         place = within(f"regime {segment.when!r}")
         with place if segment.settings else contextlib.nullcontext():
             each.append(segment._replace(task=task_of(segment)))
-    return Segments(tuple(each))
+    return RunSegments(tuple(each))
 
 
 def with_precision(task: Task, precision: str) -> Task:
@@ -447,7 +451,7 @@ def _check_model(task: Task, first: Task, config: Any) -> None:
 
 
 def batches_from(
-    start: int, run: Segments, feed: Callable[[Task, int], Iterator[Batch]]
+    start: int, run: RunSegments, feed: Callable[[Task, int], Iterator[Batch]]
 ) -> Iterator[Batch]:
     """The batches of a run from a step on, without end.
 

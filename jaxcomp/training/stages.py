@@ -8,7 +8,7 @@ from jaxcomp import compressors
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Pipe, Range, argument, build, calls, parse
 from jaxcomp.core.types import Mixer
-from jaxcomp.training.segments import Segments
+from jaxcomp.training.segments import RunSegments
 
 Kept = Annotated[float, Range(above=0, most=1, says="a fraction kept, in (0, 1]")]
 
@@ -93,7 +93,7 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 def make_stages(
     config: Any,
     usual: Stage,
-    segments: Segments,
+    segments: RunSegments,
     mixer: Mixer | None = None,
 ) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.

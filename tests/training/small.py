@@ -17,7 +17,7 @@ from jaxcomp.data import Augmentation
 from jaxcomp.runs import open_run
 from jaxcomp.training.plan import RunPlan, build, gather_workers
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.segments import Calendar, Segment, Segments
+from jaxcomp.training.segments import Calendar, Segment, RunSegments
 
 
 def small_config(**changes: Any) -> ConfigDict:
@@ -63,9 +63,9 @@ def built(config: Any) -> RunPlan:
     return build(config, gather_workers(config))
 
 
-def segments_of(horizon: Horizon) -> Segments:
+def segments_of(horizon: Horizon) -> RunSegments:
     """A run whose steps are all alike."""
-    return Segments((Segment(0, {}, None, Calendar(horizon)),))
+    return RunSegments((Segment(0, {}, None, Calendar(horizon)),))
 
 
 def assert_same_state(a: Any, b: Any) -> None:

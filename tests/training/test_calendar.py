@@ -8,7 +8,7 @@ import pytest
 
 from jaxcomp.core.errors import UserError
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.segments import Calendar, Segment, Segments
+from jaxcomp.training.segments import Calendar, Segment, RunSegments
 from tests.training.small import segments_of
 
 EXAMPLES = 100
@@ -18,13 +18,13 @@ def horizon(batch: int) -> Horizon:
     return Horizon(EXAMPLES // batch, batch)
 
 
-def calendar(*phases: tuple[int, int]) -> Segments:
-    """Segments as pairs of the epoch in which they begin and their batch."""
+def calendar(*phases: tuple[int, int]) -> RunSegments:
+    """RunSegments as pairs of the epoch in which they begin and their batch."""
     made = segments_of(horizon(phases[0][1]))
     for epoch, batch in phases[1:]:
         first = made.steps_of(f"{epoch} epochs")
         following = made.each[-1].calendar.then(first, horizon(batch))
-        made = Segments((*made.each, Segment(first, {}, None, following)))
+        made = RunSegments((*made.each, Segment(first, {}, None, following)))
     return made
 
 
