@@ -17,7 +17,7 @@ from jaxcomp.data import Augmentation
 from jaxcomp.runs import open_run
 from jaxcomp.training.plan import RunPlan, build, gather_workers
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.segments import Calendar, Segment, RunSegments
+from jaxcomp.training.segments import Calendar, RunSegments, Segment
 
 
 def small_config(**changes: Any) -> ConfigDict:

@@ -8,7 +8,7 @@ import pytest
 
 from jaxcomp.core.errors import UserError
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.segments import Calendar, Segment, RunSegments
+from jaxcomp.training.segments import Calendar, RunSegments, Segment
 from tests.training.small import segments_of
 
 EXAMPLES = 100
