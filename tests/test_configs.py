@@ -14,8 +14,7 @@ from ml_collections import ConfigDict
 
 from configs import default
 from jaxcomp import training
-from jaxcomp.cli.config import load_config
-from jaxcomp.cli.standard import is_part, standard_configs
+from jaxcomp.cli.config import is_part, load_config, standard_configs
 from jaxcomp.training.tasks.named import named
 from jaxcomp.transforms.make import compressor_for
 from tests.training.small import built

@@ -10,14 +10,12 @@ from collections.abc import Sequence
 
 from jaxcomp._version import __version__
 from jaxcomp.cli import (
-    compare,
     completion,
     data,
     explain,
     find_rate,
     inspect,
     launch,
-    listing,
     predict,
     report,
     sweep,
@@ -32,14 +30,12 @@ COMMANDS = (
     train,
     launch,
     report,
-    compare,
     sweep,
     find_rate,
     predict,
     inspect,
     data,
     topology,
-    listing,
     explain,
     completion,
 )
@@ -75,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     def parse_and_run() -> int:
         # Prints what `--help` asks for. Keys of a config are no flags of a parser.
         parser = make_parser()
+        completion.complete(parser)
         args, others = parser.parse_known_args(words)
         if others and not hasattr(args, "takes_config_keys"):
             parser.error(f"unknown argument {others[0]!r}")

@@ -1,10 +1,11 @@
 """`jaxcomp completion`: what a shell needs to complete commands, flags and names."""
 
 import argparse
-import shlex
+import os
 from collections.abc import Iterator
 from typing import Any
 
+from jaxcomp.cli.config import is_part, standard_configs
 from jaxcomp.cli.run_command import add_command
 
 SHELLS = ("bash", "fish", "zsh")
@@ -15,50 +16,13 @@ examples:
   jaxcomp completion zsh > ~/.zfunc/_jaxcomp
   jaxcomp completion fish > ~/.config/fish/completions/jaxcomp.fish
 
-The script knows the names of this version; write it again after an update. For zsh,
-~/.zshrc has `fpath+=(~/.zfunc)` before `compinit`.
-"""
-# In each shell: the words of the line before the last one choose a list.
-_BASH = """\
-_jaxcomp() {{
-  local line="${{COMP_LINE:0:COMP_POINT}}" word context list part
-  word="${{line##* }}"
-  context="${{COMP_WORDS[1]}}"
-  case "$word" in
-    --config=*,*) for part in {parts}; do list="$list ${{word%,*}},$part"; done;;
-{values}
-    *) case "$context" in
-{commands}
-      *) list={top};;
-    esac;;
-  esac
-  [ "$COMP_CWORD" = 1 ] && list={top}
-  COMPREPLY=($(compgen -W "$list" -- "$word"))
-  # Bash takes `=` for the end of a word: what stands before it is there already.
-  case "$word" in *=*) COMPREPLY=("${{COMPREPLY[@]#"${{word%=*}}="}}");; esac
-  case "${{COMPREPLY[0]}}" in *=) compopt -o nospace;; esac
-}}
-complete -o default -F _jaxcomp jaxcomp
-"""
-_ZSH = """\
-#compdef jaxcomp
-local word="${{words[CURRENT]}}" list part
-case "$word" in
-  --config=*,*) for part in {parts}; do list="$list ${{word%,*}},$part"; done;;
-{values}
-  *) case "${{words[2]}}" in
-{commands}
-    *) list={top};;
-  esac;;
-esac
-(( CURRENT == 2 )) && list={top}
-compadd -S '' -- ${{(s: :)list}}
-[[ "$word" == -* ]] || _files
+The script asks this program, with the package argcomplete. For zsh, ~/.zshrc has
+`fpath+=(~/.zfunc)` before `compinit`.
 """
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `completion`; as `ends.add_command`."""
+    """Add the command `completion`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "completion",
@@ -72,102 +36,62 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.cli import make_parser
+    from argcomplete.shell_integration import shellcode
 
-    print(script(args.shell, make_parser()), end="")
+    print(shellcode(["jaxcomp"], shell=args.shell))
     return 0
 
 
-def script(shell: str, parser: argparse.ArgumentParser) -> str:
-    """The script for a shell.
+def complete(parser: argparse.ArgumentParser) -> None:
+    """Answer a shell that asks what may follow, and end; else do nothing.
 
     Args:
-      shell: one of bash, fish and zsh.
       parser: of the whole command line.
     """
-    from jaxcomp.cli.standard import is_part, standard_configs
+    if "_ARGCOMPLETE" in os.environ:
+        import argcomplete
 
-    commands, values = words(parser)
-    parts = list(filter(is_part, standard_configs()))
-    if shell == "fish":
-        return "\n".join(_fish(commands, values, parts)) + "\n"
-    template, indent = (_BASH, "      ") if shell == "bash" else (_ZSH, "    ")
-    quoted = {name: shlex.quote(" ".join(found)) for name, found in commands.items()}
-    top = shlex.quote(" ".join(name for name in commands if name))
-    of_commands = [f"{indent}{n}) list={q};;" for n, q in quoted.items() if n]
-    of_values = [
-        f"{indent[2:]}{flag}=*) "
-        f"list={shlex.quote(' '.join(f'{flag}={name}' for name in names))};;"
-        for flag, names in values.items()
-    ]
-    return template.format(
-        values="\n".join(of_values),
-        parts=" ".join(parts),
-        commands="\n".join(of_commands),
-        top=top,
-    )
+        argcomplete.autocomplete(with_names(parser))
 
 
-def words(
-    parser: argparse.ArgumentParser,
-) -> tuple[dict[str, list[str]], dict[str, list[str]]]:
-    """What may stand on a line: by command its words, and by flag its values.
-
-    Args:
-      parser: of the whole command line; "" is the name for the line's beginning.
-    """
-    from jaxcomp.cli.listing import KINDS, registry_of
-    from jaxcomp.cli.standard import is_part, standard_configs
-
-    values = {"--config": [n for n in standard_configs() if not is_part(n)]}
-    for kind, found in KINDS.items():
-        if found.key:
-            values[f"--config.{found.key}"] = sorted(registry_of(kind))
-    # A longer flag comes first: patterns are tried in order.
-    values = dict(sorted(values.items(), key=lambda pair: -len(pair[0])))
-    commands: dict[str, list[str]] = {}
-    for name, command in _commands(parser).items():
-        commands[name] = sorted(_words_of(command))
-        if command.get_default("takes_config_keys"):
-            commands[name] += [f"{flag}=" for flag in values if flag != "--config"]
-    if "list" in commands:
-        commands["list"] += sorted([*KINDS, "configs"])
-    return commands, values
+def with_names(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Let a parser know names of configs and, by flags of their own, of methods."""
+    for command in _with_config(parser):
+        for action in command._actions:
+            if "--config" in action.option_strings:
+                action.completer = _configs  # type: ignore[attr-defined]
+        for key in _kinds_of_keys():
+            word: Any = command.add_argument(f"--config.{key}")
+            word.completer = lambda key=key, **_: _names(key)
+    return parser
 
 
-def _commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    found = {}
+def _with_config(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    """The commands that take keys of a config."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            found |= action.choices
-    return found
+            for command in action.choices.values():
+                if command.get_default("takes_config_keys"):
+                    yield command
 
 
-def _words_of(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Flags, choices and actions of a command; a flag with a value ends in =."""
-    for action in parser._actions:
-        for flag in action.option_strings[-1:]:
-            yield flag if action.nargs == 0 else f"{flag}="
-        if not action.option_strings and action.choices:
-            yield from action.choices
-    for inner in _commands(parser).values():
-        yield from _words_of(inner)
+def _configs(prefix: str, **_: Any) -> list[str]:
+    """Whole configs, and parts after a comma."""
+    before, comma, _last = prefix.rpartition(",")
+    found = [name for name in standard_configs() if is_part(name) == bool(comma)]
+    return [before + comma + name for name in found]
 
 
-def _fish(
-    commands: dict[str, list[str]], values: dict[str, list[str]], parts: list[str]
-) -> Iterator[str]:
-    """Lines of a fish script, one for each list of words."""
-    top = " ".join(commands)
-    first = "not __fish_seen_subcommand_from " + top
-    yield f"complete -c jaxcomp -n {shlex.quote(first)} -f -a {shlex.quote(top)}"
-    for name, found in commands.items():
-        more = [f"{flag}={n}" for flag, names in values.items() for n in names]
-        takes = any(word.startswith("--config") for word in found)
-        listed = shlex.quote(" ".join([*found, *(more if takes else [])]))
-        when = shlex.quote(f"__fish_seen_subcommand_from {name}")
-        yield f"complete -c jaxcomp -n {when} -a {listed}"
-    written = '(commandline -ct | string replace -r ",[^,]*\\$" ",")'
-    composed = "string match -q -- '--config=*,*' (commandline -ct)"
-    found = shlex.quote(f"{written}{{{','.join(parts)}}}")
-    yield f"complete -c jaxcomp -n {shlex.quote(composed)} -f -a {found}"
+def _kinds_of_keys() -> dict[str, list[str]]:
+    from jaxcomp.cli.explain import KINDS
+
+    found: dict[str, list[str]] = {}
+    for kind, about in KINDS.items():
+        found.setdefault(about.key, []).append(kind)
+    return {key: kinds for key, kinds in found.items() if key}
+
+
+def _names(key: str) -> list[str]:
+    from jaxcomp.cli.explain import registry_of
+
+    return sorted(name for kind in _kinds_of_keys()[key] for name in registry_of(kind))

@@ -2,22 +2,19 @@
 
 import ast
 import functools
+import importlib.util
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ml_collections import ConfigDict
-
-from jaxcomp.cli.standard import (
-    find_config,
-    is_part,
-    let_configs_import,
-    standard_configs,
-)
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import check, nearest, suggest
+
+if TYPE_CHECKING:
+    from ml_collections import ConfigDict
 
 FLAGS = (
     *("config", "coordinator", "debug", "dry-run", "evaluate", "join-timeout"),
@@ -25,10 +22,58 @@ FLAGS = (
 )
 _ALL = "`jaxcomp list configs` shows the standard ones"
 _EXAMPLES = {"get_config": "configs/default.py", "update": "configs/parts/dgc.py"}
+_PACKAGE = Path(__file__).resolve().parent.parent
 _BOOLS = {"1": "True", "true": "True", "0": "False", "false": "False"}
 
 
-def load_config(names: str) -> ConfigDict:
+def standard_configs() -> dict[str, Path]:
+    """The files of the standard configs and parts by their names.
+
+    Example:
+      >>> standard_configs()["cifar10_dgc"].name
+      'cifar10_dgc.py'
+    """
+    folder = _parent() / "configs"
+    files = sorted(path for path in folder.rglob("*.py") if path.stem != "__init__")
+    names = {str(path.relative_to(folder).with_suffix("")): path for path in files}
+    # What is in there are many runs: `jaxcomp sweep` takes them.
+    return {n: path for n, path in names.items() if not n.startswith("sweeps/")}
+
+
+def is_part(name: str) -> bool:
+    """Whether a standard config is a part, which changes a whole one before it.
+
+    Example:
+      >>> is_part("parts/dgc"), is_part("cifar10_dgc")
+      (True, False)
+    """
+    return name.startswith("parts/")
+
+
+def find_config(name: str) -> Path:
+    """The path of a config: a file, or a standard config by its name.
+
+    Example:
+      >>> find_config("default").name, str(find_config("of/my/own.py"))
+      ('default.py', 'of/my/own.py')
+    """
+    path = Path(name)
+    return path if path.is_file() else standard_configs().get(name, path)
+
+
+def let_configs_import() -> None:
+    """Let config files say `from configs import default`, outside of a checkout too."""
+    if importlib.util.find_spec("configs") is None:
+        sys.path.append(str(_parent()))  # last: it hides nothing
+
+
+def _parent() -> Path:
+    """The folder that holds configs/: setup.py copies it to `shipped` of the wheel."""
+    shipped = _PACKAGE / "shipped"
+    return shipped if shipped.is_dir() else _PACKAGE.parent
+
+
+def load_config(names: str) -> "ConfigDict":
     """The config of a file, changed by parts, each of which is a file too.
 
     The first file has a function `get_config`, which returns a whole config. The others
@@ -59,8 +104,10 @@ def split_names(names: str) -> list[str]:
     return found
 
 
-def _whole(name: str) -> ConfigDict:
+def _whole(name: str) -> "ConfigDict":
     """What the `get_config` of a file returns."""
+    from ml_collections import ConfigDict
+
     scope, arguments = _run(name)
     if "get_config" not in scope and callable(scope.get("update")):
         example = f"--config=default,{name}"
@@ -73,7 +120,7 @@ def _whole(name: str) -> ConfigDict:
     return config
 
 
-def _update(config: ConfigDict, name: str) -> None:
+def _update(config: "ConfigDict", name: str) -> None:
     """Change a config by the `update` of a file; new keys are refused."""
     scope, arguments = _run(name)
     if "update" not in scope and callable(scope.get("get_config")):
@@ -128,8 +175,8 @@ def _function(
 
 
 def override(
-    config: ConfigDict, words: Sequence[str], flags: Iterable[str] = FLAGS
-) -> ConfigDict:
+    config: "ConfigDict", words: Sequence[str], flags: Iterable[str] = FLAGS
+) -> "ConfigDict":
     """Set keys of a config from the command line, and lock it.
 
     Args:
@@ -149,7 +196,7 @@ def override(
     return config.lock()
 
 
-def changed_keys(config: ConfigDict, words: Sequence[str]) -> dict[str, Any]:
+def changed_keys(config: "ConfigDict", words: Sequence[str]) -> dict[str, Any]:
     """The keys that `override` sets by these words, with the values that they got."""
     places = dict(_places(config))
     paths = [path for path, _ in _assignments(words)]
@@ -194,11 +241,13 @@ def _near(name: str) -> str:
     return f"Did you mean '{by_stem[close]}'?" if close else _ALL
 
 
-def _places(config: ConfigDict, above: str = "") -> Iterator[tuple[str, ConfigDict]]:
+def _places(
+    config: "ConfigDict", above: str = ""
+) -> "Iterator[tuple[str, ConfigDict]]":
     """Yield each key, nested ones as `outer.inner`, with the config that holds it."""
     for key, value in config.items():
         yield above + key, config
-        if isinstance(value, ConfigDict):
+        if isinstance(value, type(config)):
             yield from _places(value, f"{above}{key}.")
 
 

@@ -41,7 +41,7 @@ _BUILT_IN = {
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `data`; as `ends.add_command`.
+    """Add the command `data`; as `run_command.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()

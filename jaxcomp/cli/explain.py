@@ -1,18 +1,139 @@
-"""`jaxcomp explain`: what a method costs, what it promises, and what goes with it."""
+"""`jaxcomp list` and `jaxcomp explain`: the names of configs, and what a method is."""
 
 import argparse
+import ast
+import functools
+import importlib
 import inspect
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxcomp.cli.listing import registry_of
+from jaxcomp.cli.config import standard_configs
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
     from jaxcomp.core.specs import Call
     from jaxcomp.wire.compatibility import Verdict
+
+
+class Kind(NamedTuple):
+    """A registry, found without importing it."""
+
+    key: str  # of a config; "" where no key names a member
+    module: str
+    what: str  # it decides
+    registry: str = "REGISTRY"
+
+
+KINDS = {
+    "augmentations": Kind(
+        "augment", "jaxcomp.data", "random changes of images", "AUGMENTATIONS"
+    ),
+    "compressors": Kind("compressor", "jaxcomp.compressors", "what is lost"),
+    "datasets": Kind("dataset", "jaxcomp.data", "examples to learn from"),
+    "eval_views": Kind("eval_view", "jaxcomp.data", "what a test sees", "VIEWS"),
+    "exchanges": Kind("exchange", "jaxcomp.exchanges", "how gradients become one mean"),
+    "loggers": Kind("", "jaxcomp.runs.loggers", "where figures go"),
+    "memories": Kind("memory", "jaxcomp.memory", "what happens to what is not sent"),
+    "mixers": Kind(
+        "mixer", "jaxcomp.transforms.make", "how workers' own models mix", "MIXERS"
+    ),
+    "language_models": Kind("model", "jaxcomp.models", "of texts", "LANGUAGE"),
+    "models": Kind("model", "jaxcomp.models", "what is trained"),
+    "optimizers": Kind("optimizer", "jaxcomp.training.optimizers", "how it learns"),
+    "partitions": Kind(
+        "partition", "jaxcomp.data", "who sees which examples", "PARTITIONS"
+    ),
+    "problems": Kind("", "jaxcomp.convex.problems", "logistic regressions"),
+    "schedules": Kind("schedule", "jaxcomp.training.schedules", "rates over a run"),
+    "scopes": Kind("scope", "jaxcomp.scope", "what is compressed as one vector"),
+    "tasks": Kind("task", "jaxcomp.training.tasks", "data, model and loss"),
+    "texts": Kind("dataset", "jaxcomp.data.text", "texts to learn from"),
+    "topologies": Kind(
+        "topology", "jaxcomp.mixers.gossip.topology", "graphs of gossip"
+    ),
+}
+
+
+def registry_of(kind: str) -> Mapping[str, Callable[..., Any]]:
+    """The registry of a kind in `KINDS`."""
+    found = KINDS[kind]
+    return getattr(importlib.import_module(found.module), found.registry)
+
+
+def about(factory: Callable[..., Any]) -> str:
+    """The first line of a factory's docstring; of a data set, what it holds.
+
+    Example:
+      >>> from jaxcomp.compressors import top_k
+      >>> about(top_k)
+      'Keep the k = round(keep * n) elements of largest magnitude, at least one.'
+    """
+    if isinstance(factory, functools.partial):  # a data set of an archive
+        return factory.args[0].about
+    text = inspect.getdoc(factory) or ""
+    return " ".join(text.partition("\n\n")[0].split())
+
+
+OF_LIST = """\
+examples:
+  jaxcomp list
+  jaxcomp list compressors
+  jaxcomp list configs --json
+"""
+
+
+def _add_list(subparsers: Any) -> None:
+    parser = add_command(
+        subparsers,
+        "list",
+        _list,
+        help="list methods, models, data sets, configs, ...",
+        description="List the names of a kind, each with a line about it.",
+        epilog=OF_LIST,
+    )
+    parser.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(_kinds()))
+    parser.add_argument("--json", action="store_true", help="for machines")
+
+
+def _kinds() -> list[str]:
+    return sorted([*KINDS, "configs"])
+
+
+def _list(args: argparse.Namespace) -> int:
+    rows = _rows(args.kind)
+    if args.json:
+        pairs = [dict(zip(("name", "about"), row, strict=True)) for row in rows]
+        print(json.dumps(pairs, indent=1))
+        return 0
+    width = max(len(name) for name, _ in rows)
+    for name, text in rows:
+        print(f"{name:<{width}}  {text}".rstrip())
+    return 0
+
+
+def _rows(kind: str | None) -> list[tuple[str, str]]:
+    """Names and lines; of the kinds themselves without one."""
+    if kind is None:
+        texts = {name: found.what for name, found in KINDS.items()}
+        return sorted(
+            {**texts, "configs": "whole runs, with their figures, and parts"}.items()
+        )
+    if kind == "configs":
+        return [(name, _title(path)) for name, path in standard_configs().items()]
+    if kind not in KINDS:
+        from jaxcomp.core.specs import suggest
+
+        raise UserError(f"there is no list of {kind!r}. {suggest(kind, _kinds())}")
+    return [(name, about(it)) for name, it in sorted(registry_of(kind).items())]
+
+
+def _title(path: Any) -> str:
+    """The first line of a config file, which is not run."""
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return text.partition("\n")[0]
 
 
 EXAMPLE = """\
@@ -39,7 +160,8 @@ class Explained(NamedTuple):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `explain`; as `ends.add_command`."""
+    """Add the commands `list` and `explain`; as `run_command.add_command`."""
+    _add_list(subparsers)
     parser = add_command(
         subparsers,
         "explain",

@@ -30,7 +30,7 @@ _ROWS = 12  # of the table
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `find-rate`; as `ends.add_command`.
+    """Add the command `find-rate`; as `run_command.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()

@@ -28,7 +28,7 @@ _LAUNCH_MICROSECONDS = (2, 4)
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `inspect`; as `ends.add_command`."""
+    """Add the command `inspect`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "inspect",

@@ -25,7 +25,7 @@ the program under the same path, and its folders where all hosts see them.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `launch`; as `ends.add_command`."""
+    """Add the command `launch`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "launch",

@@ -38,7 +38,7 @@ class _Model(NamedTuple):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `predict`; as `ends.add_command`."""
+    """Add the command `predict`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "predict",

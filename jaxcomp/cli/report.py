@@ -1,4 +1,4 @@
-"""`jaxcomp report`: write the report of a run folder."""
+"""`jaxcomp report` and `jaxcomp compare`: pages of one run, and of several."""
 
 import argparse
 from pathlib import Path
@@ -6,60 +6,83 @@ from typing import Any
 
 from jaxcomp.cli.run_command import add_command
 
-EXAMPLE = """example:
+OF_ONE = """example:
   jaxcomp report runs/cifar10-topk
   jaxcomp report runs/cifar10-topk --svg figures/
   jaxcomp report runs/cifar10-topk --watch
 """
+OF_SEVERAL = """example:
+  jaxcomp compare runs/exact runs/top_k-seed0 runs/top_k-seed1
+  jaxcomp compare runs/* --out methods.html --note "signs suffice on this network"
+"""
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `report`; as `ends.add_command`."""
-    parser = add_command(
+    """Add the commands `report` and `compare`; as `run_command.add_command`."""
+    report = add_command(
         subparsers,
         "report",
-        _run,
+        _report,
         help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
         "numbers, plots and config of the run and needs no other file; "
         "`jaxcomp compare` puts several runs side by side.",
-        epilog=EXAMPLE,
+        epilog=OF_ONE,
     )
-    parser.add_argument(
-        "folder",
-        type=Path,
-        metavar="FOLDER",
-        help="folder that holds metrics.csv of a run",
+    follow = "write the page again whenever the run has got on, until it ends; an open "
+    report.add_argument(
+        "--watch", action="store_true", help=f"{follow}page loads itself again"
     )
-    parser.add_argument(
-        "--svg",
-        type=Path,
-        metavar="DIR",
-        help="write each plot as an SVG file into this folder as well",
+    compare = add_command(
+        subparsers,
+        "compare",
+        _compare,
+        help="write one page that compares several runs",
+        description="Write one HTML page of several runs, which needs no other file: "
+        "their curves side by side, accuracy against bytes, and a table of the best. "
+        "Runs that differ only in the seed are one line, with a band. Folders that "
+        "hold no run are named on the page.",
+        epilog=OF_SEVERAL,
     )
-    parser.add_argument(
-        "--watch",
-        action="store_true",
-        help="write the page again whenever the run has got on, until it ends; an "
-        "open page loads itself again",
+    add = compare.add_argument
+    page = Path("comparison.html")
+    add("--out", type=Path, default=page, metavar="FILE", help=f"by default {page}")
+    add("--title", default="", help="of the page")
+    kept = (
+        "a page that is written again keeps its note, until --note gives another or, "
     )
+    add("--note", help=f"shown at the top; {kept}with --note '', none")
+    report.add_argument("folder", type=Path, metavar="FOLDER", help="a run folder")
+    add("folders", type=Path, nargs="+", metavar="FOLDER", help="a run folder")
+    for parser in (report, compare):
+        add = parser.add_argument
+        about = "write each plot as an SVG file into this folder as well"
+        add("--svg", type=Path, metavar="DIR", help=about)
 
 
-def _run(args: argparse.Namespace) -> int:
-    # Other commands of the command line start faster without the report package.
+def _report(args: argparse.Namespace) -> int:
+    from jaxcomp import report
+    from jaxcomp.report.page import write_pictures
+    from jaxcomp.report.run_page import run_pictures, watch
+
     if args.watch:
-        from jaxcomp.report.run_page import watch
-
         watch(args.folder)
     else:
-        from jaxcomp.report import write_report
-
-        print(write_report(args.folder))
+        print(report.write_report(args.folder))
     if args.svg:
-        from jaxcomp.report import read_run
-        from jaxcomp.report.page import write_pictures
-        from jaxcomp.report.run_page import run_pictures
+        found = run_pictures(report.read_run(args.folder))
+        print(*write_pictures(found, args.svg), sep="\n")
+    return 0
 
-        found = run_pictures(read_run(args.folder))
+
+def _compare(args: argparse.Namespace) -> int:
+    from jaxcomp import report
+    from jaxcomp.report.comparison import comparison_plots, find_runs
+    from jaxcomp.report.grouping import group_runs
+    from jaxcomp.report.page import write_pictures
+
+    print(report.write_comparison(args.folders, args.out, args.title, args.note))
+    if args.svg:
+        found = comparison_plots(group_runs(find_runs(args.folders).runs))
         print(*write_pictures(found, args.svg), sep="\n")
     return 0

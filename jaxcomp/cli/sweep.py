@@ -29,7 +29,7 @@ _SHARE = 0.8  # of the memory of this machine
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `sweep`; as `ends.add_command`."""
+    """Add the command `sweep`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "sweep",

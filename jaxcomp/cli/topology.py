@@ -36,7 +36,7 @@ _WIDE = 32  # workers up to which a cell has two characters
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `topology`; as `ends.add_command`.
+    """Add the command `topology`; as `run_command.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()

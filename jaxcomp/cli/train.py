@@ -76,7 +76,7 @@ keys, so the same command finds it again.
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the command `train`; as `ends.add_command`.
+    """Add the command `train`; as `run_command.add_command`.
 
     Example:
       >>> parser = argparse.ArgumentParser()
@@ -189,7 +189,7 @@ def _main(args: argparse.Namespace) -> int:
 def _check_given(args: argparse.Namespace) -> None:
     """Refuse flags that are missing, or that contradict each other."""
     if args.config is None:
-        from jaxcomp.cli.standard import is_part, standard_configs
+        from jaxcomp.cli.config import is_part, standard_configs
 
         whole = ", ".join(name for name in standard_configs() if not is_part(name))
         message = "the following arguments are required: --config"

@@ -1,22 +1,18 @@
 """`jaxcomp data`: exit codes and messages."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from jaxcomp import data
-from jaxcomp.cli import data as command
+from jaxcomp.cli import main
 from jaxcomp.data import sources, text
 from tests.data import archive_makers
 from tests.data.archive_makers import pack
 
 
 def call(*words: str) -> int:
-    parser = argparse.ArgumentParser(prog="jaxcomp")
-    command.add_parser(parser.add_subparsers())
-    args = parser.parse_args(["data", *words])
-    return args.run(args)
+    return main(["data", *words])
 
 
 def test_prepare_then_list(
