@@ -634,7 +634,7 @@ assert "epoch: checkpoint int64[]" in said, said
 if process == 0:
     (folder.parent / "half").mkdir()
     (folder.parent / "half" / files.MANIFEST).write_text('{"')
-jaxcomp.parallel.sum_over_processes(np.zeros(1))
+jaxcomp.parallel.placing.sum_over_processes(np.zeros(1))
 assert "is damaged" in refused(jaxcomp.restore, folder.parent / "half", fresh())
 """
 

@@ -14,6 +14,7 @@ from jaxcomp.core.types import Mixer
 from jaxcomp.core.units import times_fewer
 from jaxcomp.mixers import gossip
 from jaxcomp.parallel import collectives
+from jaxcomp.parallel.mapping import on_device
 from tests.every_method import EXCHANGES, exchange
 from tests.tiers import tiers
 
@@ -179,7 +180,7 @@ def test_traced_bytes_of_gossip_are_those_of_the_program(graph, per_device):
     x = jax.ShapeDtypeStruct((per_device, 9), jnp.float32)
     axes = {"in_axes": (0,), "out_axes": [0] * len(slots)}
     found = wire.traced_collectives(
-        parallel.on_device(step, crew, **axes),
+        on_device(step, crew, **axes),
         x,
         axis=crew.device_axis,
         workers=crew.devices,

@@ -11,13 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import parallel
 from jaxcomp.checkpoint import leaves
 from jaxcomp.checkpoint.resize import as_stored, placed_like
 from jaxcomp.core import files
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import Tree
 from jaxcomp.parallel.agreement import check_alike, on_all_processes
+from jaxcomp.parallel.placing import sum_over_processes
 from jaxcomp.transforms.check_state import check_state
 
 FORMAT = 2  # 1 also held each step's `Info`, and its manifest had no number
@@ -157,7 +157,7 @@ def begin(
 
     # Only the first process looks, because others may see its files late.
     choice = np.array([on_all_processes(prepare)])
-    arrays = ARRAYS[int(parallel.sum_over_processes(choice)[0])]
+    arrays = ARRAYS[int(sum_over_processes(choice)[0])]
     writer = _orbax().StandardCheckpointer()
     writer.save(folder / arrays, values, force=True)
 
@@ -207,7 +207,7 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
 def damage(folder: Path) -> str | None:
     """Why a checkpoint is not whole, or None; it is the same on all processes."""
     found = files.damage(folder)
-    count = parallel.sum_over_processes(np.array([found is not None]))[0]
+    count = sum_over_processes(np.array([found is not None]))[0]
     return found if found or not count else "another process cannot read it"
 
 

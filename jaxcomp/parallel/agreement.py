@@ -15,9 +15,11 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from jaxcomp import parallel
 from jaxcomp.core.errors import message_of
 from jaxcomp.core.files import CheckpointError
+from jaxcomp.parallel.cluster import Silent, texts_of_all
+from jaxcomp.parallel.placing import of_processes, to_host
+from jaxcomp.parallel.workers import AXIS
 
 T = TypeVar("T")
 # Writing a large checkpoint takes long, and the heartbeat notices who is dead.
@@ -53,8 +55,8 @@ def on_all_processes(act: Callable[[], T]) -> T:
         error = raised
     seconds = _AGREE_SECONDS if error is None else _TELL_SECONDS
     try:
-        failed = parallel.texts_of_all(_told(error), seconds)
-    except parallel.Silent as silence:
+        failed = texts_of_all(_told(error), seconds)
+    except Silent as silence:
         failed = silence.texts
         if not failed and error is None:
             raise
@@ -89,7 +91,7 @@ def check_alike(values: dict[str, Any]) -> None:
     if jax.process_count() == 1 or not local:
         return
     digests = [zlib.crc32(x.tobytes()) for x in local.values()]
-    rows = parallel.of_processes(np.array(digests, np.uint32))
+    rows = of_processes(np.array(digests, np.uint32))
     differing = [
         n for n, column in zip(local, rows.T, strict=True) if len({*column}) > 1
     ]
@@ -126,15 +128,15 @@ def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
         [d for d in jax.devices() if d.process_index == process][:pieces]
         for process in range(jax.process_count())
     ]
-    mesh = Mesh(np.array(devices).reshape(-1), parallel.AXIS)
-    sharding = NamedSharding(mesh, P(parallel.AXIS))
+    mesh = Mesh(np.array(devices).reshape(-1), AXIS)
+    sharding = NamedSharding(mesh, P(AXIS))
     shape = (length * jax.process_count(), *rest)
     return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
 
 
 def local_stack(x: jax.Array, sharding: Any) -> jax.Array:
     """This process's stack, from the array that `stacks_of_all` made."""
-    return jax.device_put(parallel.to_host(x), sharding)
+    return jax.device_put(to_host(x), sharding)
 
 
 def global_shape(like: Any) -> tuple[int, ...]:

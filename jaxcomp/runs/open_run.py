@@ -34,9 +34,8 @@ from jaxcomp.core.errors import RunFailed, UserError, within
 from jaxcomp.core.files import expanded, sync
 from jaxcomp.core.output import as_output
 from jaxcomp.core.units import bytes_text, times_fewer
-from jaxcomp.parallel import texts_of_all
 from jaxcomp.parallel.agreement import on_all_processes
-from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.parallel.cluster import find_cluster, texts_of_all
 from jaxcomp.runs.folder import (
     RunError,
     check_workdir,

@@ -22,6 +22,8 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.parallel.cluster import check_same
+from jaxcomp.parallel.placing import spread_spec, sum_over_processes
 from jaxcomp.runs.folder import RunError, check_config, note_fact, read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.training.plan import RunPlan
@@ -278,7 +280,7 @@ class Start(NamedTuple):
 def begins(workdir: Path) -> bool:
     """Whether a folder has no checkpoint to go on from; the same on all processes."""
     is_new = jax.process_index() == 0 and not steps_in(workdir / "checkpoints")
-    return bool(parallel.sum_over_processes(np.array([int(is_new)]))[0])
+    return bool(sum_over_processes(np.array([int(is_new)]))[0])
 
 
 def read_start(source: str, plan: RunPlan) -> Start:
@@ -405,7 +407,7 @@ def resume(
             f"step {total}: make it longer, or take another --workdir"
         )
         raise UserError(message)
-    parallel.check_same({"the step of the newest checkpoint": str(step)})
+    check_same({"the step of the newest checkpoint": str(step)})
     if step:
         say(f"going on from step {step} of {total} in {frame.folder}")
     before, now = progress.workers, workers.size
@@ -428,7 +430,7 @@ def saved_like(plan: RunPlan) -> Callable[[int], Tree]:
     def like(done: int) -> Tree:
         segment = plan.segments.number(done - 1)
         fresh = jax.eval_shape(lambda: plan.fresh(segment))
-        return parallel.spread_spec(fresh, plan.workers)
+        return spread_spec(fresh, plan.workers)
 
     return like
 

@@ -20,6 +20,7 @@ from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, numbers_of, widen
 from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree, is_per_worker
 from jaxcomp.core.units import seconds_text
+from jaxcomp.parallel.placing import of_processes, sum_over_processes
 from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
@@ -160,7 +161,7 @@ def make_layer_view(
             program(stage)(state, *parallel.place(batch, workers, 0))
         )
         sums = np.stack([np.sum(x, axis=0, dtype=np.float64) for x in found])
-        means = parallel.sum_over_processes(sums) / workers.size
+        means = sum_over_processes(sums) / workers.size
         rows = zip(plan.leaf_names, sizes, *means.tolist(), strict=True)
         return [
             dict(zip(("leaf", "elements", "gradient_norm", "error"), row, strict=True))
@@ -378,7 +379,7 @@ def make_replica_check(
     def check(state: TrainState, done: int) -> None:
         names, shared = _names_and_leaves(state)
         local = parallel.to_host(program(names, shared)(shared, ones))
-        found = parallel.of_processes(local).reshape(workers.size, len(names))
+        found = of_processes(local).reshape(workers.size, len(names))
         usual = [collections.Counter(x).most_common(1)[0][0] for x in found.T.tolist()]
         different = np.argwhere(found != np.array(usual, found.dtype))
         if different.size:

@@ -13,6 +13,8 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.core.types import Array, PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.parallel.placing import sum_over_processes
+from jaxcomp.parallel.workers import throttle
 from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.runs.open_run import Frame, keep_programs
 from jaxcomp.training.checkpoints import (
@@ -96,7 +98,7 @@ def make_evaluator(plan: RunPlan, state: TrainState) -> Callable[[TrainState], S
     count = _counter(plan, state, shared=False)
 
     def evaluate(state: TrainState) -> Scores:
-        totals = parallel.sum_over_processes(count(state).sum(axis=0))
+        totals = sum_over_processes(count(state).sum(axis=0))
         loss, correct, examples, *others = totals.tolist()
         means = (total / examples for total in others)
         figures = dict(zip(plan.task.scored, means, strict=True))
@@ -138,7 +140,7 @@ def make_own_evaluator(
     def evaluate(state: TrainState) -> OwnScores:
         totals = np.zeros((workers.size, 3))
         totals[workers.local] = count(state)[:, :3]
-        loss, correct, examples = parallel.sum_over_processes(totals).T
+        loss, correct, examples = sum_over_processes(totals).T
         means = np.stack([loss, correct], axis=1) / examples[:, None]
         values = [measure.of(*pair) for pair in means.tolist()]
         return OwnScores(sum(values) / len(values), measure.worst(values))
@@ -188,7 +190,7 @@ def _counter(
                 lowered = mapped.lower(state, totals, carry, *placed)
                 compiled[shapes] = lowered.compile()
             totals, carry = compiled[shapes](state, totals, carry, *placed)
-            parallel.throttle((totals, carry))
+            throttle((totals, carry))
         return parallel.to_host(totals).astype(np.float64).sum(axis=-1)
 
     return count

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jaxcomp import parallel
+from jaxcomp.parallel.workers import throttle
 from jaxcomp.runs.open_run import Frame, Interrupted, keep_programs, open_run
 from jaxcomp.training import evaluation, feed, tables
 from jaxcomp.training.checkpoints import (
@@ -172,7 +172,7 @@ def take_step(
     state, metrics = program.step(state, *batch)
     issued = time.perf_counter()
     rows = recorder.record(window.rows, metrics)
-    parallel.throttle((state, rows))
+    throttle((state, rows))
     return state, LogWindow(
         rows=rows,
         steps=window.steps + 1,

@@ -18,6 +18,7 @@ from jaxcomp.memory import make as make_memory
 from jaxcomp.mixers import gossip
 from jaxcomp.parallel import Workers
 from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.parallel.cluster import check_same
 from jaxcomp.runs import folder, loggers
 from jaxcomp.scope import leaves_of
 from jaxcomp.training import optimizers, segments, state, tasks
@@ -382,7 +383,7 @@ def make_plan(config: Any) -> RunPlan:
     workers = gather_workers(config)
     config = settled(config, workers)
     same = {k: v for k, v in config.items() if k != "data_dir"}
-    parallel.check_same({"config": json.dumps(same, indent=1, sort_keys=True)})
+    check_same({"config": json.dumps(same, indent=1, sort_keys=True)})
     return on_all_processes(lambda: build(config, workers))
 
 

@@ -13,6 +13,8 @@ from jaxcomp.core.types import Mixer, Tree
 from jaxcomp.core.units import bytes_text, times_fewer
 from jaxcomp.exchanges.overlap import compiler_options
 from jaxcomp.parallel.agreement import on_all_processes
+from jaxcomp.parallel.mapping import on_device
+from jaxcomp.parallel.placing import specs_of_device
 from jaxcomp.runs.folder import check_keys
 from jaxcomp.training.plan import RunPlan, build, check_batches
 from jaxcomp.training.stages import Stage
@@ -271,8 +273,8 @@ def _traced(plan: RunPlan, stage: Stage) -> list[wire.Collective]:
     fresh = jax.eval_shape(lambda: plan.fresh(stage.segment))
     over = _axes(plan, fresh)
     return wire.traced_collectives(
-        parallel.on_device(plan.step(stage), workers, **over),
-        *parallel.specs_of_device(
+        on_device(plan.step(stage), workers, **over),
+        *specs_of_device(
             (fresh, *plan.example(stage.segment)), workers, over["in_axes"]
         ),
         axis=workers.device_axis,

@@ -12,6 +12,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.core.errors import RunFailed
 from jaxcomp.core.types import Array, Tree
+from jaxcomp.parallel.placing import of_processes
 from jaxcomp.runs.table import METRICS
 from jaxcomp.training.step import StepMetrics
 
@@ -183,7 +184,7 @@ def of_all_workers(taken: list[StepMetrics]) -> list[StepMetrics]:
     short = [m._replace(gradient_norms=_whole_norms(m)) for m in taken]
     leaves, structure = jax.tree.flatten(short)
     mine = np.stack([np.ravel(leaf) for leaf in leaves]).astype(np.float64)
-    rows = np.concatenate(parallel.of_processes(mine), axis=1)
+    rows = np.concatenate(of_processes(mine), axis=1)
     found = jax.tree.unflatten(structure, list(rows))
     return [m._replace(gradient_norms=m.gradient_norms[:, None]) for m in found]
 

@@ -12,7 +12,8 @@ import jaxcomp
 from jaxcomp import parallel, wire
 from jaxcomp.core.trees import spec_of
 from jaxcomp.parallel.collectives import Lanes
-from jaxcomp.parallel.placing import by_axis
+from jaxcomp.parallel.mapping import on_device
+from jaxcomp.parallel.placing import by_axis, specs_of_device
 from tests.adversary.draw import Program
 from tests.adversary.given import BAD, nested, precision
 from tests.adversary.verdicts import Laws, bits, numbers
@@ -82,11 +83,11 @@ def loop_of(program: Program, crew: Any, step: Any, state: Any) -> Loop:
             return jax.ShapeDtypeStruct(x.shape[1:] if axis == 0 else x.shape, x.dtype)
 
         args, in_axes = (state, mapped_trees[0]), (axes, 0)
-        on_device = parallel.on_device(step, crew, in_axes=in_axes, out_axes=(0, axes))
+        one_device = on_device(step, crew, in_axes=in_axes, out_axes=(0, axes))
         one = by_axis(given_to, in_axes, args)
         found = wire.traced_collectives(
-            on_device,
-            *parallel.specs_of_device(one, crew, in_axes),
+            one_device,
+            *specs_of_device(one, crew, in_axes),
             axis=crew.device_axis,
             workers=crew.devices,
         )

@@ -4,10 +4,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
 from jaxcomp.parallel import agreement
 from jaxcomp.parallel.agreement import PeerFailed, on_all_processes
+from jaxcomp.parallel.cluster import Silent
 
 REFUSED = "2\nserver1\nno such folder"
 
@@ -24,7 +24,7 @@ def others(monkeypatch):
                 raise answer
             return answer
 
-        monkeypatch.setattr(parallel, "texts_of_all", texts_of_all)
+        monkeypatch.setattr(agreement, "texts_of_all", texts_of_all)
         return told
 
     fake = SimpleNamespace(process_count=lambda: 2)
@@ -52,7 +52,7 @@ def test_the_error_of_another_is_told_with_its_exit_code(others):
 
 
 def test_who_failed_raises_its_own_error_though_the_others_do_not_come(others):
-    told = others(parallel.Silent("nobody came", {0: "2\nhere\nno room"}))
+    told = others(Silent("nobody came", {0: "2\nhere\nno room"}))
     with pytest.raises(UserError, match=r"^no room$"):
         on_all_processes(refuse)
     assert told[0].startswith("2\n")
@@ -60,12 +60,12 @@ def test_who_failed_raises_its_own_error_though_the_others_do_not_come(others):
 
 
 def test_who_comes_too_late_still_hears_why(others):
-    others(parallel.Silent("nobody came", {1: REFUSED}))
+    others(Silent("nobody came", {1: REFUSED}))
     with pytest.raises(PeerFailed, match="process 1 on server1: no such folder"):
         on_all_processes(lambda: 3)
 
 
 def test_silence_without_a_reason_is_told_as_it_is(others):
-    others(parallel.Silent("process 0 of 2 has lost others", {}))
-    with pytest.raises(parallel.Silent, match="has lost others"):
+    others(Silent("process 0 of 2 has lost others", {}))
+    with pytest.raises(Silent, match="has lost others"):
         on_all_processes(lambda: 3)

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from configs import choco, default
-from jaxcomp import parallel, training
+from jaxcomp import training
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import PerWorker, is_per_worker
+from jaxcomp.parallel.placing import spread_spec
 from jaxcomp.training.checkpoints import make_resize, note_change, open_checkpoints
 from jaxcomp.training.state import TrainState
 from jaxcomp.transforms.distributed import DistributedState
@@ -23,7 +24,7 @@ SEEDS = 4  # of long runs
 def newest(folder: Any, config: Any, *, allowed: bool = True) -> TrainState:
     """The newest checkpoint, for the workers of a config."""
     setup = built(config)
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
+    like = spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     restore = open_checkpoints(folder / "checkpoints").restore
     found = restore(like, "latest", make_resize(setup, allowed=allowed))
     assert found is not None

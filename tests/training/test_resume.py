@@ -11,6 +11,7 @@ from jax.core import Tracer
 from jax.experimental.compilation_cache import compilation_cache
 
 from jaxcomp import parallel, training
+from jaxcomp.parallel.placing import spread_spec
 from jaxcomp.runs.folder import describe
 from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training.plan import RunPlan
@@ -25,7 +26,7 @@ LEAST = "jax_persistent_cache_min_compile_time_secs"
 def test_the_spec_of_a_spread_state_is_that_of_the_state(mapper):
     setup = built(small_config(mapper=mapper))
     state = parallel.spread(setup.fresh(), setup.workers)
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
+    like = spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     wanted = abstract(state)
     assert jax.tree.structure(like) == jax.tree.structure(wanted)
     for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(wanted), strict=True):
