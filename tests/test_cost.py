@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp import wire
 from jaxcomp.wire import Collective, cost
 from jaxcomp.wire.cost import Cost, Link
 
@@ -35,12 +34,6 @@ def test_each_collective_by_hand(kind, nbytes, rounds):
     assert found.transfer == pytest.approx(nbytes / 1e6)
     assert found.waiting == pytest.approx(rounds * 2e-3)
     assert found.seconds == pytest.approx(nbytes / 1e6 + rounds * 2e-3 + 0.25)
-
-
-@pytest.mark.parametrize("kind", wire.KINDS)
-def test_bytes_are_those_of_the_rings_of_wire(kind):
-    found = [Collective(kind, MESSAGE, 8, times=3)]
-    assert cost.cost(found, Link(1e6)).nbytes == wire.link_bytes(found)
 
 
 def test_collectives_add_up():
@@ -72,22 +65,6 @@ def test_workers_of_one_host_share_its_link():
     assert cost.cost([across], link, **options).nbytes == 20
     assert cost.cost([within], link, **options) == Cost(0.1, 1.0, 0, 0, 0)
     assert cost.cost([within], link, per_host=2).seconds == 0, "free by default"
-
-
-def test_pairwise_messages_to_the_own_host_do_not_leave_it():
-    found = [Collective("all-to-all", 12, 4, groups=((0, 1, 2, 3),))]
-    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 2 * 12 * 2 / 4
-    assert cost.cost(found, Link(1.0), per_host=4).nbytes == 0
-
-
-def test_permutations_leave_where_the_target_is_elsewhere():
-    pairs = ((0, 1), (1, 2), (2, 3), (3, 0))
-    found = [Collective("collective-permute", 12, 4, groups=pairs)]
-    assert cost.cost(found, Link(1.0)).nbytes == 12
-    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 12
-    swapped = ((0, 2), (1, 3), (2, 0), (3, 1))
-    found = [Collective("collective-permute", 12, 4, groups=swapped)]
-    assert cost.cost(found, Link(1.0), per_host=2).nbytes == 24
 
 
 @pytest.mark.parametrize(

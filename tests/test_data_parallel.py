@@ -1,7 +1,6 @@
 """`data_parallel` under jit: the numbers of pmap, and what a model axis costs."""
 
 import functools
-import itertools
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -10,15 +9,13 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import jaxcomp
 from jaxcomp import parallel, wire
-from jaxcomp.core.types import is_clock, is_per_worker, ticked
+from jaxcomp.core.types import ticked
 from jaxcomp.transforms.distributed import distributed
-from jaxcomp.transforms.jit.layout import Grid, layouts
 from tests.exchanges.matrix import FIRST, MEMORIES, gradients, name_of
 from tests.tiers import tiers
 
@@ -142,35 +139,41 @@ class Loop(NamedTuple):
     def fresh(self) -> Any:
         return jax.device_put(self.start, self.shardings)
 
-    def run(self, state: Any, count: int) -> tuple[Any, Any, float]:
-        grads, loss = None, jnp.nan
+    def run(self, state: Any, count: int, given: Any = None) -> tuple[Any, Any]:
+        found = None
         for _ in range(count):
-            state, grads, loss = self.step(state, *batch())
-            jax.block_until_ready(loss)
-        return state, grads, float(loss)
+            state, found = self.step(state, *(given or batch()))
+            jax.block_until_ready(found)
+        return state, found
+
+
+def loop_of(step: Any, state: Any) -> Loop:
+    """A loop of (state, *batch) -> (state, what else the step returns)."""
+    traces: list[int] = []
+
+    def counted(*args: Any) -> Any:
+        traces.append(1)
+        return step(*args)
+
+    shardings = jax.tree.map(lambda x: x.sharding, state)
+    return Loop(
+        *(jax.device_get(state), shardings, jax.jit(counted, donate_argnums=0), traces)
+    )
 
 
 @functools.cache
-def loop(compressed: bool = True) -> Loop:
+def loop() -> Loop:
     dp = jaxcomp.data_parallel(WHOLE, BY_MODEL)
     tx = optax.chain(optax.clip_by_global_norm(1.0), optax.sgd(0.1, momentum=0.9))
-    traces: list[int] = []
 
     def step(state: Any, *batch: Any) -> Any:
-        traces.append(1)
         params, opt_state, comm = state
-        if compressed:
-            loss, grads, comm = dp.value_and_grad(error_of)(comm, params, *batch)
-        else:
-            loss, grads = jax.value_and_grad(error_of)(params, *batch)
+        loss, grads, comm = dp.value_and_grad(error_of)(comm, params, *batch)
         updates, opt_state = tx.update(grads, opt_state, params)
-        return (optax.apply_updates(params, updates), opt_state, comm), grads, loss
+        return (optax.apply_updates(params, updates), opt_state, comm), (grads, loss)
 
     params = placed()
-    state = (params, tx.init(params), dp.init(params))
-    shardings = jax.tree.map(lambda x: x.sharding, state)
-    donating = jax.jit(step, donate_argnums=0)
-    return Loop(jax.device_get(state), shardings, donating, traces)
+    return loop_of(step, (params, tx.init(params), dp.init(params)))
 
 
 @functools.cache
@@ -207,16 +210,13 @@ def test_a_model_axis_carries_what_it_did_and_the_data_axis_two_messages():
     assert sum(compressed["data"].values()) < sum(dense["data"].values()) / 4
 
 
-def test_it_learns_as_the_uncompressed_loop_does():
-    _, _, loss = trained()
-    uncompressed = loop(compressed=False)
-    _, _, dense = uncompressed.run(uncompressed.fresh(), STEPS)
-    start = float(error_of(PARAMS, INPUTS, TARGETS))
-    assert max(loss, dense) < 0.01 * start
+def test_it_learns():
+    _, (_, loss) = trained()
+    assert loss < 0.01 * float(error_of(PARAMS, INPUTS, TARGETS))
 
 
 def test_gradients_and_residuals_live_where_their_params_do():
-    (params, _, comm), grads, _ = trained()
+    (params, _, comm), (grads, _) = trained()
     parts = [link.exchange.residual.value for link in comm.links]
     residuals = jax.tree.map(
         lambda *found: next(x for x in found if x is not None),
@@ -233,9 +233,8 @@ def test_gradients_and_residuals_live_where_their_params_do():
     jax.tree.map(check, params, grads, residuals, SPECS)
 
 
-def test_replicas_stay_equal():
+def check_replicas(state: Any) -> None:
     """Also where what is sent of a tensor depends on others that are cut."""
-    state, _, _ = trained()
     for array in jax.tree.leaves(state):
         pieces: dict[str, bytes] = {}
         for shard in array.addressable_shards:
@@ -243,48 +242,27 @@ def test_replicas_stay_equal():
             assert pieces.setdefault(str(shard.index), piece) == piece
 
 
-def test_one_trace_and_no_copy_of_what_is_donated():
-    state = loop().fresh()
-    after, _, _ = loop().run(state, 3)
-    params, _, comm = state
-    kept = (params, [link.exchange for link in comm.links])
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(kept))
-    assert jax.tree.map(lambda x: x.sharding, after) == loop().shardings
-    assert len(loop().traces) == 1
+def check_loop(loop: Loop, kept: Any) -> None:
+    """One trace, no copy of what is donated, and a restored run goes on to the bit."""
+    state = loop.fresh()
+    after, _ = loop.run(state, 3)
+    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(kept(state)))
+    assert jax.tree.map(lambda x: x.sharding, after) == loop.shardings
+    restored = jax.device_put(jax.device_get(after), loop.shardings)
+    equal(loop.run(restored, 5), loop.run(after, 5))
+    assert len(loop.traces) == 1
 
 
-def test_a_restored_run_goes_on_to_the_bit():
-    state, _, _ = loop().run(loop().fresh(), 5)
-    saved = jax.device_get(state)
-    restored = jax.device_put(saved, loop().shardings)
-    equal(loop().run(restored, 5), loop().run(state, 5))
+def test_replicas_stay_equal():
+    check_replicas(trained()[0])
 
 
-def test_a_bad_gradient_of_one_worker_is_seen_by_all_and_can_be_skipped():
-    bad = INPUTS.copy()
-    bad[3] = np.nan
-    dp = jaxcomp.data_parallel(WHOLE, BY_MODEL)
+def test_a_loop_is_traced_once_donates_and_can_be_restored():
+    def kept(state: Any) -> Any:
+        params, _, comm = state
+        return params, [link.exchange for link in comm.links]
 
-    @jax.jit
-    def step(state: Any, *batch: Any) -> Any:
-        params, comm = state
-        loss, grads, comm = dp.value_and_grad(error_of)(comm, params, *batch)
-        fine = jnp.isfinite(optax.tree.norm(grads))
-        params = jax.tree.map(lambda p, g: jnp.where(fine, p - g, p), params, grads)
-        return (params, comm), grads, loss
-
-    params, _, comm = loop().fresh()
-    (after, kept), grads, loss = step((params, comm), bad, TARGETS)
-    assert jnp.isnan(loss)
-    seen = {
-        shard.device
-        for grad in jax.tree.leaves(grads)
-        for shard in grad.addressable_shards
-        if np.isnan(shard.data).any()
-    }
-    assert seen == set(BY_MODEL.devices.flat)
-    equal(after, params)
-    equal(kept, ticked(comm))
+    check_loop(loop(), kept)
 
 
 def test_a_bad_element_stops_the_devices_that_hold_other_shards():
@@ -296,6 +274,13 @@ def test_a_bad_element_stops_the_devices_that_hold_other_shards():
     rows["in"]["kernel"][0, 0, 0] = np.inf
     _, grads, after = step(before, placed(), rows)
     assert not np.isfinite(optax.tree.norm(grads))
+    seen = {
+        shard.device
+        for grad in jax.tree.leaves(grads)
+        for shard in grad.addressable_shards
+        if np.isnan(shard.data).any()
+    }
+    assert seen == set(BY_MODEL.devices.flat)
     equal(after, ticked(before))
 
 
@@ -303,39 +288,6 @@ def test_a_bad_element_stops_the_devices_that_hold_other_shards():
 
 
 SIGNS = make("gather", "sign", "error_feedback")
-
-
-def taken(exchange: str, kept: str) -> bool:
-    """Whether an exchange takes a memory."""
-    try:
-        make(exchange, FIRST[exchange], kept)
-    except ValueError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(
-    ("exchange", "kept"),
-    [pair for pair in itertools.product(FIRST, MEMORIES) if taken(*pair)],
-)
-def test_state_is_laid_out_by_its_marks(exchange, kept):
-    """What differs between workers has their axis; of shards, each has its own."""
-    link = distributed(make(exchange, FIRST[exchange], kept))
-    params = {"kernel": jnp.zeros((10, 18)), "bias": jnp.zeros(7)}
-    specs = (P(), P(None, "model"))  # in the order of the names
-    for layout in layouts(link.init, params, specs, Grid(BY_MODEL, ("data",))):
-
-        def check(node: Any, cut: tuple[str, ...] = layout.cut) -> None:
-            if is_clock(node):
-                assert node.step.spec == P()
-                return
-            for place in jax.tree.leaves(node):
-                named = {name for name in place.spec if name}
-                assert named == {*cut, *(["data"] if is_per_worker(node) else [])}
-
-        jax.tree.map(
-            check, layout.places, is_leaf=lambda x: is_per_worker(x) or is_clock(x)
-        )
 
 
 CUTS = {"rows": (P("model"), P("model")), "columns": (P(None, "model"), P())}
@@ -420,43 +372,6 @@ def test_several_data_axes_are_one(exchange):
     equal(*jax.device_get(means))
 
 
-def test_nnx_models_are_taken_as_they_are():
-    """Statistics of a BatchNorm are each worker's own, and averaged by the caller."""
-
-    class Model(nnx.Module):
-        def __init__(self, rngs: nnx.Rngs):
-            self.norm = nnx.BatchNorm(3, rngs=rngs)
-            self.out = nnx.Linear(3, 1, rngs=rngs)
-
-        def __call__(self, x: jax.Array) -> jax.Array:
-            return self.out(self.norm(x))
-
-    model = Model(nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    comm = dp.init(nnx.state(model, nnx.Param))
-
-    def loss_of(model: Model, x: Any, y: Any) -> Any:
-        loss = jnp.mean(jnp.square(model(x) - y))
-        return loss, nnx.state(model, nnx.BatchStat)
-
-    @nnx.jit
-    def step(model: Model, optimizer: Any, comm: Any, x: Any, y: Any) -> Any:
-        averaged = dp.averaged(nnx.value_and_grad(loss_of, has_aux=True), has_aux=True)
-        (loss, stats), grads, comm = averaged(comm, model, x, y)
-        optimizer.update(model, grads)
-        nnx.update(model, jax.tree.map(lambda x: jnp.mean(x, axis=0), stats))
-        return loss, comm
-
-    x, losses = INPUTS[:, :3] + 1, []
-    for _ in range(30):
-        loss, comm = step(model, optimizer, comm, x, x[:, :1])
-        losses.append(float(loss))
-    assert losses[-1] < 0.1 * losses[0]
-    seen = (1 - 0.99**30) * x.mean(axis=0)  # a running mean
-    np.testing.assert_allclose(model.norm.mean[...], seen, rtol=1e-4)
-
-
 def test_equinox_models_are_taken_as_they_are():
     """Activation functions and whole numbers are part of them, and have no gradient."""
     model = (eqx.nn.MLP(3, 1, 8, 1, key=jax.random.key(0)), jnp.int32(2))
@@ -506,87 +421,76 @@ def test_a_mesh_of_explicit_axes():
 # --- What is refused --------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("params", "message"),
-    [
-        ({"w": np.ones(3), "p": 0.5}, r"p is a float, and no array.*eqx\.filter"),
-        ({"w": np.ones(3), "n": np.int32(3)}, "n is of int32, and has no gradient"),
-    ],
-)
-def test_what_has_no_gradient_is_refused_by_name(params, message):
-    with pytest.raises(TypeError, match=message):
-        jaxcomp.data_parallel(SIGNS, BY_DATA).init(params)
-
-
-def test_a_loss_that_closes_over_its_batch_is_refused():
+def on_data(params: Any, *batch: Any, loss: Any = product, in_axes: Any = 0) -> Any:
+    """A step with the state of these params."""
     dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    params, rows = jnp.zeros(3), jnp.ones((4, 3))
-    with pytest.raises(ValueError, match="no batch is given: a loss that closes over"):
-        dp.value_and_grad(lambda p: product(p, rows))(dp.init(params), params)
+    return dp.value_and_grad(loss, in_axes=in_axes)(dp.init(params), params, *batch)
 
 
-def test_arguments_in_another_order_are_refused():
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    step, params = dp.value_and_grad(product), jnp.zeros(3)
-    comm = dp.init(params)
-    for args in [(params, comm, params), (params,), (comm,)]:
-        with pytest.raises(TypeError, match=r"call it as \(comm, params, \*batch\)"):
-            step(*args)
+def built(exchange: Any, axis: Any) -> Any:
+    signs = jaxcomp.make_exchange(compressor="sign", axis=exchange)
+    return jaxcomp.data_parallel(signs, BY_MODEL, axis)
 
 
-def test_params_cut_over_the_data_are_refused_with_the_reason():
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    cut = jax.device_put(jnp.zeros(8), NamedSharding(BY_DATA, P("data")))
-    with pytest.raises(
-        ValueError, match=r"a/w is cut over 'data'.*not sent of the whole"
-    ):
-        dp.init({"a": {"w": cut}})
+def initialised(params: Any) -> Any:
+    return jaxcomp.data_parallel(SIGNS, BY_DATA).init(params)
 
 
-def test_params_of_another_mesh_are_refused():
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    with pytest.raises(ValueError, match="is not on Mesh"):
-        dp.init(placed())
+ROWS = np.zeros((4, 2), np.float32)
+ZEROS = np.zeros(2, np.float32)
+IN_ORDER = r"call it as \(comm, params, \*batch\)"
+BATCHED = NamedSharding(BY_DATA, P("data"))
+STEP = jaxcomp.data_parallel(SIGNS, BY_DATA).value_and_grad(product)
 
 
 @pytest.mark.parametrize(
-    ("exchange", "axis", "message"),
+    ("call", "error", "message"),
     [
-        ("workers", "data", r"over 'workers'.*make_exchange\(..., axis='data'\)"),
-        ("batch", "batch", "no axis 'batch'. Valid: data, model"),
-        ("data", ("data", "model"), r"make_exchange\(..., axis=\('data', 'model'\)\)"),
+        (lambda: initialised({"p": 0.5}), TypeError, r"p is a float, .*eqx\.filter"),
+        (
+            lambda: initialised({"w": ZEROS, "n": np.int32(3)}),
+            *(TypeError, "n is of int32, and has no gradient"),
+        ),
+        (
+            lambda: on_data(ZEROS, loss=lambda p: product(p, ROWS)),
+            *(ValueError, "no batch is given: a loss that closes over"),
+        ),
+        (lambda: STEP(ZEROS, initialised(ZEROS), ZEROS), TypeError, IN_ORDER),
+        (lambda: STEP(ZEROS), TypeError, IN_ORDER),
+        (lambda: STEP(initialised(ZEROS)), TypeError, IN_ORDER),
+        (
+            lambda: initialised({"a": {"w": jax.device_put(jnp.zeros(8), BATCHED)}}),
+            *(ValueError, r"a/w is cut over 'data'.*not sent of the whole"),
+        ),
+        (lambda: initialised(placed()), ValueError, "is not on Mesh"),
+        (
+            lambda: built("workers", "data"),
+            *(ValueError, r"over 'workers'.*make_exchange\(..., axis='data'\)"),
+        ),
+        (lambda: built("batch", "batch"), ValueError, "'batch'. Valid: data, model"),
+        (
+            lambda: built("data", ("data", "model")),
+            *(ValueError, r"make_exchange\(..., axis=\('data', 'model'\)\)"),
+        ),
+        (
+            lambda: on_data(ZEROS, np.zeros((6, 2))),
+            *(ValueError, r"\(6, 2\), does not divide over 4 workers.*in_axes"),
+        ),
+        (
+            lambda: on_data(ZEROS, jnp.float32(1)),
+            *(ValueError, r"\(\), does not divide over 4 workers"),
+        ),
+        (
+            lambda: on_data(ZEROS, ROWS, in_axes=1),
+            *(ValueError, "holds 0 and None, not 1"),
+        ),
+        (
+            lambda: STEP(initialised((ZEROS, ZEROS)), ZEROS, ROWS),
+            *(ValueError, "are 1 tensors, and comm was made for 2"),
+        ),
+        (lambda: jax.jit(initialised)(ZEROS), TypeError, "call it outside"),
     ],
 )
-def test_axes_have_to_be_those_of_the_mesh(exchange, axis, message):
-    built = jaxcomp.make_exchange(compressor="sign", axis=exchange)
-    with pytest.raises(ValueError, match=message):
-        jaxcomp.data_parallel(built, BY_MODEL, axis)
-
-
-@pytest.mark.parametrize(
-    ("rows", "in_axes", "message"),
-    [
-        (jnp.zeros((6, 2)), 0, r"\(6, 2\), does not divide over 4 workers.*in_axes"),
-        (jnp.float32(1), 0, r"\(\), does not divide over 4 workers"),
-        (jnp.zeros((4, 2)), 1, "holds 0 and None, not 1"),
-    ],
-)
-def test_batches_have_to_divide(rows, in_axes, message):
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    params = jnp.zeros(2)
-    call = dp.value_and_grad(product, in_axes=in_axes)
-    with pytest.raises(ValueError, match=message):
-        call(dp.init(params), params, rows)
-
-
-def test_comm_is_for_the_params_that_it_was_made_for():
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    comm = dp.init((jnp.zeros(2), jnp.zeros(2)))
-    with pytest.raises(ValueError, match="are 1 tensors, and comm was made for 2"):
-        dp.value_and_grad(product)(comm, jnp.zeros(2), jnp.zeros((4, 2)))
-
-
-def test_init_is_called_outside_jit():
-    dp = jaxcomp.data_parallel(SIGNS, BY_DATA)
-    with pytest.raises(TypeError, match="call it outside"):
-        jax.jit(dp.init)(jnp.zeros(2))
+def test_what_does_not_fit_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

@@ -1,14 +1,13 @@
 """`decentralised` under jit: the numbers of pmap, and what a model axis costs."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from flax.training.train_state import TrainState
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
@@ -22,9 +21,13 @@ from tests.test_data_parallel import (
     PARAMS,
     SPECS,
     TARGETS,
+    Loop,
     batch,
+    check_loop,
+    check_replicas,
     equal,
     error_of,
+    loop_of,
     placed,
     product,
 )
@@ -129,42 +132,18 @@ LINKS = (
 )
 
 
-class Loop(NamedTuple):
-    """A training loop as anybody writes it under jit."""
-
-    start: Any  # on the host
-    shardings: Any
-    step: Any  # donates its state
-    traces: list[int]
-
-    def fresh(self) -> Any:
-        return jax.device_put(self.start, self.shardings)
-
-    def run(self, state: Any, count: int, given: Any = None) -> tuple[Any, Any]:
-        losses = None
-        for _ in range(count):
-            state, losses = self.step(state, *(given or batch()))
-            jax.block_until_ready(losses)
-        return state, losses
-
-
 @functools.cache
 def loop() -> Loop:
-    tx, traces = DEC.chain(*LINKS), []
+    tx = DEC.chain(*LINKS)
 
     def step(state: Any, *batch: Any) -> Any:
-        traces.append(1)
         models, opt_state = state
         losses, grads = DEC.value_and_grad(error_of)(models, *batch)
         updates, opt_state = tx.update(grads, opt_state, models)
         return (optax.apply_updates(models, updates), opt_state), losses
 
     models = DEC.spread(placed())
-    state = (models, tx.init(models))
-    shardings = jax.tree.map(lambda x: x.sharding, state)
-    return Loop(
-        jax.device_get(state), shardings, jax.jit(step, donate_argnums=0), traces
-    )
+    return loop_of(step, (models, tx.init(models)))
 
 
 @functools.cache
@@ -230,37 +209,16 @@ def check_sharding(x: jax.Array, spec: P) -> None:
 
 
 def test_replicas_stay_equal():
-    """Also where what is sent of a tensor depends on others that are cut."""
-    for array in jax.tree.leaves(trained()[0]):
-        pieces: dict[str, bytes] = {}
-        for shard in array.addressable_shards:
-            piece = np.asarray(shard.data).tobytes()
-            assert pieces.setdefault(str(shard.index), piece) == piece
+    check_replicas(trained()[0])
 
 
-def test_workers_that_agree_and_see_the_same_stay_equal():
-    half = len(INPUTS) // 2
-    same = [np.concatenate([x[:half]] * 2) for x in (INPUTS, TARGETS)]
-    same = stacks(same, BY_MODEL, "data")
-    (models, _), losses = loop().run(loop().fresh(), 10, same)
-    jax.tree.map(lambda x: equal(x[0], x[1]), jax.device_get((models, losses)))
+def test_a_loop_is_traced_once_donates_and_can_be_restored():
+    def kept(state: Any) -> Any:
+        models, (own, comm) = state
+        momenta = optax.tree.get(own, "trace")
+        return models, momenta, [link.exchange for link in comm.links]
 
-
-def test_one_trace_and_no_copy_of_what_is_donated():
-    state = loop().fresh()
-    after, _ = loop().run(state, 3)
-    models, (own, comm) = state
-    momenta = optax.tree.get(own, "trace")
-    kept = (models, momenta, [link.exchange for link in comm.links])
-    assert all(leaf.is_deleted() for leaf in jax.tree.leaves(kept))
-    assert jax.tree.map(lambda x: x.sharding, after) == loop().shardings
-    assert len(loop().traces) == 1
-
-
-def test_a_restored_run_goes_on_to_the_bit():
-    state, _ = loop().run(loop().fresh(), 5)
-    restored = jax.device_put(jax.device_get(state), loop().shardings)
-    equal(loop().run(restored, 5), loop().run(state, 5))
+    check_loop(loop(), kept)
 
 
 def test_a_worker_with_a_bad_gradient_learns_nothing_and_talks_as_usual():
@@ -313,27 +271,6 @@ def test_how_a_model_is_cut_changes_no_numbers():
     close(*found)
 
 
-def test_any_start_ends_at_the_mean_of_the_starts():
-    mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("data", "model"))
-    starts = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
-    models = stacks({"w": starts}, mesh, "data", "model")
-    tx = jaxcomp.decentralised(choco(4, "top_k(keep=0.5)"), mesh).chain()
-
-    @jax.jit
-    def talk_alone(models: Any, state: Any) -> Any:
-        def step(carry: Any, _: None) -> Any:
-            models, state = carry
-            nothing = jax.tree.map(jnp.zeros_like, models)
-            updates, state = tx.update(nothing, state, models)
-            return (optax.apply_updates(models, updates), state), None
-
-        return jax.lax.scan(step, (models, state), None, length=100)[0]
-
-    models, _ = talk_alone(models, tx.init(models))
-    expected = np.broadcast_to(starts.mean(0), starts.shape)
-    np.testing.assert_allclose(models["w"], expected, atol=1e-3)
-
-
 # --- Other people's losses, states and meshes --------------------------------------
 
 
@@ -355,17 +292,6 @@ def test_what_a_loss_returns_is_each_workers_and_comes_back_to_it():
     equal(grads["w"], 2 * rows)
     assert grads["static"] is None
     equal(losses, jnp.sum(grads["w"] * models["w"], axis=1))
-
-
-def test_apply_gradients_of_flax():
-    dec = jaxcomp.decentralised(choco(4, "sign", "workers"), BY_DATA, "workers")
-    models = dec.spread({"w": jnp.zeros(3)})
-    tx = dec.chain(optax.sgd(1.0))
-    state = TrainState.create(apply_fn=None, params=models, tx=tx)
-    rows = jnp.ones((4, 1)) * jnp.arange(3.0)[None]
-    state = jax.jit(TrainState.apply_gradients)(state, grads={"w": rows})
-    assert state.params["w"].sharding.spec == P("workers")
-    equal(state.params["w"], -rows)
 
 
 def test_links_see_their_own_workers_loss():
@@ -408,75 +334,75 @@ def test_a_mesh_of_explicit_axes():
 # --- What is refused --------------------------------------------------------------
 
 
+def lying(*spec: Any) -> Any:
+    return {"w": stacks(np.zeros((2, 2)), BY_MODEL, *spec)}
+
+
+def on_rows(shape: tuple[int, ...], in_axes: Any) -> Any:
+    rows = jnp.zeros(shape)
+    return DEC.value_and_grad(product, in_axes=in_axes)(jnp.zeros((2, 2)), rows)
+
+
+def built(mixer: Any, axis: Any) -> Any:
+    return jaxcomp.decentralised(mixer, BY_MODEL, axis)
+
+
+BOTH = ("data", "model")
+ONE = {"w": np.zeros(3, np.float32)}
+MODELS = np.zeros((2, 2), np.float32)
+
+
 @pytest.mark.parametrize(
-    ("built", "axis", "message"),
+    ("call", "error", "message"),
     [
-        (choco(2, "sign", "workers"), "data", r"over 'workers'.*make_mixer\(.*'data'"),
-        (choco(2, "sign", "batch"), "batch", "no axis 'batch'. Valid: data, model"),
-        (choco(4, "sign"), "data", r"4 nodes, and 'data' has 2.*workers=2\)"),
         (
-            choco(2, "sign", ("data", "model")),
-            ("data", "model"),
-            r"2 nodes, and \('data', 'model'\) has 4 workers",
+            lambda: built(choco(2, "sign", "workers"), "data"),
+            *(ValueError, r"over 'workers'.*make_mixer\(.*'data'"),
+        ),
+        (
+            lambda: built(choco(2, "sign", "batch"), "batch"),
+            *(ValueError, "no axis 'batch'. Valid: data, model"),
+        ),
+        (
+            lambda: built(choco(4, "sign"), "data"),
+            *(ValueError, r"4 nodes, and 'data' has 2.*workers=2\)"),
+        ),
+        (
+            lambda: built(choco(2, "sign", BOTH), BOTH),
+            *(ValueError, r"2 nodes, and \('data', 'model'\) has 4 workers"),
+        ),
+        (
+            lambda: built(jaxcomp.make_exchange(axis="data"), "data"),
+            *(TypeError, "takes a Mixer from make_mixer"),
+        ),
+        (
+            lambda: DEC.spread({"a": lying("data")}),
+            *(ValueError, r"a/w is cut over 'data'.*model of its own"),
+        ),
+        (
+            lambda: DEC.chain().init(lying("model")),
+            *(ValueError, "w is cut by .*first axis is that of the work"),
+        ),
+        (
+            lambda: DEC.chain().init(lying(None, "data")),
+            *(ValueError, "w is cut by .*first axis is that of the work"),
+        ),
+        (lambda: DEC.chain().init(ONE), ValueError, r"w has the .*\(3,\).*dec\.spread"),
+        (
+            lambda: DEC.value_and_grad(product)(ONE),
+            *(ValueError, r"w has the shape \(3,\).*dec\.spread"),
+        ),
+        (lambda: on_rows((3, 2), 0), ValueError, r"\(3, 2\), does not divide over 2 w"),
+        (lambda: on_rows((4, 2), "own"), ValueError, r"\(4, 2\), has no axis of 2 wor"),
+        (lambda: on_rows((4, 2), 1), ValueError, "holds 0, 'own' and None, not 1"),
+        (lambda: jax.jit(DEC.spread)(MODELS), TypeError, "call it outside"),
+        (lambda: jax.jit(DEC.chain().init)(MODELS), TypeError, "call it outside"),
+        (
+            lambda: DEC.chain().update(MODELS, DEC.chain().init(MODELS)),
+            *(TypeError, "needs the models: a mixer"),
         ),
     ],
 )
-def test_mixers_have_to_fit_the_mesh(built, axis, message):
-    with pytest.raises(ValueError, match=message):
-        jaxcomp.decentralised(built, BY_MODEL, axis)
-
-
-def test_an_exchange_is_no_mixer():
-    exchange: Any = jaxcomp.make_exchange(axis="data")
-    with pytest.raises(TypeError, match="takes a Mixer from make_mixer"):
-        jaxcomp.decentralised(exchange, BY_MODEL)
-
-
-def test_params_cut_over_the_data_are_refused_with_the_reason():
-    cut = stacks(np.zeros((4, 4)), BY_MODEL, "data")
-    with pytest.raises(ValueError, match=r"a/w is cut over 'data'.*model of its own"):
-        DEC.spread({"a": {"w": cut}})
-
-
-@pytest.mark.parametrize("spec", [("model",), (None, "data")])
-def test_models_have_to_lie_along_the_data(spec):
-    models = stacks({"w": np.zeros((2, 2))}, BY_MODEL, *spec)
-    with pytest.raises(
-        ValueError, match="w is cut by .*first axis is that of the work"
-    ):
-        DEC.chain().init(models)
-
-
-def test_params_without_an_axis_of_workers_are_refused_with_the_way_out():
-    params = {"w": jnp.zeros(3)}
-    for call in (DEC.chain().init, DEC.value_and_grad(product)):
-        with pytest.raises(ValueError, match=r"w has the shape \(3,\).*dec\.spread"):
-            call(params)
-
-
-@pytest.mark.parametrize(
-    ("rows", "in_axes", "message"),
-    [
-        (jnp.zeros((3, 2)), 0, r"\(3, 2\), does not divide over 2 workers.*in_axes"),
-        (jnp.zeros((4, 2)), "own", r"\(4, 2\), has no axis of 2 workers"),
-        (jnp.zeros((4, 2)), 1, "holds 0, 'own' and None, not 1"),
-    ],
-)
-def test_batches_have_to_divide(rows, in_axes, message):
-    call = DEC.value_and_grad(product, in_axes=in_axes)
-    with pytest.raises(ValueError, match=message):
-        call(jnp.zeros((2, 2)), rows)
-
-
-def test_what_is_asked_of_arrays_is_asked_outside_jit():
-    tx = DEC.chain()
-    for call in (DEC.spread, tx.init):
-        with pytest.raises(TypeError, match="call it outside"):
-            jax.jit(call)(jnp.zeros(2))
-
-
-def test_updates_need_the_models():
-    tx = DEC.chain(optax.sgd(0.1))
-    models = jnp.zeros((2, 2))
-    with pytest.raises(TypeError, match="needs the models: a mixer"):
-        tx.update(models, tx.init(models))
+def test_what_does_not_fit_is_refused(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

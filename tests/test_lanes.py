@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_exchange, make_mixer, parallel, wire
-from jaxcomp.mixers.gossip import topology
 from jaxcomp.parallel import collectives, setup
-from jaxcomp.parallel.collectives import AxisPart, coloured
+from jaxcomp.parallel.collectives import AxisPart
 from tests.tiers import tiers
 from tests.workers import averaging, gradients, run, start
 
@@ -105,20 +104,6 @@ def test_a_device_sends_the_messages_of_its_workers_and_one_sum():
     }
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_turns_are_as_few_as_the_most_messages_of_a_node(seed):
-    rng = np.random.default_rng(seed)
-    edges = [tuple(edge) for edge in rng.integers(0, 5, (17, 2)).tolist()]
-    turns = coloured(edges, 5)
-    most = max(np.bincount(end, minlength=5).max() for end in np.array(edges).T)
-    assert turns.shape == (5, most)
-    found = [(i, int(j)) for i, row in enumerate(turns) for j in row if j >= 0]
-    assert sorted(found) == sorted(edges)
-    for turn in turns.T:
-        heard = turn[turn >= 0]
-        assert len(set(heard.tolist())) == len(heard)
-
-
 TREES = [
     {name: gradients(4, seed)[name] for name in ("kernel", "scale")}
     for seed in range(2)
@@ -170,17 +155,7 @@ def test_all_others_agree_to_rounding(name, compressor):
     )
 
 
-@pytest.mark.parametrize("name", ["choco(gamma=0.5)"])
-def test_gossip_agrees(name):
-    def models_of(per_device):
-        mapper = "shard_map" if per_device > 1 else "vmap"
-        crew = setup(4, mapper, per_device=per_device)
-        compressor = "sign" if name.startswith("choco") else "none"
-        mixer = make_mixer(
-            name, topology("ring", 4), compressor=compressor, axis=crew.axis
-        )
-        return mixer, crew
-
+def test_gossip_agrees():
     def step(models, updates, mixer):
         state = mixer.init(models)
         key = jax.random.key(3)
@@ -190,8 +165,9 @@ def test_gossip_agrees(name):
         return models
 
     found = []
-    for per_device in (1, 2):
-        mixer, crew = models_of(per_device)
+    for mapper, per_device in (("vmap", 1), ("shard_map", 2)):
+        crew = setup(4, mapper, per_device=per_device)
+        mixer = make_mixer("choco", "ring", 4, compressor="sign", axis=crew.axis)
         mapped = parallel.map_step(
             functools.partial(step, mixer=mixer), crew, in_axes=(0, 0), out_axes=0
         )

@@ -16,7 +16,7 @@ import jaxcomp
 from jaxcomp import parallel
 from jaxcomp.core.types import Clock, PerWorker
 from jaxcomp.transforms.distributed import DistributedState
-from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, exchange, link, trees
+from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, link, trees
 from tests.exchanges.matrix import (
     FIRST,
     MEMORIES,
@@ -125,20 +125,6 @@ def test_what_follows_pmean_sees_the_mean(mapper, compressor):
     jaxcomp.check_state(state)
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
-def test_pmean_is_the_link(name):
-    """One mechanism: the same mean and the same state."""
-    mean = jaxcomp.pmean(exchange(name), seed=0)
-    tx = link(name)
-
-    def both(x):
-        state = tx.init(x)
-        return mean(x, state), tx.update(x, state)
-
-    ours, links = jax.eval_shape(jax.vmap(both, axis_name="workers"), trees(WORKERS))
-    assert ours == links
-
-
 # --- Marks ----------------------------------------------------------------------------
 
 
@@ -193,20 +179,9 @@ def test_marks_that_the_loop_does_not_heed_are_named():
 
 
 def test_state_with_a_leading_axis_everywhere_is_compared_by_rows():
-    def of(tx):
-        state = (trees(), tx.init(trees()))
-        rows = jax.tree.map(lambda x: jnp.stack([x] * WORKERS), state)
-
-        def step(state, gradient):
-            updates, opt_state = tx.update(gradient, state[1], state[0])
-            return optax.apply_updates(state[0], updates), opt_state
-
-        mapped = jax.pmap(step, "workers", devices=jax.devices()[:WORKERS])
-        return mapped(rows, trees(WORKERS, seed=1))
-
-    jaxcomp.check_state(of(LINK))
+    jaxcomp.check_state(lived())
     with pytest.raises(ValueError, match="trace/bias is not marked"):
-        jaxcomp.check_state(of(optax.chain(TRACE, LINK)))
+        jaxcomp.check_state(stacked(optax.chain(TRACE, LINK), [GOOD]))
 
 
 def test_leaves_that_no_exchange_averages_are_named():
@@ -241,9 +216,14 @@ def stacked(tx, gradients):
     return state
 
 
+@functools.cache
+def lived():
+    return stacked(LINK, [GOOD])
+
+
 def test_one_workers_part_of_the_state_is_told():
     """What `unreplicate` leaves looks like a state of the same structure."""
-    for state in (after_steps(LINK), stacked(LINK, [GOOD])):
+    for state in (after_steps(LINK), lived()):
         jaxcomp.check_state(state)
         with pytest.raises(
             ValueError, match=r"^1 holds one worker's part.*unreplicate"
@@ -257,7 +237,7 @@ def test_one_workers_part_of_the_state_is_told():
 def test_keys_and_numbers_in_a_state_are_looked_at():
     """Dropout has a key; stacked states may hold scalars that nobody stacked."""
     keys = jax.random.split(jax.random.key(0), WORKERS)
-    state = {"link": stacked(LINK, [GOOD]), "epoch": jnp.int32(3)}
+    state = {"link": lived(), "epoch": jnp.int32(3)}
     jaxcomp.check_state({**state, "dropout": PerWorker(keys)})
     jaxcomp.check_state({**state, "dropout": keys[jnp.zeros(WORKERS, jnp.int32)]})
     with pytest.raises(ValueError, match="dropout is not marked, and differs"):
@@ -266,7 +246,7 @@ def test_keys_and_numbers_in_a_state_are_looked_at():
 
 def test_what_stands_beside_own_models_need_not_be_stacked():
     """A link inside of a mark says nothing of what is outside."""
-    own = PerWorker(stacked(LINK, [GOOD]))
+    own = PerWorker(lived())
     jaxcomp.check_state({"own": own, "losses": jnp.arange(5.0)})
 
 

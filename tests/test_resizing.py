@@ -21,7 +21,7 @@ from tests.tiers import tiers
 from tests.workers import one_of
 
 OLD = 8
-NEW = (4, 2, 1, 16, 3)
+NEW = (1, 16, 3)
 RNG = np.random.default_rng(0)
 
 
@@ -441,10 +441,7 @@ OUTER = tuple(
             *itertools.product([SPECS[-3]], ["none", FEEDBACK], ["whole", "rows"], [1]),
             (SPECS[-3], FEEDBACK, "rows", 2),
         ],
-        {
-            (SPECS[-3], FEEDBACK, "rows", 2),
-            (SPECS[-1], FEEDBACK, "one", 1),
-        }.__contains__,
+        (SPECS[-3], FEEDBACK, "rows", 2).__eq__,
     ),
 )
 def test_under_jit_all_that_is_owed_arrives_after_a_restore(

@@ -68,22 +68,14 @@ def test_each_kind_is_counted_by_its_operand(kind, mapper):
     program = compiled(step, jnp.arange(10.0), mapper=mapper)
     assert wire.collective_bytes(program) == {kind: nbytes}
     assert wire.collective_bytes(program.as_text()) == {kind: nbytes}
+    x = jnp.arange(10.0)
+    traced = wire.traced_collectives(step, x, axis="workers", workers=WORKERS)
+    assert traced == wire.collectives(program)
 
 
-@pytest.mark.parametrize("kind", STEPS)
-def test_the_traced_figure_is_the_compiled_one(kind):
-    step, nbytes = STEPS[kind]
-    found = wire.traced_collectives(
-        step, jnp.arange(10.0), axis="workers", workers=WORKERS
-    )
-    assert wire.collective_bytes(found) == {kind: nbytes}
-    assert found == wire.collectives(compiled(step, jnp.arange(10.0)))
-
-
-@pytest.mark.parametrize("leaves", [1, 3, 12, 40])
-def test_a_reduction_of_many_arrays_is_read_whole(leaves):
+def test_a_reduction_of_many_arrays_is_read_whole():
     # Long tuples carry /*index=5*/ comments in the program's text.
-    tree = [jnp.arange(float(i + 1)) for i in range(leaves)]
+    tree = [jnp.arange(float(i + 1)) for i in range(12)]
     program = compiled(lambda t: jax.lax.psum(t, "workers"), tree)
     assert sum(wire.collective_bytes(program).values()) == wire.dense_bytes(tree)
 
@@ -160,13 +152,6 @@ def test_groups_are_read_in_every_notation(notation):
 
 
 @pytest.mark.parametrize(
-    "alone", ["{{0},{1}}", "[2,1]<=[2]", "mesh['a'=2] {}", "mesh['a'=1] {'a'}"]
-)
-def test_groups_of_one_send_nothing(alone):
-    assert wire.collectives(reduction(alone)) == []
-
-
-@pytest.mark.parametrize(
     ("line", "header", "groups"),
     [
         # Empty groups are all replicas, or all partitions where there is a channel.
@@ -197,11 +182,18 @@ def test_groups_of_one_send_nothing(alone):
             ", replica_count=4",
             [(0, 0), (1, 2)],
         ),
+        # Groups of one send nothing, and empty pairs are nobody.
+        ("collective-permute(%x), source_target_pairs={}", ", replica_count=4", None),
+        *(
+            (f"all-reduce(%x), replica_groups={alone}", ", replica_count=2", None)
+            for alone in ("{{0},{1}}", "[2,1]<=[2]", "mesh['a'=1] {'a'}")
+        ),
     ],
 )
 def test_groups_are_of_replicas_or_of_partitions(line, header, groups):
-    [found] = wire.collectives(text(f"ROOT %r = f32[10]{{0}} {line}", header=header))
-    assert (found.groups, found.nbytes) == (tuple(groups), 40)
+    found = wire.collectives(text(f"ROOT %r = f32[10]{{0}} {line}", header=header))
+    expected = [(tuple(groups), 40)] if groups else []
+    assert [(one.groups, one.nbytes) for one in found] == expected
 
 
 @pytest.mark.parametrize("lonely_first", [True, False])
@@ -217,12 +209,6 @@ def test_groups_of_a_part_of_the_workers(mapper, lonely_first):
     assert wire.collective_bytes(program) == {"all-reduce": 40}
     [found] = wire.collectives(program)
     assert (found.workers, set(found.groups)) == (3, {(3,), (0, 1, 2)})
-
-
-def test_empty_groups_are_all_and_empty_pairs_nobody():
-    assert wire.collectives(reduction("{}"))[0].groups == (tuple(range(8)),)
-    line = "ROOT %r = f32[10]{0} collective-permute(%x), source_target_pairs={}"
-    assert wire.collectives(text(line, header=", replica_count=4")) == []
 
 
 # --- Programs of jit, and the axes of a mesh --------------------------------------
@@ -282,14 +268,6 @@ def test_programs_of_jit_by_axis(mesh, param_spec, batch_spec, expected):
     assert wire.collective_bytes(program) == of_axes
 
 
-def test_params_sharded_over_the_batch_axis_are_gathered_along_it():
-    mesh = mesh_of(data=2, model=2)
-    program = jitted_gradient(mesh, P("data", "model"), P("data"))
-    by_axis = wire.collective_bytes(program, by_axis=mesh)
-    assert set(by_axis) == {"data"}
-    assert by_axis["data"]["all-gather"] == 128
-
-
 def both_axes(x):
     """One exchange of each kind, along one axis or both; x has 16 bytes."""
     parts = [
@@ -313,17 +291,6 @@ def test_explicit_collectives_by_axis():
         ("data", "model"): {"all-reduce": 16},
         "model": {"all-gather": 16, "all-to-all": 16, "all-reduce": 32},
     }
-
-
-def test_workers_of_a_run_by_axis():
-    crew = parallel.setup(WORKERS)
-    program = compiled(gather, jnp.arange(10.0), mapper="pmap")
-    expected = {"workers": {"all-gather": 40}}
-    assert wire.collective_bytes(program, by_axis=crew.mesh) == expected
-    traced = wire.traced_collectives(
-        gather, jnp.arange(10.0), axis="workers", workers=WORKERS
-    )
-    assert wire.collective_bytes(traced, by_axis=crew.mesh) == expected
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (4, 4)])
@@ -373,42 +340,24 @@ def test_asynchronous_collectives_count_once(form):
     assert wire.collective_bytes(program) == {"all-gather": 40}
 
 
-def test_the_tensors_of_a_combined_reduction_are_counted():
-    """Which Gloo takes one by one; the operands of others are parts of one message."""
-    groups = "replica_groups={{0,1}}"
-    (found,) = wire.collectives(
-        text(f"%r = (f32[10]{{0}}, f32[10]{{0}}) all-reduce(%x, %x), {groups}")
-    )
-    assert (found.nbytes, found.tensors) == (80, 2)
-    (found,) = wire.collectives(
-        text(f"%r = (f32[10]{{0}}, f32[10]{{0}}) all-to-all(%x, %x), {groups}")
-    )
-    assert (found.nbytes, found.tensors) == (80, 1)
+TWO = "replica_groups={{0,1}}"
+OPERANDS = {
+    # Tensors of a reduction are counted, which Gloo takes one by one; the operands of
+    # others are parts of one message.
+    f"(f32[10]{{0}}, f32[10]{{0}}) all-reduce(%x, %x), {TWO}": (80, 2),
+    f"(f32[10]{{0}}, f32[10]{{0}}) all-to-all(%x, %x), {TWO}": (80, 1),
+    # With their shapes, which then need no line of their own.
+    f"(f32[10]{{0}}, s4[3]{{0}}) all-reduce(f32[10]{{0:T(128)S(1)}} %x, s4[3]{{0}} %y)"
+    f", {TWO}": (42, 2),
+    # Of a ragged exchange where the rows go to and how many there are do not count.
+    f"f32[10]{{0}} ragged-all-to-all(%x, s32[2] %n, s32[2] %n), {TWO}": (40, 1),
+}
 
 
-def test_operands_with_their_shapes():
-    line = (
-        "ROOT %r = (f32[10]{0:T(128)}, s4[3]{0}) "
-        "all-reduce(f32[10]{0:T(128)S(1)} %x, s4[3]{0} %y), replica_groups={{0,1}}"
-    )
-    program = text("%y = s4[3]{0:E(4)} constant({1,2,3})", line)
-    assert wire.collective_bytes(program) == {"all-reduce": 42}
-
-
-def test_an_operand_with_its_shape_needs_no_line_of_its_own():
-    line = "ROOT %r = u32[8,3]{1,0} all-gather(u32[1,3]{1,0:T(1,128)} %far), "
-    program = text(f"{line}replica_groups={{}}", header=", replica_count=8")
-    assert wire.collective_bytes(program) == {"all-gather": 12}
-
-
-def test_a_ragged_exchange_hands_over_its_rows():
-    """Where they go to and how many there are does not count."""
-    line = (
-        "ROOT %r = f32[10]{0} ragged-all-to-all(%x, %x, %n, %n, %n, %n), channel_id=1, "
-        "replica_groups={{0,1}}"
-    )
-    program = text("%n = s32[2]{0} parameter(1)", line, header=", num_partitions=2")
-    assert wire.collective_bytes(program) == {"ragged-all-to-all": 40}
+@pytest.mark.parametrize("line", OPERANDS)
+def test_operands_that_are_counted(line):
+    [found] = wire.collectives(text(f"ROOT %r = {line}", header=", replica_count=2"))
+    assert (found.nbytes, found.tensors) == OPERANDS[line]
 
 
 # --- What cannot be read ----------------------------------------------------------
@@ -418,6 +367,8 @@ UNREADABLE = {
     "a mesh without the axis": "all-reduce(%x), replica_groups=mesh['a'=4] {'b'}",
     "groups that do not divide": "all-reduce(%x), replica_groups=[3,2]<=[4]",
     "no groups": "all-reduce(%x), channel_id=1",
+    "a dynamic shape": "all-reduce(f32[<=10] %y), replica_groups={{0,1}}",
+    "a type without a width": "all-reduce(float[10] %y), replica_groups={{0,1}}",
     "an operand from nowhere": "all-reduce(%y), replica_groups={{0,1}}",
     "no operand": "all-reduce(), replica_groups={{0,1}}",
     "a new kind": "all-shuffle(%x), replica_groups={{0,1}}",
@@ -434,14 +385,6 @@ def test_what_cannot_be_read_is_an_error_with_its_line(why):
     assert line in str(error.value)
 
 
-@pytest.mark.parametrize("shape", ["f32[<=10]", "float[10]"])
-def test_an_operand_of_unknown_size_is_an_error(shape):
-    line = "%r = f32[10]{0} all-reduce(%y), replica_groups={{0,1}}"
-    with pytest.raises(wire.WireError, match="cannot read") as error:
-        wire.collective_bytes(text(f"%y = {shape} parameter(1)", line))
-    assert line in str(error.value)
-
-
 def test_a_long_line_shows_both_ends():
     operands = ", ".join(["%x"] * 1000)
     with pytest.raises(wire.WireError, match="cannot read") as error:
@@ -451,15 +394,11 @@ def test_a_long_line_shows_both_ends():
     assert len(str(error.value)) < 1000
 
 
-def test_a_computation_that_nothing_known_runs_is_an_error():
+def test_what_is_no_whole_program_is_refused():
     with pytest.raises(wire.WireError, match="nothing that is known runs wrapped"):
         wire.collectives(text("ROOT %c = f32[20]{0} call(%x), runs=%wrapped") + WRAPPED)
-
-
-def test_a_program_that_is_not_compiled_is_refused():
-    lowered = jax.jit(jnp.sin).lower(jnp.ones(3))
     with pytest.raises(wire.WireError, match=r"lower\(\.\.\.\)\.compile\(\)"):
-        wire.collective_bytes(lowered)
+        wire.collective_bytes(jax.jit(jnp.sin).lower(jnp.ones(3)))
 
 
 def test_an_unknown_exchange_is_not_left_out_of_a_trace(monkeypatch):

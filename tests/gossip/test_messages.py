@@ -5,7 +5,7 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp import models, parallel, wire
+from jaxcomp import parallel, wire
 from jaxcomp.core.types import PerWorker
 from jaxcomp.mixers import gossip
 from tests.gossip.runs import problem
@@ -32,20 +32,6 @@ def program(mixer, params, workers, mapper="pmap"):
     return mapped.lower(*stacked).compile()
 
 
-@pytest.fixture(scope="module")
-def resnet20():
-    model = models.make("resnet20", num_classes=10)
-    images = jax.ShapeDtypeStruct((1, 32, 32, 3), "float32")
-    variables = jax.eval_shape(
-        lambda k, x: model.init(k, x, train=False), key(), images
-    )
-    return variables["params"]
-
-
-def key():
-    return jax.random.key(0)
-
-
 @pytest.mark.parametrize(
     ("graph", "messages"),
     [
@@ -70,22 +56,6 @@ def test_one_message_for_each_neighbour_slot(graph, messages, mapper):
     # sign: a bit for each element and a scale for each tensor, in whole words.
     payload = 4 + 1 + 4 + 6 if compressor == "sign" else 4 * 47
     assert all(payload <= c.nbytes <= payload + 8 for c in found)
-
-
-@pytest.mark.slow
-def test_ring_and_sign_on_a_resnet20_send_a_28th(resnet20):
-    """Of sending the dense model to both neighbours."""
-    mixer = gossip.make("choco", jaxcomp.topology("ring", 8), "sign")
-    sent = wire.collective_bytes(program(mixer, resnet20, 8))
-    assert sent["collective-permute"] <= 2 * wire.dense_bytes(resnet20) / 28
-    assert sent.keys() == {"collective-permute"}
-
-
-@pytest.mark.slow
-def test_d_psgd_sends_the_dense_model_to_both_neighbours(resnet20):
-    mixer = gossip.make("d_psgd", jaxcomp.topology("ring", 8))
-    sent = wire.collective_bytes(program(mixer, resnet20, 8))
-    assert sent == {"collective-permute": 2 * wire.dense_bytes(resnet20)}
 
 
 @pytest.mark.parametrize(

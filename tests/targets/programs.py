@@ -3,7 +3,6 @@
 import csv
 import json
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -13,13 +12,9 @@ from benchmarks import trees
 from jaxcomp import make_exchange, make_mixer, parallel, wire
 from jaxcomp.core.types import PerWorker
 from jaxcomp.wire import targets
-from tests.targets.cases import CASES, Case
+from tests.targets.cases import CASES, TABLE, Case
 
-__all__ = ["ROWS", "Row", "measure", "save", "step_of", "tree_of", "write"]
-
-ROOT = Path(__file__).resolve().parents[2]
-ROWS = ROOT / "build" / "targets"  # one file for each
-TABLE = ROOT / "docs" / "measured" / "targets.csv"
+ROWS = TABLE.parents[2] / "build" / "targets"  # one file for each
 
 
 class Row(NamedTuple):
@@ -132,17 +127,8 @@ def write() -> None:
     rows.sort(key=lambda row: titles.index(row.method))
     with open(TABLE, "w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            (
-                "method",
-                "target",
-                "launches",
-                "open_loops",
-                "temporary",
-                "sent",
-                "seconds",
-            )
-        )
+        names = "method target launches open_loops temporary sent seconds"
+        writer.writerow(names.split())
         for row in rows:
             sent, size = sum(row.sent.values()), f"{row.temporary:.2f}"
             counts = row.launches, row.open_loops, size, sent, round(row.seconds)
