@@ -342,15 +342,32 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int:
 
 
 @contextlib.contextmanager
+def process_group(grace: float) -> Iterator[int]:
+    """A group for processes to start in, which end with this one, whatever ends it.
+
+    Args:
+      grace: seconds between SIGTERM, which they get then, and SIGKILL.
+
+    Yields:
+      Its number. At the end of the body all that is in it is killed.
+    """
+    words = ["sh", "-c", _GUARD, "guard", f"{grace:g}"]
+    guard = subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0)
+    try:
+        yield guard.pid
+    finally:
+        os.killpg(guard.pid, signal.SIGKILL)
+        guard.communicate()
+
+
+@contextlib.contextmanager
 def _started(
     children: Sequence[Child], grace: float
 ) -> Iterator[tuple[list[subprocess.Popen[bytes]], int]]:
     """Start all, in a group of their own, so that Ctrl-C comes from here alone."""
     lock, running, threads = threading.Lock(), [], []
     out, err = as_output(sys.stdout), as_output(sys.stderr)
-    words = ["sh", "-c", _GUARD, "guard", f"{grace:g}"]
-    guard = subprocess.Popen(words, stdin=subprocess.PIPE, process_group=0)
-    try:
+    with process_group(grace) as group:
         for index, child in enumerate(children):
             try:
                 process = subprocess.Popen(
@@ -359,7 +376,7 @@ def _started(
                     stdin=subprocess.PIPE if child.over_ssh else subprocess.DEVNULL,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
-                    process_group=guard.pid,
+                    process_group=group,
                 )
             except OSError as error:
                 message = f"{child.command[0]} cannot be started: {error.strerror}"
@@ -367,14 +384,11 @@ def _started(
             running.append(process)
             for pipe, target in ((process.stdout, out), (process.stderr, err)):
                 threads.append(pass_on(pipe, target, child.label, index, lock))
-        yield running, guard.pid
-    finally:
-        _tell(running, guard.pid, signal.SIGKILL)
-        guard.communicate()
-        for process in running:
-            process.wait()
-        for thread in threads:
-            thread.join(1.0)  # a process of theirs may hold the pipe
+        yield running, group
+    for process in running:
+        process.wait()
+    for thread in threads:
+        thread.join(1.0)  # a process of theirs may hold the pipe
 
 
 def _tell(running: Sequence[subprocess.Popen[bytes]], group: int, number: int) -> None:

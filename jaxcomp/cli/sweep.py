@@ -2,30 +2,50 @@
 
 import argparse
 import copy
+import csv
+import datetime
+import io
+import itertools
+import json
+import math
 import os
+import pprint
 import shlex
+import signal
+import subprocess
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcomp.cli.run_command import add_command
-from jaxcomp.core.errors import UserError
+from jaxcomp.core.errors import UserError, within
 
 if TYPE_CHECKING:
-    from jaxcomp.cli.sweeps.runner import Job, Look
+    from jaxcomp.cli.sweeps import PlannedRun
 
 
 EXAMPLE = """example:
   jaxcomp sweep configs/sweeps/digits.py
-  jaxcomp sweep configs/sweeps/digits.py --jobs=4 --memory=16GB --out=output/again
+  jaxcomp sweep configs/sweeps/digits.py --jobs=4 --out=output/again
 
 The same command goes on after Ctrl-C, a kill or a failure: runs that have finished are
 left as they are, and one that was interrupted goes on. It finds its folder by the file
 of the sweep: the newest of output/NAME-DATE in which that file has begun. Another --out
 begins anew. docs/sweeps.md shows how a sweep is written.
 """
-_TRAIN = (sys.executable, "-m", "jaxcomp.cli.sweep_run")
-_SHARE = 0.8  # of the memory of this machine
+RECORD = "sweep.json"
+SUMMARY = "summary.csv"
+_TRAIN = (sys.executable, "-m", "jaxcomp", "train")
+_CHECK = (sys.executable, "-m", __name__)
+_TABLE = "metrics.csv"
+_POLL_SECONDS = 0.2
+_GRACE_SECONDS = 120.0  # to save, after Ctrl-C
+_TRIES = 2
+_HEAD = "from math import inf, nan\n\nfrom ml_collections import ConfigDict\n\n\n"
+# What a process does before jax starts, which it does once.
+_OF_A_PROCESS = ("deterministic", "mapper", "platform", "workers", "workers_per_device")
 
 
 def add_parser(subparsers: Any) -> None:
@@ -44,119 +64,447 @@ def add_parser(subparsers: Any) -> None:
     add("--out", type=Path, metavar="FOLDER", help="by default output/NAME-DATE")
     jobs = "runs at the same time, 1 by default; each of them uses all cores"
     add("--jobs", type=int, default=1, metavar="N", help=jobs)
-    memory = "of all runs together, such as 8GB; by default 80 %% of this machine's"
-    add("--memory", metavar="SIZE", help=memory)
     again = "start runs again that have failed before"
     add("--retry", action="store_true", help=again)
     add("--list", action="store_true", help="show the runs, and train nothing")
 
 
+class Job(NamedTuple):
+    """A sweep and where it runs."""
+
+    file: Path  # that describes it
+    folder: Path
+    runs: "Sequence[PlannedRun]"
+    column: str  # of metrics.csv, which says how good a run is
+    sign: int  # 1 where more of it is better, -1 where less is
+
+    def workdir(self, run: "PlannedRun") -> Path:
+        return self.folder / "runs" / run.name
+
+    def log(self, run: "PlannedRun") -> Path:
+        return self.folder / "logs" / f"{run.name}.log"
+
+    def config(self, run: "PlannedRun") -> Path:
+        return self.folder / "configs" / f"{run.name}.py"
+
+
+class Entry(NamedTuple):
+    """How far a run is."""
+
+    state: str = "waiting"  # started | finished | failed
+    failures: int = 0
+    seconds: float = 0.0  # of its processes, all together
+    error: str = ""  # the last line of its log, where it has failed
+
+
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.cli.sweeps.runner import (
-        SweepLimits,
-        check_runs,
-        line_of,
-        lines,
-        run_sweep,
-        time_left,
-        write_summary,
-    )
+    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.sweeps import make_plan, read_sweep
 
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
-    limits = SweepLimits(args.jobs, _memory(args.memory))
-    job = _job(args)
-    if args.list:
-        print(*(run.setting.title for run in job.plan({})), sep="\n")
-        return 0
-    check_runs(job)
-    job.folder.mkdir(parents=True, exist_ok=True)
-    with lines() as console:
-        console.say(f"sweep in {job.folder}")
-
-        def shown(look: "Look") -> None:
-            done = len(look.runs) - len(look.left)
-            left = time_left(look, args.jobs)
-            console.show(done, len(look.runs), f"{len(look.running)} running  {left}")
-
-        def ended(look: "Look", run: Any) -> None:
-            write_summary(job, look)
-            left = time_left(look, args.jobs)
-            console.say("; ".join(filter(None, [line_of(job, look, run), left])))
-
-        def stopping() -> None:
-            console.say("the runs save and end (Ctrl-C again kills them)")
-
-        look = run_sweep(
-            *(job, limits),
-            retry=args.retry,
-            shown=shown,
-            ended=ended,
-            stopping=stopping,
-        )
-    return _conclude(job, look)
-
-
-def _job(args: argparse.Namespace) -> "Job":
-    from jaxcomp.cli.config import load_config, override
-    from jaxcomp.cli.sweeps import read_sweep
-    from jaxcomp.cli.sweeps.reading import make_plan
-    from jaxcomp.cli.sweeps.runner import Job, find_folder, parse_best
-
     sweep = read_sweep(args.file)
     config = load_config(sweep.config)
-    plan = make_plan(sweep, lambda words: override(copy.deepcopy(config), words))
+    runs = make_plan(sweep, lambda words: override(copy.deepcopy(config), words))
+    if args.list:
+        print(*(run.setting.title for run in runs), sep="\n")
+        return 0
     folder = find_folder(args.file, args.out)
-    best = parse_best(sweep.best)
-    return Job(plan, best, args.file, folder, _TRAIN)
-
-
-def _conclude(job: "Job", look: "Look") -> int:
-    """Write summary and comparison; say which run is the best, and what has failed."""
-    from jaxcomp.cli.sweeps.runner import (
-        best_run,
-        figure_text,
-        frozen,
-        logfile,
-        note_labels,
-        workdir,
-        write_summary,
-    )
-
-    summary = write_summary(job, look)
-    if look.signum:
-        done = len(look.runs) - len(look.left)
-        message = f"stopped; {done} of {len(look.runs)} runs have ended"
-        print(message, "Go on with the same command.", sep="\n", file=sys.stderr)
-        return 128 + look.signum
-    failed = [run for run in look.runs if look.entry(run).state == "failed"]
+    job = Job(args.file, folder, runs, *parse_best(sweep.best))
+    check_runs(job)
+    folder.mkdir(parents=True, exist_ok=True)
+    print(f"sweep in {folder}", flush=True)
+    entries, signum = train_all(job, args.jobs, args.retry)
+    figures = write_summary(job, entries)
+    if signum:
+        done = f"stopped; {len(figures)} of {len(runs)} runs have finished"
+        print(done, "Go on with the same command.", sep="\n", file=sys.stderr)
+        return 128 + signum
+    failed = [run for run in runs if entries[run.name].state == "failed"]
     for run in failed:
-        print(f"failed twice: {run.setting.title}: {look.entry(run).error}")
-        print(f"  {logfile(job, run)}")
-    best = best_run(job, look)
-    if best is not None:
-        from jaxcomp.report import write_comparison
-
-        finished = [run for run in look.runs if run.name in look.figures]
-        for run in finished:
-            note_labels(workdir(job, run), run.setting)
-        page = job.folder / "comparison.html"
-        folders = [workdir(job, run) for run in finished]
-        write_comparison(folders, page, title=job.file.stem)
-        figure = figure_text(job.best, look.figures[best.name])
-        print(f"best run       {best.setting.title}: {figure}")
-        print(f"               {workdir(job, best)}")
-        words = frozen(job.folder / "configs", best), f"--workdir=runs/{best.name}"
-        print(f"the same again jaxcomp train {shlex.join(words)}")
-        print(f"comparison     {page}")
-    print(f"summary        {summary}")
+        print(f"failed twice: {run.setting.title}: {entries[run.name].error}")
+        print(f"  {job.log(run)}")
+    _conclude(job, figures)
     return 1 if failed else 0
 
 
-def _memory(text: str | None) -> float:
-    """Bytes for all runs together, by default most of this machine's memory."""
-    if text is not None:
-        from jaxcomp.cli import config as quantities
+def _conclude(job: Job, figures: Mapping[str, Mapping[str, float]]) -> None:
+    """Compare the runs that have finished, and say which is the best."""
+    from jaxcomp.report import write_comparison
+    from jaxcomp.runs.folder import note_fact
 
-        return quantities.size("--memory", text)
-    return _SHARE * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    scores = {n: job.sign * it.get(_best(job), math.nan) for n, it in figures.items()}
+    known = [run for run in job.runs if not math.isnan(scores.get(run.name, math.nan))]
+    if known:
+        finished = [run for run in job.runs if run.name in figures]
+        for run in finished:
+            if run.setting.labels:
+                labels, keys = dict(run.setting.labels), sorted(run.setting.meant)
+                facts = {"labels": labels, "keys": keys}
+                note_fact(job.workdir(run), "sweep", facts)
+        page = job.folder / "comparison.html"
+        write_comparison([job.workdir(run) for run in finished], page, job.file.stem)
+        best = max(known, key=lambda run: scores[run.name])
+        print(f"best run       {best.setting.title}: {_told(job, figures[best.name])}")
+        print(f"               {job.workdir(best)}")
+        words = f"--config={job.config(best)}", f"--workdir=runs/{best.name}"
+        print(f"the same again jaxcomp train {shlex.join(words)}")
+        print(f"comparison     {page}")
+    print(f"summary        {job.folder / SUMMARY}")
+
+
+# --- The folder ---------------------------------------------------------------------
+
+
+def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Path:
+    """The folder of a sweep: where it was begun, or else a new one with today's date.
+
+    Args:
+      file: that describes the sweep.
+      out: the folder, where somebody has named it.
+      root: below which others are.
+
+    Raises:
+      UserError: the folder that was named holds other things.
+
+    Example:
+      >>> str(find_folder(Path("a/digits.py"), Path("mine")))
+      'mine'
+    """
+    from jaxcomp.runs.folder import read_json
+
+    if out is not None:
+        if out.is_dir() and any(out.iterdir()) and not (out / RECORD).exists():
+            message = f"{out} holds other things than a sweep: take a folder of its own"
+            raise UserError(message)
+        return out
+    whole = str(file.resolve())
+    begun = [p for p in root.glob(f"*/{RECORD}") if read_json(p).get("file") == whole]
+    mine = [p.parent for p in begun if p.parent.name.startswith(f"{file.stem}-")]
+    if mine:
+        end = len(file.stem) + 11  # of the date; others of it have numbers
+        return max(mine, key=lambda it: (it.name[:end], len(it.name), it.name))
+    new = f"{file.stem}-{datetime.date.today().isoformat()}"
+    names = itertools.chain([new], (f"{new}-{n}" for n in itertools.count(2)))
+    return next(root / name for name in names if not (root / name).exists())
+
+
+def read_record(folder: Path) -> dict[str, Entry]:
+    """The entries of a sweep's runs by name; none in a new folder."""
+    from jaxcomp.runs.folder import read_json
+
+    runs: Mapping[str, Any] = read_json(folder / RECORD).get("runs", {})
+    return {name: Entry(**entry) for name, entry in runs.items()}
+
+
+def write_record(folder: Path, file: Path, entries: Mapping[str, Entry]) -> None:
+    """Replace the record of a sweep, whole or not at all."""
+    from jaxcomp.core.files import write_atomically
+
+    runs = {name: entry._asdict() for name, entry in entries.items()}
+    content = {"file": str(file.resolve()), "runs": runs}
+    write_atomically(folder / RECORD, json.dumps(content, indent=1))
+
+
+# --- Checks before the first run ----------------------------------------------------
+
+
+def parse_best(text: str) -> tuple[str, int]:
+    """The column by which runs are compared, and 1 where more of it is better, else -1.
+
+    Example:
+      >>> parse_best("min test_loss")
+      ('test_loss', -1)
+    """
+    signs = {"max": 1, "min": -1}
+    sign, _, column = text.partition(" ")
+    if sign not in signs or not column.isidentifier():
+        message = "'max' or 'min' and a column of metrics.csv, such as 'min test_loss'"
+        raise UserError(f"best is {message}, not {text!r}")
+    return column, signs[sign]
+
+
+def check_column(column: str, columns: Sequence[str]) -> None:
+    """Refuse a column that the metrics.csv of a run does not have."""
+    from jaxcomp.core.specs import suggest
+
+    if column not in columns:
+        raise UserError(
+            f"{_TABLE} has no column {column!r}. {suggest(column, columns)}"
+        )
+
+
+def check_runs(job: Job) -> None:
+    """Build each run that is new, in processes that end before the first run begins.
+
+    Raises:
+      UserError: a run cannot be built, or no column says how good it is; names it.
+    """
+
+    def kind(run: "PlannedRun") -> str:
+        return json.dumps([run.config.get(key) for key in _OF_A_PROCESS])
+
+    known = read_record(job.folder)
+    runs = sorted((run for run in job.runs if run.name not in known), key=kind)
+    for _, alike in itertools.groupby(runs, kind):
+        given = json.dumps([job.column, [(run.name, run.config) for run in alike]])
+        done = subprocess.run(_CHECK, input=given, capture_output=True, text=True)
+        if done.returncode:
+            raise UserError(done.stdout.strip() or done.stderr.strip().split("\n")[-1])
+
+
+def check_given() -> int:
+    """In a process of its own: build the configs on standard input, and check them."""
+    from ml_collections import ConfigDict
+
+    from jaxcomp.training.plan import build, gather_workers
+    from jaxcomp.training.tables import columns_of
+
+    column, configs = json.load(sys.stdin)
+    try:
+        for name, values in configs:
+            with within(name):
+                config: Any = ConfigDict(values).lock()
+                plan = build(config, gather_workers(config))
+                check_column(column, columns_of(plan, config))
+    except UserError as error:
+        print(error)
+        return error.exit_code
+    return 0
+
+
+# --- Training -----------------------------------------------------------------------
+
+
+class Started(NamedTuple):
+    """A run's process."""
+
+    run: "PlannedRun"
+    process: "subprocess.Popen[bytes]"
+    began: float  # of time.monotonic
+
+
+def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry], int]:
+    """Train each run that has not ended yet, each in a process of its own.
+
+    A run that was interrupted goes on, because the trainer does. One that fails is
+    started once more.
+
+    Args:
+      job: the sweep.
+      jobs: how many run at the same time.
+      retry: whether runs that have failed before are started again.
+
+    Returns:
+      How far each run is, and the signal that has ended the sweep, or 0.
+
+    Raises:
+      RunError: another process runs this sweep.
+    """
+    from jaxcomp.cli.supervise import caught_signals, process_group
+    from jaxcomp.runs.open_run import locked
+
+    for name in ("configs", "logs", "runs"):
+        (job.folder / name).mkdir(exist_ok=True)
+    with (
+        locked(job.folder) as hold,
+        caught_signals() as caught,
+        process_group(grace=0) as group,
+    ):
+        entries = {run.name: Entry() for run in job.runs} | read_record(job.folder)
+        if retry:
+            failed = [n for n, entry in entries.items() if entry.state == "failed"]
+            entries |= {name: Entry() for name in failed}
+        left = [r for r in job.runs if entries[r.name].state in ("waiting", "started")]
+        left.sort(key=lambda run: entries[run.name].state == "waiting")
+        running: list[Started] = []
+        told, kill_at = 0, math.inf
+        while running or left and not caught:
+            while left and len(running) < jobs and not caught:
+                hold()
+                started = _start(job, left.pop(0), group)
+                running.append(started)
+                entry = entries[started.run.name]._replace(state="started", error="")
+                entries[started.run.name] = entry
+                write_record(job.folder, job.file, entries)
+            time.sleep(_POLL_SECONDS)
+            if len(caught) > told or time.monotonic() > kill_at:
+                if not told:
+                    print("the runs save and end (Ctrl-C again kills them)", flush=True)
+                os.killpg(group, signal.SIGKILL if told else signal.SIGTERM)
+                told, kill_at = len(caught), time.monotonic() + _GRACE_SECONDS
+            for started in [s for s in running if s.process.poll() is not None]:
+                running.remove(started)
+                entry = _ended(job, started, entries[started.run.name], bool(caught))
+                entries[started.run.name] = entry
+                if entry.state == "started":
+                    left.insert(0, started.run)
+                write_record(job.folder, job.file, entries)
+                figures = write_summary(job, entries)
+                print(_line(job, started.run, entries, figures), flush=True)
+        return entries, caught[0] if caught else 0
+
+
+def _start(job: Job, run: "PlannedRun", group: int) -> Started:
+    """Start a run by the config as it is now: who edits its file changes no run."""
+    from jaxcomp.core.files import write_atomically
+
+    config = job.config(run)
+    if not config.exists():
+        values = f"    return ConfigDict({pprint.pformat(run.config)})\n"
+        write_atomically(config, f"{_HEAD}def get_config():\n{values}")
+    command = [*_TRAIN, f"--config={config}", f"--workdir={job.workdir(run)}"]
+    with open(job.log(run), "ab") as file:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            process_group=group,
+        )
+    return Started(run, process, time.monotonic())
+
+
+def _ended(job: Job, started: Started, entry: Entry, was_asked: bool) -> Entry:
+    """How far a run is whose process has ended."""
+    code = started.process.returncode
+    entry = entry._replace(seconds=entry.seconds + time.monotonic() - started.began)
+    if code == 0:
+        return entry._replace(state="finished", error="")
+    if was_asked:
+        return entry
+    log = job.log(started.run).read_text(errors="replace").splitlines()
+    said = (line.strip() for line in reversed(log) if line.strip())
+    failures = entry.failures + 1
+    state = "failed" if failures >= _TRIES else "started"
+    error = next(said, f"exit code {code}")
+    return entry._replace(state=state, failures=failures, error=error)
+
+
+def _line(
+    job: Job,
+    run: "PlannedRun",
+    entries: Mapping[str, Entry],
+    figures: Mapping[str, Mapping[str, float]],
+) -> str:
+    """What is said of a run when its process has ended."""
+    from jaxcomp.core.units import seconds_text
+
+    entry, title = entries[run.name], run.setting.title
+    if entry.state == "started":
+        again = f"failed, and is started once more: {entry.error}"
+        return f"{title}: {again if entry.error else 'interrupted, and has saved'}"
+    states = [entries[r.name].state for r in job.runs]
+    done = sum(state in ("finished", "failed") for state in states)
+    said = f"failed twice: {entry.error}"
+    if entry.state == "finished":
+        said = f"{_told(job, figures[run.name])}, {seconds_text(entry.seconds)}"
+    return f"{done} of {len(job.runs)}: {title}: {said}"
+
+
+# --- What came out ------------------------------------------------------------------
+
+
+def _best(job: Job) -> str:
+    return f"best_{job.column}"
+
+
+def _told(job: Job, figures: Mapping[str, float]) -> str:
+    """The figure by which runs are compared, as text."""
+    from jaxcomp.core.units import MISSING, number_text, percent_text
+
+    value = figures.get(_best(job), math.nan)
+    text = percent_text if job.column.endswith("accuracy") else number_text
+    shown = MISSING if math.isnan(value) else text(value)
+    return f"best {job.column.replace('_', ' ')} {shown}"
+
+
+def figures_of(folder: Path, column: str, sign: int) -> dict[str, float]:
+    """The figures of a run: `final_COLUMN`, and where it was best `best_COLUMN`.
+
+    Args:
+      folder: of the run.
+      column: decides where that was.
+      sign: 1 where more of it is better, else -1.
+
+    Raises:
+      UserError: the run's metrics.csv has no such column, or cannot be read.
+    """
+    import numpy as np
+
+    from jaxcomp.runs.table import Schema, read_header, read_table
+
+    columns = read_header(folder / _TABLE)
+    if not columns:
+        return {}
+    check_column(column, columns)
+    table = read_table(folder / _TABLE, Schema(tuple(columns), ("step",)))
+    if not len(table["step"]):
+        return {}
+    if "wire_bytes_per_step" in table:
+        steps = np.diff(table["step"], prepend=0)
+        sent = np.nan_to_num(steps * table["wire_bytes_per_step"])
+        table["bytes_sent"] = np.cumsum(sent)
+    figures = {f"final_{name}": float(values[-1]) for name, values in table.items()}
+    worth = sign * table[column]
+    if not np.isnan(worth).all():
+        place = int(np.nanargmax(worth))
+        shown = [name for name in ("epoch", "step", column) if name in table]
+        figures |= {f"best_{name}": float(table[name][place]) for name in shown}
+    return figures
+
+
+def write_summary(
+    job: Job, entries: Mapping[str, Entry]
+) -> dict[str, dict[str, float]]:
+    """Write a row for each run: what differs, what came out, and the whole config.
+
+    Returns:
+      The figures of the runs that have finished, by name.
+    """
+    from jaxcomp.cli.sweeps import differing
+    from jaxcomp.core.files import write_atomically
+
+    figures = {
+        run.name: figures_of(job.workdir(run), job.column, job.sign)
+        for run in job.runs
+        if entries[run.name].state == "finished"
+    }
+    differ = differing(job.runs)
+    rows = []
+    for run in job.runs:
+        entry = entries[run.name]
+        # A label may have the name of a key, such as memory.
+        labels = {
+            f"{name} (label)" if name in run.config else name: label
+            for name, label in run.setting.labels.items()
+        }
+        config = {
+            key: json.dumps(value) if isinstance(value, list | dict) else value
+            for key, value in run.config.items()
+        }
+        found = figures.get(run.name, {}).items()
+        reached = {n: "" if math.isnan(v) else f"{v:.8g}" for n, v in found}
+        took = {"run_seconds": f"{entry.seconds:.1f}", "failures": entry.failures}
+        rows.append(
+            {"run": run.name, "state": entry.state}
+            | labels
+            | {key: config[key] for key in differ if key in config}
+            | {_best(job): reached.get(_best(job), "")}
+            | reached
+            | took
+            | {"error": entry.error}
+            | config
+        )
+    text = io.StringIO(newline="")
+    whole = sorted(rows, key=lambda row: row["state"] != "finished")
+    columns = list(dict.fromkeys(name for row in whole for name in row))
+    writer = csv.DictWriter(text, columns, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(job.folder / SUMMARY, text.getvalue())
+    return figures
+
+
+if __name__ == "__main__":
+    sys.exit(check_given())

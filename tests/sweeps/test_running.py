@@ -16,16 +16,14 @@ import pytest
 from jaxcomp import report
 from jaxcomp.cli import main, sweep
 from jaxcomp.cli.config import load_config
-from jaxcomp.cli.sweeps import runner
-from jaxcomp.cli.sweeps import runner as checking
-from jaxcomp.cli.sweeps.runner import find_folder, parse_best, write_record
+from jaxcomp.cli.sweep import find_folder, write_record
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.open_run import locked
 from tests.training.small import small_config
 from tests.training.test_logistic_regression import linear_config
 
 TRAINER = [sys.executable, str(Path(__file__).with_name("trainer.py"))]
-PROGRAM = checking._PROGRAM
+CHECK = sweep._CHECK
 FILE = """
 config: configs/default.py
 always: {{train_for: 2 epochs}}
@@ -39,8 +37,8 @@ grid:
 def write(tmp_path, monkeypatch):
     """Write a sweep of two methods, and train it in no time."""
     monkeypatch.setattr(sweep, "_TRAIN", TRAINER)
-    monkeypatch.setattr(checking, "_PROGRAM", (sys.executable, "-c", ""))
-    monkeypatch.setattr(runner, "_POLL_SECONDS", 0.02)
+    monkeypatch.setattr(sweep, "_CHECK", ("true",))
+    monkeypatch.setattr(sweep, "_POLL_SECONDS", 0.02)
     monkeypatch.setattr(report, "write_comparison", compared, raising=False)
 
     def write(seeds="[0, 1]", **others):
@@ -127,7 +125,7 @@ def test_every_value_is_checked_before_the_first_run(
     write, tmp_path, monkeypatch, capsys
 ):
     """By a process of its own; the wrong run is the last one, and nothing is left."""
-    monkeypatch.setattr(checking, "_PROGRAM", PROGRAM)
+    monkeypatch.setattr(sweep, "_CHECK", CHECK)
     file, out = write("[0]", runs="[{seed: 3, learning_rate: -5}]")
     assert main(["sweep", file, out]) == 2
     message = capsys.readouterr().err
@@ -139,18 +137,18 @@ def test_every_value_is_checked_before_the_first_run(
 @pytest.mark.parametrize(
     ("config", "best", "message"),
     [
-        (small_config(), "max test_acc", "Did you mean 'test_accuracy'"),
-        (small_config(ema=0.9), "max ema_accuracy", ""),
-        (small_config(ema=0.9), "max ema_acuracy", "Did you mean 'ema_accuracy'"),
-        (small_config(compressor="topk"), "max test_accuracy", "Did you mean 'top_k'"),
-        (linear_config(), "min test_suboptimality", ""),
-        (linear_config(mixer="chocco"), "min test_loss", "Did you mean 'choco'"),
+        (small_config(), "test_acc", "Did you mean 'test_accuracy'"),
+        (small_config(ema=0.9), "ema_accuracy", ""),
+        (small_config(ema=0.9), "ema_acuracy", "Did you mean 'ema_accuracy'"),
+        (small_config(compressor="topk"), "test_accuracy", "Did you mean 'top_k'"),
+        (linear_config(), "test_suboptimality", ""),
+        (linear_config(mixer="chocco"), "test_loss", "Did you mean 'choco'"),
     ],
 )
 def test_a_run_is_built_and_has_the_column(config, best, message, monkeypatch, capsys):
-    given = json.dumps([parse_best(best), [("name", json.loads(config.to_json()))]])
+    given = json.dumps([best, [("name", json.loads(config.to_json()))]])
     monkeypatch.setattr(sys, "stdin", io.StringIO(given))
-    assert checking._main() == (2 if message else 0)
+    assert sweep.check_given() == (2 if message else 0)
     assert message in capsys.readouterr().out
 
 
@@ -174,22 +172,6 @@ def test_a_failure_is_tried_once_more_and_reported(write, tmp_path, capsys):
     assert starts(tmp_path / "out") == [1, 1, 2, 2, 2, 2], "it is not tried for ever"
     assert main(["sweep", *write("[1, 7, 8]"), "--retry"]) == 1
     assert starts(tmp_path / "out") == [1, 1, 2, 2, 4, 4]
-
-
-def test_a_search_tries_until_the_best_lies_inside(write, tmp_path):
-    file, out = write(
-        "[0]", runs="[{learning_rate: search(start=0.1), weight_decay: 0.5}]"
-    )
-    assert main(["sweep", file, out]) == 0
-    found = [row for row in rows(tmp_path / "out") if row["weight_decay"] == "0.5"]
-    assert [row["learning_rate"] for row in found] == [
-        "0.1",
-        "0.2",
-        "0.05",
-        "0.4",
-        "0.8",
-    ]
-    assert max(found, key=lambda row: float(row["best_test_accuracy"])) == found[3]
 
 
 def test_a_killed_sweep_leaves_no_process_and_goes_on(write, tmp_path):
@@ -272,17 +254,9 @@ def test_the_folder_is_found_again_by_the_file(write, tmp_path, monkeypatch, cap
     assert starts(folder) == [1, 1]
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--jobs=0"], "--jobs is at least 1, not 0"),
-        (["--memory=8"], "such as 8GB, not '8'"),
-        (["--memory=xGB"], "not 'xGB'"),
-    ],
-)
-def test_wrong_flags_are_refused(write, flags, message, capsys):
-    assert main(["sweep", *write(), *flags]) == 2
-    assert message in capsys.readouterr().err
+def test_wrong_flags_are_refused(write, capsys):
+    assert main(["sweep", *write(), "--jobs=0"]) == 2
+    assert "--jobs is at least 1, not 0" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["small", "s[1]", "a*"])
@@ -315,21 +289,3 @@ def test_a_folder_of_other_things_is_refused(write, tmp_path, capsys):
 def test_a_rule_without_a_column_is_refused(write, capsys):
     assert main(["sweep", *write("[0]", best="max test_acuracy")]) == 2
     assert "Did you mean 'test_accuracy'" in capsys.readouterr().err
-
-
-def test_runs_share_the_memory_that_is_given(write, tmp_path, monkeypatch):
-    """The first run is alone and shows what one needs; two of them do not fit."""
-    most = []
-    begin = runner.begin
-    alive = []
-
-    def counted(*args):
-        alive[:] = [started for started in alive if started.process.poll() is None]
-        alive.append(begin(*args))
-        most.append(len(alive))
-        return alive[-1]
-
-    monkeypatch.setattr(runner, "begin", counted)
-    monkeypatch.setattr(runner, "largest_memory", lambda: 10**9)
-    assert main(["sweep", *write(), "--jobs=4", "--memory=1.5GB"]) == 0
-    assert set(most) == {1}

@@ -1,14 +1,12 @@
 """What a file of a sweep says, the runs that follow from it, and searches."""
 
-import math
 from pathlib import Path
 
 import pytest
 
 from configs.sweeps import digits
 from jaxcomp.cli.config import load_config, override
-from jaxcomp.cli.sweeps import Setting, Sweep, product, read_sweep, search
-from jaxcomp.cli.sweeps.reading import differing, make_plan, proposals
+from jaxcomp.cli.sweeps import Sweep, differing, make_plan, product, read_sweep
 from jaxcomp.core.errors import UserError
 
 PROGRAM = (
@@ -24,7 +22,7 @@ grid:
   method:
     exact: {exchange: exact, memory: none}
     signs: {compressor: sign}
-  learning_rate: search(start=0.1, most=5)
+  learning_rate: [0.1, 0.2]
 runs:
   - {seed: 3, batch_size: 32}
 """
@@ -41,11 +39,11 @@ def planned(*settings, **others):
 def test_a_program_and_yaml_say_the_same(tmp_path):
     (tmp_path / "a.yaml").write_text(YAML)
     (tmp_path / "a.py").write_text(
-        "from jaxcomp.cli.sweeps import Setting, Sweep, product, search\n"
+        "from jaxcomp.cli.sweeps import Setting, Sweep, product\n"
         "def get_sweep():\n"
         "    methods = {'exact': {'exchange': 'exact', 'memory': 'none'},\n"
         "               'signs': {'compressor': 'sign'}}\n"
-        "    grid = product(method=methods, learning_rate=search(0.1, most=5))\n"
+        "    grid = product(method=methods, learning_rate=(0.1, 0.2))\n"
         "    return Sweep('configs/default.py', always={'train_for': '2 epochs'},\n"
         "                 settings=[*grid, Setting({'seed': 3, 'batch_size': 32})],\n"
         "                 best='min test_loss')\n"
@@ -58,14 +56,14 @@ def test_a_sweep_takes_a_composed_config(tmp_path):
     sweep = read_sweep(tmp_path / "a.yaml")
     assert sweep.config == "configs/default.py,parts/dgc"
     plan = make_plan(sweep, lambda words: override(load_config(sweep.config), words))
-    memories = [run.config["memory"] for run in plan({})]
+    memories = [run.config["memory"] for run in plan]
     # What the grid sets comes after the part.
     assert memories[0] == "none"
     assert memories[-1] == "dgc(momentum=0.9, nesterov=True)"
 
 
 def test_the_sweep_of_the_digits_has_eight_methods_with_three_seeds():
-    runs = make_plan(digits.get_sweep(), configure)({})
+    runs = make_plan(digits.get_sweep(), configure)
     assert len(runs) == len({run.name for run in runs}) == 24
     assert len({run.setting.labels["method"] for run in runs}) == 8
     assert {run.config["seed"] for run in runs} == {0, 1, 2}
@@ -75,17 +73,17 @@ def test_the_sweep_of_the_digits_has_eight_methods_with_three_seeds():
 
 def test_a_run_is_known_by_its_config():
     """What is added later leaves the names of the others; another config is another."""
-    one = planned({"seed": 1})({})
-    several = planned({"seed": 0}, {"seed": 1})({})
+    one = planned({"seed": 1})
+    several = planned({"seed": 0}, {"seed": 1})
     assert one[0].name == several[1].name
-    changed = planned({"seed": 1}, always={"train_for": "1 epoch"})({})
+    changed = planned({"seed": 1}, always={"train_for": "1 epoch"})
     assert changed[0].name != one[0].name
     assert (changed[0].config["train_for"], changed[0].config["seed"]) == ("1 epoch", 1)
 
 
 def test_values_of_all_types_reach_the_config():
     policy = (("*/bias", "none"), ("size<99", "cast"))
-    run = planned({"policy": policy, "breakdown": True, "weight_decay": 0.5})({})[0]
+    run = planned({"policy": policy, "breakdown": True, "weight_decay": 0.5})[0]
     assert run.config["policy"] == [list(pair) for pair in policy]
     assert (run.config["breakdown"], run.config["weight_decay"]) == (True, 0.5)
 
@@ -98,10 +96,6 @@ def test_values_of_all_types_reach_the_config():
         ([{"seed": 1}, {"seed": 1}], "two runs of the sweep are the same"),
         ([{"seed": 0}, {}], "two runs of the sweep are the same"),
         ([], "no run"),
-        (
-            [{"learning_rate": search(1.0), "weight_decay": search(1.0)}],
-            "not for learning_rate and weight_decay",
-        ),
     ],
 )
 def test_wrong_settings_are_refused_before_anything_runs(settings, message):
@@ -141,7 +135,6 @@ def test_wrong_axes_are_refused(axes, message):
         ("a.yaml", "config: a", "a grid or a list of runs"),
         ("a.yaml", "config: a\nruns: {}", "runs is a list"),
         ("a.yaml", "config: a\nruns: [3]", "each of runs"),
-        ("a.yaml", "config: a\ngrid: {x: search(start=0)}", "start is a positive"),
         ("a.yaml", "config: 5\nruns: []", "config is a string, not 5"),
         (
             "a.yaml",
@@ -164,55 +157,3 @@ def test_wrong_files_are_named_with_what_is_wrong(tmp_path, name, text, message)
 def test_a_file_that_is_not_there_is_an_error():
     with pytest.raises(UserError, match="nowhere.py: No such file"):
         read_sweep(Path("nowhere.py"))
-
-
-def found(score, **arguments):
-    """Run a whole search; returns the values in their order, and the best."""
-    looked, scores = search(**arguments), {}
-    while new := proposals(looked, scores):
-        scores |= {value: score(value) for value in new}
-    return list(scores), max(scores, key=lambda v: scores[v])
-
-
-@pytest.mark.parametrize("optimum", [0.002, 0.1, 0.13, 3.0])
-def test_a_search_ends_with_the_best_inside(optimum):
-    tried, best = found(lambda v: -abs(math.log(v / optimum)), start=0.1, most=99)
-    assert min(tried) < best < max(tried)
-    assert abs(math.log2(best / optimum)) <= 0.5
-
-
-def test_a_search_goes_down_where_large_steps_diverge():
-    def score(value):
-        return -math.inf if value > 0.01 else value
-
-    tried, best = found(score, start=0.1, most=9)
-    assert best == 0.00625
-    assert min(tried) == 0.003125
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_search_is_bounded(sign):
-    tried, _ = found(lambda v: sign * v, start=1.0, factor=10, most=5)
-    assert len(tried) == 5
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"start": 0}, {"start": 1, "factor": 1}, {"start": 1, "most": 2}]
-)
-def test_a_search_refuses_what_cannot_end(arguments):
-    with pytest.raises(UserError):
-        search(**arguments)
-
-
-def test_trials_of_a_search_follow_from_scores_at_once():
-    """A restart knows the scores of all trials, and goes on behind the last."""
-    plan = planned({"learning_rate": search(0.1), "seed": 2})
-    first = plan({})
-    rates = {run.config["learning_rate"]: run.name for run in first}
-    assert list(rates) == [0.1, 0.2, 0.05]
-    scores = dict(zip(rates.values(), (0.5, 0.6, 0.4), strict=True))
-    again = planned({"learning_rate": search(0.1), "seed": 2})
-    assert [r.config["learning_rate"] for r in again(scores)] == [0.1, 0.2, 0.05, 0.4]
-    assert (
-        Setting({"seed": 2, "learning_rate": 0.4}).title == "seed=2, learning_rate=0.4"
-    )

@@ -1,97 +1,22 @@
-"""What a sweep is: settings, searches, and the plan of its runs."""
+"""Many runs of one config, as a file says it: a grid of settings, each a run.
+
+    jaxcomp sweep configs/sweeps/digits.py
+
+`jaxcomp.cli.sweep` trains what is planned here.
+"""
 
 import hashlib
 import itertools
 import json
-import math
 import re
 import runpy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from jaxcomp.core.errors import UserError, within
-from jaxcomp.core.specs import Range, build, check, suggest
-
-
-class Search(NamedTuple):
-    """A number that is looked for, such as a step size."""
-
-    start: float
-    factor: float
-    most: int  # values that are tried
-
-
-def search(start: float, factor: float = 2.0, most: int = 9) -> Search:
-    """Look for the best value of a key, doubling and halving until it lies inside.
-
-    Each value that is tried is a run of the sweep. It begins with `start`, `start *
-    factor` and `start / factor`. While the best of all values is the largest or the
-    smallest, the next one on that side is tried. A run that fails, such as one that
-    diverges, is worse than all others.
-
-    Args:
-      start: the first value, positive.
-      factor: between neighbouring values, more than 1.
-      most: how many values are tried, at least 3.
-
-    Example:
-      >>> search(start=0.1)
-      Search(start=0.1, factor=2.0, most=9)
-      >>> search(start=-1)
-      Traceback (most recent call last):
-      jaxcomp.UserError: search: start is a positive number, not -1
-
-    References:
-      Koloskova, Lin, Stich, Jaggi, "Decentralized Deep Learning with Arbitrary
-      Communication Compression", 2020, https://arxiv.org/abs/1907.09356
-    """
-    for name, value, least in (("start", start, 0), ("factor", factor, 1)):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not is_number or not least < value < math.inf:
-            above = "a positive number" if not least else "a number above 1"
-            raise UserError(f"search: {name} is {above}, not {value!r}")
-    check(Annotated[int, Range(least=3)], "search: most", most)
-    return Search(float(start), float(factor), most)
-
-
-def proposals(looked: Search, scores: Mapping[float, float]) -> list[float]:
-    """The values to try next; none where the search has ended.
-
-    Args:
-      looked: what is looked for.
-      scores: of the values that have been tried, more is better; -inf where a run has
-        failed.
-
-    Example:
-      >>> proposals(search(1.0), {})
-      [1.0, 2.0, 0.5]
-      >>> proposals(search(1.0), {1.0: 0.3, 2.0: 0.4, 0.5: 0.1})
-      [4.0]
-      >>> proposals(search(1.0), {1.0: 0.3, 2.0: 0.4, 0.5: 0.1, 4.0: 0.2})
-      []
-    """
-    powers = {p: value_at(looked, p) for p in range(-looked.most, looked.most + 1)}
-    tried = {p: scores[value] for p, value in powers.items() if value in scores}
-    first = [p for p in (0, 1, -1) if p not in tried]
-    if first:
-        return [powers[p] for p in first]
-    # Of equal ones the smallest: where all of them fail, that is the side to look at.
-    best = max(sorted(tried), key=lambda p: tried[p])
-    beside = {max(tried): max(tried) + 1, min(tried): min(tried) - 1}
-    return [powers[beside[best]]] if best in beside and len(tried) < looked.most else []
-
-
-def value_at(looked: Search, power: int) -> float:
-    """A value of a search, in few digits, so that it is the same wherever it is made.
-
-    Example:
-      >>> value_at(search(0.1), 1), value_at(search(0.1), -3)
-      (0.2, 0.0125)
-    """
-    return float(f"{looked.start * looked.factor**power:.6g}")
-
+from jaxcomp.core.specs import check, suggest
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -137,7 +62,7 @@ def product(**axes: Any) -> list[Setting]:
     Args:
       **axes: a key of the config and its values, one after the other. Or any name, such
         as `method`, and several keys for each label of it. A single value is set in all
-        runs, and `search(...)` is looked for in each.
+        runs.
 
     Example:
       >>> methods = {"exact": {"exchange": "exact"}, "signs": {"compressor": "sign"}}
@@ -160,7 +85,7 @@ def _choices(name: str, values: Any) -> list[Setting]:
                 message = f"sets keys of the config, such as {{{label!r}: {{...}}}}"
                 raise UserError(f"{name}: each label {message}, not {keys!r}")
         found = [Setting({}, {name: str(n)}, keys) for n, keys in values.items()]
-    elif isinstance(values, Iterable) and not isinstance(values, str | Search):
+    elif isinstance(values, Iterable) and not isinstance(values, str):
         found = [Setting({name: value}) for value in values]
     else:
         found = [Setting({name: values})]
@@ -185,9 +110,6 @@ def _joined(parts: Iterable[Setting]) -> Setting:
 
 # From words such as `--config.seed=1` to the whole config.
 Configure = Callable[[Sequence[str]], Any]
-# From the scores of runs that have ended, -inf of failed ones, to all runs that are
-# known then: more of them come while a search goes on.
-Plan = Callable[[Mapping[str, float]], "list[PlannedRun]"]
 
 
 class PlannedRun(NamedTuple):
@@ -198,7 +120,7 @@ class PlannedRun(NamedTuple):
     config: Mapping[str, Any]  # whole
 
 
-def make_plan(sweep: Sweep, configure: Configure) -> Plan:
+def make_plan(sweep: Sweep, configure: Configure) -> list[PlannedRun]:
     """Make the runs of a sweep; every key and value is checked at once.
 
     A run is known by its whole config. What is added to a file of a sweep later is run
@@ -214,31 +136,28 @@ def make_plan(sweep: Sweep, configure: Configure) -> Plan:
     settings = [s if isinstance(s, Setting) else Setting(s) for s in sweep.settings]
     if not settings:
         raise UserError("the sweep has no run")
-
-    def run_of(setting: Setting) -> PlannedRun:
+    runs: dict[str, PlannedRun] = {}
+    for setting in settings:
         keys = {**sweep.always, **setting.meant, **setting.values}
-        words = tuple(f"--config.{key}={_text(value)}" for key, value in keys.items())
+        words = [f"--config.{key}={_text(value)}" for key, value in keys.items()]
         config = json.loads(configure(words).to_json())
-        return PlannedRun(_name(setting, config), setting, config)
-
-    def of_one(setting: Setting) -> Plan:
-        key = _searched(setting)
-        if key is None:
-            run = run_of(setting)
-            return lambda scores: [run]
-        return _searching(setting, key, run_of)
-
-    plans = [of_one(setting) for setting in settings]
-    _check_different([run for plan in plans for run in plan({})])
-    return lambda scores: [run for plan in plans for run in plan(scores)]
+        whole = json.dumps(config, sort_keys=True)
+        if whole in runs:
+            twice = f"{runs[whole].setting.title!r} and {setting.title!r}"
+            raise UserError(f"two runs of the sweep are the same: {twice}")
+        # A folder name that people can read, and that no other config has.
+        slug = re.sub(r"[^A-Za-z0-9.]+", "-", setting.title)[:48].strip("-.")
+        digest = hashlib.sha256(whole.encode()).hexdigest()[:6]
+        runs[whole] = PlannedRun(f"{slug or 'run'}-{digest}", setting, config)
+    return list(runs.values())
 
 
 def differing(runs: Iterable[PlannedRun]) -> list[str]:
     """The keys in which the configs of runs differ.
 
     Example:
-      >>> runs = [Run("", Setting({}), {"seed": n, "overlap": 2}) for n in (0, 1)]
-      >>> differing(runs)
+      >>> configs = [{"seed": 0, "overlap": 2}, {"seed": 1, "overlap": 2}]
+      >>> differing(PlannedRun("", Setting({}), config) for config in configs)
       ['seed']
     """
     configs = [run.config for run in runs]
@@ -246,56 +165,8 @@ def differing(runs: Iterable[PlannedRun]) -> list[str]:
     return [k for k in keys if len({json.dumps(c.get(k)) for c in configs}) > 1]
 
 
-def _searching(
-    setting: Setting, key: str, run_of: Callable[[Setting], PlannedRun]
-) -> Plan:
-    """The plan of one setting in which a value is looked for."""
-    looked: Search = setting.values[key]
-    made: dict[float, PlannedRun] = {}
-
-    def plan(scores: Mapping[str, float]) -> list[PlannedRun]:
-        # A restart knows the scores of all trials; each of them leads to the next.
-        while True:
-            known = {
-                v: scores[run.name] for v, run in made.items() if run.name in scores
-            }
-            new = [v for v in proposals(looked, known) if v not in made]
-            if not new:
-                return list(made.values())
-            for value in new:
-                values = {**setting.values, key: value}
-                made[value] = run_of(setting._replace(values=values))
-
-    return plan
-
-
-def _searched(setting: Setting) -> str | None:
-    """The key that is looked for, if any."""
-    keys = [k for k, value in setting.values.items() if isinstance(value, Search)]
-    if len(keys) > 1:
-        raise UserError(f"a run looks for one value, not for {' and '.join(keys)}")
-    return keys[0] if keys else None
-
-
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
-
-
-def _name(setting: Setting, config: Mapping[str, Any]) -> str:
-    """A folder name that people can read, and that no other config has."""
-    slug = re.sub(r"[^A-Za-z0-9.]+", "-", setting.title)[:48].strip("-.")
-    digest = hashlib.sha256(json.dumps(config, sort_keys=True).encode()).hexdigest()
-    return f"{slug or 'run'}-{digest[:6]}"
-
-
-def _check_different(runs: Sequence[PlannedRun]) -> None:
-    seen: dict[str, PlannedRun] = {}
-    for run in runs:
-        config = json.dumps(run.config, sort_keys=True)
-        if config in seen:
-            twice = f"{seen[config].setting.title!r} and {run.setting.title!r}"
-            raise UserError(f"two runs of the sweep are the same: {twice}")
-        seen[config] = run
 
 
 _PARTS = ("config", "grid", "runs", "always", "best")
@@ -304,7 +175,6 @@ _KINDS = {
     **dict.fromkeys(("always", "grid"), Mapping),
     **dict.fromkeys(("runs", "settings"), list | tuple),
 }
-_SEARCH = "search("
 
 
 def read_sweep(file: Path) -> Sweep:
@@ -332,7 +202,7 @@ def from_parts(parts: Mapping[str, Any]) -> Sweep:
 
     Args:
       parts: `config`, with a `grid` as `product` takes it or a list of `runs`, or both;
-        and `always` and `best`. `search(start=0.1)` is a value like any other.
+        and `always` and `best`.
 
     Example:
       >>> from_parts({"config": "a.py", "grid": {"seed": [0, 1]}}).settings[1].values
@@ -344,11 +214,14 @@ def from_parts(parts: Mapping[str, Any]) -> Sweep:
     if "config" not in parts or not {"grid", "runs"} & parts.keys():
         raise UserError("a sweep names its config, and a grid or a list of runs")
     _check_kinds(parts)
-    grid, runs = parts.get("grid", {}), parts.get("runs", [])
+    grid = {str(key): value for key, value in parts.get("grid", {}).items()}
+    runs = parts.get("runs", [])
     if not all(isinstance(run, Mapping) for run in runs):
         raise UserError("each of runs sets keys of the config, such as {seed: 1}")
-    settings = product(**_with_searches(grid)) if grid else []
-    settings += [Setting(_with_searches(run)) for run in runs]
+    settings = (
+        product(**{str(key): value for key, value in grid.items()}) if grid else []
+    )
+    settings += [Setting({str(k): v for k, v in run.items()}) for run in runs]
     others = {name: parts[name] for name in ("always", "best") if name in parts}
     return Sweep(parts["config"], settings, **others)
 
@@ -390,12 +263,3 @@ def _parts_of(file: Path) -> Mapping[str, Any]:
 def _check_kinds(parts: Mapping[str, Any]) -> None:
     for name, value in parts.items():
         check(_KINDS[name], name, value)
-
-
-def _with_searches(values: Any) -> Any:
-    """The same with a `Search` in place of each text of one."""
-    if isinstance(values, Mapping):
-        return {str(key): _with_searches(value) for key, value in values.items()}
-    if isinstance(values, str) and values.startswith(_SEARCH):
-        return build(values, {"search": search}, "value")
-    return values
