@@ -17,7 +17,7 @@ from tests.changed import belonging_to
             ["jaxcomp/mixers/gossip/choco.py", "tests/gossip"],
         ),
         ("tests/gossip/runs.py", ["tests/gossip"]),
-        ("tests/mutations/faults.py", ["tests/test_mutations.py"]),
+        ("tests/mutations/faults.toml", ["tests/test_mutations.py"]),
         ("tests/gossip/test_messages.py", ["tests/gossip/test_messages.py"]),
         ("configs/default.py", ["tests/test_configs.py"]),
         ("README.md", ["tests/test_docs.py"]),

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mutations.faults import FAULTS
+from tests.mutations import FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 

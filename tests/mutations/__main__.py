@@ -9,7 +9,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.mutations.faults import FAULTS, Fault
+from tests.mutations import FAULTS, Fault
 
 ROOT = Path(__file__).resolve().parents[2]
 LEFT_OUT = shutil.ignore_patterns(
