@@ -5,7 +5,7 @@ import csv
 import pytest
 
 from benchmarks import exchange, peers_ddp, trees
-from benchmarks.exchange import Case, Decoding, Row, floors
+from benchmarks.exchange import Decoding, Row, floors
 from jaxcomp import exchanges, make_exchange
 
 
@@ -37,12 +37,6 @@ def test_cases_cover_every_exchange():
     for case in exchange.CASES:
         assert make_exchange(case.exchange, case.compressor, case.memory, case.scope)
         assert set(case.peers) <= set(peers_ddp.HOOKS)
-
-
-def test_titles_say_what_is_not_usual():
-    assert Case("power_sgd(rank=2)").title == "power_sgd(rank=2)"
-    dgc = Case("gather", "sign", memory="dgc", scope="whole_tree", tree="flat")
-    assert dgc.title == "dgc: gather(sign), whole_tree, flat"
 
 
 @pytest.mark.slow

@@ -1,8 +1,6 @@
 """The network benchmark: its commands and counters, and a run where it is permitted."""
 
-import argparse
 import csv
-import json
 import os
 import re
 from pathlib import Path
@@ -13,16 +11,14 @@ from benchmarks import (
     leaving,
     namespaces,
     network,
-    network_plot,
     network_report,
-    network_sides,
     on_hosts,
     peers_ddp,
     predict_check,
     scaling,
     trees,
 )
-from benchmarks.namespaces import Network, Traffic
+from benchmarks.namespaces import Network
 from benchmarks.network_report import Row
 from jaxcomp import make_exchange, wire
 from jaxcomp.wire import Collective, cost
@@ -37,44 +33,6 @@ def test_names_are_short_enough_and_carry_the_process():
     assert max(map(len, names)) <= 15, "of a network interface"
     assert namespaces.leftovers(names, lambda pid: pid != 4194304) == names
     assert namespaces.leftovers([*names, "eth0", "jxnfoo"], lambda _: True) == []
-
-
-def test_every_link_is_limited_at_both_ends():
-    lines = [" ".join(c) for c in namespaces.limit_commands(NET, 100)]
-    ends = {line.split(" root")[0].replace(" replace", "") for line in lines}
-    assert len(ends) == len(lines) == 6
-    assert f"tc -n {NET.namespace(0)} qdisc dev eth0" in ends
-    assert f"tc qdisc dev {NET.port(0)}" in ends
-    assert all("tbf rate 100mbit burst 20000" in line for line in lines)
-    assert "burst 625000" in " ".join(namespaces.limit_commands(NET, 5000)[0])
-    lifted = [" ".join(c) for c in namespaces.limit_commands(NET, None)]
-    assert all("delete" in line and "tbf" not in line for line in lifted)
-
-
-def test_all_that_is_built_is_removed():
-    built = [" ".join(command) for command in namespaces.build_commands(NET)]
-    names = [NET.bridge, *map(NET.port, range(3)), *map(NET.namespace, range(3))]
-    for name in names:
-        assert any(f"add {name}" in line for line in built)
-    removed = [c[-1] for c in namespaces.removal_commands(names)]
-    assert sorted(removed) == sorted(names)
-    assert removed[0].endswith("v0"), "links first: their other end is in a namespace"
-
-
-def test_counters_are_seen_from_the_host():
-    """What comes in at the port of the bridge is what the host has sent."""
-    stats = {"rx": {"bytes": 425_000, "packets": 3}, "tx": {"bytes": 7}}
-    links = [{"ifname": NET.port(host), "stats64": stats} for host in range(2)]
-    found = namespaces.counters(json.dumps(links))
-    seen = Traffic(425_000, 7, packets=3)
-    assert found == {NET.port(0): seen, NET.port(1): seen}
-
-
-def test_a_command_runs_on_its_host_under_the_name_of_its_address():
-    command = NET.inside(1, ["python", "-c", "print(1)"])
-    assert command[:4] == ["ip", "netns", "exec", NET.namespace(1)]
-    assert f"hostname {NET.address(1)}" in " ".join(command)
-    assert command[-3:] == ["python", "-c", "print(1)"]
 
 
 def test_too_many_hosts_are_refused():
@@ -104,23 +62,6 @@ def row(method: str = "sign", rate: float = 100.0, ms: float = 100.0) -> Row:
     return Row(method, 4, 10, *rates, 3, *times, 3.1e6, 3e6, found)
 
 
-def test_a_new_row_replaces_the_old_one_of_its_series():
-    rows = [row(), row(rate=50.0), row("exact")]
-    newer = network_report.replaced(rows, row(rate=50.0, ms=7.0))
-    assert [r.ms for r in newer] == [100, 100, 7]
-
-
-def test_rows_stand_in_the_order_of_the_cases():
-    rows = [row("sign"), row("exact"), row("exact", rate=50.0), row("of old")]
-    found = sorted(rows, key=network._order)
-    assert [(r.method, r.rate) for r in found] == [
-        ("exact", 50.0),
-        ("exact", 100.0),
-        ("sign", 100.0),
-        ("of old", 100.0),
-    ]
-
-
 def test_rows_are_read_as_they_were_written(tmp_path):
     rows = [row(), row(rate=50.0)._replace(predicted=3.5, leaving=None, collectives="")]
     network.write_csv(tmp_path / "network.csv", rows)
@@ -129,20 +70,6 @@ def test_rows_are_read_as_they_were_written(tmp_path):
     assert network_report.collectives_of(rows[0]) == [
         Collective("all-gather", 1_000_000, 4)
     ]
-
-
-def test_files_of_before_latency_and_steps_are_read(tmp_path):
-    network.write_csv(tmp_path / "network.csv", [row()])
-    with open(tmp_path / "network.csv", newline="") as file:
-        whole = list(csv.DictReader(file))
-    later = ["timed", "latency", "latency_measured"]
-    assert list(whole[0])[-3:] == later
-    old = [name for name in whole[0] if name not in later]
-    with open(tmp_path / "old.csv", "w", newline="") as file:
-        table = csv.DictWriter(file, old, extrasaction="ignore")
-        table.writeheader()
-        table.writerows(whole)
-    assert network_report.read(tmp_path / "old.csv") == [row()]
 
 
 STEP = {"timed": "resnet20, batch 32"}
@@ -205,12 +132,6 @@ def test_what_no_worker_could_do_is_refused(asked, told):
         network.main(["--out=nowhere", "--model=resnet20", asked])
 
 
-def test_peers_have_no_training_step_of_ours(capsys):
-    args = argparse.Namespace(model="resnet20", cases=["DDP"], python="none")
-    assert network_sides.chosen(args) == []
-    assert "a training step is that of our trainer" in capsys.readouterr().out
-
-
 def test_over_gloo_each_tensor_waits_for_words_and_messages():
     """What small messages between 2, 3 and 4 hosts took: 4, 8 and 12 latencies."""
     link = network_report.link_of(1e9, latency=1.0)
@@ -253,46 +174,6 @@ def test_of_a_peer_the_bytes_that_were_counted_are_taken():
     peer = row("DDP")._replace(collectives="", leaving=None)
     (found,) = network_report.collectives_of(peer)
     assert wire.link_bytes([found]) == pytest.approx(peer.counted)
-
-
-def test_a_method_is_drawn_and_told_by_the_median_of_its_rates():
-    times = {50.0: 300.0, 100.0: 100.0, 1000.0: 110.0}
-    rows = [row(rate=r)._replace(unlimited=t) for r, t in times.items()]
-    sign, exact = network_report.typical([*rows, row("exact")])
-    assert (sign.unlimited, sign.rate, exact.method) == (110, 1000, "exact")
-
-
-@pytest.mark.parametrize(
-    ("expected", "repeats", "portions"),
-    [
-        (1.0, 7, [3, 2, 2]),
-        (8.0, 7, [1, 1, 1]),
-        (12.0, 7, [1, 1]),
-        (100.0, 7, [1]),
-        (1.0, 1, [1]),
-    ],
-)
-def test_exchanges_with_and_without_a_limit_take_turns(expected, repeats, portions):
-    """Slow ones are repeated less often."""
-    assert network._portions(expected, repeats) == portions
-
-
-def test_no_two_methods_look_alike():
-    assert len(network_plot.LOOKS) >= len(network.CASES)
-    for values in zip(*network_plot.LOOKS, strict=True):
-        assert len(set(values)) == len(values)
-
-
-def test_every_method_is_in_the_plot(tmp_path):
-    rows = [
-        row(case.title, rate)._replace(
-            collectives="" if case.hook else row().collectives
-        )
-        for case in network.CASES
-        for rate in network.RATES
-    ]
-    network_plot.draw(tmp_path / "all.png", rows, compute=1.0)
-    assert (tmp_path / "all.png").stat().st_size > 20_000
 
 
 def test_an_unknown_case_is_an_error():

@@ -42,29 +42,6 @@ def test_a_frame_goes_where_its_receiver_was_seen_and_else_everywhere():
     assert known == {A: 0, B: 1, C: 2}
 
 
-def test_an_address_that_moves_is_followed():
-    known = {A: 0}
-    relay.targets(frame(EVERYBODY, A), 2, known, 3)
-    assert relay.targets(frame(A, B), 1, known, 3) == [2]
-
-
-def test_all_ports_leave_the_bridge_and_come_back():
-    taken = [" ".join(command) for command in relay.delay_commands(NET)]
-    given = [" ".join(command) for command in relay.undo_commands(NET)]
-    for host in range(3):
-        assert f"ip link set {NET.port(host)} nomaster" in taken
-        assert f"ip link set {NET.port(host)} master {NET.bridge}" in given
-        for name in ("wmem", "rmem"):
-            (line,) = [t for t in taken if NET.namespace(host) in t and name in t]
-            assert line.endswith(f"67108864 > /proc/sys/net/ipv4/tcp_{name}")
-
-
-def test_without_latency_nothing_is_run(monkeypatch):
-    monkeypatch.setattr(namespaces, "run", lambda command: pytest.fail(str(command)))
-    with relay.delayed(NET, 0.0):
-        pass
-
-
 needs_root = pytest.mark.skipif(
     bool(WHY_NOT) or os.geteuid() != 0, reason=WHY_NOT or "needs root in this process"
 )
