@@ -29,8 +29,9 @@ def belonging_to(file: str) -> list[str]:
     path = Path(file)
     folder, *rest = path.parts
     if folder == "jaxcomp" and rest and path.suffix == ".py":
-        part = rest[0].removesuffix(".py")
-        found = [file, *_tests_named(part)]
+        parts = [part.removesuffix(".py") for part in rest]
+        named = [test for part in reversed(parts) for test in _tests_named(part)]
+        found = [file, *dict.fromkeys(named)]
     elif folder == "tests" and path.name.startswith("test_"):
         found = [file]
     elif folder == "tests" and len(rest) > 1:  # what the tests of a folder share

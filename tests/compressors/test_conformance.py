@@ -123,7 +123,8 @@ EXTREMES = {
 
 @pytest.mark.parametrize("method", tiers(METHODS, is_quick))
 def test_round_trip_of_every_shape_and_dtype(method: str, key: jax.Array) -> None:
-    for shape, dtype in itertools.product(SHAPES, DTYPES):
+    pairs = {(shape, jnp.float32) for shape in SHAPES} | {(SHAPE, d) for d in DTYPES}
+    for shape, dtype in pairs:
         laws.check_round_trip(make(method), jnp.ones(shape, dtype), key)
 
 
