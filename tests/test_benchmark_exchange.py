@@ -24,8 +24,7 @@ def test_a_scaled_tree_has_the_same_tensors():
     small = trees.named_tree("resnet50", 0.1)
     assert small.keys() == trees.resnet50().keys()
     assert 200_000 < trees.elements(small) < 300_000
-    names = "flat, gpt2, resnet50, vgg16"
-    with pytest.raises(ValueError, match=f"unknown tree 'vgg'; valid: {names}"):
+    with pytest.raises(ValueError, match="unknown tree 'vgg'.*flat, gpt2, resnet50"):
         trees.named_tree("vgg")
 
 

@@ -8,10 +8,7 @@ from tests.changed import belonging_to
 @pytest.mark.parametrize(
     ("file", "expected"),
     [
-        (
-            "jaxcomp/transforms/check_state.py",
-            ["jaxcomp/transforms/check_state.py", "tests/test_marks.py"],
-        ),
+        ("jaxcomp/wire/bytes.py", ["jaxcomp/wire/bytes.py", "tests/test_wire.py"]),
         (
             "jaxcomp/mixers/gossip/choco.py",
             ["jaxcomp/mixers/gossip/choco.py", "tests/gossip"],
