@@ -142,7 +142,7 @@ QUICK = {
     "dgc_top_k(keep=0.1, sample=0.1)",
     "qsgd(levels=5, bucket=50, norm='max', rounding='nearest')",
 }
-assert QUICK < {*ROUNDED, *EXACT}
+assert {*ROUNDED, *EXACT} > QUICK
 SEGMENTED = tiers([*ROUNDED, *EXACT], QUICK.__contains__)
 
 
@@ -233,7 +233,7 @@ def work(codec: Compressor, tensors: int) -> int:
 @pytest.mark.parametrize("method", SEGMENTED)
 def test_a_program_does_not_grow_with_the_number_of_tensors(method: str) -> None:
     at_once, one_by_one = both(method)
-    many = work(at_once, 41)
+    many = work(at_once, 161)
     assert many == work(at_once, 20)
     assert many < 1200  # of some searches the forms for CPUs and for others
     assert work(one_by_one, 20) > 20 * 5  # what is counted is the work of a tensor
