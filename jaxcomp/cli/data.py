@@ -105,20 +105,22 @@ def _list(args: argparse.Namespace) -> int:
 
 def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
     """Each data set, whether it is prepared, and where it is or would be."""
+    from jaxcomp.data import prepare
     from jaxcomp.data.preparable import preparable
 
-    known = preparable()
+    known, root = preparable(), prepare.data_root(data_dir)
     for name in _names():
         if name not in known:
             yield name, _BUILT_IN[name], ""
             continue
-        found, folder = known[name].find(data_dir), known[name].folder(data_dir)
-        yield name, "prepared" if found else "not prepared", str(found or folder)
+        state = "prepared" if prepare.find(known[name], data_dir) else "not prepared"
+        yield name, state, str(root / known[name].place)
 
 
 def _prepare(args: argparse.Namespace) -> int:
     from jaxcomp.core.specs import suggest
     from jaxcomp.data.preparable import preparable
+    from jaxcomp.data.prepare import find, prepare
     from jaxcomp.runs.open_run import bars
 
     name, known = args.name, preparable()
@@ -129,10 +131,16 @@ def _prepare(args: argparse.Namespace) -> int:
         print(f"{name} needs no preparation: {_BUILT_IN[name]}")
         return 0
     with bars() as progress:
-        done = known[name].prepare(args.archive, args.data_dir, args.force, progress)
+        done = prepare(
+            known[name],
+            archive=args.archive,
+            data_dir=args.data_dir,
+            force=args.force,
+            progress=progress,
+        )
     if done:
         print(f"{name}: {done}")
     else:
-        folder = known[name].find(args.data_dir)
-        print(f"{name} is already prepared in {folder} (--force prepares anew)")
+        place = find(known[name], args.data_dir)
+        print(f"{name} is already prepared in {place} (--force prepares anew)")
     return 0

@@ -12,22 +12,31 @@ from typing import Any
 from jaxcomp.core.specs import Call, build, parse
 from jaxcomp.data.augmentations import REGISTRY as AUGMENTATIONS
 from jaxcomp.data.augmentations import Augmentation, make_augment, normalize
-from jaxcomp.data.batches import batches, epoch_order, eval_batches, worker_batches
-from jaxcomp.data.dataset import DataDir, DataError, Dataset
+from jaxcomp.data.dataset import DataError, Dataset
 from jaxcomp.data.digits import digits
-from jaxcomp.data.ilsvrc import DOWNSAMPLED, class_folders, imagenet
-from jaxcomp.data.ilsvrc import load as load_downsampled
-from jaxcomp.data.partition import PARTITIONS, Partition, make_partition
+from jaxcomp.data.imagenet import DOWNSAMPLED, imagenet
+from jaxcomp.data.imagenet import load as load_downsampled
+from jaxcomp.data.partition import (
+    PARTITIONS,
+    Partition,
+    batches,
+    epoch_order,
+    eval_batches,
+    make_partition,
+    worker_batches,
+)
 from jaxcomp.data.pictures import (
     Pictures,
     Rectangles,
+    class_folders,
     in_rectangles,
     of_side,
     parts_of,
     take,
 )
-from jaxcomp.data.prepare import load as load_prepared
+from jaxcomp.data.prepare import DataDir
 from jaxcomp.data.sources import SOURCES
+from jaxcomp.data.sources import load as load_prepared
 from jaxcomp.data.tfds_any import tfds
 from jaxcomp.data.views import VIEWS, Views, make_views
 

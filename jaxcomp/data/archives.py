@@ -1,12 +1,10 @@
-"""Archives as their authors publish them: tar, zip, pickles, Parquet, IDX."""
+"""Archives as their authors publish them: tar, zip or folder, and pickles of arrays."""
 
 import functools
-import gzip
 import hashlib
 import io
 import pickle
 import pickletools
-import struct
 import tarfile
 import zipfile
 import zlib
@@ -16,7 +14,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from jaxcomp.data.dataset import DataError, Splits
+from jaxcomp.data.dataset import DataError
 
 _md5 = functools.partial(hashlib.md5, usedforsecurity=False)
 
@@ -174,21 +172,6 @@ def _listed(names: Sequence[str], limit: int = 8) -> str:
     return f"{shown} and {more} more" if more > 0 else shown
 
 
-# What unpickling damaged data raises.
-_PICKLE_DAMAGE = (
-    pickle.UnpicklingError,
-    AttributeError,
-    EOFError,
-    ImportError,
-    IndexError,
-    KeyError,
-    MemoryError,
-    OverflowError,
-    TypeError,
-    ValueError,
-)
-
-
 def read_batch(data: bytes, where: str) -> dict[str, Any]:
     """Unpickle a dictionary of NumPy arrays and plain values.
 
@@ -214,11 +197,41 @@ def read_batch(data: bytes, where: str) -> dict[str, Any]:
         _check_places(data)
         # Python 2 stored pixels as byte strings.
         batch = _ArrayUnpickler(io.BytesIO(data), encoding="bytes").load()
-    except _PICKLE_DAMAGE as error:
+    except Exception as error:  # unpickling damaged data raises many kinds
         raise DataError(f"{where}: damaged or refused pickle: {error}") from error
     if not isinstance(batch, dict):
         raise DataError(f"{where}: holds a {type(batch).__name__}, expected a dict")
     return {_text(key): value for key, value in batch.items()}
+
+
+def read_images(
+    content: bytes, pixels: int, labels: Sequence[str], where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """The images and labels of a pickled batch.
+
+    Args:
+      content: the pickle.
+      pixels: of an image, of all its channels.
+      labels: keys of the labels.
+      where: file name for messages.
+
+    Returns:
+      uint8 [N, pixels], and integers [N, keys].
+    """
+    batch = read_batch(content, where)
+    if missing := [key for key in ("data", *labels) if key not in batch]:
+        found = ", ".join(sorted(batch))
+        raise DataError(f"{where}: no {' and no '.join(missing)}; it has {found}")
+    images, columns = np.asarray(batch["data"]), [np.asarray(batch[k]) for k in labels]
+    shape = (len(columns[0]), pixels)
+    if images.dtype != np.uint8 or images.shape != shape:
+        is_now = f"{images.dtype} {images.shape}"
+        raise DataError(f"{where}: data is {is_now}, expected uint8 {shape}")
+    for key, column in zip(labels, columns, strict=True):
+        if column.dtype.kind not in "iu" or column.shape != shape[:1] or not shape[0]:
+            is_now = f"{column.dtype} {column.shape}"
+            raise DataError(f"{where}: {key} are {is_now}, expected integers")
+    return images, np.stack(columns, axis=1)
 
 
 class _ArrayUnpickler(pickle.Unpickler):
@@ -280,113 +293,3 @@ _ADMITTED: Mapping[str, Any] = {
     "numpy.dtype": np.dtype,
     "_codecs.encode": _latin1,
 }
-
-
-PARQUET_FILES = ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
-_IMAGES = ("img", "image")  # columns that hold a struct of bytes and path
-
-
-def read_parquet(
-    content: bytes, labels: Sequence[str], where: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Decode all images of a file, which have one size.
-
-    Args:
-      content: of the file.
-      labels: names of the columns of labels.
-      where: file name for messages.
-
-    Returns:
-      Images uint8 [N, H, W, C], and labels uint8 [N, columns].
-
-    Raises:
-      DataError: pyarrow or Pillow is missing, a column is, or an image is damaged.
-    """
-    try:
-        import pyarrow
-        from PIL import Image
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError as error:
-        message = f"{where}: reading it needs {error.name}"
-        raise DataError(f"{message}: pip install pyarrow pillow") from None
-    try:
-        table = ParquetFile(io.BytesIO(content)).read()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: damaged parquet file: {error}") from error
-    column = next((name for name in _IMAGES if name in table.column_names), _IMAGES[0])
-    wanted = [column, *labels]
-    if missing := [name for name in wanted if name not in table.column_names]:
-        have = ", ".join(table.column_names)
-        raise DataError(f"{where}: no column {', '.join(missing)}; it has {have}")
-    images = []
-    for row, cell in enumerate(table.column(column).to_pylist()):
-        try:
-            with Image.open(io.BytesIO(cell["bytes"])) as image:
-                images.append(np.asarray(image.convert("RGB")))
-        except (OSError, SyntaxError, TypeError, KeyError) as error:
-            raise DataError(f"{where}: row {row} holds no image: {error}") from error
-    if len({image.shape for image in images}) != 1:
-        raise DataError(f"{where}: its images have several sizes, or there are none")
-    columns = [np.asarray(table.column(name).to_pylist()) for name in labels]
-    if any(c.dtype.kind not in "iu" or c.min() < 0 or c.max() > 255 for c in columns):
-        raise DataError(f"{where}: a label is not a number from 0 to 255")
-    return np.stack(images), np.stack(columns, axis=1).astype(np.uint8)
-
-
-IDX_FILES = (
-    "train-images-idx3-ubyte.gz",
-    "train-labels-idx1-ubyte.gz",
-    "t10k-images-idx3-ubyte.gz",
-    "t10k-labels-idx1-ubyte.gz",
-)
-UINT8 = 0x08  # the type code of idx for unsigned bytes
-
-
-def read_idx(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
-    """Read the four .gz files from a folder, a tar or a zip, and check their MD5s.
-
-    Args:
-      path: folder, tar or zip.
-      md5: published checksums by file name.
-
-    Returns:
-      The arrays in the order of the files, and how they were checked.
-
-    Raises:
-      DataError: a file is missing, damaged, or has another content.
-
-    References:
-      LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998;
-      the format is described at https://yann.lecun.com/exdb/mnist/.
-    """
-    members = read_members(path, [IDX_FILES], md5)
-    check_md5(path, members, md5)
-    arrays = [_decode(content, f"{path}: {name}") for name, content in members.items()]
-    train_images, train_labels, test_images, test_labels = arrays
-    splits = Splits(
-        train_images[..., None],
-        train_labels.astype(np.int32),
-        test_images[..., None],
-        test_labels.astype(np.int32),
-    )
-    return splits, "MD5 of every file"
-
-
-def _decode(content: bytes, where: str) -> np.ndarray:
-    """Decode an idx file.
-
-    It holds the bytes 0, 0, type, ndim, then ndim sizes as big-endian uint32, then the
-    values.
-    """
-    try:
-        raw = gzip.decompress(content)
-    except (EOFError, OSError, zlib.error) as error:
-        raise DataError(f"{where}: damaged gzip file: {error}") from error
-    if len(raw) < 4 or raw[:3] != bytes([0, 0, UINT8]):
-        raise DataError(f"{where}: starts with {raw[:4].hex()}, expected 000008..")
-    start = 4 + 4 * raw[3]
-    shape = struct.unpack(f">{raw[3]}I", raw[4:start].ljust(4 * raw[3], b"\0"))
-    values = np.frombuffer(raw, np.uint8)[start:]
-    if values.size != np.prod(shape, dtype=np.int64):
-        raise DataError(f"{where}: {values.size:,} values, expected shape {shape}")
-    return values.reshape(shape)

@@ -5,7 +5,8 @@ import functools
 import numpy as np
 
 from jaxcomp.core.specs import Count, method
-from jaxcomp.data.dataset import DataDir, Dataset
+from jaxcomp.data.dataset import Dataset
+from jaxcomp.data.prepare import DataDir
 
 NUM_CLASSES = 10
 TEST_EXAMPLES = 360

@@ -1,20 +1,21 @@
-"""Pictures of many sizes in one buffer, and batches of rectangles."""
+"""Pictures that are decoded when they are needed: class folders, views, rectangles."""
 
 import functools
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import jax
 import numpy as np
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.specs import Count, method
-from jaxcomp.data.dataset import DataError
+from jaxcomp.core.files import expanded
+from jaxcomp.core.specs import Count, Range, method
+from jaxcomp.data.dataset import IMAGENET_COLOURS, DataError, Dataset
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -252,6 +253,111 @@ def random_window(
 def _pool() -> ThreadPoolExecutor:
     """The threads that decode, shared by all data sets of a process."""
     return ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1), "decode")
+
+
+Share = Annotated[float, Range(above=0, most=1)]
+_TESTS = ("val", "validation", "test")
+_SUFFIXES = {".jpeg", ".jpg", ".png", ".webp", ".bmp", ".ppm"}
+
+
+@method("path", given=1)
+def class_folders(
+    name: str,
+    data_dir: str | os.PathLike[str] | None,
+    path: str,
+    size: Count = 224,
+    resize: Annotated[int, Range(least=0)] = 0,
+    test_size: Annotated[int, Range(least=0)] = 0,
+    scale_min: Share = 0.08,
+    ratio: Share = 0.75,
+    seed: Annotated[int, Range(least=0)] = 0,
+) -> Dataset:
+    """Images of your own: a folder with train/CLASS/* and val/CLASS/*.
+
+    Pictures are decoded when they are needed. One for training is a random window that
+    is resized to `size`, as `random_resized_crop` does; one for the test is resized
+    such that its shorter side is `resize`, and its middle is cut out.
+
+    Args:
+      data_dir: not used.
+      path: of the folder. Instead of val it may have validation or test.
+      size: of a side of an image for training.
+      resize: 0 for 256/224 of the size.
+      test_size: of a side of an image for the test; 0 for `size`.
+      scale_min: the least share of a picture that a window has.
+      ratio: width / height of the narrowest window.
+      seed: of the windows; by default that of the run.
+
+    Returns:
+      The data set. Classes are numbered in the order of their names.
+
+    Raises:
+      DataError: a folder is missing or has no pictures.
+    """
+    del data_dir
+    root = expanded(path)
+    tests = [root / part for part in _TESTS if (root / part).is_dir()]
+    classes = _classes(root / "train")
+    test_size = test_size or size
+    resize = resize or round(test_size * 256 / 224)
+    train = _pictures(root / "train", classes)
+    test = _pictures(tests[0] if tests else root / _TESTS[0], classes)
+
+    def images(files: Sequence[Path], side: int) -> Pictures:
+        def view(side: int) -> View:
+            edge = round(side * resize / test_size)  # of those that are tested
+            return cropped(side, edge, scale_min, ratio)
+
+        return Pictures(
+            read=lambda place: files[place].read_bytes(),
+            where=lambda place: str(files[place]),
+            shape=(len(files), side, side, 3),
+            view=view(side),
+            seed=seed,
+            sized=view,
+            file=lambda place: files[place],
+        )
+
+    return Dataset(
+        name,
+        images(train[0], size),
+        train[1],
+        images(test[0], test_size),
+        test[1],
+        len(classes),
+        *IMAGENET_COLOURS,
+    )
+
+
+def _classes(folder: Path) -> list[str]:
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}, with a folder for each class")
+    names = [entry.name for entry in os.scandir(folder) if entry.is_dir()]
+    if not names:
+        raise DataError(f"{folder} has no folders, of which each is a class")
+    return sorted(names)
+
+
+def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndarray]:
+    """The files of all classes in the order of their names, and their labels."""
+    if unknown := sorted({*_classes(folder)} - {*classes}):
+        message = f"has the class {unknown[0]!r}, which train has not"
+        raise DataError(f"{folder} {message}")
+    files, labels = [], []
+    for label, name in enumerate(classes):
+        if not (folder / name).is_dir():
+            continue
+        found = [e.name for e in os.scandir(folder / name) if _is_picture(e.name)]
+        files += [folder / name / file for file in sorted(found)]
+        labels += [label] * len(found)
+    if not files:
+        suffixes = ", ".join(sorted(_SUFFIXES))
+        raise DataError(f"{folder} holds no pictures ({suffixes}) in its folders")
+    return files, np.asarray(labels, np.int32)
+
+
+def _is_picture(name: str) -> bool:
+    return os.path.splitext(name)[1].lower() in _SUFFIXES and name[0] != "."
 
 
 LONGER = 4  # rectangles of each direction beside the square, each a program

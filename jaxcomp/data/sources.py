@@ -1,17 +1,20 @@
 """The small image sets: where they come from, and how their files are read."""
 
 import functools
+import gzip
 import io
-from collections.abc import Callable, Mapping
+import itertools
+import struct
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.data import archives
-from jaxcomp.data import archives as parquet
-from jaxcomp.data import archives as pickles
-from jaxcomp.data.dataset import DataError, Splits
+from jaxcomp.data.archives import check_md5, checksum, md5_of, read_images, read_members
+from jaxcomp.data.dataset import DataError, Dataset, Splits, about
+from jaxcomp.data.prepare import DataDir, Preparable, Progress, command, prepared
 
 PIXELS = 3 * 32 * 32
 
@@ -63,8 +66,8 @@ def read_cifar(
     """
     stems = layout.train + layout.test
     binary = [f"{stem}.bin" for stem in stems]
-    members = archives.read_members(path, [binary, stems, parquet.PARQUET_FILES], md5)
-    if parquet.PARQUET_FILES[0] in members:
+    members = read_members(path, [binary, stems, PARQUET_FILES], md5)
+    if PARQUET_FILES[0] in members:
         records = _from_parquet(members, layout, path)
     else:
         decode = _from_binary if binary[0] in members else _from_pickle
@@ -89,26 +92,11 @@ def _from_binary(content: bytes, layout: RecordLayout, where: str) -> np.ndarray
 
 
 def _from_pickle(content: bytes, layout: RecordLayout, where: str) -> np.ndarray:
-    batch = pickles.read_batch(content, where)
-    missing = [key for key in ("data", *layout.labels) if key not in batch]
-    if missing:
-        raise DataError(
-            f"{where}: no {', '.join(missing)}; found keys {', '.join(sorted(batch))}"
-        )
-    images = np.asarray(batch["data"])
-    found, columns = f"{images.dtype} {images.shape}", []
-    if images.dtype != np.uint8 or images.ndim != 2 or images.shape[1] != PIXELS:
-        raise DataError(f"{where}: data is {found}, expected uint8 (N, {PIXELS})")
-    for key in layout.labels:
-        labels = np.asarray(batch[key])
-        found, expected = f"{labels.dtype} {labels.shape}", images.shape[:1]
-        if labels.shape != expected or labels.dtype.kind not in "iu":
-            raise DataError(f"{where}: {key} is {found}, expected integers {expected}")
-        if labels.size and not 0 <= labels.min() <= labels.max() <= 255:
-            values = f"{labels.min()}..{labels.max()}"
-            raise DataError(f"{where}: {key} has values {values}, expected bytes")
-        columns.append(labels.astype(np.uint8)[:, None])
-    return np.concatenate([*columns, images], axis=1)
+    pixels, labels = read_images(content, PIXELS, layout.labels, where)
+    if labels.min() < 0 or labels.max() > 255:
+        values = f"{labels.min()}..{labels.max()}"
+        raise DataError(f"{where}: labels have values {values}, expected bytes")
+    return np.concatenate([labels.astype(np.uint8), pixels], axis=1)
 
 
 def _from_parquet(
@@ -119,7 +107,7 @@ def _from_parquet(
     halves = (layout.train, layout.test)
     for stems, (name, content) in zip(halves, members.items(), strict=True):
         where = f"{path}: {name}"
-        images, labels = parquet.read_parquet(content, layout.columns, where)
+        images, labels = read_parquet(content, layout.columns, where)
         if images.shape[1:] != (32, 32, 3):
             message = f"{where}: images of {images.shape[1:]}, expected (32, 32, 3)"
             raise DataError(message)
@@ -137,10 +125,10 @@ def _verify(
 ) -> str:
     """Compare the MD5 of the content, or of the archive, with the published ones."""
     expected = {stem: md5.get(f"{stem}.bin") for stem in records}
-    actual = {stem: archives.md5_of(batch.data) for stem, batch in records.items()}
+    actual = {stem: md5_of(batch.data) for stem, batch in records.items()}
     if actual == expected:
         return "MD5 of every batch"
-    archive_md5 = archives.checksum(path) if path.is_file() else "none, a folder"
+    archive_md5 = checksum(path) if path.is_file() else "none, a folder"
     if archive_md5 in md5.values():
         return "MD5 of the archive"
     if not any(expected.values()):
@@ -164,6 +152,57 @@ def _arrays(
     return images, records[:, len(layout.labels) - 1].astype(np.int32)
 
 
+PARQUET_FILES = ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
+_IMAGES = ("img", "image")  # columns that hold a struct of bytes and path
+
+
+def read_parquet(
+    content: bytes, labels: Sequence[str], where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Decode all images of a file, which have one size.
+
+    Args:
+      content: of the file.
+      labels: names of the columns of labels.
+      where: file name for messages.
+
+    Returns:
+      Images uint8 [N, H, W, C], and labels uint8 [N, columns].
+
+    Raises:
+      DataError: pyarrow or Pillow is missing, a column is, or an image is damaged.
+    """
+    try:
+        import pyarrow
+        from PIL import Image
+        from pyarrow.parquet import ParquetFile
+    except ModuleNotFoundError as error:
+        message = f"{where}: reading it needs {error.name}"
+        raise DataError(f"{message}: pip install pyarrow pillow") from None
+    try:
+        table = ParquetFile(io.BytesIO(content)).read()
+    except (pyarrow.ArrowException, OSError) as error:
+        raise DataError(f"{where}: damaged parquet file: {error}") from error
+    column = next((name for name in _IMAGES if name in table.column_names), _IMAGES[0])
+    wanted = [column, *labels]
+    if missing := [name for name in wanted if name not in table.column_names]:
+        have = ", ".join(table.column_names)
+        raise DataError(f"{where}: no column {', '.join(missing)}; it has {have}")
+    images = []
+    for row, cell in enumerate(table.column(column).to_pylist()):
+        try:
+            with Image.open(io.BytesIO(cell["bytes"])) as image:
+                images.append(np.asarray(image.convert("RGB")))
+        except (OSError, SyntaxError, TypeError, KeyError) as error:
+            raise DataError(f"{where}: row {row} holds no image: {error}") from error
+    if len({image.shape for image in images}) != 1:
+        raise DataError(f"{where}: its images have several sizes, or there are none")
+    columns = [np.asarray(table.column(name).to_pylist()) for name in labels]
+    if any(c.dtype.kind not in "iu" or c.min() < 0 or c.max() > 255 for c in columns):
+        raise DataError(f"{where}: a label is not a number from 0 to 255")
+    return np.stack(images), np.stack(columns, axis=1).astype(np.uint8)
+
+
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 _SIDE = 96
 
@@ -185,27 +224,18 @@ def read_stl10(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       Coates, Lee and Ng, "An Analysis of Single Layer Networks in Unsupervised Feature
       Learning", https://cs.stanford.edu/~acoates/stl10/, 2011.
     """
-    members = archives.read_members(path, [STL10_FILES], md5)
-    archives.check_md5(path, members, md5)
+    members = read_members(path, [STL10_FILES], md5)
+    check_md5(path, members, md5)
     train, train_labels, test, test_labels = members.values()
     splits = Splits(
-        _images(train, f"{path}: {STL10_FILES[0]}"),
-        _labels(train_labels),
-        _images(test, f"{path}: {STL10_FILES[2]}"),
-        _labels(test_labels),
+        _images(train), _labels(train_labels), _images(test), _labels(test_labels)
     )
     return splits, "MD5 of every file"
 
 
-def _images(content: bytes, where: str) -> np.ndarray:
+def _images(content: bytes) -> np.ndarray:
     """Images [N, 96, 96, 3] of records, a red, a green and a blue plane by columns."""
-    pixels = np.frombuffer(content, np.uint8)
-    if not pixels.size or pixels.size % (3 * _SIDE * _SIDE):
-        size = 3 * _SIDE * _SIDE
-        raise DataError(
-            f"{where}: {pixels.size:,} bytes, expected a multiple of {size}"
-        )
-    planes = pixels.reshape(-1, 3, _SIDE, _SIDE)
+    planes = np.frombuffer(content, np.uint8).reshape(-1, 3, _SIDE, _SIDE)
     return np.ascontiguousarray(planes.transpose(0, 3, 2, 1))
 
 
@@ -235,31 +265,64 @@ def read_svhn(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature
       Learning", http://ufldl.stanford.edu/housenumbers/, 2011.
     """
-    members = archives.read_members(path, [SVHN_FILES], md5)
-    archives.check_md5(path, members, md5)
-    halves = [_decode(content, f"{path}: {name}") for name, content in members.items()]
-    return Splits(*halves[0], *halves[1]), "MD5 of every file"
+    members = read_members(path, [SVHN_FILES], md5)
+    check_md5(path, members, md5)
+    halves = map(_decode_mat, members.values())
+    return Splits(*itertools.chain(*halves)), "MD5 of every file"
 
 
-def _decode(content: bytes, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _decode_mat(content: bytes) -> tuple[np.ndarray, np.ndarray]:
     """Images and labels of a file of MATLAB 5, which holds X [32, 32, 3, N] and y."""
     from scipy.io import loadmat
 
-    try:
-        found = loadmat(io.BytesIO(content), variable_names=("X", "y"))
-    except Exception as error:  # scipy raises whatever its parser meets
-        raise DataError(f"{where}: damaged MATLAB file: {error}") from error
-    if missing := [name for name in ("X", "y") if name not in found]:
-        raise DataError(f"{where}: no {' and no '.join(missing)} in the MATLAB file")
-    images, labels = found["X"], found["y"]
-    shapes = f"X {images.dtype} {images.shape}, y {labels.dtype} {labels.shape}"
-    count = images.shape[-1]
-    whole = images.shape == (32, 32, 3, count) and images.dtype == np.uint8
-    if not whole or labels.shape != (count, 1) or labels.dtype.kind not in "iu":
-        raise DataError(f"{where}: {shapes}, expected uint8 (32, 32, 3, N) and (N, 1)")
-    labels = labels[:, 0].astype(np.int32)
+    found = loadmat(io.BytesIO(content), variable_names=("X", "y"))
+    labels = found["y"][:, 0].astype(np.int32)
     labels[labels == _TEN] = 0
-    return np.ascontiguousarray(images.transpose(3, 0, 1, 2)), labels
+    return np.ascontiguousarray(found["X"].transpose(3, 0, 1, 2)), labels
+
+
+IDX_FILES = (
+    "train-images-idx3-ubyte.gz",
+    "train-labels-idx1-ubyte.gz",
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+)
+
+
+def read_idx(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
+    """Read the four .gz files from a folder, a tar or a zip, and check their MD5s.
+
+    Args:
+      path: folder, tar or zip.
+      md5: published checksums by file name.
+
+    Returns:
+      The arrays in the order of the files, and how they were checked.
+
+    Raises:
+      DataError: a file is missing, damaged, or has another content.
+
+    References:
+      LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998;
+      the format is described at https://yann.lecun.com/exdb/mnist/.
+    """
+    members = read_members(path, [IDX_FILES], md5)
+    check_md5(path, members, md5)
+    images, labels, test_images, test_labels = map(_decode_idx, members.values())
+    train = images[..., None], labels.astype(np.int32)
+    test = test_images[..., None], test_labels.astype(np.int32)
+    return Splits(*train, *test), "MD5 of every file"
+
+
+def _decode_idx(content: bytes) -> np.ndarray:
+    """Decode an idx file.
+
+    It holds the bytes 0, 0, type, ndim, then ndim sizes as big-endian uint32, then the
+    values.
+    """
+    raw = gzip.decompress(content)
+    shape = struct.unpack_from(f">{raw[3]}I", raw, 4)
+    return np.frombuffer(raw, np.uint8)[4 + 4 * raw[3] :].reshape(shape)
 
 
 Reader = Callable[[Path, Mapping[str, str]], tuple[Splits, str]]
@@ -269,7 +332,6 @@ class Source(NamedTuple):
     """Where a data set comes from, and what is known of its content."""
 
     name: str  # as in TFDS
-    version: str  # as in TFDS
     shape: tuple[int, int, int]  # H, W, C
     num_classes: int
     counts: tuple[int, int]  # training and test examples
@@ -280,18 +342,9 @@ class Source(NamedTuple):
     urls: tuple[str, ...]  # what `prepare` downloads
     md5: Mapping[str, str]  # name -> published MD5, of archives and their members
 
-    @property
-    def about(self) -> str:
-        """What it holds, in one line."""
-        (height, width, _), (train, test) = self.shape, self.counts
-        return (
-            f"{train} images of {height}x{width} in {self.num_classes} classes, {test} "
-            "for the test."
-        )
+    about = property(about)  # what it holds, in one line
 
 
-# Mean and standard deviation of each channel, of pixels from 0 to 1.
-IMAGENET_COLOURS = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 _CIFAR_URL = "https://www.cs.toronto.edu/~kriz/"
 _MNIST_URL = "https://storage.googleapis.com/cvdf-datasets/mnist/"
 _SVHN_URL = "http://ufldl.stanford.edu/housenumbers/"
@@ -299,7 +352,6 @@ _FASHION_URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
 CIFAR10 = Source(
     name="cifar10",
-    version="3.0.2",
     shape=(32, 32, 3),
     num_classes=10,
     counts=(50_000, 10_000),
@@ -337,15 +389,14 @@ CIFAR100 = CIFAR10._replace(
 
 MNIST = Source(
     name="mnist",
-    version="3.0.1",
     shape=(28, 28, 1),
     num_classes=10,
     counts=(60_000, 10_000),
     balanced=False,
     mean=(0.1307,),
     std=(0.3081,),
-    read=archives.read_idx,
-    urls=tuple(_MNIST_URL + name for name in archives.IDX_FILES),
+    read=read_idx,
+    urls=tuple(_MNIST_URL + name for name in IDX_FILES),
     md5={
         "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
         "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
@@ -359,7 +410,7 @@ FASHION_MNIST = MNIST._replace(
     balanced=True,
     mean=(0.2860,),
     std=(0.3530,),
-    urls=tuple(_FASHION_URL + name for name in archives.IDX_FILES),
+    urls=tuple(_FASHION_URL + name for name in IDX_FILES),
     md5={
         "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
         "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
@@ -370,7 +421,6 @@ FASHION_MNIST = MNIST._replace(
 
 SVHN = Source(
     name="svhn_cropped",
-    version="3.1.0",
     shape=(32, 32, 3),
     num_classes=10,
     counts=(73_257, 26_032),
@@ -387,7 +437,6 @@ SVHN = Source(
 
 STL10 = Source(
     name="stl10",
-    version="1.0.0",
     shape=(96, 96, 3),
     num_classes=10,
     counts=(5_000, 8_000),
@@ -407,3 +456,73 @@ STL10 = Source(
 
 _ALL = (CIFAR10, CIFAR100, MNIST, FASHION_MNIST, SVHN, STL10)
 SOURCES = {it.name: it for it in _ALL}
+
+
+def arrays(source: Source) -> Preparable:
+    """One file of arrays, from the archive of the publisher."""
+
+    def write(path: Path, new: Path, progress: Progress) -> str:
+        del progress  # it takes seconds
+        splits, evidence = source.read(path, source.md5)
+        check(splits, source, path)
+        with new.open("wb") as stream:
+            np.savez(stream, **splits._asdict())
+        return evidence
+
+    what = "{} training and {} test images".format(*source.counts)
+    file = f"{source.name}.npz"
+    urls, md5 = source.urls, source.md5
+    return Preparable(source.name, what, file, write, urls=urls, md5=md5)
+
+
+def check(splits: Splits, source: Source, archive: Path) -> None:
+    """Refuse arrays with wrong counts, image shape, labels or class balance.
+
+    Args:
+      splits: arrays as read.
+      source: of which data set.
+      archive: from which they were read, for the message.
+
+    Raises:
+      DataError: names the archive, what was found and what was expected.
+    """
+    halves = zip(
+        ("training", "test"), (splits[:2], splits[2:]), source.counts, strict=True
+    )
+    for half, (images, labels), count in halves:
+        where = f"{archive}: {source.name}, {half} part: found"
+        expected = (count, *source.shape)
+        if images.shape != expected or labels.shape != (count,):
+            shapes = f"images {images.shape} and labels {labels.shape}"
+            raise DataError(f"{where} {shapes}, expected {expected} and {(count,)}")
+        if labels.min() < 0 or labels.max() >= source.num_classes:
+            values = f"labels {labels.min()}..{labels.max()}"
+            raise DataError(f"{where} {values}, expected 0..{source.num_classes - 1}")
+        sizes = np.bincount(labels, minlength=source.num_classes)
+        if source.balanced and sizes.min() != sizes.max():
+            found = f"classes of {sizes.min()} to {sizes.max()} examples"
+            each = count // source.num_classes
+            raise DataError(f"{where} {found}, expected {each} in each")
+
+
+def load(source: Source, data_dir: DataDir = None) -> Dataset:
+    """Load a prepared data set into memory, in the order of the original archive.
+
+    Args:
+      source: which data set.
+      data_dir: as in `prepare.data_root`.
+
+    Raises:
+      DataError: it is not prepared, or damaged, which the CRC of each array tells.
+    """
+    file = prepared(arrays(source), data_dir)
+    try:
+        # Opened here, because `np.load` leaves a damaged file open.
+        with file.open("rb") as stream, np.load(stream) as kept:
+            splits = Splits(*(kept[field] for field in Splits._fields))
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        again = command(arrays(source), data_dir, "--force")
+        message = f"{file} is damaged: {error}. Prepare it anew with"
+        raise DataError(f"{message}\n  {again}") from error
+    colours = source.mean, source.std
+    return Dataset(source.name, *splits, source.num_classes, *colours)

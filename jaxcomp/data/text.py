@@ -11,9 +11,9 @@ import numpy as np
 
 from jaxcomp.core.files import expanded, write_atomically
 from jaxcomp.core.specs import Range, build, method
-from jaxcomp.data import dataset
 from jaxcomp.data.archives import read_members
-from jaxcomp.data.dataset import DataDir, DataError
+from jaxcomp.data.dataset import DataError
+from jaxcomp.data.prepare import DataDir, Preparable, Progress, prepared
 
 PARTS = ("train", "valid", "test")
 END, UNKNOWN = "<eos>", "<unk>"  # the end of a line; a word that is not in training
@@ -72,20 +72,14 @@ def read_folder(folder: Path, name: str) -> Text:
     return Text(name, parts, vocabulary)
 
 
-def is_complete(folder: Path) -> bool:
-    """Whether `write_folder` came to its end; it writes the vocabulary last."""
-    return (folder / _VOCABULARY).is_file()
-
-
 def write_folder(folder: Path, texts: Mapping[str, str]) -> None:
     """Keep texts as plain files, and last the vocabulary of the training text.
 
     Args:
-      folder: made if it is missing.
+      folder: to be made.
       texts: the text of each part.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / _VOCABULARY).unlink(missing_ok=True)
+    folder.mkdir(parents=True)
     for part, text in texts.items():
         write_atomically(_file(folder, part), text)
     _keep(vocabulary_of(texts["train"]), folder)
@@ -337,7 +331,7 @@ def load(spec: str, *, data_dir: DataDir = None) -> Text:
 
     Args:
       spec: a name in `REGISTRY`, with or without arguments.
-      data_dir: where prepared texts lie, as in `paths.data_root`.
+      data_dir: where prepared texts lie, as in `prepare.data_root`.
 
     Example:
       >>> load("grammar(tokens=500)").parts["train"].shape
@@ -358,54 +352,27 @@ def from_folder(data_dir: DataDir, path: str) -> Text:
     return read_folder(folder, folder.name)
 
 
-def prepare(
-    source: TextSource,
-    *,
-    archive: str | os.PathLike[str] | None,
-    data_dir: DataDir = None,
-    force: bool = False,
-) -> tuple[Path, bool]:
-    """Check the files of a text and keep them with their vocabulary.
+def prepared_text(source: TextSource) -> Preparable:
+    """A folder of its parts and its vocabulary, from its three files."""
 
-    Args:
-      source: which text, an entry of `SOURCES`.
-      archive: a tar, a zip or a folder that holds its three files.
-      data_dir: as in `paths.data_root`.
-      force: prepare it again even if it was prepared before.
+    def write(path: Path, new: Path, progress: Progress) -> str:
+        del progress  # it takes a moment
+        found = read_members(path, [source.members], {})
+        write_folder(new, _checked(found, source, path))
+        return "counts of words"
 
-    Returns:
-      The prepared folder, and whether it is new.
-
-    Raises:
-      DataError: there is no archive, or it holds another text.
-    """
-    folder = dataset.data_root(data_dir) / source.name
-    if find_prepared(source, data_dir) and not force:
-        return folder, False
-    if archive is None:
-        again = dataset.command(source.name, data_dir, options="--archive FOLDER")
-        raise DataError(
-            f"{source.name} is not downloaded here, because no publisher offers its "
-            f"plain text with a checksum. Fetch {', '.join(source.members)} and run\n"
-            f"  {again}"
-        )
-    path = expanded(archive)
-    found = read_members(path, [source.members], {})
-    write_folder(folder, _checked(found, source, path))
-    return folder, True
+    counts = ", ".join(f"{count:,}" for count in source.tokens)
+    what = f"{counts} words for train, valid and test, {source.words:,} different ones,"
+    by_hand = (
+        "because no publisher offers its plain text with a checksum. Fetch "
+        f"{', '.join(source.members)}"
+    )
+    name = source.name
+    return Preparable(name, what, name, write, _VOCABULARY, by_hand=by_hand)
 
 
-def find_prepared(source: TextSource, data_dir: DataDir = None) -> Path | None:
-    """The prepared folder, or None."""
-    folder = dataset.data_root(data_dir) / source.name
-    return folder if is_complete(folder) else None
-
-
-def _prepared(source: TextSource, data_dir: DataDir = None) -> Text:
-    folder = find_prepared(source, data_dir)
-    if folder is None:
-        raise dataset.not_prepared(source.name, data_dir)
-    return read_folder(folder, source.name)
+def _load(source: TextSource, data_dir: DataDir = None) -> Text:
+    return read_folder(prepared(prepared_text(source), data_dir), source.name)
 
 
 def _checked(
@@ -431,5 +398,5 @@ def _checked(
 REGISTRY: dict[str, Callable[..., Text]] = {
     "grammar": grammar,
     "folder": from_folder,
-    **{name: functools.partial(_prepared, source) for name, source in SOURCES.items()},
+    **{name: functools.partial(_load, source) for name, source in SOURCES.items()},
 }

@@ -8,11 +8,9 @@ from typing import Annotated, Any
 import numpy as np
 
 from jaxcomp.core.specs import Range, method, suggest
-from jaxcomp.data.dataset import DataError, Dataset
-from jaxcomp.data.pictures import Pictures, View, as_it_is, cropped
-from jaxcomp.data.sources import IMAGENET_COLOURS
+from jaxcomp.data.dataset import IMAGENET_COLOURS, DataError, Dataset
+from jaxcomp.data.pictures import Pictures, Share, View, as_it_is, cropped
 
-Share = Annotated[float, Range(above=0, most=1)]
 # Data sets up to this size are decoded once and stay in memory.
 MEMORY_LIMIT = 2**30
 CHUNK = 1000  # records that are read at a time

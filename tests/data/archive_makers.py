@@ -17,14 +17,12 @@ import pyarrow.parquet as pq
 from PIL import Image
 from scipy.io import savemat
 
-from jaxcomp.data import archives as parquet_format
 from jaxcomp.data import sources
-from jaxcomp.data import sources as svhn_format
-from jaxcomp.data.archives import IDX_FILES
 from jaxcomp.data.dataset import Splits
 from jaxcomp.data.sources import (
     CIFAR10_LAYOUT,
     CIFAR100_LAYOUT,
+    IDX_FILES,
     PIXELS,
     RecordLayout,
     Source,
@@ -77,7 +75,7 @@ def _cifar(source: Source, layout: RecordLayout, prefix: str) -> Toy:
     images, labels = planes.transpose(0, 2, 3, 1), every[:, len(layout.labels) - 1]
     tables = {}
     for name, rows in zip(
-        parquet_format.PARQUET_FILES, (slice(train), slice(train, None)), strict=True
+        sources.PARQUET_FILES, (slice(train), slice(train, None)), strict=True
     ):
         keyed = zip(layout.columns, every[rows, : len(layout.labels)].T, strict=True)
         tables[name] = parquet(images[rows], dict(keyed))
@@ -91,7 +89,7 @@ def _cifar(source: Source, layout: RecordLayout, prefix: str) -> Toy:
 def svhn() -> Toy:
     rng = np.random.default_rng(9)
     files, splits = {}, []
-    for name, count in zip(svhn_format.SVHN_FILES, (30, 12), strict=True):
+    for name, count in zip(sources.SVHN_FILES, (30, 12), strict=True):
         images = rng.integers(0, 256, (count, 32, 32, 3), np.uint8)
         labels = np.arange(count) % 10
         stored = np.where(labels == 0, 10, labels).astype(np.uint8)[:, None]

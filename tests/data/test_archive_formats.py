@@ -1,6 +1,5 @@
 """Every form of every archive gives the same arrays; damaged ones are refused."""
 
-import io
 import os
 import pickle
 import sys
@@ -9,11 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy.io import savemat
 
 from jaxcomp.data import DataError, sources
 from jaxcomp.data.archives import read_batch
-from jaxcomp.data.prepare import check
+from jaxcomp.data.sources import check
 from tests.data import archive_makers
 from tests.data.archive_makers import Toy, md5, pack
 
@@ -170,51 +168,6 @@ def test_pickle_of_python_2_is_read() -> None:
 def test_a_small_pickle_takes_no_more_memory_than_it_has_bytes(pickled: bytes) -> None:
     with pytest.raises(DataError, match="here: damaged or refused pickle: "):
         read_batch(pickled, "here")
-
-
-def changed(toy: Toy, name: str, content: bytes, folder: Path) -> Path:
-    """The archive of a toy with another file, whose checksum is the published one."""
-    [files] = toy.files.values()
-    member = next(key for key in files if key.endswith(name))
-    toy.source.md5[name] = md5(content)  # type: ignore[index]
-    return pack({**files, member: content}, folder / "a")
-
-
-def saved(**variables: np.ndarray) -> bytes:
-    stream = io.BytesIO()
-    savemat(stream, variables)
-    return stream.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"MATLAB 5.0 MAT-file" * 20, "damaged MATLAB file"),
-        (saved(X=np.zeros(3)), "no y in the MATLAB file"),
-        (
-            saved(X=np.zeros((32, 32, 4, 2), np.uint8), y=np.ones((2, 1), np.uint8)),
-            r"X uint8 \(32, 32, 4, 2\).*expected uint8 \(32, 32, 3, N\)",
-        ),
-        (
-            saved(X=np.zeros((32, 32, 3, 2), np.uint8), y=np.ones((1, 2), np.uint8)),
-            r"y uint8 \(1, 2\).*and \(N, 1\)",
-        ),
-    ],
-)
-def test_other_matlab_files_are_refused(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
-    toy = archive_makers.svhn()
-    path = changed(toy, "train_32x32.mat", content, tmp_path)
-    with pytest.raises(DataError, match=message):
-        toy.source.read(path, toy.source.md5)
-
-
-def test_cut_off_binary_images_are_refused(tmp_path: Path) -> None:
-    toy = archive_makers.stl10()
-    path = changed(toy, "test_X.bin", bytes(27_647), tmp_path)
-    with pytest.raises(DataError, match="27,647 bytes, expected a multiple of 27648"):
-        toy.source.read(path, toy.source.md5)
 
 
 PIXELS = np.zeros((5, 32, 32, 3), np.uint8)

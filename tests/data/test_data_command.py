@@ -39,7 +39,7 @@ def test_prepare_then_list(
     ]
     assert "built in" in lines[0]
     assert "not prepared" in lines[1]
-    assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist/3.0.1"]
+    assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist.npz"]
 
 
 def test_errors_are_one_message_and_an_exit_code(

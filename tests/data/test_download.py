@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from jaxcomp.data import DataError
+from jaxcomp.data import DataError, sources
 from jaxcomp.data import prepare as download
-from jaxcomp.data import prepare as tfds_source
 from jaxcomp.data.prepare import prepare
 from tests.data import archive_makers
 from tests.data.archive_makers import md5, pack
@@ -124,7 +123,7 @@ def test_unreachable_host_leaves_nothing_and_says_what_to_do(tmp_path: Path) -> 
     source = source._replace(urls=(url,), md5={"cifar-10-binary.tar.gz": "123"})
     root = tmp_path / "data"
     with pytest.raises(DataError) as error:
-        prepare(source, data_dir=root)
+        prepare(sources.arrays(source), data_dir=root)
     message = str(error.value)
     assert "refused" in message
     assert f"\n  {url}\n" in message
@@ -150,6 +149,6 @@ def test_one_archive_and_four_files_are_prepared_online(
         ),
     ]
     for toy, source in online:
-        prepare(source, data_dir=tmp_path / "data")
-        dataset = tfds_source.load(source, data_dir=tmp_path / "data")
+        prepare(sources.arrays(source), data_dir=tmp_path / "data")
+        dataset = sources.load(source, data_dir=tmp_path / "data")
         assert (dataset.test_images == toy.splits.test_images).all()

@@ -10,9 +10,19 @@ import numpy as np
 import pytest
 from scipy.io import savemat
 
-from jaxcomp.data import DataError, ilsvrc
-from jaxcomp.data import ilsvrc as downsampled
-from jaxcomp.data.ilsvrc import DEVKIT, LIST
+from jaxcomp.data import DataError
+from jaxcomp.data.imagenet import (
+    DEVKIT,
+    DOWNSAMPLED,
+    LIST,
+    TRAIN,
+    VALIDATION,
+    Downsampled,
+    arrays,
+    load,
+    pictures,
+)
+from jaxcomp.data.prepare import find, prepare
 from tests.data.archive_makers import pack
 
 SYNSETS = ("n01440764", "n01443537")
@@ -55,26 +65,25 @@ def official(tmp_path: Path) -> Path:
     names = [f"ILSVRC2012_val_{number:08d}.JPEG" for number in (1, 2, 3)]
     folder = tmp_path / "official"
     files = {
-        ilsvrc.TRAIN: tar(inner),
-        ilsvrc.VALIDATION: tar({name: name.encode() for name in names}),
+        TRAIN: tar(inner),
+        VALIDATION: tar({name: name.encode() for name in names}),
     }
     pack(files, folder)
     pack(devkit(), folder / DEVKIT)
     return folder
 
 
-def prepared(official: Path, root: Path, **arguments: object) -> Path:
-    folder = ilsvrc.prepare_imagenet(official, root, counts=COUNTS, **arguments)  # type: ignore[arg-type]
-    assert folder is not None
-    return folder
+def prepared(official: Path, root: Path) -> Path:
+    it = pictures(COUNTS)
+    assert prepare(it, archive=official, data_dir=root)
+    return root / "imagenet"
 
 
 def test_the_official_files_become_class_folders(
     official: Path, tmp_path: Path
 ) -> None:
     folder = prepared(official, tmp_path / "data")
-    assert folder == tmp_path / "data" / "imagenet"
-    assert ilsvrc.find_imagenet(tmp_path / "data") == folder
+    assert find(pictures(), tmp_path / "data") == folder
     found = {str(p.relative_to(folder)) for p in folder.rglob("*.JPEG")}
     train = {f"train/{s}/{s}_{i}.JPEG" for s in SYNSETS for i in (7, 9)}
     # Number 2 of the kit is the first synset.
@@ -82,7 +91,7 @@ def test_the_official_files_become_class_folders(
     val = {f"val/{s}/ILSVRC2012_val_{i:08d}.JPEG" for i, s in enumerate(truth, 1)}
     assert found == train | val
     assert (folder / f"train/{SYNSETS[0]}/{SYNSETS[0]}_9.JPEG").read_bytes() == b"9"
-    assert ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS) is None
+    assert not prepare(pictures(), archive=official, data_dir=tmp_path / "data")
 
 
 def test_a_list_of_synsets_does_as_well_as_the_kit(
@@ -90,7 +99,7 @@ def test_a_list_of_synsets_does_as_well_as_the_kit(
 ) -> None:
     (official / DEVKIT).unlink()
     with pytest.raises(DataError, match="holds neither ILSVRC2012_devkit.* nor"):
-        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
+        prepared(official, tmp_path / "data")
     (official / LIST).write_text("\n".join([SYNSETS[1], *SYNSETS]))
     folder = prepared(official, tmp_path / "data")
     assert len(list((folder / "val" / SYNSETS[1]).iterdir())) == 2
@@ -99,21 +108,21 @@ def test_a_list_of_synsets_does_as_well_as_the_kit(
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        (ilsvrc.TRAIN, tar({"holiday.jpg": b""}), "it holds holiday.jpg, expected"),
-        (ilsvrc.TRAIN, tar({"n01440764.tar": b"x" * 600}), "img_train.tar is cut"),
+        (TRAIN, tar({"holiday.jpg": b""}), "it holds holiday.jpg, expected"),
+        (TRAIN, tar({"n01440764.tar": b"x" * 600}), "img_train.tar is cut"),
         (
-            ilsvrc.TRAIN,
+            TRAIN,
             tar({"n01440764.tar": tar({"a b.JPEG": b""})}),
             "'a b.JPEG', which is no name of a picture",
         ),
         (
-            ilsvrc.TRAIN,
+            TRAIN,
             tar({"n01440764.tar": tar({"a.JPEG": b""})}),
             "img_train.tar: 1 images, expected 4",
         ),
-        (ilsvrc.VALIDATION, tar({"ILSVRC2012_val_00000004.JPEG": b""}), "00000004"),
-        (ilsvrc.VALIDATION, tar({"a": b"x" * 9000})[:3000], "it holds a, expected"),
-        (ilsvrc.VALIDATION, b"", "img_val.tar is cut off or damaged"),
+        (VALIDATION, tar({"ILSVRC2012_val_00000004.JPEG": b""}), "00000004"),
+        (VALIDATION, tar({"a": b"x" * 9000})[:3000], "it holds a, expected"),
+        (VALIDATION, b"", "img_val.tar is cut off or damaged"),
     ],
 )
 def test_other_files_are_refused_and_leave_nothing(
@@ -121,7 +130,7 @@ def test_other_files_are_refused_and_leave_nothing(
 ) -> None:
     (official / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
-        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
+        prepared(official, tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
@@ -137,24 +146,24 @@ def test_a_label_that_is_no_synset_names_no_folder(
     savemat(stream, {"synsets": rows[:, None]})
     pack({**devkit(), KIT_META: stream.getvalue()}, official / DEVKIT)
     with pytest.raises(DataError, match="is no synset such as n01440764"):
-        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
+        prepared(official, tmp_path / "data")
     (official / LIST).write_text("\n".join([label] * 3), encoding="latin1")
     with pytest.raises(DataError, match="is no synset such as n01440764"):
-        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
+        prepared(official, tmp_path / "data")
     assert not outside.exists()
 
 
 def test_without_files_it_says_which_to_fetch(official: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="ILSVRC2012_devkit_t12.tar.gz into one folder"):
-        ilsvrc.prepare_imagenet(None, tmp_path)
-    (official / ilsvrc.TRAIN).unlink()
+        prepare(pictures(), data_dir=tmp_path)
+    (official / TRAIN).unlink()
     with pytest.raises(DataError, match="there is no .*ILSVRC2012_img_train.tar"):
-        ilsvrc.prepare_imagenet(official, tmp_path / "data", counts=COUNTS)
+        prepared(official, tmp_path / "data")
 
 
 # --- Downsampled ----------------------------------------------------------------------
 
-SMALL = downsampled.Downsampled(
+SMALL = Downsampled(
     "imagenet4", 4, (6, 2), 3, ("train_data_batch_1", "train_data_batch_2")
 )
 
@@ -177,19 +186,15 @@ def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
     archive = pack(files, tmp_path / "batches")
     reports: list[tuple[str, int, int]] = []
     report = lambda *row: reports.append(row)  # noqa: E731
-    folder = downsampled.prepare_downsampled(
-        SMALL, archive=archive, data_dir=tmp_path, progress=report
-    )
-    assert folder == tmp_path / "imagenet4"
+    prepare(arrays(SMALL), archive=archive, data_dir=tmp_path, progress=report)
     assert reports[-1] == ("writing test", 2, 2)
-    dataset = downsampled.load(SMALL, tmp_path)
+    dataset = load(SMALL, tmp_path)
     assert isinstance(dataset.train_images, np.memmap)
     np.testing.assert_array_equal(dataset.train_images, np.concatenate(images[:2]))
     np.testing.assert_array_equal(dataset.train_labels, np.concatenate(labels[:2]))
     np.testing.assert_array_equal(dataset.test_images, images[2])
     np.testing.assert_array_equal(dataset.test_labels, labels[2])
-    again = downsampled.prepare_downsampled(SMALL, archive=archive, data_dir=tmp_path)
-    assert again is None
+    assert not prepare(arrays(SMALL), archive=archive, data_dir=tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -211,14 +216,12 @@ def test_other_batches_are_refused_and_leave_nothing(
     files["train_data_batch_2"] = pickle.dumps(content)
     archive = pack(files, tmp_path / "batches")
     with pytest.raises(DataError, match=message):
-        downsampled.prepare_downsampled(
-            SMALL, archive=archive, data_dir=tmp_path / "data"
-        )
+        prepare(arrays(SMALL), archive=archive, data_dir=tmp_path / "data")
     assert not (tmp_path / "data").exists()
 
 
 def test_an_absent_one_says_how_to_prepare_it(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="prepare imagenet32 --archive FOLDER"):
-        downsampled.load(downsampled.DOWNSAMPLED["imagenet32"], tmp_path)
+        load(DOWNSAMPLED["imagenet32"], tmp_path)
     with pytest.raises(DataError, match="asks for a login"):
-        downsampled.prepare_downsampled(SMALL, archive=None, data_dir=tmp_path)
+        prepare(arrays(SMALL), data_dir=tmp_path)

@@ -9,8 +9,8 @@ import pytest
 
 from jaxcomp.cli import main
 from jaxcomp.data import DataError
-from jaxcomp.data import text as grammars
 from jaxcomp.data import text as texts
+from jaxcomp.data.prepare import prepare
 from jaxcomp.data.text import (
     grammar,
     read_folder,
@@ -27,7 +27,7 @@ def entropy_rate() -> float:
     and v_A says how often it is derived: v = v M, and M_AB is the mean number of B in
     the rules of A.
     """
-    rules = grammars._rules()
+    rules = texts._rules()
     symbols = {symbol: i for i, symbol in enumerate(rules)}
     asked, entropy = np.zeros((len(rules),) * 2), np.zeros(len(rules))
     for symbol, own in rules.items():
@@ -92,10 +92,10 @@ def test_a_folder_is_read_with_the_vocabulary_of_its_training_text(tmp_path):
 
 
 def test_a_vocabulary_that_fits_nothing_is_refused(tmp_path):
-    write_folder(tmp_path, {"train": "a\n", "test": "a\n"})
-    (tmp_path / "vocabulary.txt").write_text("a\na\n<eos>\n<unk>\n")
+    write_folder(tmp_path / "own", {"train": "a\n", "test": "a\n"})
+    (tmp_path / "own" / "vocabulary.txt").write_text("a\na\n<eos>\n<unk>\n")
     with pytest.raises(DataError, match=r"vocabulary.txt has to name .* remove it"):
-        read_folder(tmp_path, "own")
+        read_folder(tmp_path / "own", "own")
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ FILES = {"toy.train.txt": "a b\nc\n", "toy.valid.txt": "a\n", "toy.test.txt": "b
 def toy(tmp_path, monkeypatch) -> Path:
     """A known text whose files lie in a folder and in a tar."""
     monkeypatch.setitem(texts.SOURCES, "toy", TOY)
-    loaded = texts._prepared  # what the registry has for each source
+    loaded = texts._load  # what the registry has for each source
     monkeypatch.setitem(texts.REGISTRY, "toy", lambda given: loaded(TOY, given))
     folder = tmp_path / "files"
     folder.mkdir()
@@ -168,7 +168,7 @@ def test_what_is_missing_is_told_with_a_command(tmp_path):
     with pytest.raises(DataError, match="jaxcomp data prepare ptb --archive FOLDER"):
         texts.load("ptb", data_dir=tmp_path)
     with pytest.raises(DataError, match="not downloaded here"):
-        texts.prepare(texts.SOURCES["ptb"], archive=None, data_dir=tmp_path)
+        prepare(texts.prepared_text(texts.SOURCES["ptb"]), data_dir=tmp_path)
     with pytest.raises(ValueError, match="needs path"):
         texts.load("folder")
 

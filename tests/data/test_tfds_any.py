@@ -1,13 +1,17 @@
 """What TFDS has prepared, read without TensorFlow."""
 
+import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from jaxcomp import data
-from jaxcomp.data import Pictures, prepare, tfds_any
+from jaxcomp.data import Pictures, tfds_any
 from jaxcomp.data.dataset import DataError
 from tests.data import archive_makers
 
@@ -21,8 +25,43 @@ def toy() -> archive_makers.Toy:
 def root(toy: archive_makers.Toy, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which a set of 28x28 images is prepared as array_record."""
     folder = tmp_path_factory.mktemp("tfds")
-    prepare.write_builder(toy.source, toy.splits, folder, lambda *report: None)
+    write_records(toy, folder)
     return folder
+
+
+def write_records(toy: archive_makers.Toy, root: Path) -> None:
+    """As TFDS's own builders do."""
+    import tensorflow_datasets as tfds
+
+    halves = {"train": toy.splits[:2], "test": toy.splits[2:]}
+
+    class Builder(tfds.core.GeneratorBasedBuilder, skip_registration=True):
+        name = toy.source.name
+        VERSION = tfds.core.Version("3.0.1")
+        url_infos = None  # there are no downloads
+
+        def _info(self) -> tfds.core.DatasetInfo:
+            features = {
+                "image": tfds.features.Image(shape=toy.source.shape),
+                "label": tfds.features.ClassLabel(num_classes=toy.source.num_classes),
+            }
+            return tfds.core.DatasetInfo(
+                builder=self,
+                features=tfds.features.FeaturesDict(features),
+                disable_shuffling=True,
+            )
+
+        def _split_generators(self, dl_manager: Any) -> dict[str, Any]:
+            return {half: self._generate_examples(half) for half in halves}
+
+        def _generate_examples(self, half: str) -> Iterator[tuple[int, dict[str, Any]]]:
+            for index, (image, label) in enumerate(zip(*halves[half], strict=True)):
+                yield index, {"image": Image.fromarray(image[..., 0]), "label": label}
+
+    config = tfds.download.DownloadConfig(try_download_gcs=False)
+    Builder(data_dir=root).download_and_prepare(
+        file_format="array_record", download_config=config
+    )
 
 
 SPEC = "tfds(name='mnist:3.0.1')"
@@ -81,3 +120,17 @@ def test_a_missing_package_is_named(
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(DataError, match="pip install tensorflow_datasets array_record"):
         data.load(SPEC, data_dir=root)
+
+
+_WITHOUT_TENSORFLOW = """
+import sys
+import jaxcomp.data
+found = jaxcomp.data.load("tfds(name='mnist:3.0.1')", data_dir=sys.argv[1])
+assert found.train_images.shape == (30, 28, 28, 1)
+assert "tensorflow" not in sys.modules
+"""
+
+
+def test_tensorflow_is_never_imported(root: Path) -> None:
+    words = [sys.executable, "-W", "error", "-c", _WITHOUT_TENSORFLOW, str(root)]
+    subprocess.run(words, check=True)
