@@ -140,7 +140,7 @@ def trained(config: Any, folder: Path) -> Table:
 
 def _summaries(partition: str, line: Line, args: argparse.Namespace) -> list[Summary]:
     """Run a config, or read its finished runs, and take medians over the seeds."""
-    runs = []
+    runs, config = [], config_of(line.config, partition)
     for seed in range(args.seeds):
         config = config_of(line.config, partition)
         config.train_for = args.train_for or config.train_for

@@ -92,7 +92,8 @@ def measure(partition: str, name: str, grid: Grid, args: Any) -> list[Run]:
         decay(config, a, tau)
         config.seed, config.train_for = args.seed, args.train_for
         table = trained(config, args.runs / f"grid_{name}_{partition}_{a:g}_{tau:g}")
-        steps, above = table["step"], table["ema_suboptimality"]
+        columns = (table["step"], table["ema_suboptimality"])
+        steps, above = (column.tolist() for column in columns)
         reached = [crossing(steps, above, level) for level in LEVELS]
         step_bytes = float(table["bytes_left"][-1] / steps[-1])
         runs.append(Run(a, tau, step_bytes, reached, float(above[-1])))

@@ -242,11 +242,14 @@ def load(source: Downsampled, data_dir: DataDir = None) -> Dataset:
       DataError: it is not prepared.
     """
     folder = prepared(arrays(source), data_dir)
-    halves = []
-    for half in ("train", "test"):
-        images = np.load(folder / f"{half}_images.npy", mmap_mode="r")
-        halves += [images, np.load(folder / f"{half}_labels.npy")]
-    return Dataset(source.name, *halves, source.num_classes, *IMAGENET_COLOURS)
+    train, test = (
+        (
+            np.load(folder / f"{half}_images.npy", mmap_mode="r"),
+            np.load(folder / f"{half}_labels.npy"),
+        )
+        for half in ("train", "test")
+    )
+    return Dataset(source.name, *train, *test, source.num_classes, *IMAGENET_COLOURS)
 
 
 def _batches(
