@@ -246,15 +246,23 @@ def _tree(elements: int | None, model: str | None) -> tuple[Any, str]:
         return jax.ShapeDtypeStruct((count,), jnp.float32), f"a vector of {count:,}"
     if elements is not None:
         raise UserError("give one of --elements and --model, not both")
-    from jaxcomp import models
-
-    built = models.make(model)
-    images = jnp.zeros((1, 32, 32, 3))
-    tree = jax.eval_shape(lambda: built.init(jax.random.key(0), images, False))
-    params = tree["params"]
+    params = params_of(model)
     count = sum(leaf.size for leaf in jax.tree.leaves(params))
     tensors = len(jax.tree.leaves(params))
     return params, f"{model}, {count:,} elements in {tensors} tensors"
+
+
+def params_of(model: str) -> Any:
+    """The specs of the parameters of a model, by its name."""
+    import jax
+    import jax.numpy as jnp
+
+    from jaxcomp import models
+
+    built = models.make(model)
+    images = jax.ShapeDtypeStruct((1, 32, 32, 3), jnp.float32)
+    init = jax.eval_shape(lambda x: built.init(jax.random.key(0), x, False), images)
+    return init["params"]
 
 
 def _of_compressor(spec: str, tree: Any) -> Explained:

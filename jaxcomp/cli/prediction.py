@@ -1,23 +1,24 @@
 """What `jaxcomp predict` computes and prints: models, processes, targets, tables."""
 
 import ast
-import contextlib
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 
-from jaxcomp import parallel
-from jaxcomp.cli.supervise import free_port
+from jaxcomp import models, parallel
+from jaxcomp.cli import explain
+from jaxcomp.cli.supervise import free_port, process_group
 from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.core.specs import suggest
 from jaxcomp.core.types import Exchange, Spec
@@ -25,11 +26,10 @@ from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
 from jaxcomp.training.plan import build, gather_workers
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.wire import shapes, targets
+from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Cost
 from jaxcomp.wire.predict import SHARES, Local, Prediction, Row, start_of, step_of
 from jaxcomp.wire.targets import GPUS
-
-_IMAGES = (1, 32, 32, 3)  # of which the parameters of a classifier do not depend
 
 
 def read_tree(text: str) -> Any:
@@ -60,7 +60,10 @@ def read_tree(text: str) -> Any:
         except ValueError as error:
             raise UserError(f"{text} is no JSON: {error}") from None
         return _checked_tree(found, text)
-    return _of_model(text)
+    if text not in models.REGISTRY:
+        valid = {*models.REGISTRY, *shapes.TREES}
+        raise UserError(f"unknown model {text!r}. {suggest(text, valid)}")
+    return explain.params_of(text)
 
 
 def _checked_tree(found: Any, text: str) -> Any:
@@ -76,21 +79,7 @@ def _checked_tree(found: Any, text: str) -> Any:
     return [tuple(shape) for shape in found]
 
 
-def _of_model(name: str) -> Any:
-    from jaxcomp import models
-
-    if name not in models.REGISTRY:
-        valid = {*models.REGISTRY, *shapes.TREES}
-        raise UserError(f"unknown model {name!r}. {suggest(name, valid)}")
-    model = models.make(name)
-    images = jax.ShapeDtypeStruct(_IMAGES, jax.numpy.float32)
-    variables = jax.eval_shape(
-        lambda key, x: model.init(key, x, train=False), jax.random.key(0), images
-    )
-    return variables["params"]
-
-
-_WARM_UP, _TIMED = 3, 7  # steps
+_WARM_UP, _TIMED = 8, 7  # steps
 
 
 def params_of(config: Any) -> Any:
@@ -126,13 +115,7 @@ def compute_seconds(config: Any) -> float:
         out_axes=(axes, 0),
     )
     given = parallel.place(tuple(x[None] for x in batch), setup.workers, 0)
-    taken: list[float] = []
-    for _ in range(_WARM_UP + _TIMED):
-        began = time.perf_counter()
-        state, metrics = step(state, *given)
-        jax.block_until_ready((state, metrics))
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken[_WARM_UP:])
+    return statistics.median(_timed(lambda state: step(state, *given)[0], state))
 
 
 def _alone(config: Any) -> Any:
@@ -164,7 +147,7 @@ def _of_one_worker(config: Any) -> Any:
 
 
 _PATIENCE = 300.0  # seconds for each method, most of them to compile
-_SHOWN = 2000  # characters of what a process wrote before it ended
+_SHOWN = 2000  # characters of what processes wrote before they ended
 
 
 def loopback_seconds(
@@ -196,40 +179,81 @@ def loopback_seconds(
 
 def _asked(tasks: Sequence[Any], patience: float) -> list[Any]:
     """Start a process for each task; returns what they answer."""
-    command = [sys.executable, "-m", "jaxcomp.cli.predict_worker"]
-    with contextlib.ExitStack() as stack:
-        log = stack.enter_context(tempfile.TemporaryFile("w+"))
+    until = time.monotonic() + patience
+    with tempfile.TemporaryFile("w+") as log, process_group(grace=0) as group:
         crew = [
             subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
+                [sys.executable, "-m", __name__, json.dumps(task)],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
+                process_group=group,
             )
-            for _ in tasks
+            for task in tasks
         ]
-        for process in crew:
-            stack.enter_context(process)
-            stack.callback(process.kill)
-
-        def give_up() -> None:
-            for process in crew:
-                process.kill()
-
-        timer = threading.Timer(patience, give_up)
-        stack.callback(timer.cancel)
-        timer.start()
-        for process, task in zip(crew, tasks, strict=True):
-            with contextlib.suppress(BrokenPipeError):
-                assert process.stdin
-                process.stdin.write(json.dumps(task) + "\n")
-                process.stdin.flush()
-        lines = [process.stdout.readline() for process in crew if process.stdout]
-        if not all(lines):
+        try:
+            left = [
+                process.communicate(timeout=until - time.monotonic())[0]
+                for process in crew
+            ]
+        except subprocess.TimeoutExpired:
+            left = [""]
+        if not all(left):
             log.seek(0)
             raise RunFailed(f"local processes ended:\n{log.read()[-_SHOWN:]}")
-        return [json.loads(line) for line in lines]
+        return [json.loads(text) for text in left]
+
+
+def answer(text: str) -> None:
+    """In one of these processes: exchange for real, and print the seconds of steps."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Gloo prints, from C++
+    task = json.loads(text)
+    parallel.keep_pages()
+    crew = parallel.setup(platform="cpu", **task["place"])
+    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in task["leaves"]]
+    times = [_exchanged(method, leaves, crew) for method in task["methods"]]
+    print(json.dumps(times), file=answers, flush=True)
+    os._exit(0)  # the others may have gone, and the end of jax would wait for them
+
+
+def _exchanged(text: str, spec: list[Any], crew: parallel.Workers) -> list[float]:
+    """Seconds of each of some exchanges between all processes."""
+    exchange = make_method(text, spec, crew.axis)
+    state = parallel.spread((jax.numpy.int32(0), exchange.init(spec)), crew)
+    generator = np.random.default_rng(jax.process_index())
+    drawn = [generator.standard_normal((1, *x.shape), np.float32) for x in spec]
+    tree = parallel.place(
+        [x.astype(s.dtype) for x, s in zip(drawn, spec, strict=True)], crew, 0
+    )
+    compiled = _mapped(exchange, state, crew).lower(state, tree).compile()
+
+    def step(state: Any) -> Any:
+        return compiled(state, tree)[1]
+
+    return _timed(step, state)
+
+
+def _mapped(exchange: Exchange, state: Any, workers: parallel.Workers) -> Any:
+    """The step of an exchange on some workers."""
+    axes = parallel.axes(state)
+    return parallel.map_step(
+        step_of(exchange),
+        workers,
+        in_axes=(axes, 0),
+        out_axes=(None, axes),
+        donate_argnums=(0,),
+    )
+
+
+def _timed(step: Callable[[Any], Any], state: Any) -> list[float]:
+    """Seconds of some steps, each from the state of the one before."""
+    taken: list[float] = []
+    for _ in range(_WARM_UP + _TIMED):
+        began = time.perf_counter()
+        state = jax.block_until_ready(step(state))
+        taken.append(time.perf_counter() - began)
+    return taken[_WARM_UP:]
 
 
 _LAUNCH_SECONDS = 3e-6  # of a kernel; 2 to 4 are usual
@@ -253,24 +277,13 @@ def target_seconds(name: str, workers: int, per_host: int = 1) -> Local:
         )
     target = targets.make(name, workers // per_host, per_host, axis=parallel.AXIS)
 
-    def seconds(every: Sequence[Exchange], spec: Spec) -> list[float]:
-        return [_modelled(_compiled(each, spec, target), name) for each in every]
+    def compiled(exchange: Exchange, spec: Spec) -> Any:
+        state = start_of(exchange, spec)
+        given = targets.specs(state, target, parallel.axes(state))
+        mapped = _mapped(exchange, state, target.workers)
+        return targets.compiled(mapped, target, given, targets.specs(spec, target))
 
-    return seconds
-
-
-def _compiled(exchange: Exchange, spec: Spec, target: targets.Target) -> Any:
-    state = start_of(exchange, spec)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        step_of(exchange),
-        target.workers,
-        in_axes=(axes, 0),
-        out_axes=(None, axes),
-        donate_argnums=(0,),
-    )
-    given = targets.specs(state, target, axes), targets.specs(spec, target)
-    return targets.compiled(mapped, target, *given)
+    return lambda every, spec: [_modelled(compiled(each, spec), name) for each in every]
 
 
 def _modelled(compiled: Any, name: str) -> float:
@@ -357,8 +370,6 @@ def draw(found: Prediction, file: Path) -> None:
       found: the prediction.
       file: `.svg`.
     """
-    import numpy as np
-
     from jaxcomp.report.page import write_picture
     from jaxcomp.report.plot import Axis, Panel, Plot, Reference, Series
 
@@ -409,3 +420,7 @@ def _pays_below(row: Row) -> str:
     if row.break_even == 0:
         return "never"
     return "always" if math.isinf(row.break_even) else rate_text(row.break_even)
+
+
+if __name__ == "__main__":
+    answer(sys.argv[1])
