@@ -27,7 +27,7 @@ _MOVED = {
     "cost": "wire.cost",
     "errors": "core.errors",
     "gossip": "mixers.gossip",
-    "infos": "exchanges.step_info",
+    "infos": "exchanges._common",
     "local": "mixers.local",
     "loggers": "runs.loggers",
     "optimizers": "transforms.optimizers",

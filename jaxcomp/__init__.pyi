@@ -60,7 +60,8 @@ from jaxcomp.transforms.jit import (
     data_parallel,
     decentralised,
 )
-from jaxcomp.transforms.make import make_exchange, make_mixer
+from jaxcomp.transforms.make import make_exchange
+from jaxcomp.transforms.make_mixer import make_mixer
 from jaxcomp.transforms.nonfinite import applied_if, skip_nonfinite
 from jaxcomp.wire.predict import predict
 

@@ -37,7 +37,6 @@ from jaxcomp.core.types import (
     State,
     Tree,
 )
-from jaxcomp.exchanges import step_info
 from jaxcomp.mixers.gossip._step_size import consensus_errors
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.parallel import AXIS, axes, map_step, setup, spread
@@ -269,7 +268,7 @@ def measure(
     @jax.jit
     def once(tree: Tree, key: jax.Array) -> Any:
         payload, _ = codec.compress(tree, codec.init(spec), key)
-        return payload, step_info.measure(tree, codec.decompress(payload, spec))
+        return payload, exchanges.measure(tree, codec.decompress(payload, spec))
 
     keys = jax.random.split(jax.random.key(seed), draws)
     results = [once(tree, key) for key in keys]

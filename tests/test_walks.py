@@ -6,12 +6,15 @@ the way and stand in no hop are plumbing, of which this file says why.
 
 import fnmatch
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jaxcomp
@@ -151,3 +154,42 @@ def test_a_walk_crosses_its_hops_in_their_order_and_nothing_else(name, calls):
     used = {p: fnmatch.filter(between, p) for p in ignored}
     assert between == {file for files in used.values() for file in files}
     assert {p for p in PLUMBING[name] if not used[p]} == set(), "ignored, never crossed"
+
+
+# Distinct functions and files, at most.
+METHOD = [("build", 26, 9), ("update", 157, 16)]
+
+
+@pytest.fixture(scope="module")
+def crossed():
+    """What building a method crosses, and tracing a step of it."""
+    words = ("gather", "top_k(keep=0.01)", "error_feedback")
+    exchange = jaxcomp.make_exchange(*words)
+    link = jaxcomp.distributed(exchange, seed=0)
+    params = {"w": jnp.ones((64, 32)), "b": jnp.ones(32)}
+    state = link.init(params)
+    step = jax.vmap(lambda g: link.update(g, state, params), axis_name="workers")
+    workers = jax.tree.map(lambda x: jnp.stack([x, x]), params)
+    return {
+        "build": traced(lambda: jaxcomp.make_exchange(*words)),
+        "update": traced(lambda: jax.make_jaxpr(step)(workers)),
+    }
+
+
+@pytest.mark.parametrize(("what", "most", "files"), METHOD)
+def test_a_method_is_made_and_traced_by_few_functions(crossed, what, most, files):
+    named = {call for call in crossed[what] if not call.name.endswith(">")}
+    assert len({call.file for call in named}) <= files
+    assert len(named) <= most
+
+
+def test_making_an_exchange_loads_no_mixers():
+    program = """
+import sys
+import jaxcomp
+jaxcomp.make_exchange
+loaded = [name for name in sys.modules if name.startswith("jaxcomp")]
+assert len(loaded) <= 80, len(loaded)
+assert not [name for name in loaded if "mixer" in name]
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

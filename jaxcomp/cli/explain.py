@@ -38,7 +38,10 @@ KINDS = {
     "loggers": Kind("", "jaxcomp.runs.loggers", "where figures go"),
     "memories": Kind("memory", "jaxcomp.memory", "what happens to what is not sent"),
     "mixers": Kind(
-        "mixer", "jaxcomp.transforms.make", "how workers' own models mix", "MIXERS"
+        "mixer",
+        "jaxcomp.transforms.make_mixer",
+        "how workers' own models mix",
+        "MIXERS",
     ),
     "language_models": Kind("model", "jaxcomp.models", "of texts", "LANGUAGE"),
     "models": Kind("model", "jaxcomp.models", "what is trained"),

@@ -233,14 +233,17 @@ def _error(text: str, column: int, message: str) -> SpecError:
 
 _ALIKE = 0.8  # how alike a name has to be to one of another kind
 _KNOWN: dict[str, Mapping[str, Callable[..., Any]]] = {}
+_LATER: list[str] = []
 
 
-def publish(**registries: Mapping[str, Callable[..., Any]]) -> None:
+def publish(*later: str, **registries: Mapping[str, Callable[..., Any]]) -> None:
     """Let messages about unknown names look into these registries too.
 
     Args:
+      *later: modules that publish more, which are loaded for the first such message.
       **registries: each after the key of a config that names its members.
     """
+    _LATER.extend(later)
     _KNOWN.update(registries)
 
 
@@ -258,6 +261,8 @@ def unknown(kind: str, name: str, valid: Mapping[str, Any]) -> str:
       "unknown compressor 'powersgd': power_sgd is an exchange: \
 --config.exchange='power_sgd(rank=2)'."
     """
+    while _LATER:
+        importlib.import_module(_LATER.pop())
     others = {
         other: key
         for key, registry in _KNOWN.items()
@@ -355,13 +360,16 @@ def check(annotation: Any, name: str, value: Any) -> None:
       Traceback (most recent call last):
       jaxcomp.SpecError: bits is a whole number from 1 to 8, not 0
     """
-    if _fits(annotation, value):
-        return
+    if not _fits(annotation, value):
+        raise _misfit(annotation, name, value)
+
+
+def _misfit(annotation: Any, name: str, value: Any) -> SpecError:
     kinds = kinds_of(annotation)
     names = [word for kind in kinds for word in _literals(kind)]
     hint = meant(value, names) if isinstance(value, str) else ""
     message = f"{name} is {_phrase(kinds)}, not {_shown(value)}"
-    raise SpecError(f"{message}. {hint}".rstrip() if hint else message)
+    return SpecError(f"{message}. {hint}".rstrip() if hint else message)
 
 
 def _fits(kind: Any, value: Any) -> bool:
@@ -477,20 +485,28 @@ def method(
                 raise TypeError(f"{label}: the argument {p.name} has no annotation")
         if not set(shown) <= {p.name for p in own}:
             raise TypeError(f"{label} has no arguments {shown}")
+        notes = [(p.name, note) for p in own for note in get_args(p.annotation)]
+        texts = {name: n.text for name, n in notes if isinstance(n, Shown)}
+
+        def text(p: inspect.Parameter, values: Mapping[str, Any]) -> str:
+            value = values[p.name]
+            return texts[p.name](value, values) if p.name in texts else show(value)
 
         @functools.wraps(factory)
         def named(*args: P.args, **kwargs: P.kwargs) -> R:
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
-            parts = []
+            values, parts = bound.arguments, []
             for p in own:
-                value = bound.arguments[p.name]
-                check(p.annotation, p.name, value)
-                if p.name in shown or value != p.default:
-                    text = _text(p, bound.arguments)
-                    usual = {**bound.arguments, p.name: p.default}
-                    if p.name in shown or text != _text(p, usual):
-                        parts.append(f"{p.name}={text}")
+                if not _fits(p.annotation, values[p.name]):
+                    raise _misfit(p.annotation, p.name, values[p.name])
+            for p in own:
+                is_usual = p.default is not p.empty and (
+                    values[p.name] == p.default
+                    or text(p, values) == text(p, {**values, p.name: p.default})
+                )
+                if p.name in shown or not is_usual:
+                    parts.append(f"{p.name}={text(p, values)}")
             name = f"{label}({', '.join(parts)})" if parts else label
             return factory(name, *args, **kwargs)
 
@@ -607,14 +623,6 @@ def argument(call: Call, factory: Callable[..., Any], name: str, given: int = 0)
     default = parameters[name].default
     positional = dict(zip(list(parameters)[given:], call.args, strict=False))
     return {**positional, **call.kwargs}.get(name, default)
-
-
-def _text(p: inspect.Parameter, arguments: Mapping[str, Any]) -> str:
-    """How an argument stands in a name."""
-    notes = get_args(p.annotation) if get_origin(p.annotation) is Annotated else ()
-    shown = next((note for note in notes if isinstance(note, Shown)), None)
-    value = arguments[p.name]
-    return show(value) if shown is None else shown.text(value, arguments)
 
 
 _PATH = re.compile(r"\s*([A-Za-z_][\w.]*)\s*:(.*)", re.DOTALL)

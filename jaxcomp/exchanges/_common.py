@@ -1,4 +1,4 @@
-"""What exchanges share: messages of trees, and means of payloads."""
+"""What exchanges share: making one, messages of trees, means of payloads, `Info`."""
 
 import functools
 from collections.abc import Callable
@@ -6,25 +6,66 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.coding.payloads import fuse, scaled, split
-from jaxcomp.core.specs import SpecError
-from jaxcomp.core.trees import name_of, spec_of, wide_spec, widen
+from jaxcomp.core import trees
+from jaxcomp.core.coding.payloads import fuse, payload_values, scaled, split
+from jaxcomp.core.specs import Call, SpecError, build
+from jaxcomp.core.trees import name_of, norm, quick_norm, spec_of, wide_spec, widen
 from jaxcomp.core.types import (
     Array,
     Averaged,
     Axis,
     Compressor,
     Exchange,
+    Info,
     Payload,
     PerWorker,
     Spec,
     State,
     Tree,
+    ticked,
 )
-from jaxcomp.exchanges.step_info import figure_names, measure_missing
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import Plan
+from jaxcomp.parallel.checks import check_real
+from jaxcomp.scope import Plan, make_plan
 from jaxcomp.scope.contraction import leaf_choices, leaf_contractions
+
+REGISTRY: dict[str, Callable[..., Exchange]] = {}  # filled by `jaxcomp.exchanges`
+
+
+def make(
+    spec: str | Call | Exchange,
+    compressor: str | Compressor = "none",
+    scope: str | Plan = "per_leaf",
+    axis: Axis = "workers",
+) -> Exchange:
+    """Build an exchange, without a memory, from spec strings.
+
+    It sends nothing if the tree has no elements, and refuses complex numbers, if it has
+    no use for their imaginary parts.
+
+    Example:
+      >>> make("gather", "sign").name
+      'gather(sign)'
+    """
+    if isinstance(spec, Exchange):
+        return spec
+    plan = make_plan(scope, compressor)
+    exchange = build(spec, REGISTRY, "exchange", plan, axis)
+
+    def init(tree: Tree) -> State:
+        if not exchange.is_complex:
+            check_real(tree, exchange.name)
+        return exchange.init(tree)
+
+    def average(tree: Tree, state: State, key: Array) -> Averaged:
+        if not exchange.is_complex:
+            check_real(tree, exchange.name)
+        if any(leaf.size for leaf in jax.tree.leaves(tree)):
+            return exchange.average(tree, state, key)
+        empty = trees.zeros_like_spec(spec_of(tree))
+        return Averaged(empty, empty, ticked(state), nothing_lost(exchange.figures))
+
+    return exchange._replace(init=init, average=average, patterns=plan.patterns)
 
 
 def gather_trees(tree: Tree, axis: Axis, alike: bool = False) -> Tree:
@@ -117,7 +158,7 @@ def mean_of_payloads(
         init=init,
         average=average,
         axis=axis,
-        figures=figure_names(codec),
+        figures=tuple(figure.name for figure in codec.figures),
         contraction=functools.partial(leaf_contractions, plan),
         chooses=functools.partial(leaf_choices, plan),
         clear=codec.clear,
@@ -168,3 +209,66 @@ def check_wide(params: Tree, name: str) -> None:
                 f"{name} goes on with another number of workers only if all "
                 f"parameters are at least float32, and {name_of(path)} is {found.dtype}"
             )
+
+
+def measure(
+    given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
+) -> Info:
+    """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree.
+
+    Args:
+      given: what the exchange was given.
+      sent: what counts as sent by this worker, as in `Averaged`.
+      codec: the compressor; its figures of `payload` are reported too.
+      payload: of this worker.
+    """
+    missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
+    return measure_missing(given, missing, codec, payload)
+
+
+def measure_missing(
+    given: Tree,
+    missing: Tree,
+    codec: Compressor | None = None,
+    payload: Payload = None,
+    is_own: bool = False,
+) -> Info:
+    """As `measure`, from given minus sent in place of what was sent.
+
+    Args:
+      given: what the exchange was given.
+      missing: given minus sent, in at least float32.
+      codec: as in `measure`.
+      payload: of this worker.
+      is_own: whether `sent` is what the payload decodes to.
+    """
+    spec = spec_of(given)
+    figures = codec.figures if codec else ()
+    extra = {figure.name: figure.of(payload, spec) for figure in figures}
+    lost = quick_norm(missing)
+    if is_own and codec is not None and codec.clear is not None:
+        # Each element is sent as it is, or missing: nobody has to read `given` again.
+        whole = norm([lost, *payload_values(payload)])
+    else:
+        whole = quick_norm(widen(given))
+    return report(lost, whole)._replace(extra=extra)
+
+
+def report(lost: Array, whole: Array) -> Info:
+    """`Info` from the norm of what is lost and the norm of what was given.
+
+    It takes norms, because their squares may be too large for float32.
+    """
+    relative = jnp.square(lost / jnp.where(whole == 0, 1.0, whole))
+    return Info(relative, lost, residual_norm=jnp.float32(0), given_norm=whole)
+
+
+def nothing_lost(figures: tuple[str, ...] = ()) -> Info:
+    """`Info` of a step that loses nothing; a method's figures are 0."""
+    zero = jnp.zeros((), jnp.float32)
+    return Info(zero, zero, zero, dict.fromkeys(figures, zero))
+
+
+def figure_names(codec: Compressor) -> tuple[str, ...]:
+    """The keys that `measure` puts into `Info.extra` for a codec."""
+    return tuple(figure.name for figure in codec.figures)

@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -27,8 +26,7 @@ from jaxcomp.core.types import (
     ticked,
     worst,
 )
-from jaxcomp.exchanges._common import with_method
-from jaxcomp.exchanges.step_info import measure
+from jaxcomp.exchanges._common import measure, with_method
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Group, Leaf, Plan, groups_of, to_arrays, to_tree
 from jaxcomp.scope.contraction import (
@@ -154,7 +152,9 @@ def lay_out(
 
     def sent(option: Compressor, group: Group) -> Spec:
         key = jax.eval_shape(lambda: jax.random.key(0))
-        return jax.eval_shape(partial(_payload, option), joined_spec(group), key)
+        return jax.eval_shape(
+            functools.partial(_payload, option), joined_spec(group), key
+        )
 
     payloads = [[sent(option, group) for option in options] for group in chosen]
     counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
@@ -277,72 +277,70 @@ def budget(
       buffers have a fixed size, and a greedy choice is quick enough to run in a step.
     """
     options = options_of(ladder)
+    way = _Budget(plan, axis, bits_per_step, options, every)
+    scope = plan.title.rpartition(": ")[0]  # its compressor is not used
+    facts = worst_plan(plan, options)
+    return Exchange(
+        with_method(name, scope) if scope else name,
+        init=way.init,
+        average=way.average,
+        axis=axis,
+        figures=("budget_words_used",),
+        contraction=functools.partial(leaf_contractions, facts),
+        chooses=functools.partial(leaf_choices, facts),
+    )
 
-    def layout_of(tree: Tree) -> MessageLayout:
-        return lay_out(plan, options, bits_per_step, spec_of(tree))
 
-    def init(tree: Tree) -> State:
-        cheapest = np.argmin(layout_of(tree).words, axis=1)
+class _Budget(NamedTuple):
+    """The functions of the exchange; `budget` explains its arguments."""
+
+    plan: Plan
+    axis: Axis
+    bits_per_step: int
+    options: list[Compressor]
+    every: int
+
+    def layout(self, tree: Tree) -> MessageLayout:
+        return lay_out(self.plan, self.options, self.bits_per_step, spec_of(tree))
+
+    def init(self, tree: Tree) -> State:
+        cheapest = np.argmin(self.layout(tree).words, axis=1)
         choices = jnp.asarray(cheapest, jnp.int32)
         return BudgetState(Clock(jnp.int32(0)), jnp.int32(0), choices)
 
-    def average(tree: Tree, state: BudgetState, key: Array) -> Averaged:
-        spec, layout = spec_of(tree), layout_of(tree)
-        step, due, choices = state.clock.step, state.due, state.choices
-        own_key = jax.random.fold_in(key, collectives.index(axis))
+    def average(self, tree: Tree, state: BudgetState, key: Array) -> Averaged:
+        spec, layout = spec_of(tree), self.layout(tree)
+        own_key = jax.random.fold_in(key, collectives.index(self.axis))
         keys = [jax.random.fold_in(own_key, group.number) for group in layout.chosen]
         vectors, dense = to_arrays(tree, layout.chosen), to_arrays(tree, layout.dense)
 
         # No collective inside: XLA cannot know that all workers take the same branch.
-        is_measured = step >= due
+        is_measured = state.clock.step >= state.due
         own_errors = jax.lax.cond(
             is_measured,
-            lambda: errors_of(options, vectors, keys),
+            lambda: errors_of(self.options, vectors, keys),
             lambda: vary_like(jnp.zeros(layout.words.shape, jnp.float32), vectors),
         )
 
         # A group is written with its padding, which the next group overwrites; that of
         # the last group lies behind the message.
         widths = layout.words.max(axis=1)
-        sizes = jnp.asarray(layout.words)[np.arange(len(widths)), choices]
+        sizes = jnp.asarray(layout.words)[np.arange(len(widths)), state.choices]
         places = layout.head_words + jnp.cumsum(sizes) - sizes
         buffer = jnp.zeros(layout.size + widths.max(), jnp.uint32)
         buffer = buffer.at[: layout.head_words].set(fuse((own_errors, dense)))
         sent = []
         for i, x in enumerate(vectors):
-            branches = [encoder(c, x, keys[i], widths[i]) for c in options]
-            words, x_hat = jax.lax.switch(choices[i], branches)
+            branches = [encoder(c, x, keys[i], widths[i]) for c in self.options]
+            words, x_hat = jax.lax.switch(state.choices[i], branches)
             buffer = jax.lax.dynamic_update_slice(buffer, words, (places[i],))
             sent.append(x_hat)
-        messages = collectives.gather(buffer[: layout.size], axis)
+        messages = collectives.gather(buffer[: layout.size], self.axis)
 
-        count = messages.shape[0]
-        heads = messages[:, : layout.head_words]
-        errors, arrived = jax.vmap(lambda row: split(row, layout.head))(heads)
-        messages = jnp.pad(messages, ((0, 0), (0, widths.max())))
-        none = make("none")
-        sums = [none.decompress_sum(Dense(rows), rows[0]) for rows in arrived]
-        for i, x in enumerate(vectors):
-            shape = (count, widths[i])
-            rows = jax.lax.dynamic_slice(messages, (jnp.int32(0), places[i]), shape)
-            pairs = zip(options, layout.payloads[i], strict=True)
-            branches = [adder(option, payload, x) for option, payload in pairs]
-            sums.append(jax.lax.switch(choices[i], branches, rows))
-
-        # Relative to the largest, so that squares stay in range.
-        peak = jnp.max(errors)
-        shares = errors / jnp.where(peak == 0, 1.0, peak)
-        errors = jnp.mean(jnp.square(shares), axis=0)
-        limit = layout.size - layout.head_words
-        due, choices = jax.lax.cond(
-            # A NaN tells nothing about the options, and every worker sees it in the
-            # mean. Neither does a gradient of zeros.
-            is_measured & (peak > 0) & jnp.all(jnp.isfinite(errors)),
-            lambda: ((step // every + 1) * every, assign(errors, layout.words, limit)),
-            lambda: (due, choices),
-        )
+        errors, sums = self.total(messages, layout, vectors, places, state.choices)
+        due, choices = self.next_choices(errors, is_measured, layout, state)
         groups = [*layout.dense, *layout.chosen]
-        mean = to_tree([total / count for total in sums], groups, spec)
+        mean = to_tree([total / len(messages) for total in sums], groups, spec)
         own_sent = to_tree([*dense, *sent], groups, spec)
         info = measure(tree, own_sent)
         used = (layout.head_words + jnp.sum(sizes)).astype(jnp.float32)
@@ -350,14 +348,47 @@ def budget(
         new = BudgetState(ticked(state.clock), due, choices)
         return Averaged(mean, own_sent, new, info)
 
-    scope = plan.title.rpartition(": ")[0]  # its compressor is not used
-    facts = worst_plan(plan, options)
-    return Exchange(
-        with_method(name, scope) if scope else name,
-        init=init,
-        average=average,
-        axis=axis,
-        figures=("budget_words_used",),
-        contraction=functools.partial(leaf_contractions, facts),
-        chooses=functools.partial(leaf_choices, facts),
-    )
+    def total(
+        self,
+        messages: Array,
+        layout: MessageLayout,
+        vectors: Sequence[Array],
+        places: Array,
+        choices: Array,
+    ) -> tuple[Array, list[Array]]:
+        """The errors of all workers, and the sum of each group: dense, then chosen."""
+        widths = layout.words.max(axis=1)
+        heads = messages[:, : layout.head_words]
+        errors, arrived = jax.vmap(lambda row: split(row, layout.head))(heads)
+        padded = jnp.pad(messages, ((0, 0), (0, widths.max())))
+        none = make("none")
+        sums = [none.decompress_sum(Dense(rows), rows[0]) for rows in arrived]
+        for i, x in enumerate(vectors):
+            shape = (len(messages), widths[i])
+            rows = jax.lax.dynamic_slice(padded, (jnp.int32(0), places[i]), shape)
+            pairs = zip(self.options, layout.payloads[i], strict=True)
+            branches = [adder(option, payload, x) for option, payload in pairs]
+            sums.append(jax.lax.switch(choices[i], branches, rows))
+        return errors, sums
+
+    def next_choices(
+        self, errors: Array, is_measured: Array, layout: MessageLayout, state: Any
+    ) -> tuple[Array, Array]:
+        """When to measure again, and the choices until then."""
+        # Relative to the largest, so that squares stay in range.
+        peak = jnp.max(errors)
+        shares = errors / jnp.where(peak == 0, 1.0, peak)
+        errors = jnp.mean(jnp.square(shares), axis=0)
+        limit = layout.size - layout.head_words
+
+        def chosen() -> tuple[Array, Array]:
+            due = (state.clock.step // self.every + 1) * self.every
+            return due, assign(errors, layout.words, limit)
+
+        return jax.lax.cond(
+            # A NaN tells nothing about the options, and every worker sees it in the
+            # mean. Neither does a gradient of zeros.
+            is_measured & (peak > 0) & jnp.all(jnp.isfinite(errors)),
+            chosen,
+            lambda: (state.due, state.choices),
+        )

@@ -15,7 +15,7 @@ from jaxcomp.core.types import (
     no_choice,
     ticked,
 )
-from jaxcomp.exchanges.step_info import nothing_lost
+from jaxcomp.exchanges._common import nothing_lost
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
 

@@ -21,9 +21,8 @@ from jaxcomp.core.types import (
     State,
     Tree,
 )
-from jaxcomp.exchanges._common import gather_trees
+from jaxcomp.exchanges._common import gather_trees, make, measure
 from jaxcomp.exchanges._rows import in_own_row, to_rows
-from jaxcomp.exchanges.step_info import measure
 from jaxcomp.parallel import collectives
 from jaxcomp.parallel.collectives import AxisPart, Lanes
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
@@ -75,23 +74,8 @@ def hierarchical(
     References:
       Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017 (section 4).
     """
-    from jaxcomp import exchanges  # its registry holds this function too
-
-    if isinstance(axis, AxisPart):
-        raise SpecError("divides workers into hosts once, not in another hierarchical")
-    shared = isinstance(axis, Lanes)
-    if shared and not per_host:
-        message = "several workers share a device: say how many of them are on a host"
-        raise SpecError(f"{message}, hierarchical(per_host=...)")
-    share = per_host or jax.local_device_count()
-    if isinstance(axis, tuple) and not shared:
-        across, inside = axis
-    else:
-        inside, across = (
-            AxisPart(axis, share, inside=True),
-            AxisPart(axis, share, inside=False),
-        )
-    within = exchanges.make(inner, axis=inside)
+    inside, across, share = _hosts(axis, per_host)
+    within = make(inner, axis=inside)
     _check("inner", within)
     # So large that an exchange which compresses large tensors only compresses it too.
     large = jax.ShapeDtypeStruct((1 << 20, 1 << 20), "float32")
@@ -100,9 +84,8 @@ def hierarchical(
             f"the inner exchange of hierarchical has to send everything as it is, and "
             f"{within.name!r} does not: take 'exact'"
         )
-
-    between = functools.partial(_between, plan, outer, across)
-    probe = between(_PROBE)
+    way = _Hierarchical(plan, within, outer, inside, across, share)
+    probe = way.between(_PROBE)
     vector = jax.ShapeDtypeStruct((1 << 40,), "float32")
     # Only those without a compressor are asked: others may take long to answer.
     if probe.ignores_compressor and (
@@ -113,26 +96,84 @@ def hierarchical(
             "compresses matrices: take one such as 'gather', 'shared_scale' or "
             "'two_phase'"
         )
+    return Exchange(
+        name,
+        init=way.init,
+        average=way.average,
+        axis=axis,
+        figures=probe.figures,
+        contraction=way.contraction,
+        chooses=way.chooses,
+        ignores_compressor=probe.ignores_compressor,
+        resize=(Resize(HierarchicalState, handed_on=("outer",)),),
+        per_host=share,
+    )
 
-    def init(tree: Tree) -> State:
+
+def _hosts(axis: Axis, per_host: int | None) -> tuple[Axis, Axis, int]:
+    """The axis inside a host, that between hosts, and the workers of a host."""
+    if isinstance(axis, AxisPart):
+        raise SpecError("divides workers into hosts once, not in another hierarchical")
+    shared = isinstance(axis, Lanes)
+    if shared and not per_host:
+        message = "several workers share a device: say how many of them are on a host"
+        raise SpecError(f"{message}, hierarchical(per_host=...)")
+    share = per_host or jax.local_device_count()
+    if isinstance(axis, tuple) and not shared:
+        across, inside = axis
+        return inside, across, share
+    inside = AxisPart(axis, share, inside=True)
+    return inside, inside._replace(inside=False), share
+
+
+class _Hierarchical(NamedTuple):
+    """The functions of the exchange; `hierarchical` explains its arguments."""
+
+    plan: Plan
+    within: Exchange
+    outer: str | Call | Exchange
+    inside: Axis
+    across: Axis
+    share: int
+
+    def between(self, tree: Tree) -> Exchange:
+        return _between(self.plan, self.outer, self.across, tree)
+
+    def parts(self, spec: Spec) -> tuple[Spec, ...]:
+        """What one worker gives to the outer exchange: its part of each vector."""
+        joined = map(joined_spec, groups_of(self.plan, wide_spec(spec)))
+        sizes = [(-(-vector.size // self.share), vector.dtype) for vector in joined]
+        return tuple(jax.ShapeDtypeStruct((size,), dtype) for size, dtype in sizes)
+
+    def contraction(self, spec: Spec) -> list[float | None]:
+        deltas = self.between(spec).contraction(self.parts(spec))
+        return by_leaf(groups_of(self.plan, spec), deltas, spec, nothing=1.0)
+
+    def chooses(self, spec: Spec) -> list[bool]:
+        chosen = self.between(spec).chooses(self.parts(spec))
+        return by_leaf(groups_of(self.plan, spec), chosen, spec, nothing=False)
+
+    def init(self, tree: Tree) -> State:
         # Workers of a host average different parts, so their outer states differ, even
         # where the outer exchange has one state for all of its workers.
-        outer_state = between(tree).init(parts_of(spec_of(tree)))
-        return PerWorker(HierarchicalState(within.init(tree), outer_state))
+        outer_state = self.between(tree).init(self.parts(spec_of(tree)))
+        return PerWorker(HierarchicalState(self.within.init(tree), outer_state))
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
+    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+        inside, share = self.inside, self.share
         if collectives.size(inside) != share:
             message = f"the axis has {collectives.size(inside)} workers, not {share}"
             raise SpecError(f"{message}: give per_host")
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        groups = groups_of(plan, tree)
+        groups = groups_of(self.plan, tree)
         inner_key, outer_key = jax.random.split(key)
-        host = within.average(cast_like(tree, wide), state.value.inner, inner_key)
+        given = cast_like(tree, wide)
+        host = self.within.average(given, state.value.inner, inner_key)
         place = collectives.index(inside)
         parts = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
         # Workers with the same part share a key, workers of one host do not.
         outer_key = jax.random.fold_in(outer_key, place)
-        result = between(tree).average(parts, state.value.outer, outer_key)
+        result = self.between(tree).average(parts, state.value.outer, outer_key)
 
         rows = gather_trees(result.mean, inside, alike=True)
         mean = to_tree(rows, groups, spec)
@@ -149,44 +190,15 @@ def hierarchical(
         own_sent = to_tree(_not_zero(out, inside), groups, spec)
         return Averaged(mean, sent, state, info, own_sent)
 
-    def parts_of(spec: Spec) -> tuple[Spec, ...]:
-        """What one worker gives to the outer exchange: its part of each vector."""
-        joined = map(joined_spec, groups_of(plan, wide_spec(spec)))
-        sizes = [(-(-vector.size // share), vector.dtype) for vector in joined]
-        return tuple(jax.ShapeDtypeStruct((size,), dtype) for size, dtype in sizes)
-
-    def contraction(spec: Spec) -> list[float | None]:
-        deltas = between(spec).contraction(parts_of(spec))
-        return by_leaf(groups_of(plan, spec), deltas, spec, nothing=1.0)
-
-    def chooses(spec: Spec) -> list[bool]:
-        chosen = between(spec).chooses(parts_of(spec))
-        return by_leaf(groups_of(plan, spec), chosen, spec, nothing=False)
-
-    return Exchange(
-        name,
-        init=init,
-        average=average,
-        axis=axis,
-        figures=probe.figures,
-        contraction=contraction,
-        chooses=chooses,
-        ignores_compressor=probe.ignores_compressor,
-        resize=(Resize(HierarchicalState, handed_on=("outer",)),),
-        per_host=share,
-    )
-
 
 def _between(
     plan: Plan, outer: str | Call | Exchange, across: Axis, tree: Tree
 ) -> Exchange:
     """The outer exchange, for a tuple with one part of each vector."""
-    from jaxcomp import exchanges
-
     parts = vectors_plan(groups_of(plan, tree), plan.title)
     # Figures are those of the whole plan, whichever tensors there are.
     parts = parts._replace(compressors=plan.compressors)
-    exchange = exchanges.make(outer, scope=parts, axis=across)
+    exchange = make(outer, scope=parts, axis=across)
     _check("outer", exchange)
     return exchange
 

@@ -8,8 +8,7 @@ from jaxcomp.compressors._kit.segments import cut
 from jaxcomp.core.coding.packing import PLANES, pack_planes, sign_symbols, unpack_planes
 from jaxcomp.core.trees import cast_like, joint_dtype, spec_of, widen
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.exchanges._common import gather_trees, swap_rows
-from jaxcomp.exchanges.step_info import measure
+from jaxcomp.exchanges._common import gather_trees, measure, swap_rows
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
 

@@ -206,6 +206,14 @@ class Cut(NamedTuple):
                 result[place] = leaf
         return jax.tree.unflatten(structure, result)
 
+    def facts(self, of: Callable[[Spec], list[Any]], spec: Spec) -> list[Any]:
+        """For each leaf what `of` says of it, given the part that it is in."""
+        result: list[Any] = [None] * len(jax.tree.leaves(spec))
+        for places, part in zip(self.places(spec), self.trees(spec), strict=True):
+            for place, fact in zip(places, of(part), strict=True):
+                result[place] = fact
+        return result
+
     def _ranks(self, paths: list[Any]) -> Callable[[int], Any]:
         """The key that sorts leaves by their turn."""
         if self.order is None:
@@ -314,20 +322,13 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         assert exchange.held is not None
         return _joined([exchange.held(inner) for inner in state.parts])
 
-    def of_leaves(facts: Callable[[Spec], list[Any]], spec: Spec) -> list[Any]:
-        result: list[Any] = [None] * len(jax.tree.leaves(spec))
-        for places, part in zip(cut.places(spec), cut.trees(spec), strict=True):
-            for place, fact in zip(places, facts(part), strict=True):
-                result[place] = fact
-        return result
-
     return exchange._replace(
         name=f"overlapped(parts={parts}): {exchange.name}",
         init=init,
         average=average,
         held=held if exchange.held else None,
-        contraction=functools.partial(of_leaves, exchange.contraction),
-        chooses=functools.partial(of_leaves, exchange.chooses),
+        contraction=functools.partial(cut.facts, exchange.contraction),
+        chooses=functools.partial(cut.facts, exchange.chooses),
         clear=None,  # there is no payload of the whole tree
     )
 

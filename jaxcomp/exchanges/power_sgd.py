@@ -2,12 +2,12 @@
 
 import functools
 from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.compressors._kit import matrices as _matrices
+from jaxcomp.compressors._kit import matrices as shapes
 from jaxcomp.core.specs import Count, Range, method
 from jaxcomp.core.trees import (
     cast_like,
@@ -18,7 +18,7 @@ from jaxcomp.core.trees import (
     wide_spec,
 )
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, Spec, State, Tree
-from jaxcomp.exchanges.step_info import report
+from jaxcomp.exchanges._common import report
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
 
@@ -59,20 +59,16 @@ def power_sgd(
       Optimization, arXiv:1905.13727, 2019.
     """
 
-    def is_large(leaf: jax.ShapeDtypeStruct) -> bool:
-        axes = [length for length in leaf.shape if length > 1]
-        numbers = rank * sum(_matrices.sides(leaf.shape))
-        return len(axes) > 1 and numbers * min_rate < leaf.size
+    is_large = functools.partial(_is_large, rank=rank, min_rate=min_rate)
 
     def init(tree: Tree) -> State:
         leaves = jax.tree.leaves(wide_spec(spec_of(tree)))
         base = jax.random.key(seed)
 
         def first(number: int, leaf: jax.ShapeDtypeStruct) -> Array:
-            shape = (_matrices.sides(leaf.shape)[1], rank)
-            return jax.random.normal(
-                jax.random.fold_in(base, number), shape, leaf.dtype
-            )
+            shape = (shapes.sides(leaf.shape)[1], rank)
+            own_key = jax.random.fold_in(base, number)
+            return jax.random.normal(own_key, shape, leaf.dtype)
 
         pairs = zip(leaf_numbers(tree), leaves, strict=True)
         return PowerState(tuple(first(i, leaf) for i, leaf in pairs if is_large(leaf)))
@@ -83,7 +79,7 @@ def power_sgd(
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
         dense = [leaves[i] for i in small]
-        matrices = [leaves[i].reshape(_matrices.sides(leaves[i].shape)) for i in large]
+        matrices = [leaves[i].reshape(shapes.sides(leaves[i].shape)) for i in large]
         starts = _starts(state.right, key)
 
         left = [_product(m, q) for m, q in zip(matrices, starts, strict=True)]
@@ -93,21 +89,20 @@ def power_sgd(
         averaged = collectives.mean_of_all(right, axis)
 
         def restored(factors: Sequence[Array], rest: Sequence[Array]) -> Tree:
-            products = map(_outer, left, factors)
-            found = dict(zip([*large, *small], [*products, *rest], strict=True))
+            parts = [*map(_outer, left, factors), *rest]
+            found = dict(zip([*large, *small], parts, strict=True))
             result = [found[i].reshape(x.shape) for i, x in enumerate(leaves)]
             return jax.tree.unflatten(structure, result)
 
         mean = cast_like(restored(averaged, arrived[len(large) :]), spec)
         sent = restored(right, dense)
-        missing = jax.tree.map(
-            jnp.subtract, jax.tree.unflatten(structure, leaves), sent
-        )
+        wide_tree = jax.tree.unflatten(structure, leaves)
+        missing = jax.tree.map(jnp.subtract, wide_tree, sent)
         # P P^T M is orthogonal to what is missing, so nobody has to read M again.
         lost = quick_norm(missing)
         info = report(lost, norm([lost, quick_norm(right), quick_norm(dense)]))
-        state = PowerState(tuple(averaged))
-        return Averaged(mean, cast_like(sent, spec), state, info, missing=missing)
+        sent, new = cast_like(sent, spec), PowerState(tuple(averaged))
+        return Averaged(mean, sent, new, info, missing=missing)
 
     def contraction(spec: Spec) -> list[float | None]:
         # P P^T is a projection: its error is no larger than its input.
@@ -116,6 +111,13 @@ def power_sgd(
     return Exchange(
         name, init, average, axis, contraction=contraction, ignores_compressor=True
     )
+
+
+def _is_large(leaf: Any, rank: int, min_rate: float) -> bool:
+    """Whether a tensor is a matrix that has more elements than its factors."""
+    axes = [length for length in leaf.shape if length > 1]
+    numbers = rank * sum(shapes.sides(leaf.shape))
+    return len(axes) > 1 and numbers * min_rate < leaf.size
 
 
 def orthonormal(columns: Array) -> Array:

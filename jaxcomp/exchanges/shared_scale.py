@@ -1,6 +1,6 @@
 """Shared scale: all workers round to multiples of one unit, and add packed integers."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from jaxcomp.core.coding.packing import bit_width
 from jaxcomp.core.specs import Clip, Count, Range, SpecError, method
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, State, Tree
-from jaxcomp.exchanges.step_info import measure
+from jaxcomp.exchanges._common import measure
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
 
@@ -51,21 +51,41 @@ def shared_scale(
       arXiv:2302.08545, 2024.
     """
 
-    def scales_of(vector: Array) -> Array:
+    way = _SharedScale(plan, axis, levels, clip, bucket)
+    return Exchange(
+        name,
+        init=lambda tree: (),
+        average=way.average,
+        axis=axis,
+        ignores_compressor=True,
+    )
+
+
+class _SharedScale(NamedTuple):
+    """The functions of the exchange; `shared_scale` explains its arguments."""
+
+    plan: Plan
+    axis: Axis
+    levels: int
+    clip: float | None
+    bucket: int | None
+
+    def scales_of(self, vector: Array) -> Array:
         """The largest magnitudes of this worker, after clipping; [buckets]."""
-        peaks = buckets.peaks(vector, bucket)
-        if clip is None:
+        peaks = buckets.peaks(vector, self.bucket)
+        if self.clip is None:
             return peaks
         factors = buckets.factors(peaks)
-        norms = buckets.norms(vector, bucket, factors)
-        counts = buckets.counts(vector.size, bucket)
+        norms = buckets.norms(vector, self.bucket, factors)
+        counts = buckets.counts(vector.size, self.bucket)
         # A bucket with a NaN or an infinity has the factor NaN: then the peak is taken.
-        limit = clip * norms / jnp.sqrt(counts) / factors
+        limit = self.clip * norms / jnp.sqrt(counts) / factors
         return jnp.where(limit < peaks, limit, peaks)
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
+    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+        axis, levels, bucket = self.axis, self.levels, self.bucket
         spec = spec_of(tree)
-        groups = groups_of(plan, tree)
+        groups = groups_of(self.plan, tree)
         vectors = to_vectors(tree, groups)
         count = collectives.size(axis)
         bits = bit_width(2 * levels * count + 1)
@@ -75,8 +95,8 @@ def shared_scale(
                 "what they replace; take fewer levels, or two_phase"
             )
         # As integers, because a maximum of floats may drop a NaN.
-        peaks_as_bits = magnitude_bits(jnp.concatenate([scales_of(v) for v in vectors]))
-        highest = jnp.max(collectives.gather(peaks_as_bits, axis), axis=0)
+        own = magnitude_bits(jnp.concatenate([self.scales_of(v) for v in vectors]))
+        highest = jnp.max(collectives.gather(own, axis), axis=0)
         shared = jax.lax.bitcast_convert_type(highest, jnp.float32)
         borders = np.cumsum([buckets.rows(v.size, bucket) for v in vectors])[:-1]
         peaks = jnp.split(shared, borders)
@@ -88,32 +108,23 @@ def shared_scale(
             own_key = jax.random.fold_in(seed_key, groups[i].number)
             draws = prng.uniform(prng.seed_of(own_key), vector.shape)
             units = peak * scale / levels
-            symbols.append(
-                buckets.to_levels(vector, bucket, scale, units, levels, draws)
-            )
+            levels_of = buckets.to_levels(vector, bucket, scale, units, levels, draws)
+            symbols.append(levels_of)
 
         def decoded(symbols: list[Array], workers: int) -> Tree:
-            restored = [
-                buckets.from_levels(
-                    s, bucket, _unit(p, levels) / workers, levels * workers
-                )
-                for s, p in zip(symbols, peaks, strict=True)
-            ]
+            restored = []
+            for own, peak in zip(symbols, peaks, strict=True):
+                unit, most = _unit(peak, levels) / workers, levels * workers
+                restored.append(buckets.from_levels(own, bucket, unit, most))
             return to_tree(tuple(restored), groups, spec)
 
         flat = jnp.concatenate([s.astype(jnp.uint32) for s in symbols])
         words = collectives.total(_pack_fields(flat, bits), axis)
-        sums = jnp.split(
-            _unpack_fields(words, bits, flat.size),
-            np.cumsum([v.size for v in vectors])[:-1],
-        )
+        sizes = np.cumsum([v.size for v in vectors])[:-1]
+        sums = jnp.split(_unpack_fields(words, bits, flat.size), sizes)
         mean = decoded(sums, count)
         sent = decoded([s.astype(jnp.uint32) for s in symbols], 1)
         return Averaged(mean, sent, state, measure(tree, sent))
-
-    return Exchange(
-        name, init=lambda tree: (), average=average, axis=axis, ignores_compressor=True
-    )
 
 
 def _unit(peaks: Array, levels: int) -> Array:

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,9 +24,13 @@ from jaxcomp.core.types import (
     Tree,
     worst,
 )
-from jaxcomp.exchanges._common import compress_own, with_method
+from jaxcomp.exchanges._common import (
+    compress_own,
+    figure_names,
+    measure_missing,
+    with_method,
+)
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
-from jaxcomp.exchanges.step_info import figure_names, measure_missing
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
 from jaxcomp.scope.contraction import (
@@ -77,11 +81,31 @@ def sparse_reduce(
     # Tensors that are sent dense are averaged without the codec.
     lossy = plan._replace(groups=lambda leaves: split_lossless(plan.groups(leaves))[1])
     codec = lift(lossy)
-    coder = compressors.make(values)
+    way = _SparseReduce(plan, lossy, axis, codec, slack, compressors.make(values))
+    return Exchange(
+        with_method(name, codec.name),
+        init=way.init,
+        average=way.average,
+        axis=axis,
+        figures=(*figure_names(codec), "no_room"),
+        contraction=way.contraction,
+        chooses=functools.partial(leaf_choices, plan),
+    )
 
-    def init(tree: Tree) -> State:
-        spec = spec_of(tree)
-        groups = groups_of(lossy, spec)
+
+class _SparseReduce(NamedTuple):
+    """The functions of the exchange; `sparse_reduce` explains its arguments."""
+
+    plan: Plan
+    lossy: Plan  # without the tensors that are sent dense
+    axis: Axis
+    codec: Compressor
+    slack: float
+    values: Compressor
+
+    def init(self, tree: Tree) -> State:
+        spec, codec = spec_of(tree), self.codec
+        groups = groups_of(self.lossy, spec)
         elements = sum(joined_spec(group).size for group in groups)
         if not groups and any(leaf.size for leaf in jax.tree.leaves(spec)):
             raise SpecError(
@@ -95,18 +119,18 @@ def sparse_reduce(
             )
         return PerWorker(codec.init(spec))
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        dense_groups, groups = split_lossless(groups_of(plan, tree))
+    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+        axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
+        dense_groups, groups = split_lossless(groups_of(self.plan, tree))
         count = collectives.size(axis)
         choice_key, key = jax.random.split(key)
         key = jax.random.fold_in(key, groups[0].number)  # parts of a tree draw apart
-        payload, state = compress_own(codec, tree, state, choice_key, axis)
-        vectors = to_vectors(codec.decompress(payload, wide), groups)
+        payload, state = compress_own(self.codec, tree, state, choice_key, axis)
+        vectors = to_vectors(self.codec.decompress(payload, wide), groups)
         borders = np.cumsum([v.size for v in vectors])
         rows = _deal(vectors, count)
-        room = math.ceil(codec.support(spec) * slack / count)
-        message = _message(room, rows.shape[1], coder)
+        capacity = math.ceil(self.codec.support(spec) * self.slack / count)
+        message = _message(capacity, rows.shape[1], self.values)
         held = jnp.zeros_like(rows[0])
         reduced = reduce_rows(rows, message, held, axis, key)
 
@@ -121,20 +145,20 @@ def sparse_reduce(
         sent = restored(reduced.first - in_own_row(reduced.missing, axis), dense)
         own_sent = restored(reduced.first, dense)
         missing = jax.tree.map(jnp.subtract, widen(tree), sent)
-        info = measure_missing(tree, missing, codec, payload)
+        info = measure_missing(tree, missing, self.codec, payload)
         overflow = message.figures[0]  # those of `values` come later
         beyond = jax.vmap(lambda sent: overflow.of(sent, spec_of(held)))(reduced.sent)
         info = info._replace(extra={**info.extra, "no_room": jnp.sum(beyond)})
         sent = cast_like(sent, spec)
         return Averaged(mean, sent, state, info, own_sent, missing)
 
-    def contraction(spec: Spec) -> list[float | None]:
+    def contraction(self, spec: Spec) -> list[float | None]:
         # Elements without room are part of what was given, so they add no error of
         # their own. Values that the plan or `values` rounds do, and that has to be
         # bounded.
-        most = max(1, math.ceil(codec.support(spec) * slack))
-        rooms = [jax.ShapeDtypeStruct((n,), jnp.float32) for n in halves(most)]
-        of_values = worst(coder.contraction(room) for room in rooms)
+        most = max(1, math.ceil(self.codec.support(spec) * self.slack))
+        sent = [jax.ShapeDtypeStruct((n,), jnp.float32) for n in halves(most)]
+        of_values = worst(self.values.contraction(vector) for vector in sent)
 
         def of_group(compressor: Compressor, vector: Spec) -> float | None:
             delta = compressor.contraction(vector)
@@ -142,17 +166,7 @@ def sparse_reduce(
                 return 1.0
             return None if worst([delta, of_values]) is None else 0.0
 
-        return leaf_contractions(plan, spec, of=of_group)
-
-    return Exchange(
-        with_method(name, codec.name),
-        init=init,
-        average=average,
-        axis=axis,
-        figures=(*figure_names(codec), "no_room"),
-        contraction=contraction,
-        chooses=functools.partial(leaf_choices, plan),
-    )
+        return leaf_contractions(self.plan, spec, of=of_group)
 
 
 def _turns(turns: int, count: int) -> Array:
@@ -211,7 +225,8 @@ def _blocks_at(blocks: Array, places: Array) -> Array:
     return blocks.at[places].get(mode="promise_in_bounds")
 
 
-def _message(room: int, width: int, values: Compressor) -> Compressor:
-    """The compressor of messages to and from owners: up to `room` nonzero elements."""
-    sparse = compressors.make(f"threshold(v={_TINY}, cap={min(1.0, room / width)!r})")
+def _message(capacity: int, width: int, values: Compressor) -> Compressor:
+    """The compressor of messages to and from owners: so many elements, none zero."""
+    cap = min(1.0, capacity / width)
+    sparse = compressors.make(f"threshold(v={_TINY}, cap={cap!r})")
     return sparse if values.name == "none" else compressors.compose(sparse, values)

@@ -28,9 +28,8 @@ from jaxcomp.core.types import (
     Tree,
     worst,
 )
-from jaxcomp.exchanges._common import check_wide, with_method
+from jaxcomp.exchanges._common import check_wide, measure_missing, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
-from jaxcomp.exchanges.step_info import measure_missing
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
 from jaxcomp.scope.contraction import (
@@ -80,40 +79,65 @@ def two_phase(
       Error-Compensated Compression, arXiv:1905.05957, 2019. Tang et al., 1-bit Adam,
       arXiv:2102.02888, 2021.
     """
-    contraction = functools.partial(leaf_contractions, plan, of=_of_any_row)
+    way = _TwoPhase(name, plan, axis, server_feedback, allow)
+    return Exchange(
+        with_method(name, plan.title),
+        init=way.init,
+        average=way.average,
+        axis=axis,
+        held=(lambda state: state.held.value) if server_feedback else None,
+        contraction=way.contraction,
+        chooses=functools.partial(leaf_choices, plan),
+        resize=(Resize(ServerState, rebuild=way.rebuild),) if server_feedback else (),
+    )
 
-    def init(tree: Tree) -> State:
-        if jax.tree.leaves(lift(plan).init(spec_of(tree))):
+
+class _TwoPhase(NamedTuple):
+    """The functions of the exchange; `two_phase` explains its arguments."""
+
+    name: str
+    plan: Plan
+    axis: Axis
+    server_feedback: bool
+    allow: bool
+
+    def contraction(self, spec: Spec) -> list[float | None]:
+        return leaf_contractions(self.plan, spec, of=_of_any_row)
+
+    def init(self, tree: Tree) -> State:
+        title = self.plan.title
+        if jax.tree.leaves(lift(self.plan).init(spec_of(tree))):
             raise SpecError(
                 f"two_phase cuts vectors into as many parts as there are workers, so "
-                f"it takes compressors without state, and {plan.title!r} has one"
+                f"it takes compressors without state, and {title!r} has one"
             )
-        if not server_feedback:
+        if not self.server_feedback:
             return ()
         spec = spec_of(tree)
         way_out = "leave out server_feedback, or add allow=True to try it all the same"
-        if not allow:
-            deltas, loser = contraction(spec), plan.title
-            refuse_growth(deltas, spec, loser=loser, keeper=name, way_out=way_out)
+        if not self.allow:
+            deltas = self.contraction(spec)
+            names = {"loser": title, "keeper": self.name}
+            refuse_growth(deltas, spec, way_out=way_out, **names)
         return ServerState(PerWorker(zeros_like_spec(wide_spec(spec))))
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        groups = groups_of(plan, tree)
+    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+        axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
+        groups = groups_of(self.plan, tree)
         count = collectives.size(axis)
         rows = tuple(to_rows(v, count) for v in to_vectors(tree, groups))
-        if server_feedback:
-            owed = to_vectors(state.held.value, groups_of(plan, wide))
+        if self.server_feedback:
+            owed = to_vectors(state.held.value, groups_of(self.plan, wide))
             held = tuple(to_rows(v, count)[collectives.index(axis)] for v in owed)
         else:
             held = tuple(jnp.zeros(s.shape[1:], s.dtype) for s in wide_spec(rows))
-        codec = lift(vectors_plan(groups, plan.title))
+        codec = lift(vectors_plan(groups, self.plan.title))
         reduced = reduce_rows(rows, codec, held, axis, key)
         mean = to_tree(reduced.mean, groups, spec)
         sent = first = to_tree(reduced.first, groups, wide)
         own_rows = [in_own_row(row, axis) for row in reduced.missing]
         lost = to_tree(own_rows, groups, wide)
-        if server_feedback:
+        if self.server_feedback:
             state = ServerState(PerWorker(lost))
         else:
             sent = jax.tree.map(jnp.subtract, sent, lost)
@@ -122,12 +146,12 @@ def two_phase(
         sent = cast_like(sent, spec)
         return Averaged(mean, sent, state, info, own_sent=first, missing=missing)
 
-    def rebuild(state: ServerState, params: Tree, workers: int) -> ServerState:
-        check_wide(params, name)
+    def rebuild(self, state: ServerState, params: Tree, workers: int) -> ServerState:
+        check_wide(params, self.name)
         mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), state.held.value)
 
         def dealt(mean: Tree) -> Tree:
-            groups = groups_of(plan, mean)
+            groups = groups_of(self.plan, mean)
             rows = [to_rows(v, workers) for v in to_vectors(mean, groups)]
 
             def of(i: Array) -> Tree:
@@ -138,17 +162,6 @@ def two_phase(
 
         # A device cuts the vectors of its shards.
         return ServerState(PerWorker(by_shards(dealt, mean, params, workers)))
-
-    return Exchange(
-        with_method(name, plan.title),
-        init=init,
-        average=average,
-        axis=axis,
-        held=(lambda state: state.held.value) if server_feedback else None,
-        contraction=contraction,
-        chooses=functools.partial(leaf_choices, plan),
-        resize=(Resize(ServerState, rebuild=rebuild),) if server_feedback else (),
-    )
 
 
 def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:

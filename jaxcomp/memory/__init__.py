@@ -5,10 +5,8 @@ the spec string. A memory does not communicate itself. In `a | b`, b is given th
 that a computes from the gradient.
 """
 
-from collections.abc import Callable
-
-from jaxcomp.core.specs import Call, Pipe, build, parse
 from jaxcomp.core.types import Exchange
+from jaxcomp.memory._common import REGISTRY, make
 from jaxcomp.memory.dgc import dgc
 from jaxcomp.memory.ef21 import ef21, ef21_momentum
 from jaxcomp.memory.error_feedback import error_feedback
@@ -23,7 +21,7 @@ def _none(exchange: Exchange) -> Exchange:
     return exchange
 
 
-REGISTRY: dict[str, Callable[..., Exchange]] = {
+REGISTRY |= {
     "dgc": dgc,
     "ef21": ef21,
     "ef21_momentum": ef21_momentum,
@@ -32,18 +30,3 @@ REGISTRY: dict[str, Callable[..., Exchange]] = {
     "none": _none,
     "shared_momentum": shared_momentum,
 }
-
-
-def make(spec: str | Call | Pipe, exchange: Exchange) -> Exchange:
-    """Wrap an exchange in the memory that the spec string names.
-
-    Example:
-      >>> from jaxcomp import exchanges
-      >>> gather = exchanges.make("gather", "sign")
-      >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
-      'local_momentum(beta=0.9): error_feedback: gather(sign)'
-    """
-    call = parse(spec) if isinstance(spec, str) else spec
-    if isinstance(call, Pipe):
-        return make(call.left, make(call.right, exchange))
-    return build(call, REGISTRY, "memory", exchange)

@@ -1,4 +1,4 @@
-"""What all memories share: how they wrap an exchange, and which ones they refuse.
+"""What all memories share: how one is made around an exchange, and what is refused.
 
 At most one memory of an exchange adds momentum, and at most one keeps what was not
 sent. A memory that keeps must stand behind the one that adds momentum, and what is not
@@ -11,13 +11,33 @@ from typing import Annotated, Any
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core.specs import Range, SpecError
+from jaxcomp.core.specs import Call, Pipe, Range, SpecError, build, parse
 from jaxcomp.core.trees import cast_like, spec_of, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree
 from jaxcomp.scope.contraction import refuse_growth
 
+REGISTRY: dict[str, Callable[..., Exchange]] = {}  # filled by `jaxcomp.memory`
 Factor = Annotated[float, Range(least=0, most=1, says="a factor in [0, 1]")]
+_WAY_OUT = (
+    "memory 'none', if this one is unbiased; or say allow=True in the memory, to try "
+    "it all the same"
+)
 BelowOne = Annotated[float, Range(least=0, below=1, says="a factor in [0, 1)")]
+
+
+def make(spec: str | Call | Pipe, exchange: Exchange) -> Exchange:
+    """Wrap an exchange in the memory that the spec string names.
+
+    Example:
+      >>> from jaxcomp import exchanges
+      >>> gather = exchanges.make("gather", "sign")
+      >>> make("local_momentum(beta=0.9) | error_feedback", gather).name
+      'local_momentum(beta=0.9): error_feedback: gather(sign)'
+    """
+    call = parse(spec) if isinstance(spec, str) else spec
+    if isinstance(call, Pipe):
+        return make(call.left, make(call.right, exchange))
+    return build(call, REGISTRY, "memory", exchange)
 
 
 def wrapped(
@@ -49,14 +69,16 @@ def wrapped(
       allow: accept an exchange that may lose more than it was given.
       **facts: other fields of `Exchange` that the memory changes.
     """
-    check = _check_keeps if keeps else check_momentum
-    check(exchange)
+    check_inner(exchange, keeps)
 
     def init(tree: Tree) -> State:
         zeros = zeros_like_spec(wide_spec(spec_of(tree)))
         state = start(zeros, exchange.init(zeros))
         if not allow:
-            _check_contraction(exchange, zeros, name)
+            spec, deltas = spec_of(zeros), exchange.contraction(spec_of(zeros))
+            refuse_growth(
+                deltas, spec, loser=exchange.name, keeper=name, way_out=_WAY_OUT
+            )
         return state
 
     def average_rounded(tree: Tree, state: State, key: Array) -> Averaged:
@@ -66,80 +88,44 @@ def wrapped(
             info = info._replace(residual_norm=info.unsent_norm)
         return step._replace(mean=cast_like(step.mean, spec_of(tree)), info=info)
 
+    def held_by_both(state: State) -> Tree:
+        assert exchange.held is not None
+        inner = exchange.held(state.exchange)
+        return jax.tree.map(jnp.add, held(state), inner) if held else inner
+
     return exchange._replace(
         name=f"{name}: {exchange.name}",
         init=init,
         average=average_rounded,
-        held=_held_with(exchange, held),
+        held=held_by_both if exchange.held else held,
         keeper=name if keeps else exchange.keeper,
         momentum=name if momentum else None,
         **facts,
     )
 
 
-def check_momentum(exchange: Exchange) -> None:
-    """Refuse an exchange that already adds momentum."""
-    if exchange.momentum:
+def check_inner(exchange: Exchange, keeps: bool) -> None:
+    """Refuse an exchange that a memory, which keeps or adds momentum, cannot wrap."""
+    message = ""
+    if not keeps and exchange.momentum:
         message = (
             f"gives a momentum to what is sent, and so does {exchange.momentum!r} "
             "behind it. Take one of the two"
         )
-        raise SpecError(message)
-
-
-def _check_keeps(exchange: Exchange) -> None:
-    """Refuse an exchange where given minus sent is not what still has to be sent."""
-    if not exchange.lawful:
+    elif keeps and not exchange.lawful:
         message = (
             f"needs an exchange whose mean equals the mean of what is sent, which "
             f"{exchange.name!r} does not promise. Use memory 'none' or 'local_momentum'"
         )
-        raise SpecError(message)
-    if exchange.keeper:
+    elif keeps and exchange.keeper:
         message = (
             f"keeps what is not sent, and so does {exchange.keeper!r} behind it: it "
             "would all be sent twice. Take one of the two"
         )
-        raise SpecError(message)
-    if exchange.momentum:
+    elif keeps and exchange.momentum:
         message = (
             f"keeps what is not sent of what it is given, and {exchange.momentum!r} "
             "behind it sends something else, a momentum. Write that one first"
         )
+    if message:
         raise SpecError(message)
-
-
-def _check_contraction(exchange: Exchange, tree: Tree, keeper: str) -> None:
-    """Refuse an exchange that may lose more than it was given.
-
-    Args:
-      exchange: the exchange.
-      tree: what it is given.
-      keeper: name of the memory.
-    """
-    spec = spec_of(tree)
-    refuse_growth(
-        exchange.contraction(spec),
-        spec,
-        loser=exchange.name,
-        keeper=keeper,
-        way_out="memory 'none', if this one is unbiased; or say allow=True in the "
-        "memory, to try it all the same",
-    )
-
-
-def _held_with(
-    exchange: Exchange, kept: Callable[[State], Tree] | None
-) -> Callable[[State], Tree] | None:
-    """The field `held` of a memory: what it keeps plus what its exchange holds.
-
-    Args:
-      exchange: the exchange that the memory wraps.
-      kept: state of the memory -> what it keeps itself.
-    """
-    inner = exchange.held
-    if inner is None:
-        return kept
-    if kept is None:
-        return lambda state: inner(state.exchange)
-    return lambda state: jax.tree.map(jnp.add, kept(state), inner(state.exchange))

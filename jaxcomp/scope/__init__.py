@@ -6,16 +6,17 @@ of a larger group are joined into one vector. `lift` turns a plan into a `Compre
 trees, with the same facts and laws.
 """
 
-from jaxcomp.scope.lift import lift
 from jaxcomp.scope.plans import (
     REGISTRY,
     Group,
+    GroupedPayload,
     Leaf,
     Plan,
     bucketed,
     groups_of,
     leaf_test,
     leaves_of,
+    lift,
     make_plan,
     only_large,
     per_leaf,
@@ -31,6 +32,7 @@ from jaxcomp.scope.plans import (
 __all__ = [
     "REGISTRY",
     "Group",
+    "GroupedPayload",
     "Leaf",
     "Plan",
     "bucketed",

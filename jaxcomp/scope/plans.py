@@ -1,6 +1,12 @@
-"""Which tensors are compressed as one vector: patterns, plans, and trees as vectors."""
+"""Which tensors are compressed as one vector, and how a tree is compressed so.
 
+Patterns choose tensors, scopes make a `Plan` of them, and `lift` makes of a plan a
+compressor of trees: groups with one compressor go at once.
+"""
+
+import dataclasses
 import fnmatch
+import functools
 import operator
 import re
 from collections.abc import Callable, Sequence
@@ -28,7 +34,16 @@ from jaxcomp.core.trees import (
     spec_of,
     wide_spec,
 )
-from jaxcomp.core.types import Array, Compressor, Spec, Tree
+from jaxcomp.core.types import (
+    Array,
+    Compressor,
+    Figure,
+    Payload,
+    Spec,
+    State,
+    Tree,
+    worst,
+)
 
 
 class Leaf(NamedTuple):
@@ -42,6 +57,8 @@ class Leaf(NamedTuple):
     number: int
 
 
+# Places in the rows of a part are 32-bit numbers, and its rows are a copy in memory.
+_LARGEST = 1 << 30
 _COMPARISONS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -268,17 +285,28 @@ REGISTRY: dict[str, Callable[..., Plan]] = {
 }
 
 
-def make_plan(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Plan:
-    """The plan that a scope makes from a compressor.
+def make_plan(
+    scope: str | Call | Plan,
+    compressor: str | Compressor = "none",
+    policy: Sequence[tuple[str, str]] = (),
+) -> Plan:
+    """The plan that a scope, or a policy instead of it, makes from a compressor.
 
     Args:
       scope: spec string, parsed spec, or a plan, which is returned as it is.
       compressor: a compressor of arrays, or its spec string.
+      policy: the rules of the scope `policy`.
 
     Example:
       >>> make_plan("whole_tree", "sign").title
       'whole_tree: sign'
     """
+    if policy:
+        if scope != "per_leaf":
+            raise SpecError(
+                f"a policy is a scope of its own; {scope!r} cannot be one too"
+            )
+        return REGISTRY["policy"](make(compressor), rules=policy)
     if isinstance(scope, Plan):
         return scope
     return build(scope, REGISTRY, "scope", make(compressor))
@@ -377,3 +405,207 @@ def vectors_plan(groups: list[Group], title: str) -> Plan:
         return [Group((x._replace(number=g.number),), g.compressor) for x, g in own]
 
     return Plan(title, each, tuple(group.compressor for group in groups))
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["payload"],
+    meta_fields=["members"],
+)
+@dataclasses.dataclass(frozen=True)
+class GroupedPayload:
+    """The payload of some groups, with their numbers.
+
+    Whoever decodes it may ask for wider dtypes, and which groups go together depends on
+    those that were compressed.
+    """
+
+    payload: Payload
+    members: tuple[int, ...]
+
+
+class _Part(NamedTuple):
+    """Groups of a plan that go together, and the compressor that takes them."""
+
+    groups: Sequence[Group]  # all of the plan
+    members: tuple[int, ...]  # numbers of those that go together, ascending
+
+    @property
+    def compressor(self) -> Compressor:
+        """Of one array, or of a tuple of arrays if they are several."""
+        one = self.groups[self.members[0]].compressor
+        if len(self.members) == 1:
+            return one
+        assert one.segmented is not None
+        return one.segmented
+
+    def take(self, items: Sequence[Any]) -> Any:
+        """What the compressor takes, from a list with an item for each group."""
+        own = [items[i] for i in self.members]
+        return tuple(own) if len(own) > 1 else own[0]
+
+    def put(self, result: Any, items: list[Any]) -> None:
+        """The inverse of `take`: write what the compressor returned into a list."""
+        own = result if len(self.members) > 1 else (result,)
+        for i, item in zip(self.members, own, strict=True):
+            items[i] = item
+
+    def spec(self) -> Spec:
+        """The spec of what the compressor takes."""
+        return self.take([joined_spec(group) for group in self.groups])
+
+    def keys(self, key: Array) -> Array:
+        """The key of each group, for what the compressor takes.
+
+        They depend on the number of the group alone, not on who is in its part.
+        """
+        numbers = [self.groups[i].number for i in self.members]
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.array(numbers))
+        return keys if len(numbers) > 1 else keys[0]
+
+
+def _parts_of(groups: Sequence[Group]) -> list[_Part]:
+    """Groups with the same compressor and dtype together, if it has a segmented form.
+
+    A part has at most 2^30 elements, unless a single group has more.
+    """
+    families: dict[tuple[Any, ...], list[int]] = {}
+    elements: dict[tuple[Any, ...], int] = {}
+    for i, group in enumerate(groups):
+        spec, key = joined_spec(group), (i,)
+        if group.compressor.segmented is not None:
+            key = (id(group.compressor), spec.dtype, 0)
+            while key in families and elements[key] + spec.size > _LARGEST:
+                key = (*key[:2], key[2] + 1)
+        families.setdefault(key, []).append(i)
+        elements[key] = elements.get(key, 0) + spec.size
+    return [_Part(groups, tuple(members)) for members in families.values()]
+
+
+class Lifted(NamedTuple):
+    """The functions of the compressor of trees that `lift` makes of a plan."""
+
+    plan: Plan
+
+    def vectors(self, spec: Spec) -> list[tuple[Compressor, Spec]]:
+        """For each group its compressor and the spec of its vector."""
+        return [(g.compressor, joined_spec(g)) for g in groups_of(self.plan, spec)]
+
+    def init(self, spec: Spec) -> State:
+        return tuple(c.init(vector) for c, vector in self.vectors(spec))
+
+    def compress(self, tree: Tree, state: State, key: Array) -> tuple[Payload, State]:
+        groups = groups_of(self.plan, tree)
+        arrays, payloads, states = to_arrays(tree, groups), [], list(state)
+        for part in _parts_of(groups):
+            x, old = part.take(arrays), part.take(state)
+            payload, new = part.compressor.compress(x, old, part.keys(key))
+            payloads.append(GroupedPayload(payload, part.members))
+            part.put(new, states)
+        return tuple(payloads), tuple(states)
+
+    def decoded(
+        self,
+        payloads: Payload,
+        spec: Spec,
+        decode: Callable[[_Part, Payload], Any],
+        groups: list[Group],
+    ) -> Tree:
+        """The tree that `decode` makes of the payload of each part."""
+        arrays: list[Any] = [None] * len(groups)
+        for grouped in payloads:
+            part = _Part(groups, grouped.members)
+            part.put(decode(part, grouped.payload), arrays)
+        return to_tree(arrays, groups, spec)
+
+    def decompress(self, payloads: Payload, spec: Spec) -> Tree:
+        def decode(part: _Part, payload: Payload) -> Any:
+            return part.compressor.decompress(payload, part.spec())
+
+        return self.decoded(payloads, spec, decode, groups_of(self.plan, spec))
+
+    def decompress_sum(self, payloads: Payload, spec: Spec) -> Tree:
+        def decode(part: _Part, payload: Payload) -> Any:
+            return part.compressor.decompress_sum(payload, part.spec())
+
+        groups = groups_of(self.plan, spec)
+        return self.decoded(payloads, wide_spec(spec), decode, groups)
+
+    def accumulate(self, total: Tree, payloads: Payload) -> Tree:
+        groups = groups_of(self.plan, total)
+        arrays = to_arrays(total, groups)
+
+        def decode(part: _Part, payload: Payload) -> Any:
+            return part.compressor.accumulate(part.take(arrays), payload)
+
+        return self.decoded(payloads, total, decode, groups)
+
+    def clear(self, tree: Tree, payloads: Payload) -> Tree:
+        groups = groups_of(self.plan, tree)
+        arrays = to_arrays(tree, groups)
+
+        def cleared(part: _Part, payload: Payload) -> Any:
+            assert part.compressor.clear is not None
+            return part.compressor.clear(part.take(arrays), payload)
+
+        return self.decoded(payloads, tree, cleared, groups)
+
+    def figure(self, name: str) -> Figure:
+        """A figure of the plan's compressors, summed over the groups."""
+
+        def of(payloads: Payload, spec: Spec) -> Array:
+            groups, found = groups_of(self.plan, spec), []
+            for grouped in payloads:
+                part = _Part(groups, grouped.members)
+                for figure in part.compressor.figures:
+                    if figure.name == name:
+                        value = figure.of(grouped.payload, part.spec())
+                        found.append(value.astype(jnp.float32))
+            return sum(found, start=jnp.float32(0))
+
+        return Figure(name, of)
+
+
+def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Compressor:
+    """A compressor of trees.
+
+    Args:
+      scope: spec string such as "only_large(min_size=1000)", or a `Plan`.
+      compressor: a compressor of arrays, or its spec string. A `Plan` already has its
+        compressors and ignores it.
+
+    Returns:
+      A `Compressor` whose x, x_hat and spec are trees, and whose payload is a tuple of
+      `GroupedPayload`, each of one group or of all groups that their compressor can
+      take together.
+
+    Example:
+      >>> import jax
+      >>> tree = {"w": jnp.ones((2, 3)), "b": jnp.zeros(2)}
+      >>> c = lift("whole_tree", "sign")
+      >>> (grouped,), _ = c.compress(tree, c.init(tree), jax.random.key(0))
+      >>> grouped.members, float(grouped.payload.scale)
+      ((0,), 0.75)
+    """
+    plan = make_plan(scope, compressor)
+    lifted, every = Lifted(plan), plan.compressors
+    names = dict.fromkeys(figure.name for c in every for figure in c.figures)
+    return Compressor(
+        name=plan.title,
+        init=lifted.init,
+        compress=lifted.compress,
+        decompress=lifted.decompress,
+        accumulate=lifted.accumulate,
+        decompress_sum=lifted.decompress_sum,
+        ideal_bits=lambda spec: sum(
+            (c.ideal_bits(vector) for c, vector in lifted.vectors(spec)), 0.0
+        ),
+        contraction=lambda spec: worst(
+            c.contraction(vector) for c, vector in lifted.vectors(spec)
+        ),
+        unbiased=all(c.unbiased for c in every),
+        aligned=all(c.aligned for c in every),
+        support=lambda spec: sum(c.support(v) for c, v in lifted.vectors(spec)),
+        figures=tuple(lifted.figure(name) for name in names),
+        clear=lifted.clear if all(c.clear for c in every) else None,
+    )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import optax
 
-from jaxcomp import parallel
+from jaxcomp import parallel, scope
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.convex.averages import Average
 from jaxcomp.core.errors import UserError
@@ -30,7 +30,8 @@ from jaxcomp.training.step import make_train_step
 from jaxcomp.training.tasks import Measure, Task, Variables
 from jaxcomp.training.tasks.classification import make as make_statistics
 from jaxcomp.training.tasks.named import MODEL
-from jaxcomp.transforms.make import compressor_for, make_exchange, make_mixer, plan_for
+from jaxcomp.transforms.make import compressor_for, make_exchange
+from jaxcomp.transforms.make_mixer import make_mixer
 
 
 def make_graph(config: Any) -> gossip.Topology | None:
@@ -147,7 +148,7 @@ def check_warmup(
     if not warmup:
         return
     compressor = make_compressor(config.compressor)
-    plan = plan_for(compressor, config.scope, config.policy)
+    plan = scope.make_plan(config.scope, compressor, config.policy)
     reason = ""
     if all(g.compressor is not compressor for g in plan.groups(leaves_of(params))):
         reason = f"no tensor is compressed by {config.compressor!r}, whose keep it is"

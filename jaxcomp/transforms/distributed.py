@@ -279,7 +279,7 @@ def mixing(
         keep the rest to itself, or another link looks after it.
 
     Example:
-      >>> from jaxcomp.transforms.make import make_mixer
+      >>> from jaxcomp.transforms.make_mixer import make_mixer
       >>> ring = make_mixer("choco(gamma=0.5)", "ring", 4, compressor="sign")
       >>> tx = optax.chain(optax.sgd(0.1), mixing(ring, seed=0))
       >>> params = jnp.zeros((4, 3))  # four workers

@@ -18,7 +18,8 @@ from jaxcomp.core.trees import zeros_like_spec
 from jaxcomp.core.types import Exchange, Spec, worst
 from jaxcomp.scope import lift, make_plan
 from jaxcomp.scope.contraction import leaf_contractions
-from jaxcomp.transforms.make import make_exchange, make_mixer
+from jaxcomp.transforms.make import make_exchange
+from jaxcomp.transforms.make_mixer import make_mixer
 from jaxcomp.wire.bytes import collective_bytes, link_bytes
 from jaxcomp.wire.traced import traced_collectives
 

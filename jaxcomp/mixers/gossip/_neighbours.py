@@ -12,7 +12,7 @@ from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Info, Mixed, Payload, Spec, State, Tree
-from jaxcomp.exchanges.step_info import figure_names, measure
+from jaxcomp.exchanges import figure_names, measure
 from jaxcomp.mixers.gossip.topology import Round, Topology
 from jaxcomp.mixers.initial_models import among_workers
 from jaxcomp.parallel import collectives

@@ -9,7 +9,7 @@ from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import method
 from jaxcomp.core.trees import cast_like, spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree
-from jaxcomp.exchanges.step_info import measure
+from jaxcomp.exchanges import measure
 from jaxcomp.mixers.gossip import _neighbours as near
 from jaxcomp.mixers.gossip._neighbours import Neighbours, plus
 from jaxcomp.mixers.gossip._step_size import Gamma, step_sizer

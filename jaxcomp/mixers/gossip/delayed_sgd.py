@@ -10,7 +10,7 @@ from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, widen
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, State, Tree
-from jaxcomp.exchanges.step_info import figure_names, measure
+from jaxcomp.exchanges import figure_names, measure
 from jaxcomp.mixers.gossip._neighbours import plus
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.mixers.initial_models import mean_start

@@ -9,7 +9,7 @@ from jaxcomp.core.coding.payloads import fuse, split
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import spec_of, wide_spec, widen, zeros_like_spec
 from jaxcomp.core.types import Array, Axis, Mixed, Mixer, Resize, Tree
-from jaxcomp.exchanges.step_info import nothing_lost
+from jaxcomp.exchanges import nothing_lost
 from jaxcomp.mixers.gossip._neighbours import plus
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.mixers.initial_models import mean_start

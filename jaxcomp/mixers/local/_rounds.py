@@ -19,7 +19,7 @@ from jaxcomp.core.types import (
     Tree,
     ticked,
 )
-from jaxcomp.exchanges.step_info import nothing_lost
+from jaxcomp.exchanges import nothing_lost
 from jaxcomp.mixers.initial_models import mean_start
 
 # A mixer lists the phase of each step of a round.

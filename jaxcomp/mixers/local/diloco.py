@@ -2,7 +2,7 @@
 
 from jaxcomp.core.specs import Count, Positive, method
 from jaxcomp.core.types import Exchange, Mixer
-from jaxcomp.memory._common import BelowOne, check_momentum
+from jaxcomp.memory._common import BelowOne, check_inner
 from jaxcomp.mixers.local._rounds import Steps, nesterov, rounds
 
 
@@ -43,6 +43,6 @@ def diloco(
       DiLoCo, arXiv:2501.18512, 2025.
     """
     if momentum:
-        check_momentum(exchange)
+        check_inner(exchange, keeps=False)
     outer = nesterov(rate, momentum)
     return rounds(exchange, outer, h, fragments, title=name, has_momentum=True)

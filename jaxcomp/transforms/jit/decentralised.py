@@ -212,7 +212,7 @@ def decentralised(
 
     Example:
       >>> import jax.numpy as jnp
-      >>> from jaxcomp.transforms.make import make_mixer
+      >>> from jaxcomp.transforms.make_mixer import make_mixer
       >>> mesh = Mesh(jax.devices()[:1], "data")
       >>> alone = make_mixer("choco", "ring", 1, compressor="sign", axis="data")
       >>> dec = decentralised(alone, mesh)
