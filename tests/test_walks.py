@@ -32,7 +32,6 @@ EVERYWHERE = {
     "*/_*": "what the methods of a room share",
 }
 IN_A_STEP = {
-    "scope/*": "which compressor a tensor gets",
     "exchanges/*": "figures of a step, and its parts where messages overlap",
     "transforms/*": "the other links of the chain",
     "training/*": "the state, and the rate of the step",
@@ -56,6 +55,7 @@ PLUMBING: dict[str, dict[str, str]] = {
     | {
         "cli/*": "the words of the command",
         "compressors/*": "the method is built as it was",
+        "scope/*": "which compressor a tensor gets",
         "memory/*": "the method is built as it was",
         "mixers/*": "of a graph, its picture would be drawn",
         "runs/*": "loggers, and the signals that end a run",
