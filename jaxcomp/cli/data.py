@@ -121,7 +121,7 @@ def _prepare(args: argparse.Namespace) -> int:
     from jaxcomp.core.specs import suggest
     from jaxcomp.data.preparable import preparable
     from jaxcomp.data.prepare import find, prepare
-    from jaxcomp.runs.open_run import bars
+    from jaxcomp.runs.display import bars
 
     name, known = args.name, preparable()
     if name not in _names():

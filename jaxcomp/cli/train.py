@@ -231,7 +231,8 @@ def _run(
 
     from jaxcomp import report, training
     from jaxcomp.parallel.cluster import has_others, this_process
-    from jaxcomp.runs.open_run import Interrupted, closing_lines
+    from jaxcomp.runs.display import closing_lines
+    from jaxcomp.runs.open_run import Interrupted
 
     try:
         if evaluate:

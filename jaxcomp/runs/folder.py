@@ -6,17 +6,16 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import jax
 
 from jaxcomp._version import __version__
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
-from jaxcomp.core.specs import Count, Range, check, suggest
+from jaxcomp.core.specs import Count, check, suggest
 from jaxcomp.runs.keys import KEYS, changeable
 
 
@@ -66,41 +65,6 @@ def _git_revision() -> str | None:
     return done.stdout.strip() or None
 
 
-# Keys of a run of any kind.
-SHARED = {
-    "batch_size": Count,
-    "seed": Annotated[int, Range(least=0, most=2**32 - 1)],
-    "workers": Count,
-}
-
-
-def check_values(
-    config: Any, kinds: Mapping[str, Any], filled: Mapping[str, str]
-) -> None:
-    """Refuse a config that lacks a key, or has a value that cannot be right.
-
-    Args:
-      config: of a run.
-      kinds: for each key, an annotation as in `jaxcomp.core.specs`.
-      filled: the keys of strings that may not be empty, each with an example.
-
-    Example:
-      >>> check_values({"workers": 0}, {"workers": Count}, {})
-      Traceback (most recent call last):
-      jaxcomp.SpecError: workers is a whole number of at least 1, not 0
-    """
-    kinds = {**dict.fromkeys(filled, str), **kinds}
-    missing = sorted(kinds.keys() - config.keys())
-    if missing:
-        message = f"the config lacks {', '.join(missing)}: begin with one of configs/"
-        raise RunError(f"{message}. {suggest(missing[0], config.keys())}")
-    for key, kind in kinds.items():
-        check(kind, key, config[key])
-    for key, example in filled.items():
-        if not config[key].strip():
-            raise RunError(f"{key} is empty: write for example {example!r}")
-
-
 def check_keys(config: Any, *of_task: str, **filled: str) -> None:
     """Refuse a config that lacks a key, or has a value that cannot be right.
 
@@ -108,11 +72,24 @@ def check_keys(config: Any, *of_task: str, **filled: str) -> None:
       config: of a run.
       *of_task: keys that a task needs; none for those of every run.
       **filled: further ones, of strings that may not be empty, each with an example.
+
+    Example:
+      >>> check_keys({"label_smoothing": 2.0}, "label_smoothing")
+      Traceback (most recent call last):
+      jaxcomp.SpecError: label_smoothing is a number in [0, 1), not 2.0
     """
     of_run = [] if of_task or filled else [n for n, k in KEYS.items() if not k.of_task]
     names = (*of_run, *of_task, *filled)
-    usual = {name: KEYS[name].example for name in names if KEYS[name].example}
-    check_values(config, {name: KEYS[name].kind for name in names}, usual | filled)
+    missing = sorted(name for name in names if name not in config)
+    if missing:
+        message = f"the config lacks {', '.join(missing)}: begin with one of configs/"
+        raise RunError(f"{message}. {suggest(missing[0], config.keys())}")
+    for name in names:
+        check(KEYS[name].kind, name, config[name])
+    for name in names:
+        example = filled.get(name) or KEYS[name].example
+        if example and not config[name].strip():
+            raise RunError(f"{name} is empty: write for example {example!r}")
     if of_run:
         check_one_batch(config)
 
@@ -171,15 +148,8 @@ def whole_batches(examples: int, batch: int) -> int:
     return examples // batch
 
 
-# What a run of a config with this key may do where another key differs.
-_WAYS = {
-    "workers": (
-        "elastic",
-        "To go on with another number of workers, add --config.elastic=True.",
-    )
-}
 # What a run leaves, beside config.json and environment.json.
-RESULTS = ("checkpoints", "metrics.csv", "state.npz", "steps.csv")
+_RESULTS = ("checkpoints", "metrics.csv", "steps.csv")
 _OTHERS = ("environment.json", "report.html")
 # Where people let the output of a run go, before it starts.
 _OUTPUT = (".err", ".log", ".out", ".txt")
@@ -214,28 +184,18 @@ def check_workdir(workdir: str | os.PathLike[str], *, make: bool = False) -> Pat
         message = f"cannot be used: {error.strerror}: take another name"
         raise RunError(f"--workdir={folder} {message}") from error
     names = {name for name in names if not name.startswith(".")}
-    lost = sorted(names & set(RESULTS))
+    lost = sorted(names & set(_RESULTS))
     if lost:
-        message = (
-            f"{folder} holds {lost[0]} of a run, but not its config.json. Put that "
-            "back, or take another --workdir"
-        )
-        raise RunError(message)
+        message = f"{folder} holds {lost[0]} of a run, but not its config.json"
+        raise RunError(f"{message}. Put that back, or take another --workdir")
     others = sorted(n for n in names - {*_OTHERS} if Path(n).suffix not in _OUTPUT)
     if others:
-        message = (
-            f"{folder} holds other things than a run, such as {others[0]}: take a "
-            "--workdir of its own, such as runs/first"
-        )
-        raise RunError(message)
+        message = f"{folder} holds other things than a run, such as {others[0]}"
+        raise RunError(f"{message}: take a --workdir of its own, such as runs/first")
     return folder
 
 
-def open_folder(
-    folder: Path,
-    config: dict[str, Any],
-    facts: dict[str, Any],
-) -> None:
+def open_folder(folder: Path, config: dict[str, Any], facts: dict[str, Any]) -> None:
     """Fill a new run folder, or check that it belongs to this config.
 
     Args:
@@ -277,7 +237,7 @@ def check_config(
         message = f"{path} is empty or damaged: put it back, or take another --workdir"
         raise RunError(message)
     before = {name: key.before for name, key in KEYS.items() if key.before}
-    old, config = {**before, **_of_today(old)}, {**before, **config}
+    old, config = {**before, **old}, {**before, **config}
     may_differ = changeable(elastic=elastic or bool(config.get("elastic")))
     different = [
         key
@@ -293,17 +253,13 @@ def check_config(
             f"{_shown(config, key)}"
             for key in different
         ]
-        ways = [_WAYS[k][1] for k in different if k in _WAYS and _WAYS[k][0] in config]
-        raise RunError(
-            "\n".join(
-                [
-                    f"{folder} holds a run with another config:",
-                    *lines,
-                    "Use another --workdir, or the same config to go on with that run.",
-                    *ways,
-                ]
+        first = f"{folder} holds a run with another config:"
+        way = "Use another --workdir, or the same config to go on with that run."
+        if "workers" in different and "elastic" in config:
+            way += (
+                "\nTo go on with another number of workers, add --config.elastic=True."
             )
-        )
+        raise RunError("\n".join([first, *lines, way]))
 
 
 def is_begun(folder: Path, config: dict[str, Any]) -> bool:
@@ -343,24 +299,6 @@ def note_fact(folder: Path, name: str, value: Any) -> None:
         del changed[name]
     if changed != facts:
         write_atomically(path, json.dumps(changed, indent=1))
-
-
-def _of_today(config: dict[str, Any]) -> dict[str, Any]:
-    """An older config with the keys of today, which mean the same to the bit.
-
-    Example:
-      >>> _of_today({"pad": 4, "flip": True, "clip_norm": 0.5})
-      {'augment': 'crop(pad=4) | flip', 'clip': 'local(limit=0.5)'}
-    """
-    older = ("pad", "flip", "clip_norm")
-    today = {key: value for key, value in config.items() if key not in older}
-    pad, flip, limit = (config.get(key) for key in older)
-    if "pad" in config:
-        links = [f"crop(pad={pad})"] if pad or flip else []
-        today["augment"] = " | ".join([*links, *["flip"] * bool(flip)])
-    if limit:
-        today["clip"] = f"local(limit={limit})"
-    return today
 
 
 def _shown(config: dict[str, Any], key: str) -> str:

@@ -1,47 +1,25 @@
-"""The frame around every run: its locked folder, signals and the display."""
+"""A run from its start to its end: the locked folder, signals, kept programs."""
 
 import contextlib
-import datetime
 import errno
-import fcntl
-import math
 import os
-import platform
-import secrets
 import signal
-import socket
-import sys
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax.experimental import multihost_utils
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeRemainingColumn,
-)
 
-from jaxcomp.core.errors import RunFailed, UserError, within
+from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.core.files import expanded, sync
-from jaxcomp.core.output import as_output
-from jaxcomp.core.units import bytes_text, times_fewer
 from jaxcomp.parallel.agreement import on_all_processes
-from jaxcomp.parallel.cluster import find_cluster, texts_of_all
-from jaxcomp.runs.folder import (
-    RunError,
-    check_workdir,
-    note_fact,
-    open_folder,
-)
+from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.runs.display import Display, display
+from jaxcomp.runs.folder import RunError, check_workdir, note_fact, open_folder
+from jaxcomp.runs.lock import check_shared, locked
 
 
 class Interrupted(Exception):
@@ -87,182 +65,6 @@ def catch_signals() -> Iterator[Callable[[], int | None]]:
         yield agreed
     finally:
         restore()
-
-
-LOCK = ".lock"
-
-
-@contextlib.contextmanager
-def locked(folder: Path) -> Iterator[Callable[[], None]]:
-    """Lock a folder, or raise an error that names the process that has locked it.
-
-    Args:
-      folder: that exists.
-
-    Yields:
-      A function that locks it again if somebody has removed the file meanwhile.
-
-    Raises:
-      RunError: another process holds it; names its host and pid.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     with locked(Path(folder)):
-      ...         print((Path(folder) / LOCK).read_text().split()[2])
-      process
-    """
-    path = folder / LOCK
-    since = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    owner = f"held by process {os.getpid()} on {socket.gethostname()} since {since}\n"
-    held: list[int] = []
-
-    def hold() -> None:
-        # A file that was removed is still locked, and the next run makes another one.
-        while not held or not _is_at(path, held[-1]):
-            held.append(os.open(path, os.O_RDWR | os.O_CREAT, 0o644))
-            _take(held[-1], folder)
-            os.ftruncate(held[-1], 0)
-            os.write(held[-1], owner.encode())
-
-    def keep() -> None:
-        with within(f"{path} was removed while this run held it"):
-            hold()
-
-    try:
-        hold()
-        yield keep
-    finally:
-        for descriptor in held:
-            os.close(descriptor)
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    return path.exists() and os.path.samestat(path.stat(), os.fstat(descriptor))
-
-
-def _take(descriptor: int, folder: Path) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            owner = os.read(descriptor, 1000).decode(errors="replace").strip()
-            message = (
-                f"{folder} is {owner or 'held by another process'}. Wait for that run, "
-                "end it, or take another --workdir"
-            )
-        else:
-            message = (
-                f"{folder} cannot be locked ({error.strerror}): take a --workdir on a "
-                "file system with locks, such as a local disk"
-            )
-        raise RunError(message) from None
-
-
-_ANSWER_SECONDS = 60
-_SEEN_SECONDS = 10  # a network file system may show a new file late
-
-
-def check_shared(folder: Path, seconds: float = _SEEN_SECONDS) -> None:
-    """Refuse a folder that not all processes share, by a file of the first process.
-
-    Otherwise each host would wait for ever for what the others write elsewhere.
-
-    Args:
-      folder: as this process names it.
-      seconds: after which the file should be there.
-
-    Raises:
-      RunError: names the folder and the host that does not see the file.
-    """
-    if jax.process_count() == 1:
-        return
-    is_first = jax.process_index() == 0
-    offer = f"{secrets.token_hex(8)} {platform.node()}" if is_first else ""
-    token, host = texts_of_all(offer, _ANSWER_SECONDS)[0].split(" ", 1)
-    path = folder / f".shared-{token}"  # a new name, which no host has looked for
-
-    def look() -> None:
-        until = time.monotonic() + seconds
-        while not path.exists():
-            if time.monotonic() > until:
-                raise RunError(
-                    f"--workdir={folder} on {platform.node()} is not the folder of "
-                    f"process 0 on {host}: all processes need one that they share, "
-                    "such as on a network file system, under the same path"
-                )
-            time.sleep(0.05)
-
-    try:
-        on_all_processes(path.touch if is_first else lambda: None)
-        on_all_processes(look)
-    finally:
-        if is_first:
-            path.unlink(missing_ok=True)
-
-
-class Display(NamedTuple):
-    """The functions by which a run writes to the console."""
-
-    say: Callable[[str], None]  # a line that stays
-    step: Callable[[int, str], None]  # steps done, short status
-
-
-@contextlib.contextmanager
-def display(
-    total: int, lost: Callable[[Exception], object], *, quiet: bool = False
-) -> Iterator[Display]:
-    """A live progress bar on a terminal; plain lines where there is none.
-
-    Args:
-      total: steps of the run.
-      lost: called once, where a line cannot be written; nothing is raised.
-      quiet: print nothing, as on processes other than the first.
-    """
-    if quiet:
-        yield Display(lambda line: None, lambda done, status: None)
-        return
-    out = as_output(sys.stdout)  # rich ends a program whose reader has left
-    out.lost = lost
-    console = Console(file=out, highlight=False, soft_wrap=True)
-    columns = (
-        TextColumn("step"),
-        MofNCompleteColumn(),
-        BarColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    live = console.is_terminal
-    with Progress(*columns, console=console, transient=True, disable=not live) as bar:
-        task = bar.add_task("", total=total)
-
-        def step(done: int, status: str) -> None:
-            bar.update(task, completed=done, description=status)
-
-        def say(line: str) -> None:
-            console.print(line, markup=False)
-
-        yield Display(say, step)
-
-
-@contextlib.contextmanager
-def bars() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr for each of several tasks; nothing where there is no terminal.
-
-    Returns:
-      A function from a task's name, what is done and the whole, 0 if that is not known.
-    """
-    console = Console(stderr=True)
-    live = console.is_terminal
-    with Progress(console=console, transient=True, disable=not live) as shown:
-        tasks: dict[str, TaskID] = {}
-
-        def report(task: str, done: int, total: int) -> None:
-            if task not in tasks:
-                tasks[task] = shown.add_task(task)
-            shown.update(tasks[task], completed=done, total=total or None)
-
-        yield report
 
 
 _FOLDER = "~/.cache/jaxcomp/programs"
@@ -383,46 +185,3 @@ def _why_unwritable(error: Exception) -> str:
         return f"{error.strerror} ({error.filename or 'while writing'})"
     # orbax, and other processes, pass it on as text.
     return next((text for text in map(os.strerror, _FULL) if text in str(error)), "")
-
-
-def traffic_line(
-    nbytes: tuple[float, float, float], steps: int, *, moved: bool, whom: str = "it"
-) -> str:
-    """What each worker sent in a run, for `closing_lines`.
-
-    Args:
-      nbytes: of its messages; that left it, NaN where that was not recorded from the
-        beginning; and that would have left it with `exact`.
-      steps: of the run.
-      moved: False for simulated workers.
-      whom: what the bytes left.
-
-    Example:
-      >>> print(traffic_line((1e6, 3e6, 6e7), 9, moved=True))
-      messages of 1 MB in 9 steps; 3 MB left it, 20 times fewer than the 60 MB of exact
-    """
-    sent, left, exact = nbytes
-    less = times_fewer(exact, left)
-    if math.isnan(left):
-        gone = f"what left {whom} was not recorded from the beginning"
-    else:
-        gone = f"{bytes_text(left)} {'left' if moved else 'would have left'} {whom}"
-    if not math.isnan(less):
-        gone += f", {less:.3g} times fewer than the {bytes_text(exact)} of exact"
-    return f"messages of {bytes_text(sent)} in {steps} steps; {gone}"
-
-
-def closing_lines(
-    lines: Mapping[str, str], folder: Path, page: Path | None = None
-) -> str:
-    """The end of a run of any kind, a line for each figure.
-
-    Example:
-      >>> print(closing_lines({"accuracy": "98 %"}, Path("a"), Path("a/report.html")))
-      accuracy       98 %
-      run folder     a
-      report         a/report.html
-    """
-    whole = {**lines, "run folder": folder} | ({"report": page} if page else {})
-    width = max(14, *map(len, whole))
-    return "\n".join(f"{name:{width}} {text}" for name, text in whole.items())

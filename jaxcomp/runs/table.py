@@ -231,32 +231,18 @@ METRICS = (
 EPOCHS = Schema(tuple(metric.name for metric in METRICS), ("epoch", "step"))
 STEPS = Schema(
     (
-        "step",
-        "epoch",
-        "loss",
-        "accuracy",
-        "learning_rate",
-        "data_seconds",
-        "step_seconds",
-        "wait_seconds",
-        "images_per_second",
-        "gradient_norm",
-        "residual_norm",
-        "gradient_error",
+        *("step", "epoch", "loss", "accuracy", "learning_rate", "data_seconds"),
+        *("step_seconds", "wait_seconds", "images_per_second", "gradient_norm"),
+        *("residual_norm", "gradient_error"),
         "skipped",  # the share of the workers that left the step out
     ),
     ("step",),
 )
 # The parts of a step in breakdown.csv.
 PARTS = ("data", "forward_backward", "compress", "communicate", "decode", "update")
+# Of a leaf, error is |given - sent|^2 / |given|^2, the mean over workers.
 LAYERS = Schema(
-    (
-        "epoch",
-        "leaf",
-        "elements",
-        "gradient_norm",
-        "error",  # |given - sent|^2 / |given|^2 of the leaf, the mean over workers
-    ),
+    ("epoch", "leaf", "elements", "gradient_norm", "error"),
     ("epoch",),
     labels=("leaf",),
 )

@@ -17,8 +17,9 @@ from jaxcomp.data import DataError
 from jaxcomp.data.preparable import stand_in_for
 from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.parallel import Workers
+from jaxcomp.runs.display import traffic_line
 from jaxcomp.runs.folder import is_begun
-from jaxcomp.runs.open_run import Frame, traffic_line
+from jaxcomp.runs.open_run import Frame
 from jaxcomp.training.checkpoints import Progress, begins, read_start, steps_in
 from jaxcomp.training.optimizers import node_count
 from jaxcomp.training.plan import (
@@ -101,7 +102,7 @@ def result_of(
 
 
 def summary(result: Result) -> dict[str, str]:
-    """The closing lines of a run, as `frame.closing_lines` takes them."""
+    """The closing lines of a run, as `display.closing_lines` takes them."""
     traffic, steps, own = result.traffic, result.steps, result.own
     measure = result.measure
     traced = ", as traced" if traffic.unread else ""

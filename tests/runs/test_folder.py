@@ -13,9 +13,9 @@ import pytest
 
 from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.parallel.agreement import PeerFailed
-from jaxcomp.parallel.cluster import find_cluster
 from jaxcomp.runs.folder import RunError, check_config, check_workdir
-from jaxcomp.runs.open_run import locked, open_run
+from jaxcomp.runs.lock import locked
+from jaxcomp.runs.open_run import open_run
 
 CONFIG = {"seed": 0, "rate": 0.1, "nothing": ""}
 
@@ -59,7 +59,7 @@ def test_a_folder_is_held_by_one_and_the_other_is_told_by_whom(tmp_path):
 def test_a_lock_dies_with_its_process(tmp_path):
     """kill -9 leaves the file, and nobody waits for it."""
     program = (
-        "import sys, time; from pathlib import Path; from jaxcomp.runs.open_run import "
+        "import sys, time; from pathlib import Path; from jaxcomp.runs.lock import "
         "locked\nwith locked(Path(sys.argv[1])): print('held', flush=True); "
         "time.sleep(100)"
     )
@@ -86,34 +86,32 @@ def test_a_lock_that_was_removed_is_taken_again_or_the_run_ends(tmp_path):
             frame.secure()
 
 
-@pytest.mark.parametrize(
-    ("variables", "message"),
-    [
-        ({"SLURM_NTASKS": "4"}, "SLURM_NTASKS=4 says that 4 processes"),
-        ({"OMPI_COMM_WORLD_SIZE": "2"}, "unset OMPI_COMM_WORLD_SIZE"),
-        ({"WORLD_SIZE": "2"}, "--coordinator=HOST:PORT, --processes=N"),
-        ({"JAXCOMP_PROCESSES": "2"}, "--processes .* without a coordinator"),
-        ({"JAXCOMP_PROCESS": "0"}, "--process .* without a coordinator"),
-    ],
-)
-def test_processes_started_together_do_not_train_alone(
-    variables, message, tmp_path, monkeypatch
-):
-    with pytest.raises(UserError, match=message):
-        find_cluster(variables)
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(UserError, match=message):
+def test_processes_started_together_do_not_train_alone(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLURM_NTASKS", "4")
+    with pytest.raises(UserError, match="SLURM_NTASKS=4 says that 4 processes"):
         opened(tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("count", ["1", "", "many"])
-def test_one_process_is_alone(count):
-    assert find_cluster({"SLURM_NTASKS": count, "WORLD_SIZE": count}) is None
-
-
 # --- What is no folder for a run ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("left", "workdir", "message"),
+    [
+        ("file", "file", "file is a file, and a run needs a folder"),
+        ("file", "file/run", "file is a file, and a run needs a folder"),
+        ("file", "file/a/run", "file is a file, and a run needs a folder"),
+        ("methods.md", "", r"other things than a run, such as methods\.md"),
+        ("metrics.csv", "", r"holds metrics\.csv of a run, but not its config"),
+        ("checkpoints", "", "holds checkpoints of a run, but not its config"),
+    ],
+)
+def test_a_folder_of_other_things_stays_as_it_is(tmp_path, left, workdir, message):
+    (tmp_path / left).write_text("mine")
+    with pytest.raises(RunError, match=message):
+        opened(tmp_path / workdir)
+    assert contents(tmp_path) == {left: b"mine"}
 
 
 @pytest.mark.parametrize("name", ["", " "])
@@ -122,31 +120,10 @@ def test_an_empty_workdir_is_refused(name):
         check_workdir(name)
 
 
-@pytest.mark.parametrize("below", ["", "run", "a/run"])
-def test_a_file_is_no_folder(tmp_path, below):
-    (tmp_path / "file").write_text("mine")
-    with pytest.raises(RunError, match=r"file is a file, and a run needs a folder"):
-        opened(tmp_path / "file" / below)
-
-
-def test_a_folder_with_other_things_stays_as_it_is(tmp_path):
-    (tmp_path / "methods.md").write_text("mine")
-    with pytest.raises(RunError, match=r"other things than a run, such as methods\.md"):
-        opened(tmp_path)
-    assert contents(tmp_path) == {"methods.md": b"mine"}
-
-
 def test_what_a_run_or_its_shell_leaves_is_no_other_thing(tmp_path):
     for name in ("train.log", "slurm-12.out", "environment.json", ".hidden"):
         (tmp_path / name).write_text("")
     opened(tmp_path)
-
-
-@pytest.mark.parametrize("left", ["metrics.csv", "checkpoints"])
-def test_a_lost_config_is_said_and_the_run_stays(tmp_path, left):
-    (tmp_path / left).mkdir()
-    with pytest.raises(RunError, match=rf"holds {left} of a run, but not its config"):
-        opened(tmp_path)
 
 
 # --- Which config -------------------------------------------------------------------
@@ -241,21 +218,3 @@ def test_a_full_disk_of_another_process_is_no_reason_to_try_again(number, tmp_pa
 def test_other_errors_keep_their_traceback(tmp_path):
     with pytest.raises(FileNotFoundError):
         write_into(tmp_path, tmp_path / "nowhere" / "file")
-
-
-@pytest.mark.parametrize(
-    ("pad", "flip", "augment"),
-    [
-        (2, False, "crop(pad=2)"),
-        (4, True, "crop(pad=4) | flip"),
-        (0, True, "crop(pad=0) | flip"),  # a flip alone would have another key
-        (0, False, ""),
-    ],
-)
-def test_a_run_from_before_augmentations_had_names_goes_on(
-    pad, flip, augment, tmp_path
-):
-    opened(tmp_path, CONFIG | {"pad": pad, "flip": flip})
-    with pytest.raises(RunError, match="augment: the folder has"):
-        opened(tmp_path, CONFIG | {"augment": "flip"})
-    opened(tmp_path, CONFIG | {"augment": augment})

@@ -18,7 +18,7 @@ from jaxcomp.cli import main, sweep
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.sweep import find_folder, write_record
 from jaxcomp.runs.folder import RunError
-from jaxcomp.runs.open_run import locked
+from jaxcomp.runs.lock import locked
 from tests.training.small import small_config
 from tests.training.test_logistic_regression import linear_config
 

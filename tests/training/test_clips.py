@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.training import optimizers
 from jaxcomp.training.optimizers import make_clip
 from tests.training.small import built, small_config
@@ -103,12 +102,3 @@ def test_a_second_clip_in_the_memory_is_refused():
     with pytest.raises(UserError, match="both clip the gradient"):
         built(small_config(clip="value(limit=1)", memory="dgc(clip=2)", **momentum))
     assert built(small_config(clip="value(limit=1)", memory="dgc", **momentum))
-
-
-def test_a_folder_that_knows_another_name_of_the_key(tmp_path):
-    """Runs of earlier versions said clip_norm=1 for local(limit=1)."""
-    for older, clip in [("1.0", "local(limit=1.0)"), ("0.0", "")]:
-        (tmp_path / "config.json").write_text(f'{{"clip_norm": {older}, "seed": 1}}')
-        check_config(tmp_path, {"clip": clip, "seed": 1})
-        with pytest.raises(RunError, match="clip: the folder has"):
-            check_config(tmp_path, {"clip": "value(limit=1)", "seed": 1})

@@ -16,8 +16,8 @@ from jaxcomp.core.units import bytes_text
 from jaxcomp.data import DataError
 from jaxcomp.data import text as texts
 from jaxcomp.data.preparable import preparable, stand_in_for
+from jaxcomp.runs.display import traffic_line
 from jaxcomp.runs.folder import RunError
-from jaxcomp.runs.open_run import traffic_line
 from jaxcomp.training import dry_run
 from jaxcomp.training.checkpoints import Progress
 from jaxcomp.training.console import corners

@@ -11,8 +11,9 @@ import pytest
 from jaxcomp import report, training
 from jaxcomp.cli import train
 from jaxcomp.core import files
+from jaxcomp.runs.lock import LOCK, locked
 from jaxcomp.runs.loggers import Logger
-from jaxcomp.runs.open_run import LOCK, locked, open_run
+from jaxcomp.runs.open_run import open_run
 from jaxcomp.training.checkpoints import step_of
 from tests.training.small import (
     NAN_WHERE_BLACK,

@@ -14,7 +14,7 @@ from jaxcomp.runs.loggers import Logger
 from jaxcomp.runs.open_run import Interrupted
 from jaxcomp.runs.table import LAYERS, PARTS
 from jaxcomp.training.diagnostics import watched
-from tests.loggers.test_loggers import scalars
+from tests.runs.test_loggers import scalars
 from tests.training.small import rows, small_config, stop_at
 
 SETTINGS = {"layers_every": "1 epoch", "mapper": "vmap"}
