@@ -302,7 +302,7 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
       RunError: another process runs this sweep.
     """
     from jaxcomp.cli.supervise import caught_signals, process_group
-    from jaxcomp.runs.open_run import locked
+    from jaxcomp.runs.lock import locked
 
     for name in ("configs", "logs", "runs"):
         (job.folder / name).mkdir(exist_ok=True)
