@@ -52,32 +52,22 @@ def add_parser(subparsers: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from jaxcomp.cli import supervise
-    from jaxcomp.cli.supervise import free_port
 
     command = args.program[1:] if args.program[:1] == ["--"] else args.program
     _check(args, command)
-    variables = dict(os.environ)
-    if args.hosts or args.hostfile:
-        hosts = supervise.read_hosts(args.hostfile) if args.hostfile else None
-        hosts = hosts or supervise.parse_hosts(args.hosts)
+    hosts = [supervise.Host(supervise.HERE, args.processes)]
+    if args.hostfile:
+        hosts = supervise.read_hosts(args.hostfile)
+    elif args.hosts:
+        hosts = supervise.parse_hosts(args.hosts)
 
-        def plan() -> list[supervise.Child]:
-            # Below the ports that systems give to connections.
-            port = args.port or random.randint(20000, 29999)
-            return supervise.remote_plan(
-                *(command, hosts, args.devices_per_process, port, variables),
-                args.grace,
-            )
-    else:
+    def plan() -> list[supervise.Child]:
+        # On other hosts below the ports that systems give to connections.
+        found = random.randint(20000, 29999) if hosts[0].name else supervise.free_port()
+        places = hosts, args.devices_per_process, args.port or found
+        return supervise.make_children(command, *places, os.environ, args.grace)
 
-        def plan() -> list[supervise.Child]:
-            port, devices = args.port or free_port(), args.devices_per_process
-            return supervise.local_plan(
-                command, args.processes, devices, port, variables
-            )
-
-    limits = supervise.RestartLimits(args.grace, args.restarts, args.stuck_after)
-    ended = supervise.supervise(plan, limits)
+    ended = supervise.supervise(plan, args.grace, args.restarts, args.stuck_after)
     if ended.code and ended.code != 141:
         print(f"jaxcomp launch: {ended.why}", file=sys.stderr)
     return ended.code

@@ -40,6 +40,9 @@ class Host(NamedTuple):
     processes: int
 
 
+HERE = ""  # the name of this machine
+
+
 def parse_hosts(text: str) -> list[Host]:
     """The hosts of `--hosts`.
 
@@ -115,80 +118,47 @@ class Child(NamedTuple):
     over_ssh: bool = False  # it ends when its standard input does
 
 
-def local_plan(
-    command: Sequence[str],
-    processes: int,
-    devices: int | None,
-    port: int,
-    variables: Mapping[str, str],
-) -> list[Child]:
-    """The processes of a run on this machine.
-
-    Args:
-      command: words of the program.
-      processes: their number.
-      devices: of each process; None: one of the GPUs each, or all for one process.
-      port: for process 0 to listen on.
-      variables: of the environment.
-    """
-    return [
-        Child(
-            str(index),
-            list(command),
-            {
-                **variables,
-                **_joining(f"127.0.0.1:{port}", processes, index),
-                **_devices(variables, devices, processes, index),
-            },
-        )
-        for index in range(processes)
-    ]
-
-
-def remote_plan(
+def make_children(
     command: Sequence[str],
     hosts: Sequence[Host],
     devices: int | None,
     port: int,
     variables: Mapping[str, str],
-    grace: float,
+    grace: float = 0.0,
 ) -> list[Child]:
-    """The processes of a run on several machines, over ssh.
+    """The processes of a run, on this machine or over ssh.
 
     Args:
-      command: words of the program, in the same folder on all of them.
-      hosts: process 0 runs on the first.
-      devices: of each process, as in `local_plan`.
+      command: words of the program, in the same folder on all hosts.
+      hosts: process 0 runs on the first; `HERE` is the name of this machine.
+      devices: of each process; None: one of the GPUs each, or all for one process.
       port: for process 0 to listen on.
       variables: of the environment; those that decide how jax runs are passed on.
       grace: seconds for a process to end once the connection is closed.
     """
     total = sum(host.processes for host in hosts)
-    address = f"{hosts[0].name.rpartition('@')[2]}:{port}"
+    address = f"{hosts[0].name.rpartition('@')[2] or '127.0.0.1'}:{port}"
     passed = {n: v for n, v in variables.items() if n.startswith(_PASSED)}
     children: list[Child] = []
     for host in hosts:
+        seen = variables if host.name == HERE else {}
         for local in range(host.processes):
             index = len(children)
             own = {
-                **passed,
-                **_joining(address, total, index),
-                **_devices({}, devices, host.processes, local),
+                "JAXCOMP_COORDINATOR": address,
+                "JAXCOMP_PROCESSES": str(total),
+                "JAXCOMP_PROCESS": str(index),
+                "PYTHONUNBUFFERED": "1",  # a line is shown when it is printed
+                **_devices(seen, devices, host.processes, local),
             }
-            line = remote_command(command, own, os.getcwd(), grace)
+            if host.name == HERE:
+                children.append(Child(str(index), list(command), {**variables, **own}))
+                continue
+            line = remote_command(command, {**passed, **own}, os.getcwd(), grace)
             words = ["ssh", "-o", "BatchMode=yes", host.name, line]
             label = f"{host.name}:{index}"
             children.append(Child(label, words, dict(variables), over_ssh=True))
     return children
-
-
-def _joining(address: str, processes: int, index: int) -> dict[str, str]:
-    return {
-        "JAXCOMP_COORDINATOR": address,
-        "JAXCOMP_PROCESSES": str(processes),
-        "JAXCOMP_PROCESS": str(index),
-        "PYTHONUNBUFFERED": "1",  # a line is shown when it is printed
-    }
 
 
 def _devices(
@@ -412,23 +382,23 @@ def _tell(running: Sequence[subprocess.Popen[bytes]], group: int, number: int) -
 _FINAL = (2, 141)
 
 
-class RestartLimits(NamedTuple):
-    """When processes are ended, and how often they are started again."""
-
-    grace: float  # seconds between Ctrl-C and SIGKILL
-    restarts: int = 0
-    stuck_after: float = 0.0  # seconds without progress of a process; 0: never
-
-
-def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> Ended:
+def supervise(
+    plan: Callable[[], Sequence[Child]],
+    grace: float,
+    restarts: int = 0,
+    stuck_after: float = 0.0,
+) -> Ended:
     """Run processes, again after a failure; a run goes on from its checkpoint.
 
     Args:
       plan: makes the processes of an attempt, with a new port.
-      limits: of all attempts.
+      grace: seconds between Ctrl-C and SIGKILL.
+      restarts: how often they are started again.
+      stuck_after: seconds without progress of a process, which then counts as failed;
+        0: never.
     """
     ended = Ended(0, "", False)
-    for attempt in range(limits.restarts + 1):
+    for attempt in range(restarts + 1):
         with tempfile.TemporaryDirectory(prefix="jaxcomp-launch-") as folder:
             children = list(plan())
             marks = [Path(folder) / str(index) for index in range(len(children))]
@@ -436,14 +406,14 @@ def supervise(plan: Callable[[], Sequence[Child]], limits: RestartLimits) -> End
                 variables = {**children[index].variables, PROGRESS: str(mark)}
                 children[index] = children[index]._replace(variables=variables)
             watched = [] if any(child.over_ssh for child in children) else marks
-            stuck = _stuck(watched, limits.stuck_after)
-            ended = watch(children, limits.grace, stuck)
+            stuck = _stuck(watched, stuck_after)
+            ended = watch(children, grace, stuck)
         if not ended.code or ended.was_asked:
             return ended
         if ended.code in _FINAL:
             final = "which no restart mends: see what it says above"
             return ended._replace(why=f"{ended.why}, {final}")
-        left = limits.restarts - attempt
+        left = restarts - attempt
         if left:
             message = f"{ended.why}; starting all again (restarts left: {left - 1})"
             print(f"jaxcomp launch: {message}", file=sys.stderr, flush=True)

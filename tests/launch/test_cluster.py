@@ -3,7 +3,7 @@
 import pytest
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.parallel.cluster import find_cluster, time_limit
+from jaxcomp.parallel.cluster import Cluster, find_cluster, time_limit
 
 TORCHRUN = {
     "MASTER_ADDR": "node0",
@@ -42,90 +42,45 @@ OURS = {
     "JAXCOMP_PROCESSES": "2",
     "JAXCOMP_PROCESS": "1",
 }
+AUTO = {"coordinator": "auto"}
+AGENTS = {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"}
+ALL_SEEN = {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}
+ONE_SEEN = {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "3"}
+BOUND = {**SLURM, "SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "1"}
 FOUND = [
-    # variables, flags, (address, number, index), GPUs of this process, method
-    (OURS, {}, ("a:1", 2, 1), None, None),
-    (OURS, {"process": 0}, ("a:1", 2, 0), None, None),
-    (OURS, {"coordinator": "b:2"}, ("b:2", 2, 1), None, None),
-    ({**TORCHRUN, **OURS}, {}, ("a:1", 2, 1), [1], None),
-    (TORCHRUN, {}, ("node0:29500", 8, 5), [1], None),
-    (
-        {**TORCHRUN, "TORCHELASTIC_USE_AGENT_STORE": "True"},
-        {},
-        ("node0:29501", 8, 5),
-        [1],
-        None,
-    ),
-    (TORCHRUN, {"coordinator": "auto"}, ("node0:29500", 8, 5), [1], None),
-    ({**TORCHRUN, "CUDA_VISIBLE_DEVICES": "3"}, {}, ("node0:29500", 8, 5), [], None),
-    (
-        {**TORCHRUN, "CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"},
-        {},
-        ("node0:29500", 8, 5),
-        [2, 3],
-        None,
-    ),
-    (SLURM, {"coordinator": "auto"}, (None, 16, 9), [1], None),
-    (SLURM, {"coordinator": "a:1"}, ("a:1", 16, 9), [1], None),
+    (OURS, {}, Cluster("a:1", 2, 1)),
+    (OURS, {"process": 0}, Cluster("a:1", 2, 0)),
+    (OURS, {"coordinator": "b:2"}, Cluster("b:2", 2, 1)),
+    ({**TORCHRUN, **OURS}, {}, Cluster("a:1", 2, 1, [1])),
+    (TORCHRUN, {}, Cluster("node0:29500", 8, 5, [1])),
+    (AGENTS, {}, Cluster("node0:29501", 8, 5, [1])),
+    (TORCHRUN, AUTO, Cluster("node0:29500", 8, 5, [1])),
+    (ONE_SEEN, {}, Cluster("node0:29500", 8, 5, [])),
+    (ALL_SEEN, {}, Cluster("node0:29500", 8, 5, [2, 3])),
+    (SLURM, AUTO, Cluster(None, 16, 9, [1])),
+    (SLURM, {"coordinator": "a:1"}, Cluster("a:1", 16, 9, [1])),
     # One process for each host takes all GPUs, which jax alone would not do.
-    (ONE_PER_NODE, {"coordinator": "auto"}, (None, 2, 1), [], None),
+    (ONE_PER_NODE, AUTO, Cluster(None, 2, 1, [])),
     # Slurm has given each task GPUs of its own.
-    (
-        {**SLURM, "SLURM_GPUS_ON_NODE": "8", "CUDA_VISIBLE_DEVICES": "1"},
-        {"coordinator": "auto"},
-        (None, 16, 9),
-        [],
-        None,
-    ),
-    (
-        {**SLURM, "JAX_LOCAL_DEVICE_IDS": "5"},
-        {"coordinator": "auto"},
-        (None, 16, 9),
-        None,
-        None,
-    ),
-    (OPEN_MPI, {"coordinator": "auto"}, (None, 2, 1), [1], None),
-    (OPEN_MPI, {"coordinator": "a:1"}, ("a:1", 2, 1), [1], None),
+    (BOUND, AUTO, Cluster(None, 16, 9, [])),
+    ({**SLURM, "JAX_LOCAL_DEVICE_IDS": "5"}, AUTO, Cluster(None, 16, 9)),
+    (OPEN_MPI, AUTO, Cluster(None, 2, 1, [1])),
+    (OPEN_MPI, {"coordinator": "a:1"}, Cluster("a:1", 2, 1, [1])),
     (
         {"PMI_SIZE": "2", "PMI_RANK": "0"},
-        {"coordinator": "auto"},
-        (None, None, None),
-        None,
-        "mpi4py",
+        AUTO,
+        Cluster(None, None, None, None, "mpi4py"),
     ),
-    (
-        {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-        {"coordinator": "auto"},
-        (None, None, None),
-        None,
-        None,
-    ),
+    ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, AUTO, Cluster(None, None, None)),
+    ({}, {}, None),
+    ({**TORCHRUN, "WORLD_SIZE": "1"}, {}, None),
+    ({**SLURM, "SLURM_NTASKS": "1"}, AUTO, None),
 ]
 
 
-@pytest.mark.parametrize(("variables", "flags", "place", "devices", "method"), FOUND)
-def test_what_jax_is_told(variables, flags, place, devices, method):
-    cluster = find_cluster(variables, **flags, has=lambda name: True)
-    assert cluster is not None
-    assert cluster.arguments() == {
-        "coordinator_address": place[0],
-        "num_processes": place[1],
-        "process_id": place[2],
-        "local_device_ids": devices,
-        "cluster_detection_method": method,
-    }
-
-
-@pytest.mark.parametrize(
-    ("variables", "flags"),
-    [
-        ({}, {}),
-        ({**TORCHRUN, "WORLD_SIZE": "1"}, {}),
-        ({**SLURM, "SLURM_NTASKS": "1"}, {"coordinator": "auto"}),
-    ],
-)
-def test_one_process_is_no_cluster(variables, flags):
-    assert find_cluster(variables, **flags) is None
+@pytest.mark.parametrize(("variables", "flags", "cluster"), FOUND)
+def test_what_jax_is_told(variables, flags, cluster):
+    assert find_cluster(variables, **flags, has=lambda name: True) == cluster
 
 
 @pytest.mark.parametrize(
@@ -135,24 +90,24 @@ def test_one_process_is_no_cluster(variables, flags):
         (OPEN_MPI, {}, "each would train alone.*unset OMPI_COMM_WORLD_SIZE"),
         ({"WORLD_SIZE": "2", "RANK": "0"}, {}, "WORLD_SIZE=2 says that 2 processes"),
         ({}, {"processes": 2}, r"--processes \(JAXCOMP_PROCESSES\) is set without"),
-        ({}, {"coordinator": "auto"}, "auto finds neither Open MPI, Slurm, Kub"),
+        ({}, AUTO, "auto finds neither Open MPI, Slurm, Kub"),
         ({}, {"coordinator": "a"}, "auto or HOST:PORT with a port of .*, not 'a'"),
         ({}, {"coordinator": "a:99999"}, "a port of 1 to 65535, not 'a:99999'"),
         ({**TORCHRUN, "MASTER_PORT": "0"}, {}, "1 to 65535, not 'node0:0'"),
         ({}, {"coordinator": "a:1"}, "--processes and --process, or JAXCOMP_PROC"),
         (
             {**SLURM, "SLURM_STEP_NODELIST": ""},
-            {"coordinator": "auto"},
+            AUTO,
             "SLURM_STEP_NODELIST is not set: start the program with srun",
         ),
         (
             {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "0"},
-            {"coordinator": "auto"},
+            AUTO,
             "Open MPI does not say where process 0 runs. pip install mpi4py",
         ),
         (
             {"KUBERNETES_SERVICE_HOST": "10.0.0.1"},
-            {"coordinator": "auto"},
+            AUTO,
             r"pip install 'jax\[k8s\]', or set JAXCOMP_COORDINATOR",
         ),
     ],

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.cli.supervise import Host, coloured, local_plan, read_hosts, remote_plan
+from jaxcomp.cli.supervise import HERE, Host, coloured, make_children, read_hosts
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = [sys.executable, "-m", "jaxcomp", "launch"]
@@ -51,11 +51,22 @@ def until(is_so: Callable[[], bool], seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-def test_lines_say_which_process_they_are_of():
-    done = launch("-n", "2", "--", "sh", "-c", SAYS)
+@pytest.mark.parametrize(
+    ("encoding", "mark"), [("utf-8", "\N{REPLACEMENT CHARACTER}"), ("ascii", "?")]
+)
+def test_lines_say_which_process_they_are_of(encoding, mark):
+    """Bytes that are no text are replaced, and what has no newline comes in pieces."""
+    long = "head -c 200000 /dev/zero | tr '\\0' x"
+    script = f"{SAYS}; printf 'a\\377b\\n'; {long}"
+    done = launch("-n", "2", "--", "sh", "-c", script, PYTHONIOENCODING=encoding)
     assert done.returncode == 0
-    assert sorted(done.stdout.splitlines()) == ["[0] 0 of 2", "[1] 1 of 2"]
     assert sorted(done.stderr.splitlines()) == ["[0] wrong", "[1] wrong"]
+    for index in range(2):
+        front = f"[{index}] "
+        lines = [x for x in done.stdout.splitlines() if x.startswith(front)]
+        assert lines[:2] == [f"{front}{index} of 2", f"{front}a{mark}b"]
+        assert max(map(len, lines)) <= len(front) + (1 << 16)
+        assert sum(line.count("x") for line in lines) == 200_000
 
 
 def test_the_first_failure_ends_all_and_is_the_exit_code(tmp_path):
@@ -68,11 +79,6 @@ def test_the_first_failure_ends_all_and_is_the_exit_code(tmp_path):
     assert done.returncode == 7
     assert "process 1 ended with exit code 7" in done.stderr
     assert not is_alive(int((tmp_path / "0").read_text()))
-
-
-def test_a_killed_process_counts_as_a_shell_counts_it():
-    done = launch("-n", "1", "--", "sh", "-c", "kill -9 $$")
-    assert done.returncode == 137
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -101,17 +107,12 @@ def test_a_second_signal_kills():
     assert process.returncode == 130
 
 
-def test_a_reader_who_leaves_ends_it():
-    process = begun("-n", "2", "--", "yes")
-    assert process.stdout is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(timeout=60) == 141
-
-
-def test_processes_go_on_if_they_want_to_after_the_reader_has_left(tmp_path):
-    script = f"echo up; trap '' PIPE; sleep 0.5; echo x; touch {tmp_path}/end"
-    process = begun("-n", "1", "--", "sh", "-c", script)
+def test_a_reader_who_leaves_ends_who_does_not_go_on(tmp_path):
+    script = (
+        "test $JAXCOMP_PROCESS = 1 && exec yes; "
+        f"trap '' PIPE; sleep 0.5; echo x; touch {tmp_path}/end"
+    )
+    process = begun("-n", "2", "--", "sh", "-c", script)
     assert process.stdout is not None
     process.stdout.readline()
     process.stdout.close()
@@ -129,22 +130,6 @@ def test_a_full_disk_neither_blocks_nor_is_kept_back():
     assert done.returncode == 1
     assert done.stderr.count(b"end\n") == 2
     assert b"the output is not whole: [Errno 28] No space left" in done.stderr
-
-
-@pytest.mark.parametrize("encoding", ["utf-8", "ascii"])
-def test_bytes_that_are_no_text_are_replaced(encoding):
-    words = ("-n", "1", "--", "printf", "a\\377b\\nend\\n")
-    done = launch(*words, PYTHONIOENCODING=encoding)
-    assert done.returncode == 0
-    mark = {"utf-8": "\N{REPLACEMENT CHARACTER}", "ascii": "?"}[encoding]
-    assert done.stdout == f"[0] a{mark}b\n[0] end\n"
-
-
-def test_what_has_no_newline_comes_in_pieces():
-    words = ("-n", "1", "--", "sh", "-c", "head -c 200000 /dev/zero | tr '\\0' x")
-    lines = launch(*words).stdout.splitlines()
-    assert max(map(len, lines)) <= len("[0] ") + (1 << 16)
-    assert sum(line.count("x") for line in lines) == 200_000
 
 
 def test_the_processes_end_with_a_launcher_that_is_killed(tmp_path):
@@ -170,9 +155,12 @@ def test_the_processes_end_with_a_launcher_that_is_killed(tmp_path):
 
 
 def test_a_failure_starts_all_again(tmp_path):
-    script = f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) = 3"
+    script = (
+        f"echo x >> {tmp_path}/runs; test $(wc -l < {tmp_path}/runs) = 3 || kill -9 $$"
+    )
     done = launch("-n", "1", "--restarts=2", "--", "sh", "-c", script)
     assert done.returncode == 0
+    assert "ended with exit code 137; starting all again" in done.stderr
     assert "restarts left: 0" in done.stderr
     done = launch("-n", "1", "--restarts=2", "--", "sh", "-c", "exit 2")
     assert done.returncode == 2
@@ -205,28 +193,22 @@ def ssh(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("ssh")
-def test_hosts_are_reached_over_ssh():
-    script = 'echo "$JAXCOMP_PROCESS of $JAXCOMP_PROCESSES" in $(pwd) "$XLA_FLAGS"'
-    words = ("--hosts=a:2,me@b", "--", "sh", "-c", script)
-    done = launch(*words, XLA_FLAGS="--x='y z'")
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [
-        f"[a:0] 0 of 3 in {ROOT} --x='y z'",
-        f"[a:1] 1 of 3 in {ROOT} --x='y z'",
-        f"[me@b:2] 2 of 3 in {ROOT} --x='y z'",
-    ]
-
-
-@pytest.mark.usefixtures("ssh")
-def test_the_end_of_one_host_ends_the_others(tmp_path):
+def test_hosts_are_reached_over_ssh_and_the_end_of_one_ends_the_others(tmp_path):
     script = (
+        'echo "$JAXCOMP_PROCESS of $JAXCOMP_PROCESSES" in $(pwd) "$XLA_FLAGS"; '
         f"echo $$ > {tmp_path}/$JAXCOMP_PROCESS; "
         f"while [ ! -s {tmp_path}/0 ]; do sleep 0.01; done; "
         "test $JAXCOMP_PROCESS = 1 && exit 7; "
         f"trap 'touch {tmp_path}/asked; exit 1' TERM; while :; do sleep 0.05; done"
     )
-    done = launch("--hosts=a,b", "--", "sh", "-c", script)
-    assert done.returncode == 7
+    words = ("--hosts=a:2,me@b", "--", "sh", "-c", script)
+    done = launch(*words, XLA_FLAGS="--x='y z'")
+    assert sorted(done.stdout.splitlines()) == [
+        f"[a:0] 0 of 3 in {ROOT} --x='y z'",
+        f"[a:1] 1 of 3 in {ROOT} --x='y z'",
+        f"[me@b:2] 2 of 3 in {ROOT} --x='y z'",
+    ]
+    assert done.returncode == 7, done.stderr
     assert (tmp_path / "asked").exists()
     assert not is_alive(int((tmp_path / "0").read_text()))
 
@@ -239,7 +221,9 @@ def test_a_file_of_hosts(tmp_path):
 
 def test_the_address_of_process_0_is_its_hosts():
     hosts = [Host("me@server0", 1), Host("server1", 1)]
-    plan = remote_plan(["a", "b c"], hosts, 8, 7, {"HOME": "/x", "NCCL_DEBUG": "1"}, 1)
+    plan = make_children(
+        ["a", "b c"], hosts, 8, 7, {"HOME": "/x", "NCCL_DEBUG": "1"}, 1
+    )
     assert [child.command[:4] for child in plan] == [
         ["ssh", "-o", "BatchMode=yes", host.name] for host in hosts
     ]
@@ -263,7 +247,7 @@ def test_the_address_of_process_0_is_its_hosts():
     ],
 )
 def test_processes_of_a_host_share_its_devices(processes, devices, expected):
-    plan = local_plan(["a"], processes, devices, 1, {})
+    plan = make_children(["a"], [Host(HERE, processes)], devices, 1, {})
     assert [child.variables.get("JAX_LOCAL_DEVICE_IDS") for child in plan] == expected
     counts = {child.variables.get("JAX_NUM_CPU_DEVICES") for child in plan}
     assert counts == {devices and str(devices)}

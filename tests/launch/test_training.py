@@ -81,7 +81,9 @@ def test_as_many_threads_give_large_convolutions_the_same_bits(tmp_path):
     extra.append("--config.checkpoint_every=4 steps")
     launched = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--")
     finish(begin(*command(tmp_path / "one", *extra), NPROC="8"))
-    finish(begin(*launched, *command(tmp_path / "two", *extra), NPROC="8"))
+    every = command(tmp_path / "two", *extra, "--config.workers=0")
+    output = finish(begin(*launched, *every, NPROC="8"))
+    assert "4 workers (pmap on 4 of 4 cpu devices, 2 processes)" in output
     assert_same_run(tmp_path / "one", tmp_path / "two", config)
 
 
@@ -92,13 +94,6 @@ def test_mpirun_starts_the_same_run(one_process, tmp_path):
     mpirun = ["mpirun", *may, "--oversubscribe", "-n", "2"]
     finish(begin(*mpirun, *command(tmp_path, "--coordinator=auto")))
     assert_same_run(tmp_path, one_process)
-
-
-@pytest.mark.slow
-def test_workers_0_takes_the_devices_of_all_processes(tmp_path):
-    words = (*LAUNCH, "-n", "2", "--devices-per-process=2", "--")
-    output = finish(begin(*words, *command(tmp_path, "--config.workers=0")))
-    assert "4 workers (pmap on 4 of 4 cpu devices, 2 processes)" in output
 
 
 # --- What one process meets alone ---------------------------------------------------
