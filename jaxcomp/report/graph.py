@@ -43,7 +43,6 @@ class Stroke(NamedTuple):
     weight: float
     bend: float = 0.0  # how far it leaves the straight line, as a share of its length
     is_arrow: bool = False
-    is_stub: bool = False  # its end is no worker
 
 
 def layout_of(name: str, sizes: Sequence[int]) -> GraphLayout:
@@ -122,7 +121,7 @@ def strokes(
         if _crosses(at, i, j, room):
             if layout.crossing == "cut":
                 for start, end in _stubs(at, i, j):
-                    yield Stroke(start, end, weight, is_stub=True)
+                    yield Stroke(start, end, weight)
                 continue
             bend = _bend(at, i, j) if layout.crossing == "bend" else bend
         yield Stroke(at[i], at[j], weight, bend, is_arrow=not mutual)
@@ -186,28 +185,23 @@ def graph_of(facts: Mapping[str, Any], member: str = "worker") -> Drawing | None
         return None
     if not rounds or len(layout.positions) != count:
         return None
-    note = (
-        f"{count} {member}{'' if count == 1 else 's'}, degree {degree}, gap {gap:.3g}"
-    )
+    members = f"{count} {member}{'' if count == 1 else 's'}"
+    note = f"{members}, degree {degree}, gap {gap:.3g}"
     weights = [weight for edges in rounds for *_, weight in edges]
     if weights:
         low, high = f"{min(weights):.3g}", f"{max(weights):.3g}"
         note += f", weight {low}" if low == high else f", weights {low} to {high}"
-    captions = [
-        f"round {i}" if len(rounds) > 1 else "" for i in range(1, len(rounds) + 1)
+    captioned = [
+        DrawnRound(f"round {i}" if len(rounds) > 1 else "", edges)
+        for i, edges in enumerate(rounds, 1)
     ]
-    return Drawing(
-        title,
-        note,
-        layout,
-        [DrawnRound(c, e) for c, e in zip(captions, rounds, strict=True)],
-    )
+    return Drawing(title, note, layout, captioned)
 
 
 def draw_round(graph: Drawing, number: int) -> str:
     """One round as an SVG element: numbered circles, and lines as wide as weights."""
     layout, step = graph.layout, graph.rounds[number]
-    at = _places(layout)
+    at = layout.positions * [_UNIT, -_UNIT]
     radius = float(np.clip(0.34 * spacing(layout.positions) * _UNIT, 2, 14))
     largest = max((weight for *_, weight in step.edges), default=1.0)
     width = 2 * (1 + _PAD) * _UNIT
@@ -234,10 +228,6 @@ def draw_round(graph: Drawing, number: int) -> str:
         f'<g class="edges" opacity="{shade:.2f}">{lines}</g>'
         f'<g class="nodes">{nodes}{texts}</g></svg>'
     )
-
-
-def _places(layout: GraphLayout) -> np.ndarray:
-    return layout.positions * [_UNIT, -_UNIT]
 
 
 def _line(stroke: Stroke, largest: float, radius: float) -> str:

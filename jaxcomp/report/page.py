@@ -85,49 +85,37 @@ class DataTable(NamedTuple):
     rows: list[tuple[str, list[str]]]  # key of the series, cells
 
 
-class Drawn(NamedTuple):
-    """A plot on a page."""
-
-    name: str
-    title: str
-    caption: str
-    legend: list[LegendEntry]  # empty where there is one series
-    tiles: list[list[str]]  # of each panel, elements of which the page shows one
-    tables: list[DataTable]
-    switch: str
-    wide: bool
-
-
-def draw_plot(name: str, plot: Plot) -> Drawn:
-    """Draw all panels of a plot.
+def draw_plot(name: str, plot: Plot) -> dict[str, Any]:
+    """A plot as a page shows it: its elements, their data and a legend.
 
     Args:
       name: of the plot, unique in its page.
       plot: to draw.
+
+    Returns:
+      What the plot says of itself; `tiles`, of each panel the elements of which the
+      page shows one; `tables`, one of all panels with one vertical axis; and `legend`,
+      empty where there is one series.
     """
-    groups: list[list[Panel]] = []
-    places: list[tuple[int, int]] = []  # of each panel: its table, its column in it
+    groups: dict[str, list[Panel]] = {}
     for panel in plot.panels:
-        found = [
-            i for i, group in enumerate(groups) if group[0].y.title == panel.y.title
-        ]
-        if found:
-            groups[found[0]].append(panel)
-        else:
-            groups.append([panel])
-        table = found[0] if found else len(groups) - 1
-        places.append((table, len(groups[table])))
-    tiles = [
-        _elements(panel, plot, f"{name}-{table}", column, len(groups[table]))
-        for panel, (table, column) in zip(plot.panels, places, strict=True)
-    ]
-    tables = [_table(f"{name}-{i}", group) for i, group in enumerate(groups)]
+        groups.setdefault(panel.y.title, []).append(panel)
+    names = {title: f"{name}-{i}" for i, title in enumerate(groups)}
+    tiles = []
+    for panel in plot.panels:
+        group, title = groups[panel.y.title], panel.y.title
+        column = 1 + [one is panel for one in group].index(True)
+        tiles.append(_elements(panel, plot, names[title], column, len(group)))
     first = plot.panels[0].series
     several = first if len(first) > 1 else []
-    legend = [LegendEntry(one.key, one.label, slot_class(one.slot)) for one in several]
-    return Drawn(
-        name, plot.title, plot.caption, legend, tiles, tables, plot.switch, plot.wide
-    )
+    return plot._asdict() | {
+        "name": name,
+        "tiles": tiles,
+        "tables": [_table(names[title], group) for title, group in groups.items()],
+        "legend": [
+            LegendEntry(one.key, one.label, slot_class(one.slot)) for one in several
+        ],
+    }
 
 
 def _elements(

@@ -13,7 +13,7 @@ import pytest
 
 from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.parallel.agreement import PeerFailed
-from jaxcomp.runs.folder import RunError, check_config, check_workdir
+from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.runs.lock import locked
 from jaxcomp.runs.open_run import open_run
 
@@ -112,12 +112,6 @@ def test_a_folder_of_other_things_stays_as_it_is(tmp_path, left, workdir, messag
     with pytest.raises(RunError, match=message):
         opened(tmp_path / workdir)
     assert contents(tmp_path) == {left: b"mine"}
-
-
-@pytest.mark.parametrize("name", ["", " "])
-def test_an_empty_workdir_is_refused(name):
-    with pytest.raises(RunError, match="--workdir is empty: name a folder"):
-        check_workdir(name)
 
 
 def test_what_a_run_or_its_shell_leaves_is_no_other_thing(tmp_path):
