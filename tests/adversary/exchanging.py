@@ -1,5 +1,6 @@
 """The laws of an exchange with its memory, and of the loops that it runs in."""
 
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -205,6 +206,12 @@ def check_scale(laws: Laws, program: Program, walk: Walk, less: Walk) -> None:
     laws.same("powers of two change nothing", b, a, 1e-4)
 
 
+def waits(program: Program) -> bool:
+    """Whether a threshold that does not follow the gradient may never be reached."""
+    text = program.compressor + str(program.policy) + program.method
+    return re.search(r"(?<!_)threshold", text) is not None
+
+
 def handed_over(program: Program, given: Any, ok: Any) -> Any:
     """What a memory makes of gradients [steps, elements]; None: it is not linear."""
     names = [call for call in calls(program.memory) if call.name != "none"]
@@ -274,6 +281,7 @@ def check_calm(
             delta or "error_feedback" in exchange.keeper
         )  # if not, what is small waits
         alone = kept and not joins(program) and not exchange.momentum
+        alone = alone and not waits(program)
         if np.abs(flat(g)).max(initial=0) and alone:
             dead = "nothing of a tensor arrives"
             laws.check(dead, np.abs(flat(a)).max(initial=0) > 0, f"shape {g.shape[1:]}")
@@ -359,7 +367,8 @@ def mapped_loop(
         laws.check("finite after a resize", np.isfinite(rows).all())
     keeps = exchange.keeper or "server_feedback=True" in program.method
     is_plain = handed_over(program, np.zeros((1, 1)), [True]) is not None
-    if keeps and is_plain and not exchange.momentum and not np.any(rows[-5:]):
+    quiet = not exchange.momentum and not waits(program) and not np.any(rows[-5:])
+    if keeps and is_plain and quiet:
         good = walk.applied[: len(flat(found, 1))]
         given = flat(trees, 2)[: len(good)].mean(axis=1)[good].sum(axis=0)
         given = given + flat(more, 2)[0].mean(axis=0)
