@@ -12,27 +12,11 @@ from jax.tree_util import tree_flatten_with_path
 
 from jaxcomp.checkpoint import leaves
 from jaxcomp.checkpoint.leaves import Stored
+from jaxcomp.core import trees, types
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import CheckpointError
-from jaxcomp.core.trees import (
-    as_keys,
-    built_anew,
-    has_rebuilt,
-    is_key,
-    name_of,
-    numbers_of,
-    numbers_spec,
-)
-from jaxcomp.core.types import (
-    Exchange,
-    Mixer,
-    Resize,
-    Tree,
-    is_averaged_on_resize,
-    is_clock,
-    is_per_worker,
-    is_report,
-)
+from jaxcomp.core.trees import as_keys, is_key, name_of, numbers_of, numbers_spec
+from jaxcomp.core.types import Exchange, Mixer, Resize, Tree, is_per_worker, is_report
 from jaxcomp.parallel import agreement
 from jaxcomp.parallel.placing import with_marks
 from jaxcomp.transforms.distributed import DistributedState
@@ -159,7 +143,7 @@ class _Resizing(NamedTuple):
             return jax.tree.map(self._zeros, node) if inside.is_marked else node
         if is_per_worker(node):
             inside = inside._replace(is_marked=True)
-        elif is_clock(node):
+        elif types.is_clock(node):
             inside = inside._replace(averages=False)
         elif isinstance(node, DistributedState):
             self._check_mixer(node, path, inside)
@@ -200,7 +184,7 @@ class _Resizing(NamedTuple):
     def _averages(self, node: Any, inside: _Inside) -> bool:
         """Whether marked floats are averaged below a node of a method's state."""
         kind = type(node)
-        if kind in self.rules or is_averaged_on_resize(kind):
+        if kind in self.rules or types.is_averaged_on_resize(kind):
             return True
         # A type that marks a field is a state of its own, and nobody declared it.
         has_marks = isinstance(node, tuple) and any(map(is_per_worker, node))
@@ -411,7 +395,7 @@ def _rebuilt(
     params: Callable[[Tree], Tree] | None,
 ) -> Tree:
     """The state with the fields that are built anew."""
-    names = has_rebuilt(state, rules)
+    names = trees.has_rebuilt(state, rules)
     if not names:
         return state
     if params is None:
@@ -424,7 +408,7 @@ def _rebuilt(
     given = given.value if is_per_worker(given) else given
     _check_placed(state, given)
     with jax.default_device(_host()):
-        return built_anew(state, rules, given, workers)
+        return trees.built_anew(state, rules, given, workers)
 
 
 def _check_placed(state: Tree, params: Tree) -> None:

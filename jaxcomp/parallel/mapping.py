@@ -16,8 +16,8 @@ from jax.sharding import Mesh
 from jaxcomp.core.trees import label_of
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.collectives import entry
-from jaxcomp.parallel.placing import by_axis, each_mark, is_none, of_marked, partition
-from jaxcomp.parallel.workers import Workers
+from jaxcomp.parallel.placing import by_axis, each_mark, is_none, of_marked
+from jaxcomp.parallel.workers import Workers, partition
 
 
 class Mapped(NamedTuple):

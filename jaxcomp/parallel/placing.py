@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.experimental import multihost_utils
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh
 
 from jaxcomp.core.trees import as_keys, is_key, numbers_of
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker, is_report
@@ -73,8 +73,7 @@ def place(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
         numbers = numbers_of(x)
         if workers.mesh is None:
             return as_keys(jnp.asarray(numbers), x)
-        sharding = NamedSharding(workers.mesh, partition(axis, workers.device_axis))
-        local = np.asarray(numbers)
+        sharding, local = workers.sharding(axis), np.asarray(numbers)
         return as_keys(jax.make_array_from_process_local_data(sharding, local), x)
 
     return by_axis(put, axis_tree, tree)
@@ -137,29 +136,27 @@ def spread_spec(state: Tree, workers: Workers) -> Tree:
       (3, 2)
     """
 
-    def describe(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
-        shape = x.shape if axis is None else (workers.size, *x.shape)
-        sharding: Any = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-        if workers.mesh is not None:
-            cut = partition(axis, workers.device_axis)
-            sharding = NamedSharding(workers.mesh, cut)
-        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
-
-    return by_axis(describe, axes(state), state)
+    return specs_of(state, axes(state), workers.size, workers.sharding)
 
 
-def specs_of_device(tree: Tree, workers: Workers, axis_tree: Any) -> Tree:
-    """Shapes and dtypes of what `on_device` takes, from those of one worker.
+def specs_of(
+    tree: Tree,
+    axis_tree: Any,
+    count: int,
+    sharding: Callable[[int | None], Any] = lambda axis: None,
+) -> Tree:
+    """Shapes and dtypes of what some workers hold together, from those of one worker.
 
     Args:
       tree: arrays or specs of one worker.
-      workers: from `setup`.
       axis_tree: a prefix tree with 0 or None.
+      count: number of the workers.
+      sharding: of the arrays with such an axis.
     """
 
     def describe(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
-        shape = x.shape if axis is None else (workers.per_device, *x.shape)
-        return jax.ShapeDtypeStruct(shape, x.dtype)
+        shape = x.shape if axis is None else (count, *x.shape)
+        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding(axis))
 
     return by_axis(describe, axis_tree, tree)
 
@@ -213,11 +210,6 @@ def each_mark(change: Callable[[PerWorker], Any], tree: Tree) -> Tree:
     return jax.tree.map(
         lambda n: change(n) if is_per_worker(n) else n, tree, is_leaf=is_per_worker
     )
-
-
-def partition(axis: int | None, name: Any) -> PartitionSpec:
-    """An axis of 0 or None as a `PartitionSpec`."""
-    return PartitionSpec() if axis is None else PartitionSpec(name)
 
 
 def by_axis(

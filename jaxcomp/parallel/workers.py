@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from jaxcomp._version import __version__
 from jaxcomp.core.errors import UserError
@@ -157,6 +157,11 @@ _MOST_DEVICES = 1024  # of one CPU; each has threads and memory of its own
 MAPPERS = ("pmap", "shard_map", "vmap")
 
 
+def partition(axis: int | None, name: Any) -> PartitionSpec:
+    """An axis of 0 or None as a `PartitionSpec`."""
+    return PartitionSpec() if axis is None else PartitionSpec(name)
+
+
 class Workers(NamedTuple):
     """The workers of a run and their devices; worker w is on device w // per_device."""
 
@@ -179,6 +184,12 @@ class Workers(NamedTuple):
     def device_axis(self) -> Any:
         """What of `axis` lies between devices: the name, or names, of the mesh."""
         return self.axis.devices if isinstance(self.axis, Lanes) else self.axis
+
+    def sharding(self, axis: int | None) -> Any:
+        """Where arrays lie that have an axis of workers, 0, or have none."""
+        if self.mesh is None:
+            return SingleDeviceSharding(jax.local_devices()[0])
+        return NamedSharding(self.mesh, partition(axis, self.device_axis))
 
     @property
     def devices(self) -> int:

@@ -14,7 +14,7 @@ from jaxcomp.core.units import bytes_text, times_fewer
 from jaxcomp.exchanges.overlap import compiler_options
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.parallel.mapping import on_device
-from jaxcomp.parallel.placing import specs_of_device
+from jaxcomp.parallel.placing import specs_of
 from jaxcomp.runs.folder import check_keys
 from jaxcomp.training.plan import RunPlan, build, check_batches
 from jaxcomp.training.stages import Stage
@@ -274,8 +274,8 @@ def _traced(plan: RunPlan, stage: Stage) -> list[wire.Collective]:
     over = _axes(plan, fresh)
     return wire.traced_collectives(
         on_device(plan.step(stage), workers, **over),
-        *specs_of_device(
-            (fresh, *plan.example(stage.segment)), workers, over["in_axes"]
+        *specs_of(
+            (fresh, *plan.example(stage.segment)), over["in_axes"], workers.per_device
         ),
         axis=workers.device_axis,
         workers=workers.devices,

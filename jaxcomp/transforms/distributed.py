@@ -12,7 +12,7 @@ import optax
 from jaxcomp.core import types
 from jaxcomp.core.trees import spec_of, vary_like
 from jaxcomp.core.types import Array, Exchange, Mixer, PerWorker, State, Tree, ticked
-from jaxcomp.exchanges.overlap import make_cut, overlapped
+from jaxcomp.exchanges.overlap import Cut, make_cut, overlapped
 from jaxcomp.parallel import checks
 from jaxcomp.parallel.checks import axis_index
 from jaxcomp.transforms.nonfinite import attempt
@@ -195,8 +195,12 @@ def distributed(
 class Mean(NamedTuple):
     """What stands in the place of `jax.lax.pmean`; made by `pmean`."""
 
-    init: Callable[[Tree], Any]  # (params) -> comm, on the host
-    average: Callable[[Tree, Any, Array | None], tuple[Tree, DistributedState]]
+    link: optax.GradientTransformationExtraArgs
+    cut: Cut
+
+    def init(self, params: Tree) -> Any:
+        """The state before the first step, made on the host."""
+        return self.link.init(params)
 
     def __call__(
         self, grads: Tree, comm: Any, key: Array | None = None
@@ -208,7 +212,12 @@ class Mean(NamedTuple):
           comm: the state: marked, as each worker keeps what it did not send.
           key: as in `distributed`.
         """
-        return self.average(grads, comm, key)
+
+        def average(grads: Tree, old: Any) -> tuple[Tree, Any]:
+            return self.link.update(grads, old, key=key)
+
+        step = attempt(average, grads, comm, self.cut)
+        return step.result, step.state
 
 
 def pmean(
@@ -244,15 +253,7 @@ def pmean(
     link = distributed(
         exchange, seed, allow_masked=allow_masked, overlap=overlap, order=order
     )
-    cut = make_cut(overlap, order)
-
-    def average(
-        grads: Tree, comm: Any, key: Array | None
-    ) -> tuple[Tree, DistributedState]:
-        step = attempt(lambda g, old: link.update(g, old, key=key), grads, comm, cut)
-        return step.result, step.state
-
-    return Mean(link.init, average)
+    return Mean(link, make_cut(overlap, order))
 
 
 def mixing(

@@ -76,20 +76,14 @@ def scale_by_rate(rate: Rate) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def _decay_by(weight_decay: float) -> optax.GradientTransformation:
-    """Add decayed weights to the updates; a decay of 0 needs no parameters."""
-    return optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity()
-
-
 def _sgd_with(
     exchange: Exchange, learning_rate: Rate, weight_decay: float, seed: int | None
 ) -> optax.GradientTransformationExtraArgs:
     """The optimiser w <- w - rate (mean of the exchange + weight_decay w)."""
-    return optax.chain(
-        distributed(exchange, seed),
-        _decay_by(weight_decay),
-        scale_by_rate(learning_rate),
-    )
+    # Without a decay it needs no parameters.
+    decay = optax.add_decayed_weights(weight_decay)
+    links = distributed(exchange, seed), decay if weight_decay else optax.identity()
+    return optax.chain(*links, scale_by_rate(learning_rate))
 
 
 def dgc_sgd(
@@ -377,7 +371,7 @@ def one_bit_adam(
     return optax.chain(
         optax.GradientTransformationExtraArgs(compressed.init, update),
         scale_by_one_bit_adam(dense_steps, b1, b2, eps),
-        _decay_by(weight_decay),
+        optax.add_decayed_weights(weight_decay) if weight_decay else optax.identity(),
         scale_by_rate(learning_rate),
     )
 

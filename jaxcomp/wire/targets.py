@@ -19,13 +19,13 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax.experimental import topologies
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, check, suggest
 from jaxcomp.core.types import Tree
-from jaxcomp.parallel.placing import by_axis, partition
+from jaxcomp.parallel.placing import specs_of
 from jaxcomp.wire import program as hlo
 from jaxcomp.wire.bytes import Collective, collectives
 from jaxcomp.wire.program import Event as Event
@@ -300,13 +300,7 @@ def specs(tree: Tree, target: Target, axis_tree: Any = 0) -> Tree:
         all have the same. `parallel.axes(state)` gives that of a training state.
     """
     workers = target.workers
-
-    def on_devices(axis: int | None, x: Any) -> jax.ShapeDtypeStruct:
-        sharding = NamedSharding(target.mesh, partition(axis, workers.device_axis))
-        shape = x.shape if axis is None else (workers.size, *x.shape)
-        return jax.ShapeDtypeStruct(shape, x.dtype, sharding=sharding)
-
-    return by_axis(on_devices, axis_tree, tree)
+    return specs_of(tree, axis_tree, workers.size, workers.sharding)
 
 
 def compiled(mapped: Any, target: Target, *args: Any, **options: Any) -> Any:

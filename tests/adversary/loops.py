@@ -13,7 +13,7 @@ from jaxcomp import parallel, wire
 from jaxcomp.core.trees import spec_of
 from jaxcomp.parallel.collectives import Lanes
 from jaxcomp.parallel.mapping import on_device
-from jaxcomp.parallel.placing import by_axis, specs_of_device
+from jaxcomp.parallel.placing import by_axis, specs_of
 from tests.adversary.draw import Program
 from tests.adversary.given import BAD, nested, precision
 from tests.adversary.verdicts import Laws, bits, numbers
@@ -87,7 +87,7 @@ def loop_of(program: Program, crew: Any, step: Any, state: Any) -> Loop:
         one = by_axis(given_to, in_axes, args)
         found = wire.traced_collectives(
             one_device,
-            *specs_of_device(one, crew, in_axes),
+            *specs_of(one, in_axes, crew.per_device),
             axis=crew.device_axis,
             workers=crew.devices,
         )

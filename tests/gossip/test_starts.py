@@ -61,11 +61,14 @@ def check(models):
 
 @pytest.mark.parametrize(
     ("name", "compressor", "named"),
-    [
-        *((*case, named) for case in CASES for named in (True, False)),
-        # They do not know how many workers there are.
-        *((name, "none", True) for name in local.REGISTRY),
-    ],
+    tiers(
+        [
+            *((*case, named) for case in CASES for named in (True, False)),
+            # They do not know how many workers there are.
+            *((name, "none", True) for name in local.REGISTRY),
+        ],
+        lambda case: case[2] or case[:2] == ("choco", "none"),
+    ),
 )
 def test_any_start_ends_at_the_mean_of_the_starts(name, compressor, named):
     """Where `init` sees all starts, in an axis that has the name, or has none."""

@@ -7,7 +7,7 @@ import pytest
 
 from jaxcomp import UserError, cli, parallel
 from jaxcomp.core.units import bytes_text, times_text
-from jaxcomp.training import inspection
+from jaxcomp.training import programs
 from jaxcomp.wire import targets
 from tests.training.small import small_config
 
@@ -56,15 +56,15 @@ def test_the_figures_are_those_of_the_program(here, tmp_path, capsys):
 
 def _params(workers):
     config = small_config(workers=workers, compressor="sign")
-    setup = inspection.build(config, parallel.setup(workers))
+    setup = programs.build(config, parallel.setup(workers))
     return jax.eval_shape(setup.fresh).params
 
 
 def test_a_step_of_another_stage(here):
     config = small_config(dense_for="1 epoch", compressor="sign").unlock()
-    found = inspection.inspect(config, "cpu", 1, 2, step=1)
+    found = programs.inspect(config, "cpu", 1, 2, step=1)
     assert found.stage.dense
     [message] = found.program.collectives
     assert (message.kind, message.nbytes) == ("all-reduce", found.sent.dense)
     with pytest.raises(UserError, match="steps 1 to 22, and no step 23"):
-        inspection.inspect(config, "cpu", 1, 2, step=23)
+        programs.inspect(config, "cpu", 1, 2, step=23)

@@ -7,18 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import Range, SpecError
 from jaxcomp.core.trees import cast_like, spec_of, widen
-from jaxcomp.core.types import (
-    Array,
-    Exchange,
-    Mixed,
-    Mixer,
-    Resize,
-    State,
-    Tree,
-    ticked,
-)
+from jaxcomp.core.types import Exchange, Mixed, Mixer, Resize, State, Tree
 from jaxcomp.exchanges import nothing_lost
 from jaxcomp.mixers.initial_models import mean_start
 
@@ -82,9 +74,9 @@ def rounds(
         )
 
     def mix(
-        params: Tree, updates: Tree, state: RoundState, key: Array, phase: int
+        params: Tree, updates: Tree, state: RoundState, key: types.Array, phase: int
     ) -> Mixed:
-        later = ticked(state)  # clocks of all fragments go on
+        later = types.ticked(state)  # clocks of all fragments go on
         updates = widen(updates)
         if phase == 0:
             silence = nothing_lost(exchange.figures)._replace(sends=np.False_)
@@ -161,7 +153,7 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
 
     Example:
       >>> _cut({"a": jnp.zeros(2), "b": jnp.ones(2)}, 2)[1]
-      {'a': None, 'b': Array([1., 1.], dtype=float32)}
+      {'a': None, 'b': types.Array([1., 1.], dtype=float32)}
     """
     leaves, structure = jax.tree.flatten(tree)
     total, done = sum(x.size for x in leaves), 0
