@@ -329,7 +329,9 @@ def test_it_is_noticed_with_every_memory_that_can_tell(exchange, compressor):
             lambda x: jnp.broadcast_to(x[:1], x.shape), gradients(workers, i)
         )
 
-    for memory in MEMORIES:
+    # What a memory keeps is its own; whether it can tell is the exchange's.
+    few = ("none", "error_feedback(allow=True)", "ef21(allow=True)")
+    for memory in MEMORIES if exchange == "gather" else few:
         try:
             jaxcomp.check_state(state_of(memory, lambda i: gradients(workers, i)))
         except jaxcomp.SpecError:

@@ -63,7 +63,10 @@ def close(found, expected):
     jax.tree.map(compare, found, expected)
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
+# What a worker keeps is cut alike in all memories, and draws are those of `norms`.
+@pytest.mark.parametrize(
+    "name", tiers(EXCHANGES, lambda name: name not in ("qsgd", "ef21"))
+)
 def test_parts_give_the_same_numbers(name):
     """To the bit, but where a compiler may add up a norm in another way."""
     numbers, reports = follow(exchange_of(name))

@@ -271,7 +271,13 @@ def to(name: str, run: Run, workers: int) -> Run:
     return jaxcomp.resized(run, workers, mixer_of(name, workers), lambda s: s.params)
 
 
-@pytest.mark.parametrize("name", [*gossip.REGISTRY, *local.REGISTRY])
+@pytest.mark.parametrize(
+    "name",
+    tiers(
+        [*gossip.REGISTRY, *local.REGISTRY],
+        lambda name: name not in ("choco_overlapped", "dcd_psgd", "sparse_loco"),
+    ),
+)
 def test_mixers_keep_the_mean_model_and_what_is_owed(name):
     run = lived_run(name)
     for count in NEW:

@@ -17,8 +17,6 @@ from jaxcomp.core.specs import Range, kinds_of
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import NAMED
 
-__all__ = ["Leaf", "Program", "draw", "line_of", "program_of", "simpler"]
-
 Rng = np.random.Generator
 
 

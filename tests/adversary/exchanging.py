@@ -18,29 +18,18 @@ from jaxcomp.exchanges.overlap import make_cut
 from jaxcomp.transforms.distributed import step_key
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.transforms.nonfinite import all_finite, applied_if, instead_of_bad
+from tests.adversary import loops
 from tests.adversary.draw import Program
-from tests.adversary.given import (
+from tests.adversary.verdicts import (
     BAD,
     STEPS,
+    Laws,
+    flat,
     gradients,
     one_of,
     precision,
     with_events,
 )
-from tests.adversary.loops import (
-    Loop,
-    axis_of,
-    crew_of,
-    follow,
-    loop_of,
-    mesh_of,
-    new_count,
-    params_of,
-    resized,
-)
-from tests.adversary.verdicts import Laws, flat
-
-__all__ = ["build", "check_exchange"]
 
 leaves = jax.tree.leaves
 UNBIASED = ("gather", "simulated", "two_phase")  # where their compressor is
@@ -346,17 +335,17 @@ def mapped_loop(
     one = one_of(trees)
     loop, bad = loop_with(program, one, program.workers), not walk.applied[BAD]
     exact = program.method == "exact"
-    found, state = follow(
+    found, state = loops.follow(
         *(laws, program, loop, trees, walk.mean), alike=True, bad=bad, lossless=exact
     )
     if not program.resize:
         return
-    count = new_count(program)
+    count = loops.new_count(program)
     new = loop_with(program, one, count)
-    method = jaxcomp.overlapped(build(program, axis_of(program)), program.overlap)
+    method = jaxcomp.overlapped(build(program, loops.axis_of(program)), program.overlap)
     on_mesh = program.mapper == "data_parallel"
-    params = params_of(program, one, mesh_of(count), ()) if on_mesh else one
-    state = resized(laws, state, new.state, method, lambda _: params)
+    params = loops.params_of(program, one, loops.mesh_of(count), ()) if on_mesh else one
+    state = loops.resized(laws, state, new.state, method, lambda _: params)
     more = gradients(program, count, 1, program.seed + 1)
     rows = []
     for i in range(STEPS):
@@ -378,24 +367,26 @@ def mapped_loop(
         laws.check("all arrives after a resize", worst <= limit, f"{worst} > {limit}")
 
 
-def loop_with(program: Program, one: Any, workers: int) -> Loop:
+def loop_with(program: Program, one: Any, workers: int) -> loops.Loop:
     """The loop of the program's exchange, for so many workers."""
-    exchange = build(program, axis_of(program))
+    exchange = build(program, loops.axis_of(program))
     if program.mapper == "data_parallel":
         return sharded_loop(program, exchange, one, workers)
-    crew = crew_of(program, workers)
+    crew = loops.crew_of(program, workers)
     mean = jaxcomp.pmean(exchange, seed=0, overlap=program.overlap)
     state = parallel.spread(mean.init(one), crew)
-    return loop_of(program, crew, lambda state, tree: mean(tree, state), state)
+    return loops.loop_of(program, crew, lambda state, tree: mean(tree, state), state)
 
 
-def sharded_loop(program: Program, exchange: Exchange, one: Any, workers: int) -> Loop:
-    mesh = mesh_of(workers)
-    params = params_of(program, one, mesh, ())
+def sharded_loop(
+    program: Program, exchange: Exchange, one: Any, workers: int
+) -> loops.Loop:
+    mesh = loops.mesh_of(workers)
+    params = loops.params_of(program, one, mesh, ())
     dp = jaxcomp.data_parallel(jaxcomp.overlapped(exchange, program.overlap), mesh)
 
     def own(params: Any, rows: Any) -> Any:
         return jnp.float32(0), jax.tree.map(lambda x: x[0], rows)
 
     mapped = jax.jit(dp.averaged(own))
-    return Loop(dp.init(params), lambda state, x: mapped(state, params, x)[1:])
+    return loops.Loop(dp.init(params), lambda state, x: mapped(state, params, x)[1:])

@@ -15,20 +15,7 @@ from jaxcomp.parallel.collectives import Lanes
 from jaxcomp.parallel.mapping import on_device
 from jaxcomp.parallel.placing import by_axis, specs_of
 from tests.adversary.draw import Program
-from tests.adversary.given import BAD, nested, precision
-from tests.adversary.verdicts import Laws, bits, numbers
-
-__all__ = [
-    "Loop",
-    "axis_of",
-    "crew_of",
-    "follow",
-    "loop_of",
-    "mesh_of",
-    "new_count",
-    "params_of",
-    "resized",
-]
+from tests.adversary.verdicts import BAD, Laws, bits, nested, numbers, precision
 
 SHORT = 6  # steps that are taken one by one
 leaves = jax.tree.leaves

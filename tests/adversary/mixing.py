@@ -13,22 +13,9 @@ from jaxcomp.core.specs import calls
 from jaxcomp.core.types import Mixer, PerWorker
 from jaxcomp.mixers import local
 from jaxcomp.transforms.make import compressor_for
+from tests.adversary import loops
 from tests.adversary.draw import Program
-from tests.adversary.given import gradients, precision
-from tests.adversary.loops import (
-    Loop,
-    axis_of,
-    crew_of,
-    follow,
-    loop_of,
-    mesh_of,
-    new_count,
-    params_of,
-    resized,
-)
-from tests.adversary.verdicts import Laws, flat
-
-__all__ = ["check_mixer"]
+from tests.adversary.verdicts import Laws, flat, gradients, precision
 
 STEPS = 150
 leaves = jax.tree.leaves
@@ -193,7 +180,7 @@ def mapped_run(
     _, _, lossless = facts(program)
     for name in ("tuned", "fragments"):  # depend on sizes
         lossless = lossless and name not in program.method
-    _, run = follow(
+    _, run = loops.follow(
         *(laws, program, loop, noise, models), alike=False, bad=False, lossless=lossless
     )
     if program.mapper == "data_parallel":
@@ -204,12 +191,12 @@ def mapped_run(
         resize(laws, program, run)
 
 
-def loop_with(program: Program, start: Any, workers: int) -> Loop:
+def loop_with(program: Program, start: Any, workers: int) -> loops.Loop:
     """The loop of the program's mixer, for so many workers."""
-    mixer = build(program, workers, axis_of(program))
+    mixer = build(program, workers, loops.axis_of(program))
     if program.mapper == "data_parallel":
         return sharded_loop(program, mixer, start, workers)
-    crew = crew_of(program, workers)
+    crew = loops.crew_of(program, workers)
     link = jaxcomp.mixing(mixer, seed=0)
 
     def first(params: Any) -> Any:
@@ -221,13 +208,15 @@ def loop_with(program: Program, start: Any, workers: int) -> Loop:
         return params, Run(PerWorker(params), PerWorker(state))
 
     init = parallel.map_step(first, crew, in_axes=(0,), out_axes=0)
-    return loop_of(program, crew, step, init(parallel.place(start, crew, 0)))
+    return loops.loop_of(program, crew, step, init(parallel.place(start, crew, 0)))
 
 
-def sharded_loop(program: Program, mixer: Mixer, start: Any, workers: int) -> Loop:
-    mesh = mesh_of(workers)
+def sharded_loop(
+    program: Program, mixer: Mixer, start: Any, workers: int
+) -> loops.Loop:
+    mesh = loops.mesh_of(workers)
     tx = jaxcomp.decentralised(mixer, mesh).chain(optax.identity())
-    models = params_of(program, start, mesh, ("data",))
+    models = loops.params_of(program, start, mesh, ("data",))
     like = jax.tree.map(lambda x: x.sharding, models)
 
     @jax.jit
@@ -237,15 +226,17 @@ def sharded_loop(program: Program, mixer: Mixer, start: Any, workers: int) -> Lo
         return models, Run(models, state)
 
     first = Run(models, tx.init(models))
-    return Loop(first, lambda run, update: step(run, jax.device_put(update, like)))
+    return loops.Loop(
+        first, lambda run, update: step(run, jax.device_put(update, like))
+    )
 
 
 def resize(laws: Laws, program: Program, run: Any) -> None:
     """The mean model stays, and training goes on."""
-    count = new_count(program)
+    count = loops.new_count(program)
     start = one_step(program, count, 2)
     new, method = loop_with(program, start, count), build(program, count)
-    after = resized(laws, run, new.state, method, lambda run: run.params)
+    after = loops.resized(laws, run, new.state, method, lambda run: run.params)
     means = [flat(x.params, 1).mean(axis=0) for x in (run, after)]
     size = np.abs(flat(run.params)).max(initial=0)
     worst = np.abs(means[0] - means[1]).max(initial=0)

@@ -11,20 +11,10 @@ import jaxcomp
 from jaxcomp import parallel
 from jaxcomp.core.specs import calls
 from jaxcomp.transforms import optimizers
+from tests.adversary import loops
 from tests.adversary.draw import Leaf, Program
 from tests.adversary.exchanging import build
-from tests.adversary.given import BAD, gradients, with_events
-from tests.adversary.loops import (
-    axis_of,
-    crew_of,
-    follow,
-    loop_of,
-    new_count,
-    resized,
-)
-from tests.adversary.verdicts import Laws, flat
-
-__all__ = ["check_optimizer"]
+from tests.adversary.verdicts import BAD, Laws, flat, gradients, with_events
 
 RATE = 0.1
 
@@ -93,7 +83,7 @@ def mapped_loop(
     laws: Laws, program: Program, trees: Any, start: Any, models: Any
 ) -> None:
     """The same weights under the mapper; a checkpoint; another number of workers."""
-    exchange, tx = chain(program, axis_of(program))
+    exchange, tx = chain(program, loops.axis_of(program))
 
     def step(state: Any, tree: Any) -> Any:
         updates, new = tx.update(tree, state[1], state[0])
@@ -101,17 +91,17 @@ def mapped_loop(
         return params, (params, new)
 
     def loop_with(workers: int) -> Any:
-        crew = crew_of(program, workers)
+        crew = loops.crew_of(program, workers)
         first = parallel.spread((start, tx.init(start)), crew)
-        return loop_of(program, crew, step, first)
+        return loops.loop_of(program, crew, step, first)
 
     loop, bad = loop_with(program.workers), "nan" not in program.compressor
-    _, state = follow(
+    _, state = loops.follow(
         *(laws, program, loop, trees, models), alike=True, bad=bad, scale=1.0
     )
     if program.resize:
-        new = loop_with(new_count(program))
-        after = resized(laws, state, new.state, exchange, lambda state: state[0])
-        more = gradients(program, new_count(program), 1)
+        new = loop_with(loops.new_count(program))
+        after = loops.resized(laws, state, new.state, exchange, lambda state: state[0])
+        more = gradients(program, loops.new_count(program), 1)
         after, _ = new.step(after, jax.tree.map(lambda x: x[0], more))
         laws.check("finite after a resize", np.isfinite(flat(after)).all())

@@ -214,7 +214,10 @@ def test_numbers_near_the_largest(
     laws.check_finite(make(method), x.at[:, ::2].multiply(-1), key)
 
 
-@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
+# Draws of eden take longest; test_eden.py has that a NaN and an infinity stay.
+@pytest.mark.parametrize(
+    "method", tiers(METHODS, lambda m: is_quick(m) and m != "eden")
+)
 def test_non_finite_values_surface(method: str) -> None:
     laws.check_non_finite_surfaces(make(method), normal(*SHAPE))
 
