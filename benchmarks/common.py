@@ -16,18 +16,6 @@ import jax.numpy as jnp
 
 from jaxcomp import parallel
 
-__all__ = [
-    "PAGES",
-    "in_turns",
-    "others",
-    "ratio",
-    "read_pass",
-    "timed",
-    "torch_peers",
-    "with_pages",
-    "write_csv",
-]
-
 # What the C library does with memory that is freed, for our side and for all peers. A
 # fresh page costs more than the arithmetic on it, so it would be what is measured.
 _KINDS = {

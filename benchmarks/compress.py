@@ -38,8 +38,6 @@ from benchmarks.common import (
 from benchmarks.vectors import draw
 from jaxcomp import compressors, make_compressor, nbits
 
-__all__ = ["CASES", "Case", "Row", "main"]
-
 
 class Case(NamedTuple):
     """A method, and the speed that it has to reach."""

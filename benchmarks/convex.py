@@ -25,8 +25,6 @@ from jaxcomp.core.errors import RunFailed
 from jaxcomp.core.units import bytes_text
 from jaxcomp.runs.table import EPOCHS, Table, read_table
 
-__all__ = ["LEVELS", "LINES", "Line", "config_of", "main", "reached", "trained"]
-
 
 class Line(NamedTuple):
     """A config and how it is drawn."""

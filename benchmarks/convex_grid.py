@@ -21,8 +21,6 @@ from benchmarks.convex import PARTITIONS, config_of, trained
 from configs.convex.base import decay
 from jaxcomp.core.units import bytes_text
 
-__all__ = ["LEVELS", "Grid", "Method", "Run", "crossing", "main", "measure"]
-
 WHOLE = "d_psgd"
 COMPRESSED = "choco_top_k"
 LEVELS = (3e-3, 1e-3, 3e-4, 1e-4)

@@ -15,8 +15,6 @@ from pathlib import Path
 from queue import Queue
 from typing import Any, NamedTuple
 
-__all__ = ["ROOT", "Crew", "member", "start"]
-
 ROOT = Path(__file__).resolve().parents[1]  # where `python -m benchmarks.NAME` works
 _SHOWN = 2000  # characters of what a process wrote before it ended
 

@@ -30,8 +30,6 @@ from jaxcomp import compressors, make_compressor, nbits
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Compressor
 
-__all__ = ["LINES", "THEORY", "Line", "Row", "main"]
-
 
 class Line(NamedTuple):
     """A method over a range of one argument: a line of the plot."""

@@ -44,8 +44,6 @@ from jaxcomp import exchanges, make_exchange, parallel, wire
 from jaxcomp.exchanges._common import with_method
 from jaxcomp.scope import lift
 
-__all__ = ["CASES", "Case", "Decoding", "Floor", "Row", "floors", "main"]
-
 
 class Case(NamedTuple):
     """An exchange, the tree on which it is timed, and with which peers."""

@@ -11,8 +11,6 @@ from jaxcomp import make_compressor, wire
 from jaxcomp.core.units import bytes_text, seconds_text
 from jaxcomp.wire import cost
 
-__all__ = ["MEASURED", "TABLES", "rows_of"]
-
 MEASURED = Path(__file__).resolve().parent.parent / "docs" / "measured"
 _LINK = 125e6  # bytes a second: any that is not slower than what is found
 _CHOICE = {  # of exchange.csv

@@ -25,17 +25,6 @@ from pathlib import Path
 
 from benchmarks.figure_tables import TABLES
 
-__all__ = [
-    "CONFIGS",
-    "PAGES",
-    "ROOT",
-    "bare",
-    "cell",
-    "in_config",
-    "main",
-    "rewritten",
-]
-
 ROOT = Path(__file__).resolve().parent.parent
 MEASURED = ROOT / "docs" / "measured"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

@@ -45,8 +45,6 @@ from jaxcomp.core.types import PerWorker
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import Round
 
-__all__ = ["CASES", "Case", "Row", "main"]
-
 GAMMA = 0.5
 
 

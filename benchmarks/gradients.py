@@ -21,8 +21,6 @@ from configs import cifar10
 from jaxcomp.training.feed import train_feed
 from jaxcomp.training.plan import RunPlan, build, gather_workers
 
-__all__ = ["Gradients", "load", "save"]
-
 
 class Gradients(NamedTuple):
     """Gradients of one run, each with all tensors in one vector."""

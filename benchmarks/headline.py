@@ -18,8 +18,6 @@ from benchmarks import network_report, slow_training, style
 from benchmarks.network_plot import LOOKS
 from jaxcomp.core.units import bytes_text, seconds_text
 
-__all__ = ["draw", "main"]
-
 COMPUTE = 0.2  # seconds of forward and backward pass, that every step has
 METHODS = (
     *("exact", "DDP: no hook", "sign"),

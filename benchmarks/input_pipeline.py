@@ -27,8 +27,6 @@ from jaxcomp.training.feed import loaded, train_feed
 from jaxcomp.training.plan import RunPlan, build, gather_workers
 from jaxcomp.training.programs import make_programs
 
-__all__ = ["main", "pixels", "side"]
-
 
 def main(arguments: list[str] | None = None) -> float:
     about = str(__doc__).split("\n")[0]

@@ -22,8 +22,6 @@ from benchmarks.network_report import written
 from benchmarks.network_sides import PATIENCE, Case, started
 from jaxcomp.wire import link_bytes
 
-__all__ = ["CASES", "HEADERS", "Row", "main", "measure"]
-
 HEADERS = 14 + 20 + 20 + 12  # bytes of Ethernet, IPv4, TCP and its timestamps
 _LIGHT = "top_k(keep=0.01)"
 CASES = (

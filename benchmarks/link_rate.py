@@ -21,8 +21,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from benchmarks.namespaces import Network
 
-__all__ = ["latency", "measure"]
-
 _CHUNK = 1 << 18
 _PORT = 9009
 _TRIPS = 11  # of a byte, there and back

@@ -17,21 +17,6 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "PREFIX",
-    "Network",
-    "Traffic",
-    "build_commands",
-    "counters",
-    "enter",
-    "leftovers",
-    "limit_commands",
-    "network",
-    "removal_commands",
-    "run",
-    "why_not",
-]
-
 PREFIX = "jxn"
 MOST_HOSTS = 200
 # Some systems use others, which share a full link less well with their own answers.

@@ -42,8 +42,6 @@ from jaxcomp import models
 from jaxcomp.core.specs import suggest
 from jaxcomp.wire import cost, link_bytes
 
-__all__ = ["CASES", "Case", "main"]
-
 RATES = (50.0, 100.0, 1000.0, 5000.0)
 _OFF = 0.1  # of a rate or a latency that was asked for
 _LATE = 1e-3  # seconds of latency, beside that tenth

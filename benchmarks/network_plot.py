@@ -14,8 +14,6 @@ from benchmarks.network_report import SHARES, Row, predicted, typical
 from jaxcomp.core.units import seconds_text
 from jaxcomp.wire import cost
 
-__all__ = ["LOOKS", "draw"]
-
 
 class Look(NamedTuple):
     """What tells a method from all others, in colour and without."""

@@ -9,28 +9,6 @@ from typing import Any, NamedTuple
 from jaxcomp.core.units import seconds_text
 from jaxcomp.wire import Collective, cost
 
-__all__ = [
-    "EXCHANGE",
-    "Row",
-    "Setting",
-    "line",
-    "link_of",
-    "mbit_text",
-    "needed",
-    "order",
-    "predicted",
-    "read",
-    "replaced",
-    "setting",
-    "settings",
-    "show",
-    "shown",
-    "stops",
-    "title",
-    "typical",
-    "written",
-]
-
 SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
 EXCHANGE = "exchange"  # of given gradients; else a row is of a model's training step
 

@@ -10,8 +10,6 @@ from typing import Any, NamedTuple
 from benchmarks import crew, namespaces, peers_ddp, trees
 from jaxcomp.wire import Collective
 
-__all__ = ["CASES", "PATIENCE", "Case", "Side", "chosen", "started"]
-
 PATIENCE = 600  # seconds to compile
 _PORT = 9010
 

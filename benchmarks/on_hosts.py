@@ -20,8 +20,6 @@ from typing import IO
 
 from benchmarks import link_rate, namespaces, relay
 
-__all__ = ["main"]
-
 _PORT = 9020
 _PATIENCE = 20  # seconds for a process to end when it is asked to
 

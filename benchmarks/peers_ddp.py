@@ -24,8 +24,6 @@ from typing import Any, NamedTuple
 
 from benchmarks import crew as crews
 
-__all__ = ["HOOKS", "Peer", "Places", "has_torch", "start"]
-
 WARM_UP = 5  # steps; PowerSGD's first two go dense by its own rule, and set up state
 START = 2  # step from which on PowerSGD compresses; it refuses less
 

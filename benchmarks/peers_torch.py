@@ -18,8 +18,6 @@ import numpy as np
 
 from jaxcomp.core.specs import Call, Pipe, build, parse
 
-__all__ = ["REGISTRY", "TUNED", "Peer", "make", "nbits", "to_torch"]
-
 torch: Any = importlib.import_module("torch")  # not a dependency: nothing to check
 
 

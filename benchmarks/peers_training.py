@@ -14,8 +14,6 @@ from typing import Any
 
 from benchmarks import crew as crews
 
-__all__ = ["start"]
-
 
 def start(python: str, depth: int, batch: int) -> crews.Crew:
     """Start the process and wait until it has warmed up.

@@ -22,8 +22,6 @@ from benchmarks.network_report import EXCHANGE
 from jaxcomp.cli.prediction import loopback_seconds
 from jaxcomp.wire.predict import predict, spec_of_tree
 
-__all__ = ["METHODS", "Point", "compare", "main", "read"]
-
 # What network.py calls a method -> its line.
 METHODS = {
     "exact": "exact",

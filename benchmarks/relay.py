@@ -29,16 +29,6 @@ from typing import NamedTuple
 
 from benchmarks import crew, namespaces
 
-__all__ = [
-    "Held",
-    "delay_commands",
-    "delayed",
-    "due",
-    "pause",
-    "targets",
-    "undo_commands",
-]
-
 # Of Linux, without names in the module socket.
 _SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33
 _SOL_PACKET, _STATISTICS, _VNET_HDR, _IGNORE_OUTGOING = 263, 6, 15, 23

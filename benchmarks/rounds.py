@@ -25,8 +25,6 @@ from benchmarks import crew, link_rate, namespaces, network_report, relay
 from jaxcomp import parallel, wire
 from jaxcomp.wire import Collective, cost
 
-__all__ = ["COLLECTIVES", "main"]
-
 _PORT, _PATIENCE = 9030, 300
 _NUMBERS = 48  # of each worker; a multiple of 2, 3 and 4
 _ALL: dict[str, Any] = {"groups": ()}  # each is between all workers

@@ -24,8 +24,6 @@ from jaxcomp.cli.config import load_config, override
 from jaxcomp.training.plan import build, gather_workers, settled
 from jaxcomp.training.programs import run_traffic
 
-__all__ = ["computed", "main", "read", "stand_in"]
-
 FILE = Path(__file__).resolve().parent.parent / "docs" / "measured" / "runs.csv"
 
 

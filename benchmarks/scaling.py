@@ -25,17 +25,6 @@ from jaxcomp.core.units import bytes_text, seconds_text
 from jaxcomp.wire import Collective, cost
 from jaxcomp.wire.cost import Link
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "Point",
-    "by_rate",
-    "main",
-    "points",
-    "tables",
-    "traced",
-]
-
 WORKERS = (2, 4, 8, 16, 64, 256, 1000, 10_000)
 PER_HOST = 8  # of the hierarchical exchange
 

@@ -26,8 +26,6 @@ from benchmarks.common import write_csv
 from configs import default
 from jaxcomp.training.loop import train_and_evaluate
 
-__all__ = ["METHODS", "Method", "Plain", "Row", "config_of", "main", "table"]
-
 
 class Method(NamedTuple):
     """An exchange and how it is called in the table."""

@@ -27,8 +27,6 @@ from benchmarks.network_plot import LOOKS
 from jaxcomp.core.units import bytes_text, seconds_text
 from jaxcomp.report.run_folder import read_run
 
-__all__ = ["Row", "draw", "main", "read", "reached", "rows_of"]
-
 
 class Row(NamedTuple):
     """A run at the end of an epoch."""

@@ -19,8 +19,6 @@ from benchmarks import peers_ddp, peers_training
 from benchmarks.common import PAGES, in_turns, ratio, with_pages
 from benchmarks.input_pipeline import side
 
-__all__ = ["main"]
-
 
 def main(arguments: list[str] | None = None) -> float | None:
     about = str(__doc__).split("\n")[0]

@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["SOURCES", "draw"]
-
 SOURCES = ("gaussian", "heavy", "log-normal")
 
 

@@ -7,8 +7,6 @@ examples. Others may break too; `make test` finds them.
 import subprocess
 from pathlib import Path
 
-__all__ = ["belonging_to"]
-
 ROOT = Path(__file__).resolve().parent.parent
 OF_FOLDER = {
     "configs": "tests/test_configs.py",

@@ -8,8 +8,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["pytest_terminal_summary"]
-
 SHOWN = 10  # modules, and single tests
 SLOW = 5.0  # seconds
 

@@ -13,18 +13,6 @@ from jaxcomp import exchanges
 from jaxcomp.mixers import gossip, local
 from jaxcomp.transforms.distributed import find_state
 
-__all__ = [
-    "ALIKE",
-    "EXCHANGES",
-    "MIXERS",
-    "WORKERS",
-    "exchange",
-    "link",
-    "mixer",
-    "trees",
-    "two_steps",
-]
-
 WORKERS = 4
 EXCHANGES, MIXERS = tuple(exchanges.REGISTRY), (*gossip.REGISTRY, *local.REGISTRY)
 

@@ -17,28 +17,6 @@ from jaxcomp.core.coding.payloads import fuse, map_values, split
 from jaxcomp.core.trees import spec_of, wide_spec
 from jaxcomp.core.types import Compressor
 
-__all__ = [
-    "CHUNK",
-    "check_aligned",
-    "check_bits",
-    "check_contraction",
-    "check_finite",
-    "check_fuses",
-    "check_long_vectors_hide_nothing",
-    "check_no_recompilation",
-    "check_non_finite_surfaces",
-    "check_round_trip",
-    "check_same_key_same_payload",
-    "check_sum",
-    "check_unbiased",
-    "check_vmap",
-    "check_zero",
-    "check_zeros_stay",
-    "flat",
-    "outputs",
-    "run",
-]
-
 # Keys per compiled call: laws that share a shape share the program.
 CHUNK = 1000
 

@@ -12,8 +12,6 @@ from pathlib import Path
 import jax
 from jax._src import lru_cache
 
-__all__ = ["collect_less_often", "compile_quickly", "forget_when_many", "keep_on_disk"]
-
 FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
 # Of one process. Programs of all tests together would take several times as much.

@@ -25,7 +25,7 @@ from jaxcomp import (
     scope,
     training,
 )
-from jaxcomp.cli import main, sweeps
+from jaxcomp.cli import sweeps
 from jaxcomp.convex import averages, problems, rates
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.data import text as texts
@@ -78,31 +78,34 @@ def check_programs(text: str, prints: int) -> None:
         assert promise.startswith(line)
 
 
-def test_readme_programs_run_and_print_what_they_say():
-    check_programs(README, prints=2)
+def page(name: str) -> str:
+    """A page of the documentation."""
+    return (ROOT / "docs" / f"{name}.md").read_text()
 
 
-def test_loops_under_pmap_and_shard_map_run_and_print_what_they_say():
-    mapped, _ = YOUR_LOOP.split("## Under jit\n")
-    check_programs(mapped, prints=4)
+def section(document: str, title: str) -> str:
+    """What a document says between one heading of the second level and the next."""
+    return document.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
-def test_a_loop_under_jit_runs_and_prints_what_it_says():
-    _, under_jit = YOUR_LOOP.split("## Under jit\n")
-    check_programs(under_jit.split("\n## ")[0], prints=4)
-
-
-def test_a_decentralised_loop_under_jit_runs_and_prints_what_it_says():
-    _, decentralised = YOUR_LOOP.split("## Decentralised, under jit\n")
-    check_programs(decentralised.split("\n## ")[0], prints=5)
-
-
-def test_a_whole_optimiser_in_a_loop_runs_and_prints_what_it_says():
-    check_programs(METHODS, prints=1)
-
-
-def test_a_prediction_runs_and_prints_what_it_says():
-    check_programs((ROOT / "docs" / "predict.md").read_text(), prints=1)
+@pytest.mark.parametrize(
+    ("text", "prints"),
+    {
+        "README": (README, 2),
+        "pmap and shard_map": (YOUR_LOOP.split("\n## Under jit\n")[0], 4),
+        "jit": (section(YOUR_LOOP, "Under jit"), 4),
+        "decentralised": (section(YOUR_LOOP, "Decentralised, under jit"), 5),
+        "a whole optimiser": (METHODS, 1),
+        "predict": (page("predict"), 1),
+        "quickstart": (page("quickstart"), 4),
+        "others": (
+            "\n".join(map(page, ("index", "choosing", "faq", "peers", "notebooks"))),
+            6,
+        ),
+    }.values(),
+)
+def test_programs_run_and_print_what_they_say(text, prints):
+    check_programs(text, prints)
 
 
 def test_the_sweep_of_the_document_is_one(tmp_path):
@@ -136,22 +139,22 @@ def test_the_commands_of_the_documents_exist():
                     assert (ROOT / part).exists()
 
 
-@pytest.mark.parametrize("model", models.REGISTRY)
-def test_every_model_is_known_to_the_config(model):
-    """The registry that the config points to builds each by name."""
-    assert models.make(model, num_classes=10) is not None
+def loaded(file: Path, text: str) -> Any:
+    """The module of a text, which others find by its name."""
+    file.write_text(text)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module
+    spec.loader.exec_module(module)
+    return module
 
 
 @pytest.fixture
 def half(tmp_path, monkeypatch):
     """The guide's compressor, added as the guide says: its file and its line."""
-    file = tmp_path / "half.py"
-    file.write_text(blocks(GUIDE)[0])
-    spec = importlib.util.spec_from_file_location("half", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = loaded(tmp_path / "half.py", blocks(GUIDE)[0])
     monkeypatch.setitem(compressors.REGISTRY, "half", module.half)
     return jaxcomp.make_compressor("half")
 
@@ -184,16 +187,8 @@ def test_the_guides_compressor_composes_and_trains(half, tmp_path):
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """The guide's other parts, all in one file."""
-    file = tmp_path_factory.mktemp("parts") / "parts.py"
-    file.write_text("\n\n".join(blocks(GUIDE.split("\n# The other parts\n")[1])))
-    spec = importlib.util.spec_from_file_location("parts", file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["parts"] = module
-    spec.loader.exec_module(module)
-    yield module
-    del sys.modules["parts"]
+    text = "\n\n".join(blocks(GUIDE.split("\n# The other parts\n")[1]))
+    return loaded(tmp_path_factory.mktemp("parts") / "parts.py", text)
 
 
 def test_the_guides_methods_are_built_by_name_and_run(parts, monkeypatch):
@@ -249,11 +244,6 @@ def test_the_guides_run_trains(parts, monkeypatch, tmp_path):
     page = report.write_report(tmp_path).read_text()
     assert parts.LEARNING_RATE.caption in page
     assert "linear on stripes</h1>" in page
-
-
-def section(document: str, title: str) -> str:
-    """What a document says between one heading of the second level and the next."""
-    return document.split(f"\n## {title}\n")[1].split("\n## ")[0]
 
 
 def first_cells(text: str) -> list[str]:
@@ -418,20 +408,9 @@ def test_every_link_leads_somewhere(path):
             assert anchor in anchors(page.read_text()), f"{path.name}: {target}"
 
 
-def test_help_names_every_command(capsys):
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["report", "-h"]])
+def test_the_command_answers(words, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    assert stop.value.code == 0
-    shown = capsys.readouterr().out
-    assert "data" in shown
-    assert "report" in shown
-
-
-@pytest.mark.parametrize(
-    "arguments", [["--version"], ["data", "--help"], ["report", "-h"]]
-)
-def test_the_command_answers(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
+        main(words)
     assert stop.value.code == 0
     assert capsys.readouterr().out

@@ -40,41 +40,32 @@ def test_notebooks_are_numbered_without_gaps():
 @each_script
 def test_pair_is_in_sync(script):
     """What is shown was made by the code that is shown."""
-    assert cells(script) == cells(script.with_suffix(".ipynb")), (
-        "run: make notebooks WRITE=yes"
-    )
-
-
-@each_script
-def test_pair_names_its_formats_and_kernel(script):
-    for path in (script, script.with_suffix(".ipynb")):
+    book = script.with_suffix(".ipynb")
+    assert cells(script) == cells(book), "run: make notebooks WRITE=yes"
+    for path in (script, book):
         metadata = jupytext.read(path).metadata
         assert metadata["jupytext"]["formats"] == "ipynb,py:percent"
         assert metadata["kernelspec"]["name"] == "python3"
 
 
 @each_script
-def test_every_cell_was_run_in_order_and_without_an_error(script):
+def test_every_cell_was_run_in_order_and_shows_a_figure_but_no_warning(script):
     ran = [cell.execution_count for cell in code_cells(script)]
     assert ran == [*range(1, len(ran) + 1)], "run: make notebooks WRITE=yes"
-    kinds = {
-        output.output_type for cell in code_cells(script) for output in cell.outputs
-    }
-    assert "error" not in kinds
-
-
-@each_script
-def test_outputs_have_a_figure_and_no_warnings(script):
     outputs = [output for cell in code_cells(script) for output in cell.outputs]
+    assert "error" not in {output.output_type for output in outputs}
     assert any("image/png" in output.get("data", {}) for output in outputs)
     written = [output.text for output in outputs if output.get("name") == "stderr"]
     assert written == []
 
 
 @each_script
-def test_notebook_ends_with_exercises(script):
+def test_notebook_ends_with_exercises_and_defines_nothing(script):
     texts = [source for kind, source in cells(script) if kind == "markdown"]
     assert "\n1. " in texts[-1].partition("## Exercises\n")[2]
+    tree = ast.parse(script.read_text(encoding="utf-8"))
+    found = [node.name for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
+    assert found == [] or script.stem == DEFINES
 
 
 @each_script
@@ -82,10 +73,3 @@ def test_outputs_show_no_path_of_the_machine(script):
     text = script.with_suffix(".ipynb").read_text(encoding="utf-8")
     assert str(ROOT) not in text
     assert "site-packages" not in text
-
-
-@each_script
-def test_notebook_defines_nothing(script):
-    tree = ast.parse(script.read_text(encoding="utf-8"))
-    found = [node.name for node in ast.walk(tree) if isinstance(node, DEFINITIONS)]
-    assert found == [] or script.stem == DEFINES

@@ -13,7 +13,7 @@ from jaxcomp import exchanges
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
 from jaxcomp.exchanges import REGISTRY as EXCHANGES
 from jaxcomp.memory import REGISTRY as MEMORIES
-from tests.test_docs import check_programs, first_cells, section
+from tests.test_docs import first_cells, section
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -26,16 +26,6 @@ def rows(text: str) -> list[list[str]]:
     lines = re.findall(r"^\| (.+?) ?\|$", text, re.MULTILINE)
     cut = [re.split(r"(?<!\\) \| ?", line) for line in lines]
     return [[cell.replace("\\|", "|").strip() for cell in line] for line in cut]
-
-
-def test_the_quickstart_runs_and_prints_what_it_says():
-    check_programs((DOCS / "quickstart.md").read_text(), prints=4)
-
-
-def test_programs_of_the_other_pages_run_and_print_what_they_say():
-    pages = ("index", "choosing", "faq", "peers", "notebooks")
-    text = "\n".join((DOCS / f"{page}.md").read_text() for page in pages)
-    check_programs(text, prints=6)
 
 
 def test_the_choice_of_bits_goes_from_few_to_many_and_says_who_needs_a_memory():

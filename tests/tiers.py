@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-__all__ = ["STANDS_FOR", "tiers"]
-
 # Where a test is about what surrounds a compressor, its kind of payload is what counts.
 # A method that is not named here stands for itself, so a new one runs by default.
 STANDS_FOR = {
