@@ -32,8 +32,8 @@ from jaxcomp.data import text as texts
 from jaxcomp.mixers import gossip, local
 from jaxcomp.mixers.gossip.topology import REGISTRY as GRAPHS
 from jaxcomp.report import charts
-from jaxcomp.training import calendar, schedules, tasks
 from jaxcomp.training import optimizers as trainer_optimizers
+from jaxcomp.training import schedules, stages, tasks
 from jaxcomp.transforms import optimizers
 from tests import laws
 from tests.training.small import small_config
@@ -275,7 +275,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "Texts": texts.REGISTRY,
     "Partitions": {"dealt": None, **data.PARTITIONS},
     "Schedules": schedules.REGISTRY,
-    "Warm-ups": calendar.REGISTRY,
+    "Warm-ups": stages.REGISTRY,
     "The trainer's optimisers": trainer_optimizers.REGISTRY,
 }
 # Those of which each method has a section of its own, and what else is a section there.

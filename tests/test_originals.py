@@ -22,7 +22,7 @@ from jaxcomp.cli.config import load_config
 from jaxcomp.core.specs import build
 from jaxcomp.core.types import Exchange
 from jaxcomp.mixers import gossip
-from jaxcomp.training import calendar
+from jaxcomp.training import stages
 from jaxcomp.training.optimizers import decaying
 from jaxcomp.training.schedules import Horizon, learning_rate
 from tests import laws
@@ -236,7 +236,7 @@ def test_the_memory_of_dgc_in_choco():
 
 def test_warm_ups_of_dgc():
     def keeps(there: str) -> list[float]:
-        return build(told(there, "keep_warmup"), calendar.REGISTRY, "warm-up", 0.001)
+        return build(told(there, "keep_warmup"), stages.REGISTRY, "warm-up", 0.001)
 
     factor = 0.001 ** (1 / 6)
     np.testing.assert_allclose(
