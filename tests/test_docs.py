@@ -25,7 +25,7 @@ from jaxcomp import (
     scope,
     training,
 )
-from jaxcomp.cli import sweeps
+from jaxcomp.cli import main, sweeps
 from jaxcomp.convex import averages, problems, rates
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.data import text as texts
