@@ -16,11 +16,10 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.core.types import ticked
 from jaxcomp.memory import REGISTRY as MEMORIES
-from jaxcomp.training import feed
 from jaxcomp.training.optimizers import OF_OPTIMIZERS, check_one_momentum, of_memory
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
 from jaxcomp.training.running_metrics import check_applied, step_figures
-from tests.training.small import assert_same_state, built, rows, small_config
+from tests.training.small import assert_same_state, built, small_config
 
 METHOD: dict[str, Any] = {"exchange": "gather", "compressor": "top_k(keep=0.2)"}
 SETTINGS: dict[str, Any] = {
@@ -130,55 +129,6 @@ def test_a_bad_step_changes_nothing_but_clocks_on_any_worker(memory, optimizer):
     assert finite(after)
     changed = zip(*map(jax.tree.leaves, (after.params, state.params)), strict=True)
     assert any(not np.array_equal(new, old) for new, old in changed)
-
-
-def poison(patch: pytest.MonkeyPatch, value: float) -> None:
-    """All that one worker sees in one step is this."""
-    original = feed.train_feed
-
-    def poisoned(*args: Any, **kwargs: Any) -> Any:
-        for number, batch in enumerate(original(*args, **kwargs), kwargs["start"]):
-            if number == BAD:
-                batch[0][1] = value
-            yield batch
-
-    patch.setattr(feed, "train_feed", poisoned)
-
-
-def run(folder: Any, **changes: Any) -> training.Result:
-    config = small_config(**SETTINGS, **changes)
-    with jax.numpy_dtype_promotion("standard"):
-        return training.train_and_evaluate(config, folder)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("memory", "optimizer"), pairs())
-def test_a_run_leaves_the_step_out_and_counts_it(
-    memory, optimizer, tmp_path, monkeypatch
-):
-    poison(monkeypatch, np.nan)
-    result = run(tmp_path, memory=memory, optimizer=optimizer, nonfinite="skip")
-    assert finite(parallel.to_host(result.state))
-    assert (result.steps, result.skipped) == (6, 1)
-    skipped = [float(row["skipped"]) for row in rows(tmp_path / "steps.csv")]
-    assert skipped == [float(i == BAD) for i in range(6)]
-    epochs = rows(tmp_path / "metrics.csv")
-    assert sum(float(row["skipped_steps"]) for row in epochs) == 1
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("memory", "optimizer"), pairs())
-def test_a_run_stops_and_resumes_from_before_the_step(
-    memory, optimizer, tmp_path, monkeypatch
-):
-    """Once the fault is mended, it ends as a run that never had it."""
-    method = {"memory": memory, "optimizer": optimizer}
-    with monkeypatch.context() as patch:
-        poison(patch, np.inf)
-        with pytest.raises(training.NonFinite, match=f"step {BAD + 1} is not finite"):
-            run(tmp_path / "a", **method)
-    result = run(tmp_path / "a", **method)
-    assert_same_state(result.state, run(tmp_path / "b", **method).state)
 
 
 def test_what_goes_together_is_not_nothing():

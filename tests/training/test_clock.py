@@ -6,7 +6,7 @@ worker's batch is NaN at some of the steps.
 
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -16,20 +16,18 @@ import optax
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.core.types import Clock, Mixer, is_clock
+from jaxcomp.core.types import Clock, is_clock
 from jaxcomp.exchanges.budget import BudgetState
 from jaxcomp.training import optimizers, schedules
-from jaxcomp.training.optimizers import OptimizerSetting, chained, make_links, of_memory
-from jaxcomp.training.plan import make_graph, make_method
+from jaxcomp.training.optimizers import OptimizerSetting, of_memory
 from jaxcomp.training.schedules import Horizon, learning_rate
-from jaxcomp.training.stages import Stage, make_stages
-from jaxcomp.training.state import TrainState, init_state
-from jaxcomp.training.step import make_train_step
+from jaxcomp.training.stages import Stage
+from jaxcomp.training.state import TrainState
 from jaxcomp.training.tasks.classification import classifier
 from jaxcomp.transforms.optimizers import OneBitAdamState
 from tests.exchanges.matrix import PAIRS, compiled, gradients
 from tests.tiers import tiers
-from tests.training.small import segments_of, small_config
+from tests.training.small import built, small_config
 
 WORKERS, EXAMPLES, FEATURES, CLASSES = 2, 4, 6, 3
 STEPS, DENSE, DECAY = 8, 3, 0.01
@@ -55,73 +53,46 @@ class Linear(nn.Module):
         return nn.Dense(CLASSES)(images)
 
 
-TASK = classifier(
-    Linear(),
-    train=(IMAGES[0, 0], LABELS[0, 0]),
-    test=(IMAGES[0, 0], LABELS[0, 0]),
-    shares=lambda epoch: np.arange(EXAMPLES)[None, None],
-    augment=lambda images, key: images,
-    normalize=lambda images: images,
-)
-
-
-class Program(NamedTuple):
-    """A run that can be taken with any bad steps."""
-
-    fresh: Callable[[], TrainState]  # spread
-    step: Callable[[int], Any]  # the mapped step at a step
+def linear(config: Any, workers: Any) -> Any:
+    """The task of three steps in an epoch."""
+    images = IMAGES[:3].reshape(-1, FEATURES), LABELS[:3].ravel()
+    return classifier(
+        Linear(),
+        train=images,
+        test=images,
+        shares=lambda epoch: np.arange(24).reshape(3, WORKERS, EXAMPLES),
+        augment=lambda images, key: images,
+        normalize=lambda images: images,
+    )
 
 
 @functools.cache
-def program(**settings: Any) -> Program:
-    config: Any = small_config(**settings)
-    crew = parallel.setup(WORKERS, "vmap")
-    graph = make_graph(config)
-
-    def method_at(stage: Stage) -> Any:
-        return make_method(config, stage, graph, crew.axis)
-
-    sent = Stage(config.compressor, dense=False)
-    usual = method_at(sent)
-    own_models = isinstance(usual, Mixer)
-    mixer = usual if own_models else None
-    stages = make_stages(config, sent, segments_of(HORIZON), mixer)
-    setting = OptimizerSetting(rate_of("cosine"), DECAY, stages.dense_steps)
-
-    @functools.cache
-    def chain(stage: Stage) -> Any:
-        return chained(make_links(config, stage, setting, method_at(stage)))
-
-    def fresh() -> TrainState:
-        state = init_state(
-            TASK,
-            chain(stages.at(0)),
-            seed=0,
-            examples=EXAMPLES,
-            own_models=own_models,
-        )
-        return parallel.spread(state, crew)
-
-    axes = parallel.axes(fresh())
+def program(**settings: Any) -> tuple[TrainState, Callable[[int], Any]]:
+    """A fresh state, and the mapped step at a step."""
+    usual: dict[str, Any] = {"task": f"{__name__}:linear", "mapper": "vmap"}
+    usual |= {"batch_size": WORKERS * EXAMPLES, "train_for": f"{STEPS} steps"}
+    usual |= {"warmup": "3 steps", "weight_decay": DECAY}
+    setup = built(small_config(**usual, **settings))
+    fresh = parallel.spread(setup.fresh(), setup.workers)
+    axes = parallel.axes(fresh)
 
     @functools.cache
     def mapped(stage: Stage) -> Any:
-        step = make_train_step(TASK, chain(stage), seed=0, axis=crew.axis)
-        return parallel.map_step(step, crew, in_axes=(axes, 0, 0), out_axes=(axes, 0))
+        both = {"in_axes": (axes, 0, 0), "out_axes": (axes, 0)}
+        return parallel.map_step(setup.step(stage), setup.workers, **both)
 
-    return Program(fresh, lambda number: mapped(stages.at(number)))
+    return fresh, lambda number: mapped(setup.stages.at(number))
 
 
 @functools.cache
 def states(bad: tuple[int, ...] = BAD, **settings: Any) -> list[TrainState]:
     """What a run is before its first step and after each."""
-    taken = program(**settings)
-    path = [taken.fresh()]
+    fresh, step_at = program(**settings)
+    path = [fresh]
     for number in range(STEPS):
         images = IMAGES[number].copy()
         images[1] = np.nan if number in bad else images[1]
-        step = taken.step(number)
-        state, metrics = step(path[-1], images, LABELS[number])
+        state, metrics = step_at(number)(path[-1], images, LABELS[number])
         assert metrics.applied[1] == (number not in bad)
         path.append(state)
     return path

@@ -106,6 +106,32 @@ def test_a_run_goes_on_in_mid_epoch_with_the_state_that_it_had(
     assert not np.array_equal(carry["h"][0], carry["h"][1])
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_each_worker_hands_on_its_own_state(accumulate):
+    """Of a batch, and of the micro-batches into which it is divided."""
+    model = {"model": "lstm(width=8, layers=1, dropout=0)", "mapper": "vmap"}
+    setup = built(language_config(accumulate=accumulate, **model))
+    task, state = setup.task, parallel.spread(setup.fresh(), setup.workers)
+    axes = parallel.axes(state)
+    step = parallel.map_step(
+        setup.step(setup.stages.at(0)),
+        setup.workers,
+        in_axes=(axes, 0, 0, 0),
+        out_axes=(axes, 0),
+    )
+    alone = jax.jit(jax.vmap(task.loss, in_axes=(None, None, 0, 0, None)))
+    for chosen in task.shares(0)[:2]:
+        batch, before = tuple(jnp.asarray(x[chosen]) for x in task.train), state
+        expected, learnt = alone(
+            before.params, {}, before.carry.value, batch, jax.random.key(0)
+        )
+        state, metrics = step(jax.tree.map(jnp.copy, before), *batch)
+        np.testing.assert_allclose(metrics.loss, expected, rtol=1e-4)
+        for name, carried in state.carry.value.items():
+            np.testing.assert_allclose(learnt.carry[name], carried, 1e-4, 1e-6)
+    assert np.any(state.carry.value["h"][0] != state.carry.value["h"][1])
+
+
 def test_a_column_begins_anew_in_each_epoch():
     """Its first chunk says so, whatever was read before."""
     task = built(language_config()).task
