@@ -1,5 +1,6 @@
-"""Optimisers made of the same parts, against their published formulas in NumPy."""
+"""Optimisers, weight decay and clips of a config, against their formulas in NumPy."""
 
+import functools
 import itertools
 from typing import Any
 
@@ -9,23 +10,28 @@ import numpy as np
 import optax
 import pytest
 
-from jaxcomp import SpecError, training
+from jaxcomp import SpecError
+from jaxcomp.core.errors import UserError
 from jaxcomp.memory import REGISTRY as MEMORIES
+from jaxcomp.training import optimizers
 from jaxcomp.training.optimizers import (
     OF_OPTIMIZERS,
     OptimizerSetting,
     chained,
+    check_decay,
+    make_clip,
     make_links,
 )
 from jaxcomp.training.optimizers import REGISTRY as OPTIMIZERS
-from jaxcomp.training.plan import make_method
+from jaxcomp.training.plan import gather_workers, make_graph, make_method
+from jaxcomp.training.programs import run_traffic
 from jaxcomp.training.stages import Stage
 from jaxcomp.transforms.make import compressor_for
 from tests.references import optimizers as references
 from tests.tiers import tiers
-from tests.training.small import small_config
+from tests.training.small import built, small_config
 
-WORKERS, SIZE, RATE, DECAY = 3, 12, 0.1, 0.01
+WORKERS, SIZE, RATE, DECAY = 3, 12, 0.1, 0.05
 
 
 def gradients(count):
@@ -40,38 +46,73 @@ def _promotion():
         yield
 
 
+def workers_follow(grads: Any, weights: Any, dense_steps: int, config: Any) -> Any:
+    """Each worker's weights after each step of a config's chain."""
+    setting = OptimizerSetting(
+        optax.constant_schedule(RATE),
+        config.weight_decay,
+        dense_steps,
+        decay=config.decay,
+        decay_at=config.decay_at,
+    )
+    compressor, graph = (
+        compressor_for(config.exchange, config.compressor),
+        make_graph(config),
+    )
+
+    def chain(dense: bool) -> Any:
+        stage = Stage(compressor, dense)
+        method = make_method(config, stage, graph, "workers")
+        return chained(make_links(config, stage, setting, method))
+
+    @functools.cache
+    def step_of(dense: bool) -> Any:
+        def step(grads: Any, state: Any, params: Any) -> Any:
+            update = functools.partial(chain(dense).update, key=jax.random.key(0))
+            updates, state = update(grads, state, params)
+            return optax.apply_updates(params, updates), state
+
+        return jax.jit(jax.vmap(step, axis_name="workers"))
+
+    leaves = jax.tree.leaves(grads)
+    params: Any = jax.tree.map(
+        lambda x: jnp.stack([jnp.asarray(x)] * leaves[0].shape[1]), weights
+    )
+    state = jax.vmap(chain(False).init, axis_name="workers")(params)
+    for i in range(len(leaves[0])):
+        now = jax.tree.map(lambda x, i=i: jnp.asarray(x[i]), grads)
+        params, state = step_of(i < dense_steps)(now, state, params)
+        yield jax.tree.map(np.asarray, params)
+
+
 def follow(
     grads: Any, dense_steps: int = 0, decay: float = DECAY, **settings: Any
 ) -> list[Any]:
     """Parameters after each step of a chain, with dense first steps."""
-    config: Any = small_config(**settings)
-    setting = OptimizerSetting(optax.constant_schedule(RATE), decay, dense_steps)
-    compressor = compressor_for(config.exchange, config.compressor)
-    stages = [Stage(compressor, dense) for dense in (True, False)]
-    chains = [
-        chained(make_links(config, stage, setting, method))
-        for stage in stages
-        for method in [make_method(config, stage, None, "workers")]
-    ]
-    params = jnp.asarray(start())
-    state = jax.vmap(lambda _: chains[1].init(params))(jnp.arange(WORKERS))
-    path = []
-    params: Any = jnp.stack([params] * WORKERS)
-    for i, grad in enumerate(grads):
-        tx = chains[0 if i < dense_steps else 1]
-        step = jax.vmap(
-            lambda g, s, p, tx=tx: tx.update(g, s, p, key=jax.random.key(0)),
-            axis_name="workers",
-        )
-        update, state = step(jnp.asarray(grad), state, params)
-        params = params + update
-        path.append(np.asarray(params))
-        np.testing.assert_array_equal(path[-1], np.tile(path[-1][:1], (WORKERS, 1)))
-    return [p[0] for p in path]
+    config = small_config(weight_decay=decay, **settings)
+    path = list(workers_follow(grads, start(), dense_steps, config))
+    for one in path:
+        np.testing.assert_array_equal(one, np.tile(one[:1], (WORKERS, 1)))
+    return [one[0] for one in path]
 
 
 def start():
     return np.linspace(-1, 1, SIZE).astype(np.float32)
+
+
+def assert_is(path: list[Any], tx: Any, rtol: float = 1e-4, atol: float = 1e-5) -> None:
+    """A path is that of an optax chain of the mean gradients."""
+    params: Any = jnp.asarray(start())
+    state = tx.init(params)
+
+    @jax.jit
+    def step(grad: Any, state: Any, params: Any) -> Any:
+        update, state = tx.update(grad, state, params)
+        return params + update, state
+
+    for grad, found in zip(gradients(len(path)), path, strict=True):
+        params, state = step(jnp.asarray(grad.mean(axis=0)), state, params)
+        np.testing.assert_allclose(found, params, rtol=rtol, atol=atol)
 
 
 def test_dgc_sgd_without_loss_is_sgd_with_momentum_and_weight_decay():
@@ -87,12 +128,7 @@ def test_dgc_sgd_without_loss_is_sgd_with_momentum_and_weight_decay():
             optax.add_decayed_weights(DECAY),
             optax.sgd(RATE, momentum=0.9, nesterov=nesterov),
         )
-        params: Any = jnp.asarray(start())
-        state = tx.init(params)
-        for grad, found in zip(gradients(8), ours, strict=True):
-            update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
-            params = params + update
-            np.testing.assert_allclose(found, params, rtol=1e-4, atol=1e-5)
+        assert_is(ours, tx)
 
 
 ONE_BIT: dict[str, Any] = {
@@ -105,12 +141,7 @@ ONE_BIT: dict[str, Any] = {
 def test_one_bit_adam_is_adam_while_dense():
     ours = follow(gradients(6), dense_steps=6, **ONE_BIT)
     tx = optax.adamw(RATE, b1=0.9, b2=0.99, weight_decay=DECAY)
-    params: Any = jnp.asarray(start())
-    state = tx.init(params)
-    for grad, found in zip(gradients(6), ours, strict=True):
-        update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
-        params = params + update
-        np.testing.assert_allclose(found, params, rtol=1e-3, atol=1e-4)
+    assert_is(ours, tx, rtol=1e-3, atol=1e-4)
 
 
 def test_one_bit_adam_then_divides_signs_of_momentum_by_a_frozen_variance():
@@ -127,32 +158,27 @@ def test_one_bit_adam_says_what_it_needs():
         follow(gradients(1), 3, optimizer="one_bit_adam", memory="error_feedback")
 
 
-def test_distributed_lion():
-    """Signs of a blend of momentum and gradient; the majority moves the weights."""
-    ours = follow(
-        gradients(10),
-        exchange="majority_vote",
-        memory="local_momentum(beta=0.99, blend=0.9)",
-        optimizer="sgd(momentum=0)",
-    )
-    path = references.lion(gradients(10), start(), RATE, DECAY)
-    np.testing.assert_allclose(ours, path, rtol=1e-4, atol=1e-5)
-
-
-def test_signum():
-    ours = follow(
-        gradients(10),
-        exchange="majority_vote",
-        memory="local_momentum(beta=0.9)",
-        optimizer="sgd(momentum=0)",
-    )
-    path = references.signum(gradients(10), start(), RATE, DECAY)
-    np.testing.assert_allclose(ours, path, rtol=1e-4, atol=1e-5)
-
-
-def test_ef_signsgd():
-    ours = follow(gradients(10), compressor="sign", optimizer="sgd(momentum=0)")
-    path = references.ef_signsgd(gradients(10), start(), RATE, DECAY)
+@pytest.mark.parametrize(
+    ("settings", "reference"),
+    [
+        (  # Signs of a blend of momentum and gradient; the majority moves the weights.
+            {
+                "exchange": "majority_vote",
+                "memory": "local_momentum(beta=0.99, blend=0.9)",
+            },
+            references.lion,
+        ),
+        (
+            {"exchange": "majority_vote", "memory": "local_momentum(beta=0.9)"},
+            references.signum,
+        ),
+        ({"compressor": "sign"}, references.ef_signsgd),
+    ],
+    ids=["lion", "signum", "ef_signsgd"],
+)
+def test_methods_of_signs(settings, reference):
+    ours = follow(gradients(10), optimizer="sgd(momentum=0)", **settings)
+    path = reference(gradients(10), start(), RATE, DECAY)
     np.testing.assert_allclose(ours, path, rtol=1e-3, atol=1e-4)
 
 
@@ -164,25 +190,15 @@ def test_adam_of_compressed_gradients_is_adam_of_their_mean():
     }
     ours = follow(gradients(5), **settings)
     tx = optax.chain(optax.add_decayed_weights(DECAY), optax.adam(RATE))
-    params: Any = jnp.asarray(start())
-    state = tx.init(params)
-    for grad, found in zip(gradients(5), ours, strict=True):
-        update, state = tx.update(jnp.asarray(grad.mean(axis=0)), state, params)
-        params = params + update
-        np.testing.assert_allclose(found, params, rtol=1e-4, atol=1e-5)
+    assert_is(ours, tx)
 
 
 # --- Gradient accumulation ------------------------------------------------------------
 
 
-def test_parts_of_a_batch_cost_one_exchange(tmp_path):
-    """It trains, statistics pass from part to part, and the bytes stay the same."""
-    runs = [
-        training.train_and_evaluate(small_config(accumulate=n), tmp_path / str(n))
-        for n in (1, 4)
-    ]
-    assert runs[0].traffic == runs[1].traffic
-    assert np.isfinite(runs[1].test_loss)
+def test_parts_of_a_batch_cost_one_exchange():
+    sent = [run_traffic(built(small_config(accumulate=n)))[0] for n in (1, 4)]
+    assert sent[0] == sent[1]
 
 
 def test_accumulated_gradients_are_their_mean():
@@ -206,12 +222,12 @@ def test_accumulated_gradients_are_their_mean():
     assert float(labels) == 5.5
 
 
-def test_a_batch_that_does_not_divide_is_refused(tmp_path):
+def test_a_batch_that_does_not_divide_is_refused():
     with pytest.raises(ValueError, match="accumulate=3"):
-        training.train_and_evaluate(small_config(accumulate=3), tmp_path)
+        built(small_config(accumulate=3))
 
 
-# --- One momentum -------------------------------------------------------------------
+# --- One momentum ---------------------------------------------------------------------
 
 
 def gain(memory, optimizer):
@@ -273,3 +289,268 @@ def test_a_refused_pair_says_what_goes_together(memory, optimizer, words):
 @pytest.mark.parametrize("memory", ["dgc(momentum=0)", "local_momentum(beta=0)"])
 def test_no_momentum_is_no_momentum(memory):
     follow(gradients(1), exchange="exact", memory=memory, optimizer="sgd")
+
+
+# --- Weight decay, and optimisers of whole models -------------------------------------
+
+PAIR, STEPS = 2, 4
+SHAPES = {"Conv_0": {"bias": (3,), "kernel": (4, 3)}, "Norm_0": {"scale": (3,)}}
+RNG = np.random.default_rng(0)
+
+
+def drawn(*before: int) -> Any:
+    def draw(shape: Any) -> Any:
+        return RNG.normal(size=(*before, *shape)).astype(np.float32)
+
+    return jax.tree.map(draw, SHAPES, is_leaf=lambda x: isinstance(x, tuple))
+
+
+WEIGHTS, GRADIENTS = drawn(), drawn(STEPS, PAIR)
+
+
+def follow_model(**settings: Any) -> list[Any]:
+    """Each worker's weights after each step of a config's chain."""
+    exact = {"exchange": "exact", "memory": "none", "weight_decay": DECAY}
+    config = small_config(**{**exact, **settings})
+    return list(workers_follow(GRADIENTS, WEIGHTS, 0, config))
+
+
+def flat(tree: Any) -> dict[str, Any]:
+    return {f"{a}/{b}": x for a, layer in tree.items() for b, x in layer.items()}
+
+
+MEANS = [
+    flat(jax.tree.map(lambda x, i=i: x[i].mean(axis=0), GRADIENTS))
+    for i in range(STEPS)
+]
+EVERYTHING = dict.fromkeys(flat(WEIGHTS), DECAY)
+KERNELS = {**dict.fromkeys(EVERYTHING, 0.0), "Conv_0/kernel": DECAY}
+NORMS = {**dict.fromkeys(EVERYTHING, 0.0), "Norm_0/scale": DECAY}
+
+
+def sgd(decay: dict[str, float]) -> list[Any]:
+    path, w, v = [], flat(WEIGHTS), dict.fromkeys(EVERYTHING, 0.0)
+    for grad in MEANS:
+        v = {k: 0.9 * v[k] + grad[k] + decay[k] * w[k] for k in w}
+        w = {k: w[k] - RATE * v[k] for k in w}
+        path.append(w)
+    return path
+
+
+def assert_follows(path: list[Any], expected: list[Any]) -> None:
+    for found, wanted in zip(path, expected, strict=True):
+        for name, x in flat(found).items():
+            np.testing.assert_allclose(x[0], wanted[name], rtol=2e-4, atol=2e-5)
+            np.testing.assert_array_equal(x, np.stack([x[0]] * PAIR))
+
+
+SGD = "sgd(momentum=0.9, nesterov=False)"
+
+
+@pytest.mark.parametrize(
+    ("decay", "factors"),
+    [("all", EVERYTHING), ("kernels", KERNELS), ("Norm*", NORMS)],
+    ids=str,
+)
+def test_what_decays(decay, factors):
+    assert_follows(follow_model(optimizer=SGD, decay=decay), sgd(factors))
+
+
+@pytest.mark.parametrize("memory", ["none", "error_feedback"])
+def test_without_loss_both_places_are_the_same(memory):
+    path = follow_model(
+        optimizer=SGD,
+        decay="kernels",
+        decay_at="gradient",
+        memory=memory,
+        exchange="gather",
+        compressor="none",
+    )
+    assert_follows(path, sgd(KERNELS))
+
+
+@pytest.mark.parametrize("place", ["update", "gradient"])
+def test_with_the_memory_of_dgc_it_has_the_same_momentum(place):
+    """One beside the memory's, after the exchange; or the memory's own, before it."""
+    path = follow_model(
+        optimizer="dgc_sgd(momentum=0.9)",
+        memory="dgc(momentum=0.9)",
+        decay="kernels",
+        decay_at=place,
+    )
+    assert_follows(path, sgd(KERNELS))
+
+
+def test_decay_in_the_gradient_is_compressed_with_it():
+    """Signs of g + decay w and its mean magnitude, of each worker, with decay 9."""
+    signs: dict[str, Any] = {"exchange": "gather", "compressor": "sign"}
+    signs |= {"scope": "per_leaf", "memory": "none", "optimizer": "sgd(momentum=0)"}
+    path = follow_model(**signs, decay_at="gradient", weight_decay=9.0)
+    w = flat(WEIGHTS)
+    for step, found in enumerate(path):
+        for name, x in flat(GRADIENTS).items():
+            given = x[step] + 9.0 * w[name]
+            scale = np.abs(given).mean(axis=tuple(range(1, given.ndim)), keepdims=True)
+            w[name] = w[name] - RATE * np.mean(scale * np.sign(given), axis=0)
+            np.testing.assert_allclose(
+                flat(found)[name][0], w[name], rtol=1e-4, atol=1e-5
+            )
+
+
+def test_clipping_comes_before_decay_in_the_gradient():
+    """Each worker's gradient is clipped, and its decay is not: systems 2 and 4."""
+    clip = "local(limit=0.5)"
+    path = follow_model(optimizer="sgd(momentum=0)", decay_at="gradient", clip=clip)
+    w = flat(WEIGHTS)
+    for step, found in enumerate(path):
+        grads = {k: x[step] for k, x in flat(GRADIENTS).items()}
+        squares = sum(
+            np.square(g).reshape(PAIR, -1).sum(axis=1) for g in grads.values()
+        )
+        factor = 0.5 / np.sqrt(squares)
+        assert np.all(factor < 1)
+        for name, g in grads.items():
+            mean = np.mean([f * x for f, x in zip(factor, g, strict=True)], axis=0)
+            w[name] = w[name] - RATE * (mean + DECAY * w[name])
+            np.testing.assert_allclose(
+                flat(found)[name][0], w[name], rtol=1e-4, atol=1e-5
+            )
+
+
+GOSSIP: dict[str, Any] = {
+    "mixer": "d_psgd",
+    "topology": "complete",
+    "compressor": "none",
+    **dict.fromkeys(("exchange", "memory"), ""),
+}
+
+
+def test_gossip_has_the_same_decay_in_both_places():
+    """Each worker decays before it mixes, so there is nothing to tell apart."""
+    paths = [
+        follow_model(**GOSSIP, optimizer=SGD, decay="kernels", decay_at=place)
+        for place in ("update", "gradient")
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *paths)
+    assert np.ptp(flat(paths[0][-1])["Conv_0/kernel"]) > 0
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "reference"),
+    [
+        ("adamw", references.adamw),
+        ("lamb", references.lamb),
+        (
+            "lars(trust=0.1)",
+            lambda *given: references.lars(*given, trust=0.1),
+        ),
+    ],
+    ids=["adamw", "lamb", "lars"],
+)
+def test_optimizers_that_keep_decay_apart(optimizer, reference):
+    path = follow_model(optimizer=optimizer, decay="kernels")
+    assert_follows(path, reference(MEANS, flat(WEIGHTS), RATE, KERNELS))
+    with pytest.raises(SpecError, match="set decay_at to 'update'"):
+        follow_model(optimizer=optimizer, decay_at="gradient")
+
+
+@pytest.mark.parametrize("optimizer", ["lamb", "lars"])
+def test_tensors_of_zeros_have_a_ratio_of_one(optimizer):
+    zeros = jax.tree.map(np.zeros_like, WEIGHTS)
+    link = OPTIMIZERS[optimizer](OptimizerSetting(optax.constant_schedule(RATE), DECAY))
+    update = jax.jit(lambda g: link.update(g, link.init(zeros), zeros)[0])
+    jax.tree.map(np.testing.assert_array_equal, update(zeros), zeros)
+    assert all(np.any(x) for x in jax.tree.leaves(update(WEIGHTS)))
+
+
+def test_a_pattern_that_fits_nothing_is_refused():
+    with pytest.raises(UserError, match="'Dens_0' fits no parameter.*Conv_0/bias"):
+        check_decay(small_config(decay="Dens_0"), WEIGHTS)
+    check_decay(small_config(decay="Dens_0", weight_decay=0.0), WEIGHTS)
+    with pytest.raises(UserError, match="not a pattern"):
+        check_decay(small_config(decay="ndim=2"), WEIGHTS)
+    with pytest.raises(UserError, match="decay_at"):
+        gather_workers(small_config(decay_at="gradients"))
+
+
+# --- Clips ----------------------------------------------------------------------------
+
+CREW = 4
+DRAWN = np.random.default_rng(0)
+TREE = {"a": DRAWN.normal(size=(CREW, 3, 2)), "b": 5 * DRAWN.normal(size=(CREW, 4))}
+
+
+def clipped(spec: str) -> Any:
+    [link] = make_clip(spec, "workers")
+    tree = jax.tree.map(jnp.float32, TREE)
+    update = jax.vmap(lambda x: link.update(x, link.init(x))[0], axis_name="workers")
+    return jax.jit(update)(tree)
+
+
+def norms(x: np.ndarray) -> np.ndarray:
+    """Of each worker."""
+    return np.linalg.norm(x.reshape(CREW, -1), axis=1)
+
+
+def times(factors: dict[str, Any]) -> dict[str, np.ndarray]:
+    """Each worker's tensors times factors of at most 1."""
+    return {
+        k: np.minimum(1, factors[k]).reshape(-1, *[1] * (x.ndim - 1)) * x
+        for k, x in TREE.items()
+    }
+
+
+def clips_by_hand() -> dict[str, Any]:
+    of = {k: norms(x) for k, x in TREE.items()}
+    whole = np.sqrt(sum(n**2 for n in of.values()))
+    rms = {k: np.sqrt(np.mean(n**2)) for k, n in of.items()}
+    alike = np.ones(CREW)
+    joint = np.sqrt(np.mean(whole**2))
+    return {
+        "local(limit=7)": times(dict.fromkeys(TREE, 7 / whole)),
+        "scaled(limit=7)": times(dict.fromkeys(TREE, 3.5 / whole)),
+        "tensor(limit=3)": times({k: 3 / n for k, n in of.items()}),
+        "value(limit=2)": {k: np.clip(x, -2, 2) for k, x in TREE.items()},
+        "workers(limit=7)": times(dict.fromkeys(TREE, alike * 7 / joint)),
+        "workers(limit=3, each=True)": times({k: alike * 3 / rms[k] for k in TREE}),
+        "workers_value": {k: np.clip(x, -rms[k], rms[k]) for k, x in TREE.items()},
+    }
+
+
+@pytest.mark.parametrize("spec", clips_by_hand())
+def test_each_form(spec):
+    found = clipped(spec)
+    for name, tree in clips_by_hand()[spec].items():
+        np.testing.assert_allclose(found[name], tree, rtol=1e-5)
+    assert any(not np.allclose(found[name], TREE[name]) for name in TREE)
+
+
+def test_every_form_is_tested_and_none_hides_a_nan():
+    for name in optimizers.CLIPS:
+        spec = name if name == "workers_value" else f"{name}(limit=1)"
+        [link] = make_clip(spec, "workers")
+        tree = jnp.array([[1.0, 2.0], [jnp.nan, jnp.nan]])
+        found: Any = jax.vmap(
+            lambda x, link=link: link.update(x, ())[0], axis_name="workers"
+        )(tree)
+        assert np.isnan(found[1]).all(), spec
+
+
+def test_nothing_is_clipped_without_one():
+    assert make_clip("", "workers") == []
+
+
+@pytest.mark.parametrize("spec", ["scaled(limit=1)", "workers(limit=1)"])
+def test_what_needs_a_mean_is_refused_with_models_of_the_workers_own(spec):
+    mixed = {"mixer": "d_psgd", "topology": "ring", "exchange": "", "memory": ""}
+    mixed |= {"compressor": "none"}
+    with pytest.raises(UserError, match="with 'd_psgd' take 'local'"):
+        built(small_config(mapper="vmap", clip=spec, **mixed))
+    assert built(small_config(mapper="vmap", clip="local(limit=1)", **mixed))
+
+
+def test_a_second_clip_in_the_memory_is_refused():
+    momentum = {"mapper": "vmap", "optimizer": "sgd(momentum=0)"}
+    with pytest.raises(UserError, match="both clip the gradient"):
+        built(small_config(clip="value(limit=1)", memory="dgc(clip=2)", **momentum))
+    assert built(small_config(clip="value(limit=1)", memory="dgc", **momentum))
