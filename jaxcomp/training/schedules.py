@@ -10,7 +10,7 @@ import optax
 from jax import Array
 from jax.typing import ArrayLike
 
-from jaxcomp.core.errors import UserError, within
+from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import (
     Count,
     Positive,
@@ -95,22 +95,6 @@ def steps_in(duration: Duration, horizon: Horizon) -> int:
         shown = f"{duration.amount:g} {duration.unit}s"
         raise UserError(f"{shown} are more than {_MOST:,} steps. {_HINT}")
     return max(1, math.ceil(count - 1e-9))
-
-
-def steps_of(duration: str, horizon: Horizon) -> int:
-    """Steps in a duration, where all steps are alike.
-
-    Example:
-      >>> steps_of("2 epochs", Horizon(steps_per_epoch=10, batch_size=32))
-      20
-    """
-    return steps_in(read_duration(duration), horizon)
-
-
-def steps_at(config: Any, key: str, horizon: Horizon) -> int:
-    """The steps of the duration at a key of a config, where all steps are alike."""
-    with within(key):
-        return steps_of(config[key], horizon)
 
 
 _WINDOW = re.compile(r"\s*steps?\s+(\d+)(?:\s+to\s+(\d+))?\s*")
