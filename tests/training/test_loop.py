@@ -1,21 +1,33 @@
-"""The trainer: the real function on shrunk configs."""
+"""The whole run: what it learns, writes, refuses and looks at."""
 
+import csv
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import array
 
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.core.coding.indices import coded_bits
-from jaxcomp.core.types import ticked
+from jaxcomp.core.types import PerWorker, ticked
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.table import EPOCHS
-from jaxcomp.training import feed
+from jaxcomp.training import feed, loop, running_metrics
 from jaxcomp.training.checkpoints import open_checkpoints
-from jaxcomp.training.running_metrics import Totals, step_figures
+from jaxcomp.training.diagnostics import (
+    ReplicasDiffer,
+    distance_between,
+    make_replica_check,
+    params_on_host,
+)
+from jaxcomp.training.plan import RunPlan
+from jaxcomp.training.running_metrics import Totals, make_recorder, step_figures
+from jaxcomp.training.state import initial_variables, unmark
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.tables import epoch_line
 from jaxcomp.training.tasks import ACCURACY
@@ -162,15 +174,6 @@ def test_evaluating_nothing_is_an_error(tmp_path):
         training.evaluate(small_config(), tmp_path)
 
 
-def test_another_config_in_the_same_folder_is_refused(finished):
-    with pytest.raises(ValueError, match="another config") as error:
-        training.train_and_evaluate(
-            small_config(seed=7, compressor="sign"), finished.folder
-        )
-    assert "seed: the folder has 0, you ask for 7" in str(error.value)
-    assert "compressor: the folder has 'top_k(keep=0.1)'" in str(error.value)
-
-
 @pytest.mark.parametrize("mapper", tiers(["shard_map", "vmap"], "vmap".__eq__))
 def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
     """Convolutions of a vmapped batch round differently, so to a tolerance."""
@@ -178,54 +181,6 @@ def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
     assert result.traffic.wire == finished.traffic.wire
     assert result.traffic.simulated == (mapper == "vmap")
     assert abs(result.test_accuracy - finished.test_accuracy) < 0.05
-
-
-@pytest.mark.slow
-def test_more_workers_than_devices_are_simulated(tmp_path):
-    config = small_config(workers=16, mapper="vmap", train_for="3 steps")
-    result = training.train_and_evaluate(config, tmp_path)
-    assert result.steps == 3
-    residuals = jax.tree.leaves(parallel.to_host(result.state.opt_state))
-    assert any(r.shape[:1] == (16,) for r in residuals)
-
-
-CLIP = "workers(limit=1)"
-
-
-@pytest.mark.slow  # a fast one is in test_growth.py
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"exchange": "exact", "memory": "none", "batch_norm": "sync"},
-        {"exchange": "aligned_psum", "compressor": "random_k(keep=0.1)"},
-        {"compressor": "qsgd(levels=7)", "memory": "none", "optimizer": "adam"},
-        {
-            "compressor": "sign",
-            "scope": "only_large(min_size=20)",
-            "clip": CLIP,
-        },
-    ],
-    ids=lambda c: c.get("compressor", "exact"),
-)
-def test_other_methods_train(changes, tmp_path):
-    config = small_config(train_for="6 steps", **changes)
-    with jax.numpy_dtype_promotion("standard"):  # optax.adam is not strict
-        result = training.train_and_evaluate(config, tmp_path)
-    finite = [np.isfinite(x).all() for x in jax.tree.leaves(result.state.params)]
-    assert all(finite)
-
-
-@pytest.mark.slow
-def test_a_cap_that_binds_is_seen(tmp_path, capsys):
-    """The mean of the steps' overflow stands in the line of the epoch."""
-    config = small_config(
-        train_for="3 steps", log_every=1, compressor="threshold(v=1e-9, cap=0.1)"
-    )
-    training.train_and_evaluate(config, tmp_path)
-    logged = [float(row["overflow"]) for row in rows(tmp_path / "steps.csv")]
-    assert min(logged) > 0
-    said = f"  overflow {np.mean(logged):,.0f} a step"
-    assert said in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -240,17 +195,7 @@ def test_the_line_of_an_epoch_ends_with_what_found_no_room(figures, ending):
     assert epoch_line(row, 1, ACCURACY).endswith(ending)
 
 
-def test_sync_statistics_are_counted_and_equal_the_joint_batch(tmp_path):
-    """Synchronised BatchNorm sends more than the gradients, and the figure says so."""
-    config = small_config(
-        exchange="exact", memory="none", batch_norm="sync", train_for="2 steps"
-    )
-    result = training.train_and_evaluate(config, tmp_path)
-    dense = wire.dense_bytes(result.state.params)
-    assert result.traffic.wire > dense
-
-
-# --- Going on -----------------------------------------------------------------------
+# --- Going on -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("step", tiers([5, 11, 17], (17).__eq__))
@@ -267,7 +212,7 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
         assert rows(tmp_path / name) == rows(finished.folder / name)
 
 
-# --- Numbers that are not finite ----------------------------------------------------
+# --- Numbers that are not finite ------------------------------------------------------
 
 
 def poison(monkeypatch, *steps):
@@ -323,3 +268,249 @@ def test_divergence_stops_the_run(tmp_path):
     """A real one, without any trick: the learning rate is absurd."""
     with pytest.raises(training.NonFinite, match="Lower the learning rate"):
         training.train_and_evaluate(small_config(learning_rate=1e30), tmp_path)
+
+
+# --- The distance of the parameters from those with which a run b ---------------------
+
+
+def distances(folder):
+    """Of each epoch."""
+    return [float(row["distance"]) for row in rows(folder / "metrics.csv")]
+
+
+def test_it_is_that_of_the_parameters_of_the_seed(finished):
+    task = built(small_config(seed=0)).task
+    begin = jax.device_get(initial_variables(task, seed=0).params)
+    end = parallel.to_host(finished.state).params
+    squares = jax.tree.map(lambda x, y: float(np.sum((x - y) ** 2)), end, begin)
+    right = np.sqrt(sum(jax.tree.leaves(squares)))
+    first, last = distances(finished.folder)
+    assert last == pytest.approx(right, rel=1e-5)
+    assert 0 < first < last
+
+
+def test_of_workers_with_models_of_their_own_the_mean_counts():
+    setup = built(
+        small_config(
+            mapper="vmap",
+            mixer="d_psgd",
+            topology="complete",
+            exchange="",
+            memory="",
+            compressor="none",
+        )
+    )
+    state = parallel.spread(setup.fresh(), setup.workers)
+    alone = jax.tree.map(np.asarray, unmark(setup.fresh().params))
+    assert distance_between(params_on_host(state), alone) == 0.0
+    assert distance_between(alone, jax.tree.map(np.zeros_like, alone)) > 1
+
+
+# --- Drift between the copies of a state: it is injected, found a ---------------------
+
+
+def drifted(x: jax.Array, worker: int) -> jax.Array:
+    """A replicated array of which one device's copy differs in one bit."""
+    parts = [np.array(shard.data) for shard in x.addressable_shards]
+    bits = parts[worker].view(np.uint32).reshape(-1)
+    bits[-1] ^= 1
+    devices = [shard.device for shard in x.addressable_shards]
+    pieces = [jax.device_put(p, d) for p, d in zip(parts, devices, strict=True)]
+    return jax.make_array_from_single_device_arrays(x.shape, x.sharding, pieces)
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+def test_one_bit_of_one_copy_is_found_and_named(mapper):
+    workers = parallel.setup(4, mapper)
+    rng = np.random.default_rng(0)
+    fresh = {
+        "w": rng.normal(size=(3, 5)).astype(np.float32),
+        "none": np.zeros((0, 2), np.float32),
+        "half": np.asarray(rng.normal(size=7), np.float16),
+        "flags": np.ones(3, bool),
+        "key": jax.random.key(1),
+        "count": np.int32(3),
+        "kept": PerWorker(np.zeros(2, np.float32)),
+    }
+    state = parallel.spread(fresh, workers)
+    own = rng.normal(size=(4, 2)).astype(np.float32)
+    state["kept"] = parallel.place(PerWorker(own), workers, PerWorker(0))
+    check = make_replica_check(workers, state)
+    check(state, 1)
+    for name in ("w", "count"):
+        with pytest.raises(ReplicasDiffer) as error:
+            check({**state, name: drifted(state[name], 2)}, 7)
+        message = str(error.value)
+        assert "after step 7 the copies of 1 of 4 workers differ" in message
+        assert f"  worker 2 ({jax.devices()[2]}): {name}\n" in message
+        assert message.count("  worker ") == 1
+
+
+def test_simulated_workers_have_one_copy():
+    workers = parallel.setup(4, "vmap")
+    check = make_replica_check(workers, {"w": np.zeros(3, np.float32)})
+    check({}, 1)
+
+
+def test_a_run_stops_before_it_saves_a_state_that_has_drifted(tmp_path, monkeypatch):
+    take_step, taken = loop.take_step, []
+
+    def drifting(program, state, *args):
+        if len(taken) == 13:
+            kernel = state.params["Dense_0"]["kernel"]
+            state.params["Dense_0"]["kernel"] = drifted(kernel, 1)
+        taken.append(1)
+        return take_step(program, state, *args)
+
+    monkeypatch.setattr(loop, "take_step", drifting)
+    with pytest.raises(ReplicasDiffer, match="after step 22"):
+        training.train_and_evaluate(small_config(), tmp_path)
+    assert [row["step"] for row in rows(tmp_path / "metrics.csv")] == ["11"]
+
+
+# --- What a look at a run's figures costs, and the times it repor ---------------------
+
+SECONDS = 10.0  # that the devices take for a step; handing it over takes none
+
+
+class Clock:
+    """A clock that moves by hand, and a device that takes steps one after another."""
+
+    def __init__(self):
+        self.now = self.free = 0.0
+
+    def perf_counter(self):
+        return self.now
+
+    def issue(self):
+        self.free = max(self.now, self.free) + SECONDS
+
+    def wait(self):
+        self.now = max(self.now, self.free)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Let a run see this clock, and let its steps take time on the device alone."""
+    clock = Clock()
+
+    def recording(*args):
+        recorder = make_recorder(*args)
+
+        def record(*args):
+            clock.issue()
+            return recorder.record(*args)
+
+        def read(*args):
+            clock.wait()
+            return recorder.read(*args)
+
+        return recorder._replace(record=record, read=read)
+
+    by_hand = SimpleNamespace(perf_counter=clock.perf_counter)
+    for module in (loop, running_metrics):
+        monkeypatch.setattr(module, "time", by_hand)
+    monkeypatch.setattr(loop, "make_recorder", recording)
+    return clock
+
+
+def test_times_are_wall_times_where_no_step_is_waited_for(clock, tmp_path, monkeypatch):
+    """As on a GPU: the host is done with a step long before the device is."""
+    waits = []
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    monkeypatch.setattr(jax, "block_until_ready", waits.append)
+    result = training.train_and_evaluate(small_config(mapper="vmap"), tmp_path)
+    assert not waits
+    assert result.seconds == pytest.approx(22 * SECONDS)
+    assert result.seconds == pytest.approx(clock.now)
+    with open(tmp_path / "steps.csv") as file:
+        logged = list(csv.DictReader(file))
+    for row in logged:
+        parts = [float(row[f"{part}_seconds"]) for part in ("data", "step", "wait")]
+        assert sum(parts) == pytest.approx(SECONDS)
+        assert float(row["images_per_second"]) == pytest.approx(128 / SECONDS)
+    assert [row["step"] for row in logged] == ["4", "8", "12", "16", "20"]
+
+
+def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
+    """The second stage is compiled while the device still works on the first."""
+    compile_step = loop.make_programs
+
+    def slow(setup, say):
+        made = compile_step(setup, say)
+
+        def at(number, state):
+            clock.now += 0 if made.is_compiled(number) else 1000
+            return made.at(number, state)
+
+        return made._replace(at=at)
+
+    def wait(tree):
+        clock.wait()
+        return tree
+
+    monkeypatch.setattr(loop, "make_programs", slow)
+    monkeypatch.setattr(jax, "block_until_ready", wait)
+    monkeypatch.setattr(parallel, "throttle", lambda arrays: None)
+    config = small_config(mapper="vmap", dense_for="2 steps", train_for="4 steps")
+    result = training.train_and_evaluate(config, tmp_path)
+    assert clock.now > 2000
+    assert result.seconds == pytest.approx(4 * SECONDS)
+
+
+def test_a_cpu_is_waited_for_at_every_step(tmp_path, monkeypatch):
+    waits = []
+    monkeypatch.setattr(jax, "block_until_ready", waits.append)
+    config = small_config(mapper="vmap", train_for="6 steps", eval_every="9 epochs")
+    training.train_and_evaluate(config, tmp_path)
+    assert len(waits) >= 6
+
+
+def test_a_look_copies_one_array_to_the_host(tmp_path, monkeypatch):
+    """22 steps of two workers: a look at each fourth step and at the end of an epoch.
+
+    The rest of a run makes copies too, so two runs are compared.
+    """
+
+    def copies(folder, **changes):
+        count = []
+        with monkeypatch.context() as patched:
+            value = array.ArrayImpl._value
+            seen = property(lambda x: count.append(x.shape) or value.fget(x))
+            patched.setattr(array.ArrayImpl, "_value", seen)
+            # It is computed on the host, and here that is a device too.
+            patched.setattr(RunPlan, "rate_on_host", lambda *_: 0.1)
+            training.train_and_evaluate(small_config(**changes), tmp_path / folder)
+        return len(count)
+
+    often, seldom = copies("a", log_every=1), copies("b", log_every=11)
+    assert often - seldom == 22 - 2
+    assert len(rows(tmp_path / "a" / "steps.csv")) == 22
+
+
+def test_every_kind_of_figure_comes_back_to_the_bit():
+    workers = parallel.setup(2, "pmap")
+    rng = np.random.default_rng(0)
+
+    def figures():
+        one = rng.normal(size=2).astype("f")
+        usual: dict[str, Any] = dict.fromkeys(StepMetrics._fields, one)
+        usual["applied"] = rng.integers(2, size=2).astype(bool)
+        usual["gradient_norms"] = rng.normal(size=(2, 3)).astype("f")
+        extra: dict[str, Any] = {"count": rng.integers(2**31, size=2).astype(np.int32)}
+        extra["half"] = np.asarray(jnp.asarray(rng.normal(size=2), jnp.bfloat16))
+        extra["nan"] = np.array([np.nan, -0.0], np.float32)
+        return StepMetrics(**{**usual, "figures": extra})
+
+    steps = [figures() for _ in range(5)]
+    recorder = make_recorder(workers, steps[0], 4)
+    kept = recorder.start()
+    for step in steps:
+        kept = recorder.record(kept, parallel.place(step, workers, 0))
+    for count in (1, 3, 4):
+        read = recorder.read(kept, count)
+        assert len(read) == count
+        for found, wanted in zip(read, steps[-count:], strict=True):
+            for a, b in zip(*map(jax.tree.leaves, (found, wanted)), strict=True):
+                assert a.dtype == b.dtype
+                assert a.tobytes() == b.tobytes()

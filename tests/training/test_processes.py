@@ -220,18 +220,3 @@ def test_a_mistake_is_one_message(tmp_path):
     assert "Did you mean 'top_k'" in done.stderr
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir()), "nothing is left behind"
-
-
-@pytest.mark.slow
-def test_an_unknown_key_names_those_that_exist(tmp_path):
-    done = subprocess.run(
-        command(tmp_path, "--config.compresor=sign"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert "Did you mean 'compressor'" in done.stderr
-    assert "batch_size" in done.stderr
-    assert "Traceback" not in done.stderr

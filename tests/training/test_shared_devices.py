@@ -71,14 +71,6 @@ def test_state_goes_to_devices_of_their_own_to_the_bit(tmp_path):
 
 
 @pytest.mark.slow
-def test_it_goes_to_devices_of_their_own_and_back(finished, tmp_path, monkeypatch):
-    cut_off(tmp_path, monkeypatch)
-    training.train_and_evaluate(config_of(**ALONE, train_for="7 steps"), tmp_path)
-    resumed = training.train_and_evaluate(config_of(), tmp_path)
-    assert_same_state(resumed.state, finished.state)
-
-
-@pytest.mark.slow
 def test_workers_go_on_alone_as_they_would_together(finished, tmp_path, monkeypatch):
     """Gradients of two workers at once may round otherwise."""
     cut_off(tmp_path, monkeypatch)

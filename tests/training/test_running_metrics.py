@@ -1,4 +1,4 @@
-"""A residual that grows without end is told; one that fills up is not."""
+"""Figures of steps: a residual that grows, a loss that is too large."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,8 @@ import pytest
 
 from jaxcomp import make_exchange, training
 from jaxcomp.cli import main
-from jaxcomp.training.running_metrics import Growth
+from jaxcomp.training.running_metrics import Growth, check_loss
+from jaxcomp.training.step import StepMetrics
 from tests.training.small import rows, small_config
 
 
@@ -89,3 +90,31 @@ def test_a_run_tells_it_everywhere(tmp_path, capsys):
     assert rows(tmp_path / "metrics.csv")[-1]["residual_grows"] == "1"
     assert main(["report", str(tmp_path)]) == 0
     assert 'role="alert"' in (tmp_path / "report.html").read_text()
+
+
+# --- A loss above the limit ends a run; what was written before s ---------------------
+
+
+def metrics(losses, applied=True):
+    usual = dict.fromkeys(StepMetrics._fields, np.zeros(len(losses)))
+    taken = np.full(len(losses), applied)
+    return StepMetrics(**{**usual, "loss": np.float32(losses), "applied": taken})
+
+
+def test_the_largest_loss_of_a_worker_counts():
+    check_loss(4, metrics([1.0, 2.0]), limit=2.0)
+    with pytest.raises(training.Diverged) as error:
+        check_loss(4, metrics([1.0, 2.5]), limit=2.0)
+    assert str(error.value) == (
+        "step 5 has diverged: a worker's loss is 2.5, above loss_limit=2"
+    )
+    assert error.value.exit_code == training.NonFinite.exit_code == 1
+
+
+def test_without_a_limit_no_loss_is_too_large():
+    check_loss(0, metrics([1e30]), limit=0.0)
+
+
+def test_a_step_that_was_left_out_does_not_count():
+    check_loss(0, metrics([np.inf, 1e9], applied=False), limit=2.0)
+    check_loss(0, metrics([np.nan, np.nan], applied=False), limit=2.0)

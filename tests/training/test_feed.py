@@ -1,15 +1,20 @@
-"""Runs on pictures that are decoded batch by batch."""
+"""Which batch a step takes: of pictures that are decoded, and of data on devices."""
 
+import functools
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
-from jaxcomp import data, training
+from jaxcomp import data, parallel
+from jaxcomp.training import feed as loading
 from jaxcomp.training.feed import eval_feed, train_feed
 from tests.data.class_folders import write_folders
-from tests.training.small import assert_same_state, built, rows, small_config, stop_at
+from tests.training.small import built, small_config
 
 
 def config_of(root: Path, **changes: Any) -> Any:
@@ -22,22 +27,6 @@ def config_of(root: Path, **changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_folders(tmp_path_factory.mktemp("pictures") / "images")
-
-
-@pytest.mark.slow
-def test_a_run_resumes_to_the_bit_in_the_middle_of_an_epoch(root, tmp_path):
-    whole = training.train_and_evaluate(config_of(root), tmp_path / "whole")
-    assert whole.steps == 6
-    with pytest.MonkeyPatch.context() as patch:
-        stop_at(patch, 2)
-        with pytest.raises(training.Interrupted):
-            training.train_and_evaluate(config_of(root), tmp_path / "parts")
-    parts = training.train_and_evaluate(config_of(root), tmp_path / "parts")
-    assert_same_state(whole.state, parts.state)
-    for name in ("metrics.csv", "steps.csv"):
-        assert rows(tmp_path / "whole" / name) == rows(tmp_path / "parts" / name)
-    header = (tmp_path / "whole" / "steps.csv").read_text().splitlines()[0]
-    assert "data_seconds" in header.split(",")
 
 
 def test_batches_are_those_of_the_shares_in_their_order(root):
@@ -103,3 +92,40 @@ def test_what_stays_on_disk_is_read_ahead_too(tmp_path):
         (images, _), (same, _) = map(next, feeds)
         np.testing.assert_array_equal(images, same)
     feeds[1].close()
+
+
+# --- Data that stays on the devices gives the batches that would  ---------------------
+
+
+@pytest.mark.parametrize("mapper", ["pmap", "vmap"])
+def test_batches_are_the_same_wherever_the_data_is(mapper, monkeypatch):
+    setup = built(small_config(mapper=mapper))
+    workers = setup.workers
+    feed = functools.partial(train_feed, local=workers.local, start=10)
+    sent = list(itertools.islice(loading.loaded(feed, setup.task, workers), 3))
+    monkeypatch.setattr(loading, "stays_on_device", lambda *_: True)
+    kept = list(itertools.islice(loading.loaded(feed, setup.task, workers), 3))
+    for one, other in zip(sent, kept, strict=True):
+        images, labels = other
+        assert isinstance(images, jax.Array)
+        assert images.dtype == np.uint8
+        for x, y in zip(one, other, strict=True):
+            np.testing.assert_array_equal(parallel.to_host(x), parallel.to_host(y))
+            assert x.sharding.is_equivalent_to(y.sharding, x.ndim)
+
+
+def test_small_sets_stay_on_accelerators_only(tmp_path):
+    small = np.zeros((4, 2), np.uint8)
+    np.save(tmp_path / "a.npy", small)
+    on_disk = np.load(tmp_path / "a.npy", mmap_mode="r")
+    large = np.lib.stride_tricks.as_strided(small, (2**31,), (0,))
+
+    def on(platform: str, *arrays: np.ndarray) -> bool:
+        devices = np.array([SimpleNamespace(platform=platform)])
+        workers = SimpleNamespace(mesh=SimpleNamespace(devices=devices))
+        return loading.stays_on_device(arrays, workers)  # type: ignore[arg-type]
+
+    assert on("gpu", small, small)
+    assert not on("cpu", small)
+    assert not on("gpu", small, on_disk)
+    assert not on("gpu", small, large)
