@@ -23,6 +23,7 @@ from jaxcomp.checkpoint import save
 from jaxcomp.core import files
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import PerWorker, is_per_worker
+from jaxcomp.parallel.placing import spread_spec
 from jaxcomp.runs.folder import RunError, check_config, describe
 from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training import CheckpointError, loop
@@ -295,7 +296,7 @@ LEAST = "jax_persistent_cache_min_compile_time_secs"
 def test_the_spec_of_a_spread_state_is_that_of_the_state(mapper):
     setup = built(small_config(mapper=mapper))
     state = parallel.spread(setup.fresh(), setup.workers)
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
+    like = spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     wanted = abstract(state)
     assert jax.tree.structure(like) == jax.tree.structure(wanted)
     for a, b in zip(jax.tree.leaves(like), jax.tree.leaves(wanted), strict=True):
@@ -516,7 +517,7 @@ SEEDS = 4  # of long runs
 def newest(folder: Any, config: Any, *, allowed: bool = True) -> TrainState:
     """The newest checkpoint, for the workers of a config."""
     setup = built(config)
-    like = parallel.spread_spec(jax.eval_shape(setup.fresh), setup.workers)
+    like = spread_spec(jax.eval_shape(setup.fresh), setup.workers)
     restore = open_checkpoints(folder / "checkpoints").restore
     found = restore(like, "latest", make_resize(setup, allowed=allowed))
     assert found is not None

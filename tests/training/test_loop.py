@@ -451,7 +451,7 @@ def test_compiling_is_not_in_the_time_of_steps(clock, tmp_path, monkeypatch):
 
     monkeypatch.setattr(loop, "make_programs", slow)
     monkeypatch.setattr(jax, "block_until_ready", wait)
-    monkeypatch.setattr(parallel, "throttle", lambda arrays: None)
+    monkeypatch.setattr(loop, "throttle", lambda arrays: None)
     config = small_config(mapper="vmap", dense_for="2 steps", train_for="4 steps")
     result = training.train_and_evaluate(config, tmp_path)
     assert clock.now > 2000
