@@ -196,6 +196,12 @@ def override(
     return config.lock()
 
 
+def config_of(args: Any) -> "ConfigDict":
+    """The config of a command: of `--config`, with the keys that its words set."""
+    flags = [name.replace("_", "-") for name in vars(args)]
+    return override(load_config(args.config), args.config_keys, flags)
+
+
 def changed_keys(config: "ConfigDict", words: Sequence[str]) -> dict[str, Any]:
     """The keys that `override` sets by these words, with the values that they got."""
     places = dict(_places(config))

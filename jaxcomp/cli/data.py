@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from jaxcomp.cli.run_command import add_command
+from jaxcomp.cli.run_command import add_command, aligned
 from jaxcomp.core.errors import UserError
 
 _EXAMPLES = """\
@@ -98,8 +98,7 @@ def _list(args: argparse.Namespace) -> int:
         rows = [dict(zip(keys, row, strict=True)) for row in found]
         print(json.dumps(rows, indent=1))
         return 0
-    for name, state, folder in found:
-        print(f"{name:<14} {state:<13} {folder}".rstrip())
+    print(aligned(found))
     return 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jaxcomp.cli.config import standard_configs
-from jaxcomp.cli.run_command import add_command
+from jaxcomp.cli.run_command import add_command, aligned
 from jaxcomp.core.errors import UserError
 
 if TYPE_CHECKING:
@@ -111,9 +111,7 @@ def _list(args: argparse.Namespace) -> int:
         pairs = [dict(zip(("name", "about"), row, strict=True)) for row in rows]
         print(json.dumps(pairs, indent=1))
         return 0
-    width = max(len(name) for name, _ in rows)
-    for name, text in rows:
-        print(f"{name:<{width}}  {text}".rstrip())
+    print(aligned(rows))
     return 0
 
 
@@ -199,10 +197,9 @@ def _run(args: argparse.Namespace) -> int:
     for name, text, papers in texts:
         print("\n\n".join(filter(None, [f"{name}: {text}", papers])), end="\n\n")
     facts = {"for": size, **explained.facts}
-    width = max(map(len, facts))
-    print("\n".join(f"{name:<{width}}  {text}" for name, text in facts.items()))
+    print(aligned(facts.items()))
     for other, verdicts in explained.verdicts.items():
-        print("\n".join([f"\n{other}", *_lines(verdicts)]))
+        print(f"\n{other}", _lines(verdicts), sep="\n")
     return 0
 
 
@@ -400,13 +397,12 @@ def _parts(factory: Callable[..., Any]) -> tuple[str, str]:
     return said.strip(), inspect.cleandoc("\n" + papers) if papers else ""
 
 
-def _lines(verdicts: "Sequence[Verdict]") -> list[str]:
+def _lines(verdicts: "Sequence[Verdict]") -> str:
     from jaxcomp.core.units import bytes_text
 
-    width = max(len(verdict.name) for verdict in verdicts)
-    lines = []
-    for verdict in sorted(verdicts, key=lambda v: bool(v.why_not)):
+    def says(verdict: "Verdict") -> str:
         cost = f"{bytes_text(verdict.sent)} a step" if verdict.sent else ""
-        says = f"no: {verdict.why_not}" if verdict.why_not else f"yes  {cost}"
-        lines.append(f"  {verdict.name:<{width}}  {says}".rstrip())
-    return lines
+        return f"no: {verdict.why_not}" if verdict.why_not else f"yes  {cost}"
+
+    fitting_first = sorted(verdicts, key=lambda v: bool(v.why_not))
+    return aligned((f"  {verdict.name}", says(verdict)) for verdict in fitting_first)

@@ -25,7 +25,6 @@ The steps are the first ones of the run, with its compressor, exchange and memor
 the rate is another: it grows in each by the same factor, until the loss, smoothed, is
 four times its least. No run is begun, and no folder of one is touched.
 """
-_FLAGS = ("config", "csv", "debug", "from", "json", "plot", "steps", "to")
 _ROWS = 12  # of the table
 
 
@@ -64,13 +63,13 @@ def add_parser(subparsers: Any) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from jaxcomp import parallel
-    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.config import config_of
     from jaxcomp.parallel.cluster import find_cluster
     from jaxcomp.training.rate_trial import make_trial, suggested, try_rates
 
     if args.plot and args.plot.suffix.lower() != ".svg":
         raise UserError(f"--plot writes FILE.svg, not {args.plot}")
-    config = override(load_config(args.config), args.config_keys, _FLAGS)
+    config = config_of(args)
     if find_cluster(os.environ):
         raise UserError("runs in one process: start it once, without --coordinator")
     parallel.keep_pages()

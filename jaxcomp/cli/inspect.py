@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from jaxcomp.cli.run_command import add_command
+from jaxcomp.cli.run_command import add_command, aligned
 
 if TYPE_CHECKING:
     from jaxcomp.training.programs import Inspection
@@ -23,7 +23,6 @@ Each device is a worker. Nothing runs and no accelerator is needed: XLA compiles
 step for the target, and the figures are read from the program. What it needs beside
 jaxcomp is XLA's compiler for the target; without it the command says what to install.
 """
-_FLAGS = ("config", "debug", "devices", "hosts", "json", "step", "target")
 _LAUNCH_MICROSECONDS = (2, 4)
 
 
@@ -53,12 +52,12 @@ def add_parser(subparsers: Any) -> None:
 def _run(args: argparse.Namespace) -> int:
     import jax
 
-    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.config import config_of
     from jaxcomp.training.programs import inspect
 
     # jax would look for an accelerator here, and what it finds is not what is asked.
     jax.config.update("jax_platforms", "cpu")
-    config = override(load_config(args.config), args.config_keys, _FLAGS)
+    config = config_of(args)
     found = inspect(config, args.target, args.hosts, args.devices, args.step)
     print(json.dumps(_figures(found), indent=1) if args.json else described(found))
     return 0
@@ -91,10 +90,7 @@ def _figures(found: "Inspection") -> dict[str, Any]:
 
 def described(found: "Inspection") -> str:
     """The lines that the command prints."""
-    rows = list(_rows(found))
-    width = max(len(label) for label, _ in rows)
-    table = "\n".join(f"{label:<{width}}  {text}" for label, text in rows)
-    return f"{_heading(found)}\n\n{table}"
+    return f"{_heading(found)}\n\n{aligned(_rows(found))}"
 
 
 def _heading(found: "Inspection") -> str:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxcomp.cli.run_command import add_command
+from jaxcomp.cli.run_command import add_command, aligned
 from jaxcomp.core.errors import UserError
 
 EXAMPLE = """example:
@@ -20,10 +20,6 @@ A method is one line: a compressor, or an exchange with a way of its own; before
 each with a colon, the memory, exchange or scope that is not the usual one.
 docs/predict.md says what is measured and what is a model.
 """
-_FLAGS = (
-    *("bandwidth", "compute", "config", "inside", "json", "latency", "measure"),
-    *("methods", "model", "per-host", "plot", "sharing", "target", "workers"),
-)
 _ASSUMED = 0.2  # seconds of forward and backward pass, where nobody says
 
 
@@ -74,7 +70,7 @@ def _run(args: argparse.Namespace) -> int:
 
     from jaxcomp import parallel
     from jaxcomp.cli import config as quantities
-    from jaxcomp.cli.prediction import as_json, draw, lines_of, verdict
+    from jaxcomp.cli.prediction import as_json, draw, lines_of, target_seconds, verdict
     from jaxcomp.wire.cost import Link
     from jaxcomp.wire.predict import USUAL, predict
 
@@ -105,7 +101,9 @@ def _run(args: argparse.Namespace) -> int:
         per_host=args.per_host,
         inside=inside or None,
         sharing=args.sharing,
-        local=_local(args),
+        local=target_seconds(args.target, args.workers, args.per_host)
+        if args.target
+        else None,
     )
     if args.plot:
         draw(found, args.plot)
@@ -144,21 +142,13 @@ def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
 
     methods = [row.method for row in found.rows]
     taken = loopback_seconds(methods, spec_of_tree(tree), args.workers)
-    width = max(map(len, methods))
-    lines = [f"{args.workers} processes on this machine, over the loopback:"]
-    for row in found.rows:
-        local, whole = map(seconds_text, (row.exchange.local, taken[row.method]))
-        lines.append(f"{row.method:{width}}  {whole:>8}, of which {local:>8} is local")
-    return [*lines, "The rest is what the transport copies and adds."]
-
-
-def _local(args: argparse.Namespace) -> Any:
-    """How long exchanges compute: by a model of a target, or None to measure it."""
-    if not args.target:
-        return None
-    from jaxcomp.cli.prediction import target_seconds
-
-    return target_seconds(args.target, args.workers, args.per_host)
+    times = [map(seconds_text, (taken[r.method], r.exchange.local)) for r in found.rows]
+    said = [f"{whole:>8}, of which {local:>8} is local" for whole, local in times]
+    return [
+        f"{args.workers} processes on this machine, over the loopback:",
+        aligned(zip(methods, said, strict=True)),
+        "The rest is what the transport copies and adds.",
+    ]
 
 
 def _how(args: argparse.Namespace) -> str:
@@ -180,10 +170,10 @@ def _model(args: argparse.Namespace, compute: float | None) -> _Model:
         from jaxcomp.cli.prediction import read_tree
 
         return _Model(args.model, read_tree(args.model), compute or _ASSUMED, told)
-    from jaxcomp.cli.config import load_config, override
+    from jaxcomp.cli.config import config_of
     from jaxcomp.cli.prediction import compute_seconds, method_of, params_of
 
-    config = override(load_config(args.config), args.config_keys, _FLAGS)
+    config = config_of(args)
     with config.unlocked():
         config.workers = args.workers
     if not compute and args.target:

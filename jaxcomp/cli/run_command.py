@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from jaxcomp.core.errors import UserError
@@ -49,6 +49,20 @@ def add_command(
     parser = subparsers.add_parser(name, formatter_class=shown, **texts)
     parser.set_defaults(run=run)
     return parser
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> str:
+    """Rows of cells below each other; only the last column may end early.
+
+    Example:
+      >>> print(aligned([("sign", "one bit"), ("top_k", "the largest")]))
+      sign   one bit
+      top_k  the largest
+    """
+    kept = list(rows)
+    widths = [max(map(len, column)) for column in zip(*kept, strict=True)]
+    lines = (map(str.ljust, row, widths) for row in kept)
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def run_command(

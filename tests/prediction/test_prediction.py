@@ -1,31 +1,35 @@
-"""The figures of a prediction, by hand, and beside what was measured."""
+"""The figures of a prediction, by hand and beside what was measured; what it takes."""
 
 import json
 import math
 
+import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from benchmarks import predict_check
 from jaxcomp import UserError
-from jaxcomp.cli.prediction import as_json, draw, lines_of, verdict
-from jaxcomp.wire import cost
+from jaxcomp.cli.prediction import as_json, draw, lines_of, read_tree, verdict
+from jaxcomp.wire import cost, shapes
+from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Link
-from jaxcomp.wire.predict import predict
+from jaxcomp.wire.predict import USUAL, predict
 
 TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)
 
 
-def told(*seconds):
-    """Local times that somebody knows, in the order of the methods."""
-    return lambda every, spec: list(seconds)
+def predicted(*methods, tree=TREE, link=LINK, compute=1, local=None, **others):
+    """A prediction with known local times, in the order of the methods."""
+    times = [0.0] * (1 + len(methods)) if local is None else local
+    known = {"link": link, "compute": compute, "local": lambda every, spec: times}
+    return predict(tree, list(methods), **known, **others)
 
 
 def test_the_figures_are_those_of_the_model():
     """61,000 numbers between four workers, by hand."""
-    found = predict(
-        TREE, ["sign"], link=LINK, workers=4, compute=0.5, local=told(0.01, 0.03)
-    )
+    found = predicted("sign", workers=4, compute=0.5, local=[0.01, 0.03])
     exact, sign = found.exact, found.rows[0]
     assert (found.elements, found.tensors, found.dense) == (61_000, 2, 244_000)
     # One ring of 6 rounds, in which 3/4 of the gradient leaves a worker twice.
@@ -48,38 +52,24 @@ def test_the_figures_are_those_of_the_model():
 
 def test_it_is_said_when_nothing_helps():
     fast = Link(bandwidth=1e9)
-    found = predict(
-        TREE, ["sign"], link=fast, workers=4, compute=0.5, local=told(0.0, 0.1)
-    )
+    slow = {"link": fast, "workers": 4, "compute": 0.5, "local": [0.0, 0.1]}
+    found = predicted("sign", **slow)
     assert not found.helps
     assert found.rows[0].method == "exact"
     said = verdict(found)
     assert said.startswith("Nothing here helps")
     assert "below" in said
-    never = predict(
-        TREE, ["none"], link=fast, workers=4, compute=0.5, local=told(0.0, 0.1)
-    )
+    never = predicted("none", **slow)
     assert "never" in "\n".join(lines_of(never))
     assert "below" not in verdict(never)
 
 
 def test_workers_of_a_host_share_its_link():
-    one = predict(TREE, [], link=LINK, workers=8, compute=1, local=told(0))
-    two = predict(
-        *(TREE, []), link=LINK, workers=8, per_host=4, compute=1, local=told(0)
-    )
+    one, two = (predicted(workers=8, per_host=share) for share in (1, 4))
     # A ring leaves each host over one edge, whoever is on it.
     assert two.exact.exchange.nbytes == one.exact.exchange.nbytes
-    slow = Link(1e3)
-    inner = predict(
-        *(TREE, ["hierarchical(per_host=4): top_k(keep=0.01)"]),
-        link=LINK,
-        workers=8,
-        per_host=4,
-        inside=slow,
-        compute=1,
-        local=told(0, 0),
-    )
+    method = "hierarchical(per_host=4): top_k(keep=0.01)"
+    inner = predicted(method, workers=8, per_host=4, inside=Link(1e3))
     assert inner.exact.method == inner.rows[0].method
 
 
@@ -95,13 +85,12 @@ def test_workers_of_a_host_share_its_link():
     ],
 )
 def test_wrong_numbers_and_trees_are_refused(changes, message):
-    given = {"tree": TREE, "methods": [], "link": LINK, "workers": 4, "compute": 1}
     with pytest.raises(UserError, match=message):
-        predict(**{**given, "local": told(0), **changes})
+        predicted(**{"workers": 4, **changes})
 
 
 def test_infinity_is_null_in_json():
-    found = predict(TREE, ["sign"], link=LINK, compute=1, local=told(0, 0))
+    found = predicted("sign")
     rows = as_json(found)["rows"]
     assert math.isinf(found.rows[0].break_even)
     by_method = {row["method"]: row["break_even"] for row in rows}
@@ -110,7 +99,7 @@ def test_infinity_is_null_in_json():
 
 
 def test_a_plot_has_a_line_for_each_method(tmp_path):
-    found = predict(TREE, ["sign"], link=LINK, compute=1, local=told(0, 0))
+    found = predicted("sign")
     draw(found, tmp_path / "a.svg")
     drawn = (tmp_path / "a.svg").read_text()
     assert drawn.count('<g class="series') == len(found.rows) == 2
@@ -135,3 +124,96 @@ def test_the_check_of_predictions_finds_order_and_error(tmp_path, capsys):
     assert "the same order; not within 30 %" in printed
     with pytest.raises(SystemExit, match="no row of these methods"):
         predict_check.read(file, ["power"])
+
+
+# --- Methods in one line, and the trees that people name -----------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("exact", "exact"),
+        ("sign", "error_feedback: gather(whole_tree: sign)"),
+        ("none: sign", "gather(whole_tree: sign)"),
+        ("per_leaf: sign", "error_feedback: gather(sign)"),
+        (
+            "cast(bfloat16)",
+            "error_feedback: gather(whole_tree: cast(dtype='bfloat16'))",
+        ),
+        ("power_sgd(rank=2)", "error_feedback: power_sgd(rank=2)"),
+        ("svd(rank=1)", "error_feedback: gather(svd(rank=1))"),
+        ("dgc: sparse_reduce: top_k", "dgc: sparse_reduce(whole_tree: "),
+        ("qsgd(levels=7)", "gather(whole_tree: qsgd(levels=7, bucket=512))"),
+        ("two_phase: qsgd(levels=7, norm='max')", "two_phase(whole_tree: qsgd("),
+    ],
+)
+def test_a_method_is_one_line(text, name):
+    spec = {"w": jax.ShapeDtypeStruct((80, 90), jnp.float32)}
+    assert make_method(text, spec).name.startswith(name)
+
+
+def test_the_usual_methods_are_valid_and_begin_with_the_baseline():
+    spec = {n: jax.ShapeDtypeStruct(s, jnp.float32) for n, s in TREE.items()}
+    names = [make_method(text, spec).name for text in USUAL]
+    assert names[0] == "exact"
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sing", "no method is called 'sing'. Did you mean 'sign'"),
+        (
+            "tow_phase: sign",
+            "before a colon, not 'tow_phase'. Did you mean 'two_phase'",
+        ),
+        ("dgc: ef21: sign", "names two of a kind: dgc and ef21"),
+        ("error_feedback: qsgd(levels=7)", None),
+        ("", "not a spec"),
+    ],
+)
+def test_wrong_methods_are_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        predicted(text, workers=4)
+
+
+def test_arrays_and_names_are_trees():
+    arrays = {"w": np.zeros((4, 4), np.float32)}
+    assert predicted(tree=arrays).elements == 16
+    named = predicted(tree="resnet50")
+    assert (named.elements, named.tensors) == (25_557_032, 161)
+
+
+def test_published_models_have_their_published_size():
+    counts = {
+        name: shapes.elements(shapes.named_tree(name)) for name in ("vgg16", "gpt2")
+    }
+    assert counts == {"vgg16": 138_357_544, "gpt2": 124_439_808}
+    assert len(shapes.named_tree("gpt2")) == 148
+    assert len(shapes.named_tree("vgg16", 0.1)) == 32
+
+
+def test_trees_of_the_command_line(tmp_path):
+    assert read_tree("[(3, 4), ()]") == [(3, 4), ()]
+    file = tmp_path / "shapes.json"
+    file.write_text(json.dumps({"w": [3, 4]}))
+    assert read_tree(str(file)) == {"w": (3, 4)}
+    file.write_text("[[3], [4, 5]]")
+    assert read_tree(str(file)) == [(3,), (4, 5)]
+    params = jax.tree.leaves(read_tree("tiny"))
+    assert all(leaf.dtype == jnp.float32 for leaf in params)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("resnet5", "unknown model 'resnet5'. Did you mean 'resnet"),
+        ("[(3, x)]", "no list of shapes"),
+        ("[3]", "whole numbers, not 3"),
+        ("[(-1,)]", "whole numbers"),
+        ("nowhere.json", "nowhere.json: No such file"),
+    ],
+)
+def test_wrong_trees_are_refused(text, message):
+    with pytest.raises(UserError, match=message):
+        read_tree(text)
