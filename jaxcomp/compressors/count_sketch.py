@@ -12,8 +12,8 @@ from jaxcomp.compressors._kit.making import Keep, compressor, kept
 from jaxcomp.core import prng
 from jaxcomp.core.coding.payloads import Dense, Seeded
 from jaxcomp.core.specs import Range, SpecError, method
-from jaxcomp.core.trees import spec_of, vary_like, wide_spec
-from jaxcomp.core.types import Array, Compressor, Spec, State
+from jaxcomp.core.trees import vary_like, wide_spec, widen
+from jaxcomp.core.types import Array, Compressor, Payload, Spec, State
 
 MAX_ROWS = 32  # a random word has one bit for each row, which gives the sign
 Ratio = Annotated[
@@ -52,14 +52,14 @@ def count_sketch(
       ratio: numbers sent for each element, in (0, 1): w = round(ratio n / rows).
       rows: r, up to 32. More than one row improves the median only.
       estimate: "damped", "mean" or "median".
-      keep: fraction of the estimates that is KEPT, namely the largest ones; all others
-        become zero. This is biased and has no bound. None keeps all.
+      keep: fraction of the estimates that is KEPT, the largest ones; others become
+        zero. This is biased and has no bound. None keeps all.
 
     Example:
       >>> c = count_sketch(ratio=0.25)
       >>> payload, _ = c.compress(jnp.arange(16.0), (), jax.random.key(0))
-      >>> payload.values.shape, payload.seed.shape
-      ((1, 4), (2,))
+      >>> payload.values.shape
+      (1, 4)
 
     References:
       Charikar, Chen and Farach-Colton, Finding frequent items in data streams, ICALP
@@ -70,12 +70,11 @@ def count_sketch(
         raise SpecError(f"estimate 'median' needs rows of at least 3, not {rows}")
     unbiased = estimate != "damped" and keep is None
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Seeded | Dense, State]:
+    def compress(x: Array, state: State, key: Array) -> tuple[Payload, State]:
         folds = _folds(x.size, ratio, rows)
         if folds is None:
             return Dense(x), state
-        seed = prng.seed_of(key)
-        flat = x.reshape(-1).astype(wide_spec(spec_of(x)).dtype)
+        seed, flat = prng.seed_of(key), widen(x.reshape(-1))
         return Seeded(_tables(flat, seed, folds).astype(x.dtype), seed), state
 
     def decompress(payload: Seeded | Dense, spec: Spec) -> Array:
@@ -84,16 +83,11 @@ def count_sketch(
         folds = _folds(spec.size, ratio, rows)
         assert folds is not None
         tables = payload.values.astype(wide_spec(spec).dtype)
-        # No element exceeds the largest number of its dtype. Clipping a biased estimate
-        # there only makes its error smaller.
+        # Clipping a biased estimate at the largest number makes its error smaller.
         largest = min(float(jnp.finfo(t).max) for t in (tables.dtype, spec.dtype))
-        limit = math.inf if unbiased else largest
-        flat = _estimates(tables, payload.seed, folds, estimate, limit)
-        if keep is not None:
-            places = selection.largest(flat, kept(flat.size, keep)).places
-            values = flat.at[places].get(mode="fill", fill_value=0)
-            flat = jnp.zeros_like(flat).at[places].set(values, mode="drop")
-        return flat
+        bound = math.inf if unbiased else largest
+        flat = _estimates(tables, payload.seed, folds, estimate, bound)
+        return flat if keep is None else _only_largest(flat, kept(flat.size, keep))
 
     def contraction(spec: Spec) -> float | None:
         folds = _folds(spec.size, ratio, rows)
@@ -109,6 +103,12 @@ def count_sketch(
         unbiased=unbiased,
         aligned=estimate != "median" and keep is None,
     )
+
+
+def _only_largest(flat: Array, count: int) -> Array:
+    places = selection.largest(flat, count).places
+    values = flat.at[places].get(mode="fill", fill_value=0)
+    return jnp.zeros_like(flat).at[places].set(values, mode="drop")
 
 
 class _Folds(NamedTuple):

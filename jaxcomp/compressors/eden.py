@@ -136,11 +136,47 @@ def eden(
       Estimation for Federated Learning, arXiv:2108.08842, 2022. Vargaftik et al.,
       DRIVE: One-bit Distributed Mean Estimation, arXiv:2105.08339, 2021.
     """
+    way = _Eden(bits, unbiased)
+    return compressor(
+        name,
+        way.compress,
+        way.decompress,
+        way.ideal_bits,
+        way.contraction,
+        unbiased=unbiased,
+    )
 
-    # Under vmap the workers run one after the other. This is as fast, and products of
-    # matrices have the same last bit as under pmap and shard_map.
-    @jax.custom_batching.sequential_vmap
-    def send(x: Array, key: Array) -> Rotated:
+
+class _Eden(NamedTuple):
+    """The functions of the method; `eden` explains its arguments.
+
+    Under vmap the workers run one after the other. This is as fast, and products of
+    matrices have the same last bit as under pmap and shard_map.
+    """
+
+    bits: int
+    unbiased: bool
+
+    def compress(self, x: Array, state: State, key: Array) -> tuple[Rotated, State]:
+        return jax.custom_batching.sequential_vmap(self.send)(x, key), state
+
+    def decompress(self, payload: Rotated, spec: Spec) -> Array:
+        one = functools.partial(self.receive, spec=spec)
+        return jax.custom_batching.sequential_vmap(one)(payload)
+
+    def ideal_bits(self, spec: Spec) -> float:
+        layout = _layout(spec.size)
+        return spec.size * self.bits + layout.parts * layout.rows * 16.0 + 64
+
+    def contraction(self, spec: Spec) -> float | None:
+        if self.unbiased:
+            return None
+        # The error of the best scale is at most that of s = |b| / sqrt(d). Rounding s
+        # to bfloat16 adds at most 2^-16 |C(b)|^2.
+        error = mean_square_error(self.bits, _layout(spec.size).width)
+        return (1 - error) * (1 - 2.0**-16)
+
+    def send(self, x: Array, key: Array) -> Rotated:
         layout = _layout(x.size)
         drawn = jax.random.bits(key, (4,), jnp.uint32)
         seed, private = drawn[:2], drawn[2:]
@@ -155,30 +191,30 @@ def eden(
             # NaN for a block with a NaN or an infinity, and so is its scale.
             squares = jnp.mean(jnp.square(rotated), axis=1)
             units = jnp.sqrt(jnp.where(squares == 0, 1.0, squares))
-            symbols, values = _quantize(rotated, units, bits)
+            symbols, values = _quantize(rotated, units, self.bits)
             inner = jnp.mean(values * rotated, axis=1) / units
-            if unbiased:
+            if self.unbiased:
                 scales = units / inner
             else:
                 scales = units * (inner / jnp.mean(jnp.square(values), axis=1))
             scales = jnp.where(squares == 0, 0.0, scales * up)
-            return _narrow(scales, part.draws), pack(symbols.reshape(-1), bits)
+            return _narrow(scales, part.draws), pack(symbols.reshape(-1), self.bits)
 
         shape = (layout.parts, layout.rows)
         draws = prng.words(private, math.prod(shape)).reshape(shape) >> np.uint32(16)
-        if not unbiased:
+        if not self.unbiased:
             draws = jnp.full(shape, 1 << 15, jnp.uint32)
         places = jax.lax.iota(jnp.uint32, layout.parts)
         scales, packed = jax.lax.map(encode, _Part(places, flips, draws))
         return Rotated(scales.reshape(-1), packed.reshape(-1), seed)
 
-    def receive(payload: Rotated, spec: Spec) -> Array:
+    def receive(self, payload: Rotated, spec: Spec) -> Array:
         layout = _layout(spec.size)
         matrix, flips = _rotation(payload.seed, layout)
         packed = payload.packed.reshape(layout.parts, -1)
         scales = payload.scales.reshape(layout.parts, -1).astype(jnp.float32)
         # The level of each symbol: first the positive ones, then the negative ones.
-        both = np.concatenate([lloyd_max(bits), -lloyd_max(bits)])
+        both = np.concatenate([lloyd_max(self.bits), -lloyd_max(self.bits)])
         levels = jnp.asarray(both, jnp.float32)
         largest = float(min(jnp.finfo(d).max for d in (spec.dtype, jnp.float32)))
 
@@ -186,7 +222,7 @@ def eden(
             # From the last part to the first: the last part may begin with elements
             # of the part before it, which then overwrites them.
             place = layout.parts - 1 - i
-            symbols = unpack(packed[place], bits, layout.part)
+            symbols = unpack(packed[place], self.bits, layout.part)
             values = levels.at[symbols].get(mode="clip")
             blocks = multiply(values.reshape(layout.rows, layout.width), matrix)
             blocks = _flip(blocks, flips[place])
@@ -198,29 +234,6 @@ def eden(
         zeros = jnp.zeros(max(spec.size, layout.part), spec.dtype)
         start = vary_like(zeros, payload)
         return jax.lax.fori_loop(0, layout.parts, decode, start)[: spec.size]
-
-    def compress(x: Array, state: State, key: Array) -> tuple[Rotated, State]:
-        return send(x, key), state
-
-    def decompress(payload: Rotated, spec: Spec) -> Array:
-        one = functools.partial(receive, spec=spec)
-        return jax.custom_batching.sequential_vmap(one)(payload)
-
-    def ideal_bits(spec: Spec) -> float:
-        layout = _layout(spec.size)
-        return spec.size * bits + layout.parts * layout.rows * 16.0 + 64
-
-    def contraction(spec: Spec) -> float | None:
-        if unbiased:
-            return None
-        # The error of the best scale is at most that of s = |b| / sqrt(d). Rounding s
-        # to bfloat16 adds at most 2^-16 |C(b)|^2.
-        error = mean_square_error(bits, _layout(spec.size).width)
-        return (1 - error) * (1 - 2.0**-16)
-
-    return compressor(
-        name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
-    )
 
 
 class _Layout(NamedTuple):

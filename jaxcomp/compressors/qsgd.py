@@ -3,7 +3,7 @@
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -68,78 +68,97 @@ def qsgd(
     """
     if damped and rounding == "nearest":
         raise SpecError("damped=True goes with rounding='stochastic', not 'nearest'")
-    alphabet = 2 * levels + 1
+    way = _Qsgd(levels, bucket, norm, rounding == "stochastic", damped)
+    one = compressor(
+        name,
+        way.compress,
+        way.decompress,
+        way.ideal_bits,
+        way.contraction,
+        unbiased=way.is_random and not damped,
+    )
+    many = of_many(one, way.compress_rows, decompress=way.decompress_rows, width=bucket)
+    return one._replace(segmented=many)
 
-    def variance(size: int) -> float:
-        return _variance(min(bucket or size, size), levels, norm)
+
+class _Qsgd(NamedTuple):
+    """The functions of the method; `qsgd` explains its arguments."""
+
+    levels: int
+    bucket: int | None
+    norm: Norm
+    is_random: bool
+    damped: bool
+
+    @property
+    def alphabet(self) -> int:
+        return 2 * self.levels + 1
+
+    def variance(self, size: int) -> float:
+        return _variance(min(self.bucket or size, size), self.levels, self.norm)
 
     def measured(
-        peaks: Array, norms: Callable[[Array], Array], dtype: Any
+        self, peaks: Array, norms: Callable[[Array], Array], dtype: Any
     ) -> tuple[Array, Array]:
         """For each bucket a factor by which its elements are multiplied, and a unit."""
         scales = buckets.factors(peaks)
         lengths = peaks * scales
-        if norm == "l2":
+        if self.norm == "l2":
             # The norm may exceed the dtype's largest number, but no element does, so
             # the largest level need not.
             lengths = jnp.minimum(norms(scales), buckets.largest(dtype) * scales)
-        return scales, lengths / levels
+        return scales, lengths / self.levels
 
-    def compress(x: Array, state: State, key: Array) -> tuple[Quantized, State]:
-        flat = x.reshape(-1)
+    def compress(self, x: Array, state: State, key: Array) -> tuple[Quantized, State]:
+        flat, bucket = x.reshape(-1), self.bucket
         peaks = buckets.peaks(flat, bucket)
         norms = functools.partial(buckets.norms, flat, bucket)
-        scales, units = measured(peaks, norms, x.dtype)
-        values, draws = complete(flat, alphabet), None
-        if rounding == "stochastic":
+        scales, units = self.measured(peaks, norms, x.dtype)
+        values, draws = complete(flat, self.alphabet), None
+        if self.is_random:
             draws = prng.uniform(prng.seed_of(key), values.shape)
-        symbols = buckets.to_levels(values, bucket, scales, units, levels, draws)
-        if damped:
-            units /= 1 + variance(flat.size)
-        return Quantized(units / scales, pack_symbols(symbols, alphabet)), state
+        symbols = buckets.to_levels(values, bucket, scales, units, self.levels, draws)
+        if self.damped:
+            units /= 1 + self.variance(flat.size)
+        return Quantized(units / scales, pack_symbols(symbols, self.alphabet)), state
 
-    def decompress(payload: Quantized, spec: Spec) -> Array:
-        symbols = unpack_symbols(payload.packed, alphabet, spec.size)
-        return buckets.from_levels(symbols, bucket, payload.units, levels)
+    def decompress(self, payload: Quantized, spec: Spec) -> Array:
+        symbols = unpack_symbols(payload.packed, self.alphabet, spec.size)
+        return buckets.from_levels(symbols, self.bucket, payload.units, self.levels)
 
-    def ideal_bits(spec: Spec) -> float:
-        return spec.size * math.log2(alphabet) + 32 * buckets.rows(spec.size, bucket)
-
-    def contraction(spec: Spec) -> float | None:
-        if damped:
-            return 1 / (1 + variance(spec.size))
-        m = min(bucket or spec.size, spec.size)
-        if rounding == "stochastic":
-            delta = 1 - variance(spec.size)
-            return delta if delta > 0 else None
-        if norm == "l2":
-            # The error of an element is at most the element itself.
-            return max(0.0, 1 - m / (4 * levels**2))
-        return 4 * levels**2 / (4 * levels**2 + m - 1)
-
-    unbiased = rounding == "stochastic" and not damped
-    one = compressor(
-        name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
-    )
-
-    def compress_rows(rows: Array, segments: Segments, keys: Array) -> Quantized:
-        shares = buckets.Shares(segments, by_tensor=bucket is None)
+    def compress_rows(self, rows: Array, segments: Segments, keys: Array) -> Quantized:
+        shares = buckets.Shares(segments, by_tensor=self.bucket is None)
         norms = functools.partial(shares.norms, rows)
-        scales, units = measured(shares.peaks(rows), norms, rows.dtype)
-        drawn = keys if rounding == "stochastic" else None
-        symbols = shares.to_levels(rows, scales, units, levels, drawn)
-        if damped:
-            units /= shares.of_tensors([1 + variance(n) for n in segments.sizes])
-        return Quantized(units / scales, buckets.packed(symbols, alphabet, segments))
+        scales, units = self.measured(shares.peaks(rows), norms, rows.dtype)
+        drawn = keys if self.is_random else None
+        symbols = shares.to_levels(rows, scales, units, self.levels, drawn)
+        if self.damped:
+            units /= shares.of_tensors([1 + self.variance(n) for n in segments.sizes])
+        units = units / scales
+        return Quantized(units, buckets.packed(symbols, self.alphabet, segments))
 
-    def decompress_rows(payload: Quantized, segments: Segments, dtype: Any) -> Array:
-        shares = buckets.Shares(segments, by_tensor=bucket is None)
-        symbols = buckets.unpacked(payload.packed, alphabet, segments)
-        return shares.from_levels(symbols, payload.units, levels)
+    def decompress_rows(
+        self, payload: Quantized, segments: Segments, dtype: Any
+    ) -> Array:
+        shares = buckets.Shares(segments, by_tensor=self.bucket is None)
+        symbols = buckets.unpacked(payload.packed, self.alphabet, segments)
+        return shares.from_levels(symbols, payload.units, self.levels)
 
-    return one._replace(
-        segmented=of_many(one, compress_rows, decompress=decompress_rows, width=bucket)
-    )
+    def ideal_bits(self, spec: Spec) -> float:
+        units = buckets.rows(spec.size, self.bucket)
+        return spec.size * math.log2(self.alphabet) + 32 * units
+
+    def contraction(self, spec: Spec) -> float | None:
+        if self.damped:
+            return 1 / (1 + self.variance(spec.size))
+        if self.is_random:
+            delta = 1 - self.variance(spec.size)
+            return delta if delta > 0 else None
+        m = min(self.bucket or spec.size, spec.size)
+        if self.norm == "l2":
+            # The error of an element is at most the element itself.
+            return max(0.0, 1 - m / (4 * self.levels**2))
+        return 4 * self.levels**2 / (4 * self.levels**2 + m - 1)
 
 
 def _variance(m: int, levels: int, norm: str) -> float:

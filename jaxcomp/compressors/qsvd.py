@@ -13,7 +13,7 @@ from jaxcomp.compressors.qsgd import Levels, Norm, qsgd
 from jaxcomp.compressors.svd import svd
 from jaxcomp.core.coding.payloads import Quantized
 from jaxcomp.core.specs import Count, method
-from jaxcomp.core.types import Array, Compressor, Spec, State
+from jaxcomp.core.types import Array, Compressor, Payload, Spec, State
 
 
 class QuantizedFactors(NamedTuple):
@@ -65,36 +65,28 @@ def qsvd(
     triples = atomo(rank) if unbiased else svd(rank)
     whole = qsgd(levels=levels, bucket=None, norm=norm)
 
-    def of_rows(length: int) -> tuple[Compressor, Spec]:
-        """The compressor that rounds `rank` vectors of this length, and their spec."""
-        spec = jax.ShapeDtypeStruct((rank, length), "float32")
-        return qsgd(levels=levels, bucket=length, norm=norm), spec
+    def parts(spec: Spec) -> list[tuple[Compressor, Spec]]:
+        """What rounds the left and the right singular vectors, and their specs."""
+        lengths = max(matrices.sides(spec.shape)), matrices.short_side(spec.shape)
+        each = [qsgd(levels=levels, bucket=n, norm=norm) for n in lengths]
+        specs = [jax.ShapeDtypeStruct((rank, n), "float32") for n in lengths]
+        return [*zip(each, specs, strict=True)]
 
-    def parts(spec: Spec) -> tuple[tuple[Compressor, Spec], tuple[Compressor, Spec]]:
-        """The same for the left and for the right singular vectors."""
-        long, short = max(matrices.sides(spec.shape)), matrices.short_side(spec.shape)
-        return of_rows(long), of_rows(short)
-
-    def compress(
-        x: Array, state: State, key: Array
-    ) -> tuple[QuantizedFactors | Quantized, State]:
+    def compress(x: Array, state: State, key: Array) -> tuple[Payload, State]:
         triples_key, left_key, right_key = jax.random.split(key, 3)
         if not matrices.pays(x.shape, rank):
             return whole.compress(x, (), left_key)[0], state
         factors, _ = triples.compress(x.astype("float32"), (), triples_key)
         (left, _), (right, _) = parts(x)
-        return QuantizedFactors(
-            left.compress(factors.values, (), left_key)[0],
-            right.compress(factors.basis, (), right_key)[0],
-        ), state
+        rounded, _ = left.compress(factors.values, (), left_key)
+        basis, _ = right.compress(factors.basis, (), right_key)
+        return QuantizedFactors(rounded, basis), state
 
     def decompress(payload: QuantizedFactors | Quantized, spec: Spec) -> Array:
         if isinstance(payload, Quantized):
             return whole.decompress(payload, spec)
-        left, right = (
-            rounding.decompress(part, part_spec)
-            for (rounding, part_spec), part in zip(parts(spec), payload, strict=True)
-        )
+        pairs = zip(parts(spec), payload, strict=True)
+        left, right = (c.decompress(part, its_spec) for (c, its_spec), part in pairs)
         return matrices.decompress(Factors(left, right), spec, bounded=not unbiased)
 
     def ideal_bits(spec: Spec) -> float:
@@ -105,14 +97,20 @@ def qsvd(
     def contraction(spec: Spec) -> float | None:
         if not matrices.pays(spec.shape, rank):
             return whole.contraction(spec)
-        outer = triples.contraction(spec)
         deltas = [rounding.contraction(part) for rounding, part in parts(spec)]
-        if outer is None or None in deltas:
-            return None
-        factor = math.prod(2 - delta for delta in deltas if delta is not None)
-        delta = 2 - (2 - outer) * factor if unbiased else outer * (2 - factor)
-        return delta if delta > 0 else None
+        return _of_products(triples.contraction(spec), deltas, unbiased)
 
     return compressor(
         name, compress, decompress, ideal_bits, contraction, unbiased=unbiased
     )
+
+
+def _of_products(
+    outer: float | None, deltas: list[float | None], unbiased: bool
+) -> float | None:
+    """The contraction, from those of the triples and of the vectors' rounding."""
+    if outer is None or None in deltas:
+        return None
+    factor = math.prod(2 - delta for delta in deltas if delta is not None)
+    delta = 2 - (2 - outer) * factor if unbiased else outer * (2 - factor)
+    return delta if delta > 0 else None

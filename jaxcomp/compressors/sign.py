@@ -9,12 +9,8 @@ import numpy as np
 from jaxcomp.compressors._kit import buckets
 from jaxcomp.compressors._kit.making import compressor, of_many
 from jaxcomp.compressors._kit.segments import Segments
-from jaxcomp.core.coding.packing import (
-    complete,
-    pack_symbols,
-    sign_symbols,
-    unpack_symbols,
-)
+from jaxcomp.core.coding import packing
+from jaxcomp.core.coding.packing import complete, pack_symbols, sign_symbols
 from jaxcomp.core.coding.payloads import Signs
 from jaxcomp.core.specs import SpecError, method
 from jaxcomp.core.types import Array, Compressor, Spec, State
@@ -61,7 +57,7 @@ def sign(
     """
     if not scaled and scale != "l1":
         raise SpecError(f"scale={scale!r} goes with scaled=True, not False")
-    scale_of, scales_of = _SCALES[scale]
+    scale_of, scales_of = _SCALES[scale if scaled else "none"]
     if scaled:
         alphabet, to_symbols, from_symbols = 2, _bits, _signs_of_bits
     else:
@@ -69,16 +65,12 @@ def sign(
 
     def compress(x: Array, state: State, key: Array) -> tuple[Signs, State]:
         flat = x.reshape(-1)
-        if scaled:
-            factor = scale_of(flat)
-        else:
-            is_finite = jnp.isfinite(buckets.peaks(flat, None)[0])
-            factor = jnp.where(is_finite, 1.0, jnp.nan)
+        factor = scale_of(flat)
         symbols = to_symbols(complete(flat, alphabet))
         return Signs(factor, pack_symbols(symbols, alphabet)), state
 
     def decompress(payload: Signs, spec: Spec) -> Array:
-        symbols = unpack_symbols(payload.packed, alphabet, spec.size)
+        symbols = packing.unpack_symbols(payload.packed, alphabet, spec.size)
         return from_symbols(symbols) * payload.scale
 
     def contraction(spec: Spec) -> float | None:
@@ -94,12 +86,7 @@ def sign(
     )
 
     def compress_rows(rows: Array, segments: Segments, keys: Array) -> Signs:
-        if scaled:
-            scales = scales_of(rows, segments)
-        else:
-            largest = buckets.Shares(segments, by_tensor=True).peaks(rows)
-            is_finite = jnp.isfinite(largest)
-            scales = jnp.where(is_finite, 1.0, jnp.nan)
+        scales = scales_of(rows, segments)
         return Signs(scales, buckets.packed(to_symbols(rows), alphabet, segments))
 
     def decompress_rows(payload: Signs, segments: Segments, dtype: Any) -> Array:
@@ -174,7 +161,18 @@ def _root(norms: Array, counts: Array | int, factors: Array) -> Array:
     return jnp.minimum(norms / jnp.sqrt(counts) / factors, jnp.finfo(jnp.float32).max)
 
 
+def _one(flat: Array) -> Array:
+    """1, or NaN if an element is not finite."""
+    return jnp.where(jnp.isfinite(buckets.peaks(flat, None)[0]), 1.0, jnp.nan)
+
+
+def _ones(rows: Array, segments: Segments) -> Array:
+    largest = buckets.Shares(segments, by_tensor=True).peaks(rows)
+    return jnp.where(jnp.isfinite(largest), 1.0, jnp.nan)
+
+
 _SCALES = {
+    "none": (_one, _ones),
     "l1": (mean_magnitude, mean_magnitudes),
     "l2": (_root_mean_square, _root_mean_squares),
 }

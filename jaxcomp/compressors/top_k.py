@@ -1,5 +1,7 @@
 """Top-k: send the elements of largest magnitude and their places."""
 
+import functools
+
 from jaxcomp.compressors._kit.making import Keep, kept, sparsifier
 from jaxcomp.compressors._kit.segments import Segments, send, send_rows
 from jaxcomp.compressors._kit.selection import largest, largest_of_each
@@ -37,8 +39,7 @@ def top_k(name: str, keep: Keep = 0.01, index: Code = "auto") -> Compressor:
       arXiv:1809.07599, 2018.
     """
 
-    def capacity(size: int) -> int:
-        return kept(size, keep)
+    capacity = functools.partial(kept, keep=keep)
 
     def compress(x: Array, state: State, key: Array) -> tuple[Sparse, State]:
         flat = x.reshape(-1)

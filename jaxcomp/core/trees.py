@@ -131,11 +131,11 @@ def vary_like(tree: Tree, others: Tree) -> Tree:
     """
     axes = frozenset[str]().union(*map(varies_over, jax.tree.leaves(others)))
 
-    def typed(x: Array) -> Array:
-        missing = axes - varies_over(x)
-        return jax.lax.pcast(x, tuple(sorted(missing)), to="varying") if missing else x
-
-    return jax.tree.map(typed, tree)
+    leaves, structure = jax.tree.flatten(tree)
+    missing = [tuple(sorted(axes - varies_over(x))) for x in leaves]
+    pairs = zip(leaves, missing, strict=True)
+    typed = [jax.lax.pcast(x, own, to="varying") if own else x for x, own in pairs]
+    return jax.tree.unflatten(structure, typed)
 
 
 def wide_spec(spec: Spec) -> Spec:
@@ -146,10 +146,10 @@ def wide_spec(spec: Spec) -> Spec:
       dtype('float32')
     """
 
-    def widen(s: Any) -> jax.ShapeDtypeStruct:
-        return jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32))
-
-    return jax.tree.map(widen, spec)
+    return jax.tree.map(
+        lambda s: jax.ShapeDtypeStruct(s.shape, np.promote_types(s.dtype, np.float32)),
+        spec,
+    )
 
 
 def joint_dtype(dtypes: Iterable[Any]) -> Any:

@@ -1,7 +1,7 @@
-"""The types of all parts: compressors, exchanges, mixers, and their functions' laws."""
+"""The types of all parts: compressors, exchanges, mixers, and the laws they obey."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -13,101 +13,6 @@ Payload: TypeAlias = Any  # a pytree of arrays whose shapes do not depend on the
 State: TypeAlias = Any  # a pytree; () when there is nothing to remember
 Spec: TypeAlias = Any  # ShapeDtypeStruct, or a pytree of them
 Axis: TypeAlias = Hashable  # a mapped axis: its name, names, or a `collectives.Part`
-
-
-class Init(Protocol):
-    """The state before the first step; called on the host, outside any mapped axis.
-
-    It depends on the shapes and dtypes of what it is given, and on the values only
-    where a model's own parameters are given.
-    """
-
-    def __call__(self, like: Any, /) -> State: ...
-
-
-class Compress(Protocol):
-    """From an array and the state to a payload and the next state.
-
-    The key is the only source of randomness: the same arguments give the same bits. The
-    payload's shapes follow from the array's shape and dtype alone.
-    """
-
-    def __call__(
-        self, x: Any, state: State, key: Array, /
-    ) -> tuple[Payload, State]: ...
-
-
-class Decompress(Protocol):
-    """From a payload back to an array, with the shape and dtype of the spec.
-
-    `decompress_sum` has this type too. It takes payloads with a leading axis and
-    returns the sum of their arrays in at least float32. It adds them in the order of
-    that axis, and does not hold all of them at once.
-    """
-
-    def __call__(self, payload: Payload, spec: Spec, /) -> Any: ...
-
-
-class Accumulate(Protocol):
-    """`total` plus the array of the payload, at the cost of what the payload holds."""
-
-    def __call__(self, total: Any, payload: Payload, /) -> Any: ...
-
-
-class IdealBits(Protocol):
-    """The information in a payload, in bits: what a perfect coder would send."""
-
-    def __call__(self, spec: Spec, /) -> float: ...
-
-
-class Contraction(Protocol):
-    """The delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x of this shape.
-
-    It is 1 where nothing is lost, 0 where the error is never larger than x, and None
-    where it may be larger.
-    """
-
-    def __call__(self, spec: Spec, /) -> float | None: ...
-
-
-class Support(Protocol):
-    """How many elements of C(x) may differ from zero; few for a sparsifier."""
-
-    def __call__(self, spec: Spec, /) -> int: ...
-
-
-class Average(Protocol):
-    """One step of an exchange, called under the mapped axis.
-
-    The law: the mean over workers of `sent` equals `mean`. Memories lose nothing if and
-    only if it holds.
-    """
-
-    def __call__(self, tree: Tree, state: State, key: Array, /) -> "Averaged": ...
-
-
-class LeafContractions(Protocol):
-    """For each leaf of a tree, the contraction of what an exchange loses of it."""
-
-    def __call__(self, spec: Spec, /) -> list[float | None]: ...
-
-
-class LeafChoices(Protocol):
-    """For each leaf, whether some of its elements are sent and others are not."""
-
-    def __call__(self, spec: Spec, /) -> list[bool]: ...
-
-
-class Mix(Protocol):
-    """One step of a mixer, called under the mapped axis.
-
-    `updates` are what the worker's own optimiser wants to add to `params`. The phase is
-    a Python number, the same on all workers.
-    """
-
-    def __call__(
-        self, params: Tree, updates: Tree, state: State, key: Array, phase: int, /
-    ) -> "Mixed": ...
 
 
 class Resize(NamedTuple):
@@ -173,25 +78,40 @@ class Compressor(NamedTuple):
     """A lossy code for one array: pure functions, and facts that the tests check.
 
     The scopes of `jaxcomp.scope` return the same type for trees, so whatever takes a
-    compressor of arrays takes one of trees. `jaxcomp.core.types` says what each of the
-    functions promises.
+    compressor of arrays takes one of trees.
     """
 
     name: str  # the spec string that builds it again
-    init: Init
-    compress: Compress
-    decompress: Decompress
-    accumulate: Accumulate
-    decompress_sum: Decompress
-    ideal_bits: IdealBits
-    contraction: Contraction
+    # Array or spec -> the state before the first step; called on the host, outside any
+    # mapped axis. It depends on shape and dtype alone.
+    init: Callable[[Any], State]
+    # (x, state, key) -> the payload and the next state. The key is the only source of
+    # randomness: the same arguments give the same bits. The payload's shapes follow
+    # from the array's shape and dtype alone.
+    compress: Callable[[Any, State, Array], tuple[Payload, State]]
+    # (payload, spec) -> an array with the shape and dtype of the spec.
+    decompress: Callable[[Payload, Spec], Any]
+    # (total, payload) -> `total` plus the array of the payload, at the cost of what the
+    # payload holds.
+    accumulate: Callable[[Any, Payload], Any]
+    # As `decompress`, of payloads with a leading axis: the sum of their arrays in at
+    # least float32. It adds them in the order of that axis, and does not hold all of
+    # them at once.
+    decompress_sum: Callable[[Payload, Spec], Any]
+    # Spec -> the information in a payload, in bits: what a perfect coder would send.
+    ideal_bits: Callable[[Spec], float]
+    # Spec -> the delta with E|x - C(x)|^2 <= (1 - delta) |x|^2 for every x of this
+    # shape: 1 where nothing is lost, 0 where the error is never larger than x, and None
+    # where it may be larger.
+    contraction: Callable[[Spec], float | None]
     # E[C(x)] == x
     unbiased: bool
     # Workers that share key and state may sum the `values` of their payloads instead of
     # the payloads: which elements are sent, and the new state, depend on key and state
     # alone, and `decompress` is linear in `values`.
     aligned: bool
-    support: Support
+    # Spec -> how many elements of C(x) may differ from zero; few for a sparsifier.
+    support: Callable[[Spec], int]
     figures: tuple[Figure, ...] = ()
     # The same method for a tuple of arrays of one dtype, each with a threshold or scale
     # of its own, as one program whose size does not grow with their number. Its
@@ -269,15 +189,20 @@ class Exchange(NamedTuple):
     """
 
     name: str
-    init: Init
-    average: Average
+    init: Callable[[Tree], State]  # as that of a compressor
+    # (tree, state, key) -> one step, called under the mapped axis. The law: the mean
+    # over workers of `sent` equals `mean`. Memories lose nothing if and only if it
+    # holds.
+    average: Callable[[Tree, State, Array], Averaged]
     axis: Axis
-    lawful: bool = True  # whether the law of `Average` holds
+    lawful: bool = True  # whether the law of `average` holds
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
     # What this worker was given and has not yet sent, as a tree; None: nothing ever.
     held: Callable[[State], Tree] | None = None
-    contraction: LeafContractions = no_bound
-    chooses: LeafChoices = no_choice
+    # For each leaf of a tree, the contraction of what the exchange loses of it, and
+    # whether some of its elements are sent and others are not.
+    contraction: Callable[[Spec], list[float | None]] = no_bound
+    chooses: Callable[[Spec], list[bool]] = no_choice
     # The memory that keeps what was not sent, and the one that gives a momentum to what
     # is sent, by name: a second of either kind would do it twice.
     keeper: str | None = None
@@ -317,8 +242,11 @@ class Mixer(NamedTuple):
 
     name: str
     # Given the params that all workers start from; the state is the worker's own.
-    init: Init
-    mix: Mix
+    init: Callable[[Tree], State]
+    # (params, updates, state, key, phase) -> one step, called under the mapped axis.
+    # `updates` are what the worker's own optimiser wants to add to `params`. The phase
+    # is a Python number, the same on all workers.
+    mix: Callable[[Tree, Tree, State, Array, int], Mixed]
     axis: Axis
     schedule: tuple[int, ...] = (0,)  # the phase of each step of a cycle
     figures: tuple[str, ...] = ()  # keys of `Info.extra`, known before the first step
@@ -389,7 +317,8 @@ def ticked(state: State) -> State:
       {'clock': Clock(step=Array(4, dtype=int32)), 'kept': 5}
     """
 
-    def later(node: Any) -> Any:
-        return Clock(counted(node.step)) if is_clock(node) else node
-
-    return jax.tree.map(later, state, is_leaf=is_clock)
+    return jax.tree.map(
+        lambda node: Clock(counted(node.step)) if is_clock(node) else node,
+        state,
+        is_leaf=is_clock,
+    )

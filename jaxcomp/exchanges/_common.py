@@ -2,28 +2,16 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxcomp.core import trees
+from jaxcomp.core import trees, types
 from jaxcomp.core.coding.payloads import fuse, payload_values, scaled, split
 from jaxcomp.core.specs import Call, SpecError, build
 from jaxcomp.core.trees import name_of, norm, quick_norm, spec_of, wide_spec, widen
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Compressor,
-    Exchange,
-    Info,
-    Payload,
-    PerWorker,
-    Spec,
-    State,
-    Tree,
-    ticked,
-)
+from jaxcomp.core.types import Array, Averaged, Axis, Compressor, Exchange, Info, Tree
 from jaxcomp.parallel import collectives
 from jaxcomp.parallel.checks import check_real
 from jaxcomp.scope import Plan, make_plan
@@ -52,18 +40,20 @@ def make(
     plan = make_plan(scope, compressor)
     exchange = build(spec, REGISTRY, "exchange", plan, axis)
 
-    def init(tree: Tree) -> State:
+    def init(tree: Tree) -> types.State:
         if not exchange.is_complex:
             check_real(tree, exchange.name)
         return exchange.init(tree)
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
+    def average(tree: Tree, state: types.State, key: Array) -> Averaged:
         if not exchange.is_complex:
             check_real(tree, exchange.name)
         if any(leaf.size for leaf in jax.tree.leaves(tree)):
             return exchange.average(tree, state, key)
         empty = trees.zeros_like_spec(spec_of(tree))
-        return Averaged(empty, empty, ticked(state), nothing_lost(exchange.figures))
+        return Averaged(
+            empty, empty, types.ticked(state), nothing_lost(exchange.figures)
+        )
 
     return exchange._replace(init=init, average=average, patterns=plan.patterns)
 
@@ -94,14 +84,14 @@ def swap_rows(tree: Tree, axis: Axis) -> Tree:
     return jax.vmap(lambda words: split(words, row_spec(tree)))(received)
 
 
-def row_spec(tree: Tree) -> Spec:
+def row_spec(tree: Tree) -> types.Spec:
     """Shapes and dtypes of one row of each leaf."""
     return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), tree)
 
 
 def compress_own(
-    codec: Compressor, tree: Tree, state: PerWorker, key: Array, axis: Axis
-) -> tuple[Payload, PerWorker]:
+    codec: Compressor, tree: Tree, state: types.PerWorker, key: Array, axis: Axis
+) -> tuple[types.Payload, types.PerWorker]:
     """This worker's payload, with a key and a state of its own.
 
     Args:
@@ -113,7 +103,7 @@ def compress_own(
     """
     own_key = jax.random.fold_in(key, collectives.index(axis))
     payload, new = codec.compress(tree, state.value, own_key)
-    return payload, PerWorker(new)
+    return payload, types.PerWorker(new)
 
 
 def mean_of_payloads(
@@ -121,7 +111,7 @@ def mean_of_payloads(
     plan: Plan,
     codec: Compressor,
     axis: Axis,
-    mean: Callable[[Payload, Tree], Tree],
+    mean: Callable[[types.Payload, Tree], Tree],
     *,
     is_aligned: bool = False,
 ) -> Exchange:
@@ -137,17 +127,22 @@ def mean_of_payloads(
         the same places.
     """
 
-    def init(tree: Tree) -> State:
+    def init(tree: Tree) -> types.State:
         state = codec.init(spec_of(tree))
-        return state if is_aligned else PerWorker(state)
+        return state if is_aligned else types.PerWorker(state)
 
-    def average(tree: Tree, state: State, key: Array) -> Averaged:
+    def average(tree: Tree, state: types.State, key: Array) -> Averaged:
         if is_aligned:
             payload, state = codec.compress(tree, state, key)
         else:
             payload, state = compress_own(codec, tree, state, key, axis)
         sent = codec.decompress(payload, spec_of(tree))
-        missing = _missing(codec, payload, tree, sent)
+        # Where few elements are sent, these alone are taken from what was given.
+        opposite = scaled(payload, -1) if is_sparse(codec, spec_of(tree)) else None
+        if opposite is None:
+            missing = jax.tree.map(jnp.subtract, widen(tree), widen(sent))
+        else:
+            missing = codec.accumulate(widen(tree), opposite)
         info = measure_missing(tree, missing, codec, payload, is_own=True)
         return Averaged(
             mean(payload, sent), sent, state, info, missing=missing, payload=payload
@@ -165,20 +160,9 @@ def mean_of_payloads(
     )
 
 
-def is_sparse(codec: Compressor, spec: Spec) -> bool:
+def is_sparse(codec: Compressor, spec: types.Spec) -> bool:
     """Whether a payload holds fewer elements than the tree."""
     return codec.support(spec) < sum(leaf.size for leaf in jax.tree.leaves(spec))
-
-
-def _missing(codec: Compressor, payload: Payload, tree: Tree, sent: Tree) -> Tree:
-    """Given minus sent, in at least float32.
-
-    Where few elements are sent, these alone are taken from what was given.
-    """
-    opposite = scaled(payload, -1) if is_sparse(codec, spec_of(tree)) else None
-    if opposite is None:
-        return jax.tree.map(jnp.subtract, widen(tree), widen(sent))
-    return codec.accumulate(widen(tree), opposite)
 
 
 def with_method(exchange: str, method: str) -> str:
@@ -212,7 +196,10 @@ def check_wide(params: Tree, name: str) -> None:
 
 
 def measure(
-    given: Tree, sent: Tree, codec: Compressor | None = None, payload: Payload = None
+    given: Tree,
+    sent: Tree,
+    codec: Compressor | None = None,
+    payload: Any = None,
 ) -> Info:
     """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree.
 
@@ -230,7 +217,7 @@ def measure_missing(
     given: Tree,
     missing: Tree,
     codec: Compressor | None = None,
-    payload: Payload = None,
+    payload: Any = None,
     is_own: bool = False,
 ) -> Info:
     """As `measure`, from given minus sent in place of what was sent.

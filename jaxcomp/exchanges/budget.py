@@ -9,31 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.compressors import make
+from jaxcomp.core import types
 from jaxcomp.core.coding.payloads import Dense, fuse, split
 from jaxcomp.core.specs import Call, Count, Pipe, Shown, SpecError, method
 from jaxcomp.core.trees import norm, spec_of, vary_like
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Clock,
-    Compressor,
-    Exchange,
-    Payload,
-    Spec,
-    State,
-    Tree,
-    ticked,
-    worst,
-)
+from jaxcomp.core.types import Array, Averaged, Axis, Clock, Compressor, Spec, Tree
 from jaxcomp.exchanges._common import measure, with_method
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Group, Leaf, Plan, groups_of, to_arrays, to_tree
-from jaxcomp.scope.contraction import (
-    leaf_choices,
-    leaf_contractions,
-    split_lossless,
-)
+from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, split_lossless
 from jaxcomp.scope.plans import joined_spec
 
 
@@ -128,7 +112,7 @@ def names_of(ladder: Sequence[str | Call | Pipe]) -> tuple[str, ...]:
 def worst_plan(plan: Plan, options: list[Compressor]) -> Plan:
     """The plan with the worst facts of all options, where it loses anything."""
     stand_in = options[0]._replace(
-        contraction=lambda spec: worst(c.contraction(spec) for c in options),
+        contraction=lambda spec: types.worst(c.contraction(spec) for c in options),
         support=lambda spec: min(c.support(spec) for c in options),
     )
 
@@ -188,7 +172,7 @@ def errors_of(options: list[Compressor], vectors: Sequence[Array], keys: list) -
     return jnp.stack([jnp.stack([error(c, x, k) for c in options]) for x, k in pairs])
 
 
-def _payload(option: Compressor, x: Array, key: Array) -> Payload:
+def _payload(option: Compressor, x: Array, key: Array) -> types.Payload:
     """What it sends; its state, such as that of a composition, holds no array."""
     return option.compress(x, option.init(spec_of(x)), key)[0]
 
@@ -235,7 +219,7 @@ def budget(
         Shown(lambda ladder, _: repr(names_of(ladder))),
     ] = LADDER,
     every: Count = 100,
-) -> Exchange:
+) -> types.Exchange:
     """Divide the bits of a message among the tensors, so that the error is small.
 
     mean = (1/N) sum_i D(C(g_i)), as in `gather`. Each vector of the plan has a
@@ -280,7 +264,7 @@ def budget(
     way = _Budget(plan, axis, bits_per_step, options, every)
     scope = plan.title.rpartition(": ")[0]  # its compressor is not used
     facts = worst_plan(plan, options)
-    return Exchange(
+    return types.Exchange(
         with_method(name, scope) if scope else name,
         init=way.init,
         average=way.average,
@@ -303,7 +287,7 @@ class _Budget(NamedTuple):
     def layout(self, tree: Tree) -> MessageLayout:
         return lay_out(self.plan, self.options, self.bits_per_step, spec_of(tree))
 
-    def init(self, tree: Tree) -> State:
+    def init(self, tree: Tree) -> types.State:
         cheapest = np.argmin(self.layout(tree).words, axis=1)
         choices = jnp.asarray(cheapest, jnp.int32)
         return BudgetState(Clock(jnp.int32(0)), jnp.int32(0), choices)
@@ -345,7 +329,7 @@ class _Budget(NamedTuple):
         info = measure(tree, own_sent)
         used = (layout.head_words + jnp.sum(sizes)).astype(jnp.float32)
         info = info._replace(extra={**info.extra, "budget_words_used": used})
-        new = BudgetState(ticked(state.clock), due, choices)
+        new = BudgetState(types.ticked(state.clock), due, choices)
         return Averaged(mean, own_sent, new, info)
 
     def total(

@@ -4,17 +4,8 @@ from collections.abc import Callable
 
 import jax
 
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    Spec,
-    State,
-    Tree,
-    no_choice,
-    ticked,
-)
+from jaxcomp.core import types
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, Spec, State, Tree
 from jaxcomp.exchanges._common import nothing_lost
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan
@@ -51,7 +42,7 @@ def dense_step(exchange: Exchange) -> Exchange:
     """
     average = _dense(exchange.axis, exchange.figures)
     return exchange._replace(
-        average=average, contraction=_every_leaf, chooses=no_choice, clear=None
+        average=average, contraction=_every_leaf, chooses=types.no_choice, clear=None
     )
 
 
@@ -62,7 +53,7 @@ def _dense(
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
         mean = collectives.mean(tree, axis)
-        return Averaged(mean, tree, ticked(state), nothing_lost(figures))
+        return Averaged(mean, tree, types.ticked(state), nothing_lost(figures))
 
     return average
 

@@ -7,20 +7,11 @@ from typing import Annotated, Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxcomp.core import types
 from jaxcomp.core.coding.packing import pack, unpack
 from jaxcomp.core.specs import Call, Count, Shown, SpecError, method
 from jaxcomp.core.trees import cast_like, spec_of, wide_spec
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Exchange,
-    PerWorker,
-    Resize,
-    Spec,
-    State,
-    Tree,
-)
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, Spec, State, Tree
 from jaxcomp.exchanges._common import gather_trees, make, measure
 from jaxcomp.exchanges._rows import in_own_row, to_rows
 from jaxcomp.parallel import collectives
@@ -105,7 +96,7 @@ def hierarchical(
         contraction=way.contraction,
         chooses=way.chooses,
         ignores_compressor=probe.ignores_compressor,
-        resize=(Resize(HierarchicalState, handed_on=("outer",)),),
+        resize=(types.Resize(HierarchicalState, handed_on=("outer",)),),
         per_host=share,
     )
 
@@ -157,7 +148,7 @@ class _Hierarchical(NamedTuple):
         # Workers of a host average different parts, so their outer states differ, even
         # where the outer exchange has one state for all of its workers.
         outer_state = self.between(tree).init(self.parts(spec_of(tree)))
-        return PerWorker(HierarchicalState(self.within.init(tree), outer_state))
+        return types.PerWorker(HierarchicalState(self.within.init(tree), outer_state))
 
     def average(self, tree: Tree, state: State, key: Array) -> Averaged:
         inside, share = self.inside, self.share
@@ -185,7 +176,7 @@ class _Hierarchical(NamedTuple):
         lost = to_tree(missing, groups, wide)
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
-        state = PerWorker(HierarchicalState(host.state, result.state))
+        state = types.PerWorker(HierarchicalState(host.state, result.state))
         out = result.sent if result.own_sent is None else result.own_sent
         own_sent = to_tree(_not_zero(out, inside), groups, spec)
         return Averaged(mean, sent, state, info, own_sent)

@@ -8,15 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.compressors._kit import matrices as shapes
+from jaxcomp.core import trees
 from jaxcomp.core.specs import Count, Range, method
-from jaxcomp.core.trees import (
-    cast_like,
-    leaf_numbers,
-    norm,
-    quick_norm,
-    spec_of,
-    wide_spec,
-)
+from jaxcomp.core.trees import cast_like, leaf_numbers, norm, quick_norm, spec_of, widen
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, Spec, State, Tree
 from jaxcomp.exchanges._common import report
 from jaxcomp.parallel import collectives
@@ -58,11 +52,10 @@ def power_sgd(
       Vogels et al., PowerSGD: Practical Low-Rank Gradient Compression for Distributed
       Optimization, arXiv:1905.13727, 2019.
     """
-
     is_large = functools.partial(_is_large, rank=rank, min_rate=min_rate)
 
     def init(tree: Tree) -> State:
-        leaves = jax.tree.leaves(wide_spec(spec_of(tree)))
+        leaves = jax.tree.leaves(trees.wide_spec(spec_of(tree)))
         base = jax.random.key(seed)
 
         def first(number: int, leaf: jax.ShapeDtypeStruct) -> Array:
@@ -74,8 +67,8 @@ def power_sgd(
         return PowerState(tuple(first(i, leaf) for i, leaf in pairs if is_large(leaf)))
 
     def average(tree: Tree, state: State, key: Array) -> Averaged:
-        spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        leaves, structure = jax.tree.flatten(cast_like(tree, wide))
+        spec = spec_of(tree)
+        leaves, structure = jax.tree.flatten(widen(tree))
         large = [i for i, leaf in enumerate(leaves) if is_large(leaf)]
         small = [i for i in range(len(leaves)) if i not in large]
         dense = [leaves[i] for i in small]

@@ -10,20 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import compressors
+from jaxcomp.core import types
 from jaxcomp.core.specs import Call, Pipe, Range, Shown, SpecError, method
 from jaxcomp.core.trees import cast_like, spec_of, wide_spec, widen
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Compressor,
-    Exchange,
-    PerWorker,
-    Spec,
-    State,
-    Tree,
-    worst,
-)
+from jaxcomp.core.types import Array, Averaged, Axis, Compressor, Exchange, Spec, Tree
 from jaxcomp.exchanges._common import (
     compress_own,
     figure_names,
@@ -32,12 +22,15 @@ from jaxcomp.exchanges._common import (
 )
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import Plan, groups_of, lift, to_arrays, to_tree, to_vectors
-from jaxcomp.scope.contraction import (
-    leaf_choices,
-    leaf_contractions,
-    split_lossless,
+from jaxcomp.scope import (
+    Plan,
+    groups_of,
+    lift,
+    to_arrays,
+    to_tree,
+    to_vectors,
 )
+from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, split_lossless
 from jaxcomp.scope.plans import joined_spec
 
 _BLOCK = 16  # neighbouring elements with one owner: a cache line of float32
@@ -103,7 +96,7 @@ class _SparseReduce(NamedTuple):
     slack: float
     values: Compressor
 
-    def init(self, tree: Tree) -> State:
+    def init(self, tree: Tree) -> types.State:
         spec, codec = spec_of(tree), self.codec
         groups = groups_of(self.lossy, spec)
         elements = sum(joined_spec(group).size for group in groups)
@@ -117,9 +110,9 @@ class _SparseReduce(NamedTuple):
                 f"sparse_reduce moves chosen elements, and {codec.name!r} chooses more "
                 f"than half of these {elements}; use two_phase"
             )
-        return PerWorker(codec.init(spec))
+        return types.PerWorker(codec.init(spec))
 
-    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+    def average(self, tree: Tree, state: types.State, key: Array) -> Averaged:
         axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
         dense_groups, groups = split_lossless(groups_of(self.plan, tree))
         count = collectives.size(axis)
@@ -158,13 +151,13 @@ class _SparseReduce(NamedTuple):
         # bounded.
         most = max(1, math.ceil(self.codec.support(spec) * self.slack))
         sent = [jax.ShapeDtypeStruct((n,), jnp.float32) for n in halves(most)]
-        of_values = worst(self.values.contraction(vector) for vector in sent)
+        of_values = types.worst(self.values.contraction(vector) for vector in sent)
 
         def of_group(compressor: Compressor, vector: Spec) -> float | None:
             delta = compressor.contraction(vector)
             if delta == 1:
                 return 1.0
-            return None if worst([delta, of_values]) is None else 0.0
+            return None if types.worst([delta, of_values]) is None else 0.0
 
         return leaf_contractions(self.plan, spec, of=of_group)
 

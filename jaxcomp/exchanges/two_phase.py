@@ -6,37 +6,22 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxcomp.core import trees, types
 from jaxcomp.core.specs import SpecError, method
-from jaxcomp.core.trees import (
-    by_shards,
-    cast_like,
-    spec_of,
-    wide_spec,
-    widen,
-    zeros_like_spec,
-)
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Axis,
-    Compressor,
-    Exchange,
-    PerWorker,
-    Resize,
-    Spec,
-    State,
-    Tree,
-    worst,
-)
+from jaxcomp.core.trees import by_shards, cast_like, spec_of, wide_spec, widen
+from jaxcomp.core.types import Array, Averaged, Axis, Exchange, PerWorker, Spec, Tree
 from jaxcomp.exchanges._common import check_wide, measure_missing, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import Plan, groups_of, lift, to_tree, to_vectors, vectors_plan
-from jaxcomp.scope.contraction import (
-    leaf_choices,
-    leaf_contractions,
-    refuse_growth,
+from jaxcomp.scope import (
+    Plan,
+    groups_of,
+    lift,
+    to_tree,
+    to_vectors,
+    vectors_plan,
 )
+from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, refuse_growth
 
 
 class ServerState(NamedTuple):
@@ -80,6 +65,7 @@ def two_phase(
       arXiv:2102.02888, 2021.
     """
     way = _TwoPhase(name, plan, axis, server_feedback, allow)
+    resize = types.Resize(ServerState, rebuild=way.rebuild)
     return Exchange(
         with_method(name, plan.title),
         init=way.init,
@@ -88,7 +74,9 @@ def two_phase(
         held=(lambda state: state.held.value) if server_feedback else None,
         contraction=way.contraction,
         chooses=functools.partial(leaf_choices, plan),
-        resize=(Resize(ServerState, rebuild=way.rebuild),) if server_feedback else (),
+        resize=(types.Resize(ServerState, rebuild=way.rebuild),)
+        if server_feedback
+        else (),
     )
 
 
@@ -104,7 +92,7 @@ class _TwoPhase(NamedTuple):
     def contraction(self, spec: Spec) -> list[float | None]:
         return leaf_contractions(self.plan, spec, of=_of_any_row)
 
-    def init(self, tree: Tree) -> State:
+    def init(self, tree: Tree) -> types.State:
         title = self.plan.title
         if jax.tree.leaves(lift(self.plan).init(spec_of(tree))):
             raise SpecError(
@@ -119,9 +107,9 @@ class _TwoPhase(NamedTuple):
             deltas = self.contraction(spec)
             names = {"loser": title, "keeper": self.name}
             refuse_growth(deltas, spec, way_out=way_out, **names)
-        return ServerState(PerWorker(zeros_like_spec(wide_spec(spec))))
+        return ServerState(PerWorker(trees.zeros_like_spec(wide_spec(spec))))
 
-    def average(self, tree: Tree, state: State, key: Array) -> Averaged:
+    def average(self, tree: Tree, state: types.State, key: Array) -> Averaged:
         axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
         groups = groups_of(self.plan, tree)
         count = collectives.size(axis)
@@ -164,7 +152,7 @@ class _TwoPhase(NamedTuple):
         return ServerState(PerWorker(by_shards(dealt, mean, params, workers)))
 
 
-def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
+def _of_any_row(compressor: types.Compressor, spec: Spec) -> float | None:
     """1 if no row loses anything, None if the error of one has no bound, else 0.
 
     The number of workers is not known here, so rows of all lengths are asked. Workers
@@ -174,7 +162,7 @@ def _of_any_row(compressor: Compressor, spec: Spec) -> float | None:
 
     def of(length: int) -> float | None:
         row = functools.partial(jax.ShapeDtypeStruct, (length,))
-        return worst(compressor.contraction(row(dtype)) for dtype in dtypes)
+        return types.worst(compressor.contraction(row(dtype)) for dtype in dtypes)
 
     if all(of(length) == 1 for length in sorted(widths(spec.size), reverse=True)):
         return 1.0

@@ -6,22 +6,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import Clip, method
 from jaxcomp.core.trees import clipped, spec_of
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    averaged_on_resize,
-)
+from jaxcomp.core.types import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import BelowOne, wrapped
 from jaxcomp.parallel import collectives
 
 
-@averaged_on_resize
+@types.averaged_on_resize
 class DgcState(NamedTuple):
     """State of `dgc`."""
 

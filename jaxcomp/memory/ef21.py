@@ -5,22 +5,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import SpecError, method
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    averaged_on_resize,
-    no_bound,
-)
+from jaxcomp.core.types import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import Factor, wrapped
 from jaxcomp.memory.local_momentum import local_momentum
 
 
-@averaged_on_resize
+@types.averaged_on_resize
 class Ef21State(NamedTuple):
     """State of `ef21`."""
 
@@ -68,7 +60,7 @@ def _follow(exchange: Exchange, name: str, allow: bool) -> Exchange:
         average,
         keeps=True,
         allow=allow,
-        contraction=no_bound,
+        contraction=types.no_bound,
     )
     # Only now, because `wrapped` has a better message for a memory behind a memory.
     if exchange.held is not None:

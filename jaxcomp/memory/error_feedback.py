@@ -4,20 +4,13 @@ from typing import NamedTuple
 
 import jax
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import method
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    averaged_on_resize,
-)
+from jaxcomp.core.types import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import Factor, wrapped
 
 
-@averaged_on_resize
+@types.averaged_on_resize
 class FeedbackState(NamedTuple):
     """State of `error_feedback`."""
 

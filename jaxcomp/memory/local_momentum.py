@@ -4,21 +4,13 @@ from typing import NamedTuple
 
 import jax
 
+from jaxcomp.core import types
 from jaxcomp.core.specs import method
-from jaxcomp.core.types import (
-    Array,
-    Averaged,
-    Exchange,
-    PerWorker,
-    State,
-    Tree,
-    averaged_on_resize,
-    no_bound,
-)
+from jaxcomp.core.types import Array, Averaged, Exchange, PerWorker, State, Tree
 from jaxcomp.memory._common import Factor, wrapped
 
 
-@averaged_on_resize
+@types.averaged_on_resize
 class MomentumState(NamedTuple):
     """State of `local_momentum`."""
 
@@ -63,7 +55,7 @@ def local_momentum(
         average,
         keeps=False,
         momentum=beta > 0 or bool(blend),
-        contraction=no_bound,  # the momentum may be far from the gradient
+        contraction=types.no_bound,  # the momentum may be far from the gradient
     )
 
 

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.compressors import make
+from jaxcomp.core import trees, types
 from jaxcomp.core.specs import (
     Call,
     Count,
@@ -26,24 +27,8 @@ from jaxcomp.core.specs import (
     method,
     suggest,
 )
-from jaxcomp.core.trees import (
-    cast,
-    joint_dtype,
-    leaf_numbers,
-    name_of,
-    spec_of,
-    wide_spec,
-)
-from jaxcomp.core.types import (
-    Array,
-    Compressor,
-    Figure,
-    Payload,
-    Spec,
-    State,
-    Tree,
-    worst,
-)
+from jaxcomp.core.trees import cast, joint_dtype, leaf_numbers, name_of, wide_spec
+from jaxcomp.core.types import Array, Compressor, Figure, Payload, Spec, State, Tree
 
 
 class Leaf(NamedTuple):
@@ -87,7 +72,7 @@ def leaf_test(pattern: str) -> Callable[[Leaf], bool]:
 
 def leaves_of(tree: Tree) -> list[Leaf]:
     """What patterns and plans know of each tensor of a tree, in its order."""
-    paths, _ = jax.tree_util.tree_flatten_with_path(spec_of(tree))
+    paths, _ = jax.tree_util.tree_flatten_with_path(trees.spec_of(tree))
     named = zip(paths, leaf_numbers(tree), strict=True)
     return [
         Leaf(name_of(path), spec, place, number)
@@ -342,16 +327,14 @@ def to_arrays(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
       >>> [x.shape for x in to_arrays(tree, groups)]
       [(2, 3), (2,)]
     """
-    leaves = jax.tree.leaves(tree)
-
-    def joined(group: Group) -> Array:
+    leaves, arrays = jax.tree.leaves(tree), []
+    for group in groups:
         tensors = [leaves[leaf.place] for leaf in group.leaves]
-        if len(tensors) == 1:
-            return tensors[0]
-        dtype = joined_spec(group).dtype
-        return jnp.concatenate([x.reshape(-1).astype(dtype) for x in tensors])
-
-    return tuple(joined(group) for group in groups)
+        if len(tensors) > 1:
+            dtype = joined_spec(group).dtype
+            tensors = [x.reshape(-1).astype(dtype) for x in tensors]
+        arrays.append(jnp.concatenate(tensors) if len(tensors) > 1 else tensors[0])
+    return tuple(arrays)
 
 
 def to_vectors(tree: Tree, groups: list[Group]) -> tuple[Array, ...]:
@@ -519,26 +502,30 @@ class Lifted(NamedTuple):
         return to_tree(arrays, groups, spec)
 
     def decompress(self, payloads: Payload, spec: Spec) -> Tree:
-        def decode(part: _Part, payload: Payload) -> Any:
-            return part.compressor.decompress(payload, part.spec())
-
-        return self.decoded(payloads, spec, decode, groups_of(self.plan, spec))
+        return self.decoded(
+            payloads,
+            spec,
+            lambda part, payload: part.compressor.decompress(payload, part.spec()),
+            groups_of(self.plan, spec),
+        )
 
     def decompress_sum(self, payloads: Payload, spec: Spec) -> Tree:
-        def decode(part: _Part, payload: Payload) -> Any:
-            return part.compressor.decompress_sum(payload, part.spec())
-
-        groups = groups_of(self.plan, spec)
-        return self.decoded(payloads, wide_spec(spec), decode, groups)
+        return self.decoded(
+            payloads,
+            wide_spec(spec),
+            lambda part, payload: part.compressor.decompress_sum(payload, part.spec()),
+            groups_of(self.plan, spec),
+        )
 
     def accumulate(self, total: Tree, payloads: Payload) -> Tree:
         groups = groups_of(self.plan, total)
         arrays = to_arrays(total, groups)
-
-        def decode(part: _Part, payload: Payload) -> Any:
-            return part.compressor.accumulate(part.take(arrays), payload)
-
-        return self.decoded(payloads, total, decode, groups)
+        return self.decoded(
+            payloads,
+            total,
+            lambda part, own: part.compressor.accumulate(part.take(arrays), own),
+            groups,
+        )
 
     def clear(self, tree: Tree, payloads: Payload) -> Tree:
         groups = groups_of(self.plan, tree)
@@ -600,7 +587,7 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         ideal_bits=lambda spec: sum(
             (c.ideal_bits(vector) for c, vector in lifted.vectors(spec)), 0.0
         ),
-        contraction=lambda spec: worst(
+        contraction=lambda spec: types.worst(
             c.contraction(vector) for c, vector in lifted.vectors(spec)
         ),
         unbiased=all(c.unbiased for c in every),

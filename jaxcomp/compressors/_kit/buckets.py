@@ -19,12 +19,8 @@ import numpy as np
 from jaxcomp.compressors._kit.segments import Segments, cut, from_rows, join, to_rows
 from jaxcomp.compressors._kit.selection import magnitude_bits
 from jaxcomp.core import prng
-from jaxcomp.core.coding.packing import (
-    bit_width,
-    digits_of,
-    pack_symbols,
-    unpack_symbols,
-)
+from jaxcomp.core.coding import packing
+from jaxcomp.core.coding.packing import digits_of, pack_symbols, unpack_symbols
 from jaxcomp.core.types import Array
 
 _SHORT = 1 << 16  # shorter vectors are reduced in one piece, which compiles faster
@@ -258,7 +254,7 @@ class Shares(NamedTuple):
     def peaks(self, rows: Array) -> Array:
         """Largest magnitude of each share in float32; that of a NaN is the largest."""
         bits = jnp.max(magnitude_bits(rows), axis=1)
-        bits = self.segments.maxima(bits) if self.by_tensor else bits
+        bits = self.segments.sums(bits, jnp.max) if self.by_tensor else bits
         return jax.lax.bitcast_convert_type(bits, rows.dtype).astype(jnp.float32)
 
     def norms(self, rows: Array, scales: Array) -> Array:
@@ -392,7 +388,7 @@ def unpacked(packed: Array, alphabet: int, segments: Segments) -> Array:
 def _fills_bytes(alphabet: int, segments: Segments) -> bool:
     """Whether the symbols of a row are whole bytes, one after the other."""
     digits = digits_of(alphabet)
-    return digits * bit_width(alphabet) == 8 and segments.width % digits == 0
+    return digits * packing.bit_width(alphabet) == 8 and segments.width % digits == 0
 
 
 def _in_bytes(segments: Segments, alphabet: int) -> Segments:

@@ -230,8 +230,6 @@ class _Many(NamedTuple):
         return self.shaped(total, segments, wide)
 
     def accumulate(self, total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        if self.read:
-            return self.changed(_add_ascending, total, payload)
         added = with_spec(self.decompress_all)(payload, spec_of(tuple(total)))
         return tuple(map(jnp.add, total, added))
 
@@ -245,9 +243,6 @@ class _Many(NamedTuple):
         flat = change(rows.reshape(-1), segments.in_rows(places), values)
         parts = segment.from_rows(flat.reshape(rows.shape), segments)
         return tuple(x.reshape(a.shape) for x, a in zip(parts, arrays, strict=True))
-
-
-_add_ascending = functools.partial(segment.add_at, indices_are_sorted=True)
 
 
 def of_many(
@@ -274,11 +269,12 @@ def of_many(
       width: of the rows; None leaves it to `segments_of`.
     """
     many = _Many(compress, decompress, read, width)
+    add = functools.partial(segment.add_at, indices_are_sorted=True)
     return one._replace(
         init=lambda specs: tuple(one.init(spec) for spec in specs),
         compress=jax.jit(many.compress_all),
         decompress=with_spec(many.decompress_all),
-        accumulate=many.accumulate,
+        accumulate=functools.partial(many.changed, add) if read else many.accumulate,
         decompress_sum=with_spec(many.decompress_sum),
         ideal_bits=lambda specs: sum((one.ideal_bits(s) for s in specs), 0.0),
         contraction=lambda specs: worst(one.contraction(s) for s in specs),
@@ -385,7 +381,6 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
       SpecError: the payload of `left` has no `values`.
 
     Example:
-      >>> from jaxcomp.compressors import make
       >>> spec = jax.ShapeDtypeStruct((8,), "float32")
       >>> make("top_k(keep=0.5) | sign").contraction(spec)
       0.125
@@ -424,16 +419,12 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
     def accumulate(total: Array, payload: Payload) -> Array:
         return left.accumulate(total, restore(payload, spec_of(total)))
 
-    def of_values(figure: Figure) -> Figure:
-        return Figure(figure.name, lambda p, s: figure.of(p.values, inner_spec(s)))
-
     def ideal_bits(spec: Spec) -> float:
         values = inner_spec(spec)
         return left.ideal_bits(spec) - nbits(values) + right.ideal_bits(values)
 
     def contraction(spec: Spec) -> float | None:
-        outer, inner = left.contraction(spec), right.contraction(inner_spec(spec))
-        return _of_both(left, outer, right, inner)
+        return _of_both(left, right, spec, inner_spec(spec))
 
     def support(spec: Spec) -> int:
         most, values = left.support(spec), inner_spec(spec)
@@ -451,14 +442,19 @@ def compose(left: Compressor, right: Compressor) -> Compressor:
         support=support,
         unbiased=left.unbiased and right.unbiased,
         aligned=left.aligned and right.aligned,
-        figures=(*left.figures, *map(of_values, right.figures)),
+        figures=(*left.figures, *(_of_values(f, inner_spec) for f in right.figures)),
     )
 
 
+def _of_values(figure: Figure, inner_spec: Callable[[Spec], Spec]) -> Figure:
+    return Figure(figure.name, lambda p, s: figure.of(p.values, inner_spec(s)))
+
+
 def _of_both(
-    left: Compressor, outer: float | None, right: Compressor, inner: float | None
+    left: Compressor, right: Compressor, spec: Spec, values: Spec
 ) -> float | None:
-    """The contraction of a composition, from those of its parts."""
+    """The contraction of a composition."""
+    outer, inner = left.contraction(spec), right.contraction(values)
     if outer is None or inner is None:
         return None
     if not left.unbiased or outer == 1:

@@ -77,16 +77,15 @@ class Segments(NamedTuple):
         """[tensors] -> [rows, 1]: for each row the value of its tensor."""
         return jnp.asarray(values)[self.owners][:, None]
 
-    def sums(self, values: Array) -> Array:
-        """[rows] -> [tensors]: their sums, in an order that the tensor's size fixes."""
-        return self._reduced(values, jnp.sum)
+    def sums(self, values: Array, reduce: Callable[..., Array] = jnp.sum) -> Array:
+        """[rows] -> [tensors]: their sums, in an order that the tensor's size fixes.
 
-    def maxima(self, values: Array) -> Array:
-        """[rows] numbers of at least 0 -> [tensors]: their maxima."""
-        return self._reduced(values, jnp.max)
+        A few rows of each tensor at a time, until it has one number.
 
-    def _reduced(self, values: Array, reduce: Callable[..., Array]) -> Array:
-        """A few rows of each tensor at a time, until it has one number."""
+        Args:
+          values: of the rows; at least 0 if another function reduces them.
+          reduce: `jax.numpy.max` for maxima.
+        """
         heights = self.heights
         while max(heights) > 1:
             groups = Segments(heights, _TOGETHER)

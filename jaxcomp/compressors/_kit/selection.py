@@ -361,11 +361,13 @@ def kth_largest_of_each(
       Array([5, 3], dtype=uint32)
     """
 
-    def reached(magnitudes: Array) -> Array:
-        by_row = reached_in_rows(bits, magnitudes[segments.owners])
-        return segments.sums(by_row)
-
-    return largest_reached(reached, vary_like(k, bits), bits.dtype, leading, step)
+    return largest_reached(
+        lambda m: segments.sums(reached_in_rows(bits, m[segments.owners])),
+        vary_like(k, bits),
+        bits.dtype,
+        leading,
+        step,
+    )
 
 
 def reached_by_each(rows: Array, segments: Segments, floor: Array) -> Array:

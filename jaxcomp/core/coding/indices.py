@@ -213,12 +213,13 @@ def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:
     if _resolve(code, limit, places.size) == "plain":
         return places.astype(index_dtype(limit))
     places = places.astype(jnp.uint32)
-    bits = _low_bits(limit, places.size)
-    planes = (places[None, :] >> _column(bits)) & np.uint32(1)
+    bits, words = _sizes(limit, places.size)
+    planes = places[None, :] >> jax.lax.iota(jnp.uint32, bits)[:, None]
+    planes &= np.uint32(1)
     low = to_words(planes.reshape(-1) == 1)
     steps = (places >> np.uint32(bits)) + jax.lax.iota(jnp.uint32, places.size)
     ones = np.uint32(1) << (steps % np.uint32(32))
-    high = jnp.zeros(_high_words(limit, places.size), jnp.uint32)
+    high = jnp.zeros(words, jnp.uint32)
     # No two places have the same bit, so adding a bit sets it.
     return EliasFano(low, high.at[steps // np.uint32(32)].add(ones))
 
@@ -227,13 +228,14 @@ def decode(coded: Array | EliasFano, limit: int, count: int) -> Array:
     """The inverse of `encode`, as [count] uint32."""
     if not isinstance(coded, EliasFano):
         return coded.astype(jnp.uint32)
-    bits = _low_bits(limit, count)
+    bits, _ = _sizes(limit, count)
     steps = places(coded.high, count, absent=0)
     high = (steps - jax.lax.iota(jnp.uint32, count)) << np.uint32(bits)
     if bits == 0:
         return high
     planes = to_bits(coded.low, bits * count).reshape(bits, count)
-    return high | jnp.sum(planes.astype(jnp.uint32) << _column(bits), axis=0)
+    planes = planes.astype(jnp.uint32) << jax.lax.iota(jnp.uint32, bits)[:, None]
+    return high | jnp.sum(planes, axis=0)
 
 
 def coded_bits(limit: int, count: int, code: str = "auto") -> int:
@@ -245,8 +247,8 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
     """
     if _resolve(code, limit, count) == "plain":
         return count * jnp.iinfo(index_dtype(limit)).bits
-    low = -(-_low_bits(limit, count) * count // 32)
-    return 32 * (low + _high_words(limit, count))
+    bits, high = _sizes(limit, count)
+    return 32 * (-(-bits * count // 32) + high)
 
 
 def _resolve(code: str, limit: int, count: int) -> str:
@@ -255,14 +257,10 @@ def _resolve(code: str, limit: int, count: int) -> str:
     return min("plain", "elias_fano", key=lambda code: coded_bits(limit, count, code))
 
 
-def _low_bits(limit: int, count: int) -> int:
-    """floor(log2(n / k)). One more bit for each place would add more than it saves."""
-    return max(0, (limit // count).bit_length() - 1)
+def _sizes(limit: int, count: int) -> tuple[int, int]:
+    """Low bits of each place, floor(log2(n / k)), and words of the bitmap of the rest.
 
-
-def _high_words(limit: int, count: int) -> int:
-    return -(-(count + ((limit - 1) >> _low_bits(limit, count)) + 1) // 32)
-
-
-def _column(bits: int) -> Array:
-    return jax.lax.iota(jnp.uint32, bits)[:, None]
+    One more low bit for each place would add more than it saves.
+    """
+    low = max(0, (limit // count).bit_length() - 1)
+    return low, -(-(count + ((limit - 1) >> low) + 1) // 32)

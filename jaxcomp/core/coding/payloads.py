@@ -108,18 +108,16 @@ def scaled(payload: Payload, factor: float) -> Payload | None:
     """
     nodes = jax.tree.leaves(payload, is_leaf=_has_values)
     values = payload_values(payload)
-    if len(values) < len(nodes) or not all(map(_is_real, values)):
+    are_real = [
+        isinstance(v, jax.Array) and jnp.issubdtype(v.dtype, jnp.floating)
+        for v in values
+    ]
+    if len(values) < len(nodes) or not all(are_real):
         return None
 
-    def times(values: list[Array]) -> list[Array]:
-        wide = [v.astype(np.promote_types(v.dtype, np.float32)) for v in values]
-        return [v * np.asarray(factor, v.dtype) for v in wide]
-
-    return map_values(times, payload)
-
-
-def _is_real(x: Any) -> bool:
-    return isinstance(x, jax.Array) and jnp.issubdtype(x.dtype, jnp.floating)
+    wide = [v.astype(np.promote_types(v.dtype, np.float32)) for v in values]
+    times = [v * np.asarray(factor, v.dtype) for v in wide]
+    return map_values(lambda _: times, payload)
 
 
 def _has_values(node: Any) -> bool:
@@ -172,15 +170,20 @@ def split(words: Array, spec: Spec) -> Payload:
     result: list[Any] = [None] * len(leaves)
     start = 0
     for width in (4, 2, 1):
-        members = [i for i, w in enumerate(widths) if w == width]
-        sizes = [_wire_size(leaves[i]) for i in members]
-        count = -(-sum(sizes) * width // 4)
-        flat = _from_words(words[start : start + count], width)
+        members = {i: leaf for i, leaf in enumerate(leaves) if widths[i] == width}
+        shapes = [
+            (*x.shape, 2) if jnp.dtype(x.dtype).itemsize == 8 else x.shape
+            for x in members.values()
+        ]
+        count = -(-sum(map(math.prod, shapes)) * width // 4)
+        packed = words[start : start + count]
+        flat = jax.lax.bitcast_convert_type(packed, _UNSIGNED[width]).reshape(-1)
         start += count
         offset = 0
-        for i, size in zip(members, sizes, strict=True):
-            result[i] = _from_unsigned(flat[offset : offset + size], leaves[i])
-            offset += size
+        for (i, leaf), shape in zip(members.items(), shapes, strict=True):
+            part = flat[offset : offset + math.prod(shape)].reshape(shape)
+            result[i] = jax.lax.bitcast_convert_type(part, leaf.dtype)
+            offset += math.prod(shape)
     return jax.tree.unflatten(structure, result)
 
 
@@ -196,25 +199,9 @@ def _wire_width(dtype: Any) -> int:
     return min(jnp.dtype(dtype).itemsize, 4)
 
 
-def _wire_size(leaf: Any) -> int:
-    """Number of these unsigned integers in a leaf."""
-    nbytes = math.prod(leaf.shape) * jnp.dtype(leaf.dtype).itemsize
-    return nbytes // _wire_width(leaf.dtype)
-
-
-def _from_unsigned(flat: Array, leaf: Any) -> Array:
-    wide = jnp.dtype(leaf.dtype).itemsize == 8
-    shape = (*leaf.shape, 2) if wide else leaf.shape
-    return jax.lax.bitcast_convert_type(flat.reshape(shape), leaf.dtype)
-
-
 def _to_words(flat: Array) -> Array:
     lanes = 4 // flat.dtype.itemsize
     if lanes == 1:
         return flat
     flat = jnp.pad(flat, (0, -flat.size % lanes)).reshape(-1, lanes)
     return jax.lax.bitcast_convert_type(flat, jnp.uint32)
-
-
-def _from_words(words: Array, width: int) -> Array:
-    return jax.lax.bitcast_convert_type(words, _UNSIGNED[width]).reshape(-1)
