@@ -52,8 +52,7 @@ def count_sketch(
       ratio: numbers sent for each element, in (0, 1): w = round(ratio n / rows).
       rows: r, up to 32. More than one row improves the median only.
       estimate: "damped", "mean" or "median".
-      keep: fraction of the estimates that is KEPT, the largest ones; others become
-        zero. This is biased and has no bound. None keeps all.
+      keep: fraction of estimates that is KEPT, the largest: biased, without a bound.
 
     Example:
       >>> c = count_sketch(ratio=0.25)
@@ -84,9 +83,9 @@ def count_sketch(
         assert folds is not None
         tables = payload.values.astype(wide_spec(spec).dtype)
         # Clipping a biased estimate at the largest number makes its error smaller.
-        largest = min(float(jnp.finfo(t).max) for t in (tables.dtype, spec.dtype))
-        bound = math.inf if unbiased else largest
-        flat = _estimates(tables, payload.seed, folds, estimate, bound)
+        dtypes = () if unbiased else (tables.dtype, spec.dtype)
+        limit = min((float(jnp.finfo(t).max) for t in dtypes), default=math.inf)
+        flat = _estimates(tables, payload.seed, folds, estimate, limit)
         return flat if keep is None else _only_largest(flat, kept(flat.size, keep))
 
     def contraction(spec: Spec) -> float | None:

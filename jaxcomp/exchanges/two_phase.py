@@ -74,9 +74,7 @@ def two_phase(
         held=(lambda state: state.held.value) if server_feedback else None,
         contraction=way.contraction,
         chooses=functools.partial(leaf_choices, plan),
-        resize=(types.Resize(ServerState, rebuild=way.rebuild),)
-        if server_feedback
-        else (),
+        resize=(resize,) if server_feedback else (),
     )
 
 
