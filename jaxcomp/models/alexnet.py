@@ -5,21 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    HE_OUT,
-    LOCAL,
-    UNIFORM,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-    flat,
-    max_pool,
-    max_pool2,
-    mean_pool,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 HEAD_SCALE = 0.125  # as that of ResNet9, with which it was trained
 # Channels of the five convolutions in widths of the first, and which have a pool.
@@ -53,18 +40,18 @@ class AlexNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         # A stride of 2 and three pools.
-        check_images(images, min_size=15)
+        shared.check_images(images, min_size=15)
         x = images
         for i, factor in enumerate(FEATURES):
             stride = 1 if i else 2
-            x = conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
-            x = nn.relu(batch_norm(x, train, self.statistics))
-            x = max_pool2(x) if POOLED[i] else x
+            x = shared.conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
+            x = nn.relu(shared.batch_norm(x, train, self.statistics))
+            x = shared.max_pool2(x) if POOLED[i] else x
         features = jnp.max(x, axis=(1, 2)).astype(jnp.float32)
         return HEAD_SCALE * nn.Dense(self.num_classes, use_bias=False)(features)
 
@@ -98,26 +85,26 @@ class AlexNetDense(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images, min_size=15)
+        shared.check_images(images, min_size=15)
         x = images
         for i, factor in enumerate(FEATURES):
             stride = 1 if i else 2
-            layer = conv(
+            layer = shared.conv(
                 factor * self.width,
                 stride=stride,
                 bias=True,
-                init=UNIFORM,
+                init=shared.UNIFORM,
                 dtype=self.dtype,
             )
             x = nn.relu(layer(x))
-            x = max_pool2(x) if POOLED[i] else x
-        x = flat(mean_pool(x, 2))
+            x = shared.max_pool2(x) if POOLED[i] else x
+        x = shared.flat(shared.mean_pool(x, 2))
         for _ in range(2):
             x = nn.Dropout(self.dropout)(x, deterministic=not train)
-            layer = nn.Dense(self.hidden, dtype=self.dtype, kernel_init=UNIFORM)
+            layer = nn.Dense(self.hidden, dtype=self.dtype, kernel_init=shared.UNIFORM)
             x = nn.relu(layer(x))
         x = x.astype(jnp.float32)
-        return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+        return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
 
 
 class AlexNetImageNet(nn.Module):
@@ -163,34 +150,33 @@ class AlexNetImageNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images, min_size=63)
+        shared.check_images(images, min_size=63)
 
         def norm(x: jax.Array) -> jax.Array:
-            return batch_norm(x, train, self.statistics)
+            return shared.batch_norm(x, train, self.statistics)
 
         x = images
         kernels = ((11, 4, 2), (5, 1, 2), (3, 1, 1), (3, 1, 1), (3, 1, 1))
         for i, (kernel, stride, pad) in enumerate(kernels):
             features = FEATURES[i] * self.width
-            layer = conv(
-                features, kernel, stride, pad=pad, init=HE_OUT, dtype=self.dtype
+            layer = shared.conv(
+                features, kernel, stride, pad=pad, init=shared.HE_OUT, dtype=self.dtype
             )
             x = layer(x)
-            x = max_pool(x, 3, 2) if POOLED[i] else x
+            x = shared.max_pool(x, 3, 2) if POOLED[i] else x
             x = norm(nn.relu(x)) if i else nn.relu(norm(x))
-        x = flat(mean_pool(x, 6))
+        x = shared.flat(shared.mean_pool(x, 6))
+        how = {"dtype": self.dtype, "kernel_init": shared.UNIFORM}
         for _ in range(2):
-            layer = nn.Dense(
-                self.hidden, use_bias=False, dtype=self.dtype, kernel_init=UNIFORM
-            )
+            layer = nn.Dense(self.hidden, use_bias=False, **how)
             x = nn.relu(norm(layer(x)))
             x = nn.Dropout(self.dropout)(x, deterministic=not train)
         x = x.astype(jnp.float32)
-        return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+        return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
 
 
 def _check_dense(model: AlexNetDense | AlexNetImageNet) -> None:
     """Refuse bad sizes and rates of the forms with dense layers."""
     sizes = {"width": model.width, "hidden": model.hidden}
-    check_positive(num_classes=model.num_classes, **sizes)
-    check_rates(dropout=model.dropout)
+    shared.check_positive(num_classes=model.num_classes, **sizes)
+    shared.check_rates(dropout=model.dropout)

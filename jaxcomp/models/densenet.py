@@ -8,17 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    LOCAL,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-    max_pool,
-    mean_pool2,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 # Layers of the blocks on ImageNet, by the number of all weighted layers.
 IMAGENET = {
@@ -51,11 +42,11 @@ class DenseLayer(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        y = nn.relu(batch_norm(x, train, self.statistics))
+        y = nn.relu(shared.batch_norm(x, train, self.statistics))
         if self.bottleneck:
-            y = conv(BOTTLENECK * self.growth, 1, dtype=self.dtype)(y)
-            y = nn.relu(batch_norm(y, train, self.statistics))
-        y = conv(self.growth, dtype=self.dtype)(y)
+            y = shared.conv(BOTTLENECK * self.growth, 1, dtype=self.dtype)(y)
+            y = nn.relu(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(self.growth, dtype=self.dtype)(y)
         y = nn.Dropout(self.dropout)(y, deterministic=not train)
         return jnp.concatenate([x.astype(y.dtype), y], axis=-1)
 
@@ -102,10 +93,10 @@ class DenseNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, growth=self.growth)
-        check_rates(dropout=self.dropout)
+        shared.check_positive(num_classes=self.num_classes, growth=self.growth)
+        shared.check_rates(dropout=self.dropout)
         for count in self.layers():
-            check_positive(blocks=count)
+            shared.check_positive(blocks=count)
 
     def layers(self) -> tuple[int, ...]:
         """The number of dense layers of each block."""
@@ -123,22 +114,22 @@ class DenseNet(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images, min_size=32 if self.stem else 4)
+        shared.check_images(images, min_size=32 if self.stem else 4)
 
         def norm(x: jax.Array) -> jax.Array:
-            return nn.relu(batch_norm(x, train, self.statistics))
+            return nn.relu(shared.batch_norm(x, train, self.statistics))
 
         features = 2 * self.growth if self.bc else 16
         if self.stem:
-            x = conv(features, 7, 2, dtype=self.dtype)(images)
-            x = max_pool(norm(x), 3, 2, pad=1)
+            x = shared.conv(features, 7, 2, dtype=self.dtype)(images)
+            x = shared.max_pool(norm(x), 3, 2, pad=1)
         else:
-            x = conv(features, dtype=self.dtype)(images)
+            x = shared.conv(features, dtype=self.dtype)(images)
         for block, count in enumerate(self.layers(), start=1):
             if block > 1:
                 features = x.shape[-1] // 2 if self.bc else x.shape[-1]
-                x = conv(features, 1, dtype=self.dtype)(norm(x))
-                x = mean_pool2(x)
+                x = shared.conv(features, 1, dtype=self.dtype)(norm(x))
+                x = shared.mean_pool2(x)
             for number in range(1, count + 1):
                 x = DenseLayer(
                     self.growth,

@@ -5,14 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    UNIFORM,
-    check_images,
-    check_positive,
-    conv,
-    flat,
-    max_pool2,
-)
+from jaxcomp.models import _layers as shared
 
 
 class LeNet(nn.Module):
@@ -35,19 +28,23 @@ class LeNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes)
+        shared.check_positive(num_classes=self.num_classes)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         del train
         # The second convolution leaves 2 pixels of 6, which the pool makes one.
-        check_images(images, min_size=12)
+        shared.check_images(images, min_size=12)
         x = images
         for features, pad in ((6, 2), (16, 0)):
-            x = conv(features, 5, pad=pad, bias=True, init=UNIFORM, dtype=self.dtype)(x)
-            x = max_pool2(nn.relu(x))
-        x = flat(x)
+            x = shared.conv(
+                features, 5, pad=pad, bias=True, init=shared.UNIFORM, dtype=self.dtype
+            )(x)
+            x = shared.max_pool2(nn.relu(x))
+        x = shared.flat(x)
         for features in (120, 84):
-            x = nn.relu(nn.Dense(features, dtype=self.dtype, kernel_init=UNIFORM)(x))
+            x = nn.relu(
+                nn.Dense(features, dtype=self.dtype, kernel_init=shared.UNIFORM)(x)
+            )
         x = x.astype(jnp.float32)
-        return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+        return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import check_positive, check_rates
+from jaxcomp.models import _layers as shared
 
 Carry = dict[str, jax.Array]
 
@@ -109,8 +109,8 @@ class Lstm(nn.Module):
     def __post_init__(self) -> None:
         super().__post_init__()
         sizes = {"width": self.width, "layers": self.layers}
-        check_positive(vocabulary=self.vocabulary, **sizes)
-        check_rates(dropout=self.dropout)
+        shared.check_positive(vocabulary=self.vocabulary, **sizes)
+        shared.check_rates(dropout=self.dropout)
 
     def carry(self, examples: int) -> Carry:
         """The state before the first word, zeros [examples, layers, width]."""

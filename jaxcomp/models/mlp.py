@@ -7,16 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    LOCAL,
-    UNIFORM,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    check_rates,
-    flat,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 
 class Mlp(nn.Module):
@@ -44,22 +36,22 @@ class Mlp(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes)
+        shared.check_positive(num_classes=self.num_classes)
         for features in self.hidden:
-            check_positive(hidden=features)
-        check_rates(dropout=self.dropout)
+            shared.check_positive(hidden=features)
+        shared.check_rates(dropout=self.dropout)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images)
-        x = flat(images)
+        shared.check_images(images)
+        x = shared.flat(images)
         for features in self.hidden:
-            x = nn.Dense(features, dtype=self.dtype, kernel_init=UNIFORM)(x)
+            x = nn.Dense(features, dtype=self.dtype, kernel_init=shared.UNIFORM)(x)
             if self.batch_norm:
-                x = batch_norm(x, train, self.statistics)
+                x = shared.batch_norm(x, train, self.statistics)
             x = nn.Dropout(self.dropout)(nn.relu(x), deterministic=not train)
         x = x.astype(jnp.float32)
-        return nn.Dense(self.num_classes, kernel_init=UNIFORM)(x)
+        return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
 
 
 class Logistic(nn.Module):
@@ -73,12 +65,12 @@ class Logistic(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes)
+        shared.check_positive(num_classes=self.num_classes)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         del train
-        check_images(images)
+        shared.check_images(images)
         zeros = nn.initializers.zeros
-        x = flat(images).astype(jnp.float32)
+        x = shared.flat(images).astype(jnp.float32)
         return nn.Dense(self.num_classes, kernel_init=zeros)(x)

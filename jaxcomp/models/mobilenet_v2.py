@@ -8,17 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    HE_OUT,
-    LOCAL,
-    NARROW,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 # Of each stage: factor of the expansion, channels, blocks, stride on ImageNet.
 STAGES = (
@@ -68,15 +59,15 @@ class InvertedResidual(nn.Module):
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         wide = self.factor * x.shape[-1]
-        how = {"init": HE_OUT, "dtype": self.dtype}
+        how = {"init": shared.HE_OUT, "dtype": self.dtype}
         y = x
         if self.factor > 1:
-            y = conv(wide, 1, **how)(y)
-            y = nn.relu6(batch_norm(y, train, self.statistics))
-        y = conv(wide, 3, self.stride, groups=wide, **how)(y)
-        y = nn.relu6(batch_norm(y, train, self.statistics))
-        y = conv(self.features, 1, **how)(y)
-        y = batch_norm(y, train, self.statistics)
+            y = shared.conv(wide, 1, **how)(y)
+            y = nn.relu6(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(wide, 3, self.stride, groups=wide, **how)(y)
+        y = nn.relu6(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(self.features, 1, **how)(y)
+        y = shared.batch_norm(y, train, self.statistics)
         return x + y if x.shape == y.shape else y
 
 
@@ -114,22 +105,24 @@ class MobileNetV2(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes)
-        check_rates(dropout=self.dropout)
+        shared.check_positive(num_classes=self.num_classes)
+        shared.check_rates(dropout=self.dropout)
         for stage in self.stages:
             if len(stage) != 4:
                 message = "is not the expansion, channels, blocks and stride of a stage"
                 raise UserError(f"stages: {tuple(stage)} {message}")
             factor, channels, blocks, stride = stage
-            check_positive(factor=factor, channels=channels)
-            check_positive(blocks=blocks, stride=stride)
+            shared.check_positive(factor=factor, channels=channels)
+            shared.check_positive(blocks=blocks, stride=stride)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images)
-        how = {"init": HE_OUT, "dtype": self.dtype}
-        stem = conv(rounded(self.width * STEM), 3, 2 if self.imagenet else 1, **how)
-        x = nn.relu6(batch_norm(stem(images), train, self.statistics))
+        shared.check_images(images)
+        how = {"init": shared.HE_OUT, "dtype": self.dtype}
+        stem = shared.conv(
+            rounded(self.width * STEM), 3, 2 if self.imagenet else 1, **how
+        )
+        x = nn.relu6(shared.batch_norm(stem(images), train, self.statistics))
         for stage, (factor, channels, count, stride) in enumerate(self.stages):
             first = stride if self.imagenet or stage > 1 else 1
             for block in range(count):
@@ -141,8 +134,8 @@ class MobileNetV2(nn.Module):
                     self.dtype,
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)
-        x = conv(rounded(max(1.0, self.width) * LAST), 1, **how)(x)
-        x = nn.relu6(batch_norm(x, train, self.statistics))
+        x = shared.conv(rounded(max(1.0, self.width) * LAST), 1, **how)(x)
+        x = nn.relu6(shared.batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         features = nn.Dropout(self.dropout)(features, deterministic=not train)
-        return nn.Dense(self.num_classes, kernel_init=NARROW)(features)
+        return nn.Dense(self.num_classes, kernel_init=shared.NARROW)(features)

@@ -8,15 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    LOCAL,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    conv,
-    max_pool2,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 # The last layer has no normalisation before it. This factor keeps its logits small at
 # the learning rates that suit the convolutions.
@@ -38,8 +31,8 @@ class ConvBNReLU(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        x = conv(self.features, dtype=self.dtype)(x)
-        return nn.relu(batch_norm(x, train, self.statistics))
+        x = shared.conv(self.features, dtype=self.dtype)(x)
+        return nn.relu(shared.batch_norm(x, train, self.statistics))
 
 
 class ResNet9(nn.Module):
@@ -87,11 +80,11 @@ class ResNet9(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
         if self.channels is not None and len(self.channels) != 4:
             raise UserError(f"channels={self.channels} are not four numbers")
         for features in self.channels or ():
-            check_positive(channels=features)
+            shared.check_positive(channels=features)
         for name in ("residuals", "extras"):
             layers = getattr(self, name)
             if not set(layers) <= {1, 2, 3} or len(set(layers)) < len(layers):
@@ -101,7 +94,7 @@ class ResNet9(nn.Module):
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         # The three 2x2 pools need images of at least 8x8.
-        check_images(images, min_size=8)
+        shared.check_images(images, min_size=8)
 
         def layer(x: jax.Array, features: int, name: str) -> jax.Array:
             how = self.statistics, self.dtype
@@ -110,7 +103,7 @@ class ResNet9(nn.Module):
         widths = self.channels or [factor * self.width for factor in (1, 2, 4, 8)]
         x = layer(images, widths[0], "prep")
         for number, features in enumerate(widths[1:], start=1):
-            x = max_pool2(layer(x, features, f"layer{number}"))
+            x = shared.max_pool2(layer(x, features, f"layer{number}"))
             if number in self.residuals:
                 y = layer(x, features, f"residual{number}_1")
                 x = x + layer(y, features, f"residual{number}_2")

@@ -8,17 +8,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    HE,
-    LOCAL,
-    Initializer,
-    Statistics,
-    batch_norm,
-    blocks,
-    check_images,
-    check_positive,
-    conv,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Initializer, Statistics
 
 SHORTCUTS = ("A", "B")
 
@@ -62,17 +53,17 @@ class BasicBlock(nn.Module):
     stride: int = 1
     shortcut: str = "A"
     zero_scale: bool = False
-    kernel_init: Initializer = HE
+    kernel_init: Initializer = shared.HE
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         how = {"init": self.kernel_init, "dtype": self.dtype}
-        y = conv(self.features, stride=self.stride, **how)(x)
-        y = nn.relu(batch_norm(y, train, self.statistics))
-        y = conv(self.features, **how)(y)
-        y = batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
+        y = shared.conv(self.features, stride=self.stride, **how)(x)
+        y = nn.relu(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(self.features, **how)(y)
+        y = shared.batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
         if self.stride != 1 or x.shape[-1] != self.features:
             x = self._shortcut(x, train, how)
         return nn.relu(x + y)
@@ -80,8 +71,8 @@ class BasicBlock(nn.Module):
     def _shortcut(self, x: jax.Array, train: bool, how: dict[str, Any]) -> jax.Array:
         if self.shortcut == "A":
             return shortcut_a(x, self.features, self.stride)
-        x = conv(self.features, 1, self.stride, name="projection", **how)(x)
-        return batch_norm(x, train, self.statistics, name="projection_bn")
+        x = shared.conv(self.features, 1, self.stride, name="projection", **how)(x)
+        return shared.batch_norm(x, train, self.statistics, name="projection_bn")
 
 
 class ResNetCifar(nn.Module):
@@ -130,8 +121,8 @@ class ResNetCifar(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes)
-        blocks(self.depth, offset=2)  # refuses a depth that is not valid
+        shared.check_positive(num_classes=self.num_classes)
+        shared.blocks(self.depth, offset=2)  # refuses a depth that is not valid
         if self.shortcut not in SHORTCUTS:
             raise UserError(
                 f"shortcut={self.shortcut!r} is not valid; valid: {SHORTCUTS}"
@@ -139,10 +130,10 @@ class ResNetCifar(nn.Module):
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images)
-        x = conv(16, dtype=self.dtype)(images)
-        x = nn.relu(batch_norm(x, train, self.statistics))
-        for block in blocks(self.depth, offset=2):
+        shared.check_images(images)
+        x = shared.conv(16, dtype=self.dtype)(images)
+        x = nn.relu(shared.batch_norm(x, train, self.statistics))
+        for block in shared.blocks(self.depth, offset=2):
             x = BasicBlock(
                 **block,
                 shortcut=self.shortcut,

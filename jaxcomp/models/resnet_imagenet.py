@@ -9,18 +9,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    HE_OUT,
-    LOCAL,
-    NARROW,
-    Initializer,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    conv,
-    max_pool,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Initializer, Statistics
 from jaxcomp.models.resnet_cifar import BasicBlock
 
 # Blocks of the four stages. 10 is a small one for tests, with one block in each.
@@ -54,7 +44,7 @@ class Bottleneck(nn.Module):
     features: int
     stride: int = 1
     zero_scale: bool = False
-    kernel_init: Initializer = HE_OUT
+    kernel_init: Initializer = shared.HE_OUT
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
@@ -62,15 +52,15 @@ class Bottleneck(nn.Module):
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
         wide = EXPANSION * self.features
         how = {"init": self.kernel_init, "dtype": self.dtype}
-        y = conv(self.features, 1, **how)(x)
-        y = nn.relu(batch_norm(y, train, self.statistics))
-        y = conv(self.features, 3, self.stride, **how)(y)
-        y = nn.relu(batch_norm(y, train, self.statistics))
-        y = conv(wide, 1, **how)(y)
-        y = batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
+        y = shared.conv(self.features, 1, **how)(x)
+        y = nn.relu(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(self.features, 3, self.stride, **how)(y)
+        y = nn.relu(shared.batch_norm(y, train, self.statistics))
+        y = shared.conv(wide, 1, **how)(y)
+        y = shared.batch_norm(y, train, self.statistics, zero_scale=self.zero_scale)
         if self.stride != 1 or x.shape[-1] != wide:
-            x = conv(wide, 1, self.stride, name="projection", **how)(x)
-            x = batch_norm(x, train, self.statistics, name="projection_bn")
+            x = shared.conv(wide, 1, self.stride, name="projection", **how)(x)
+            x = shared.batch_norm(x, train, self.statistics, name="projection_bn")
         return nn.relu(x + y)
 
 
@@ -112,19 +102,23 @@ class ResNetImageNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
         if self.depth not in STAGES:
             valid = ", ".join(map(str, STAGES))
             raise UserError(f"depth={self.depth} is not valid; valid: {valid}")
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images)
+        shared.check_images(images)
         make: Any = Bottleneck
         if self.depth < 50:
-            make = functools.partial(BasicBlock, shortcut="B", kernel_init=HE_OUT)
-        x = conv(self.width, 7, 2, init=HE_OUT, dtype=self.dtype)(images)
-        x = max_pool(nn.relu(batch_norm(x, train, self.statistics)), 3, 2, pad=1)
+            make = functools.partial(
+                BasicBlock, shortcut="B", kernel_init=shared.HE_OUT
+            )
+        x = shared.conv(self.width, 7, 2, init=shared.HE_OUT, dtype=self.dtype)(images)
+        x = shared.max_pool(
+            nn.relu(shared.batch_norm(x, train, self.statistics)), 3, 2, pad=1
+        )
         for stage, count in enumerate(STAGES[self.depth]):
             for block in range(count):
                 x = make(
@@ -136,4 +130,4 @@ class ResNetImageNet(nn.Module):
                     name=f"stage{stage + 1}_block{block + 1}",
                 )(x, train)
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
-        return nn.Dense(self.num_classes, kernel_init=NARROW)(features)
+        return nn.Dense(self.num_classes, kernel_init=shared.NARROW)(features)

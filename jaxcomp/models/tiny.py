@@ -5,14 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    LOCAL,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    conv,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 
 class Tiny(nn.Module):
@@ -42,14 +36,14 @@ class Tiny(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images, min_size=8)
+        shared.check_images(images, min_size=8)
         x = images
         for factor, stride in ((1, 1), (2, 2), (2, 2)):
-            x = conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
-            x = nn.relu(batch_norm(x, train, self.statistics))
+            x = shared.conv(factor * self.width, stride=stride, dtype=self.dtype)(x)
+            x = nn.relu(shared.batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         return nn.Dense(self.num_classes)(features)

@@ -6,20 +6,8 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models._layers import (
-    HE_OUT,
-    LOCAL,
-    NARROW,
-    Statistics,
-    batch_norm,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-    flat,
-    max_pool2,
-    mean_pool,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 # Convolutions of the five stages, of w, 2w, 4w, 8w and 8w channels.
 STAGES = {
@@ -68,34 +56,38 @@ class Vgg(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
         if self.hidden:
-            check_positive(hidden=self.hidden)
-        check_rates(dropout=self.dropout)
+            shared.check_positive(hidden=self.hidden)
+        shared.check_rates(dropout=self.dropout)
         if self.depth not in STAGES:
             valid = ", ".join(map(str, STAGES))
             raise UserError(f"depth={self.depth} is not valid; valid: {valid}")
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images, min_size=8)
+        shared.check_images(images, min_size=8)
         x = images
         for stage, count in enumerate(STAGES[self.depth]):
             for _ in range(count):
-                layer = conv(
+                layer = shared.conv(
                     FEATURES[stage] * self.width,
                     bias=True,
-                    init=HE_OUT,
+                    init=shared.HE_OUT,
                     dtype=self.dtype,
                 )
                 x = layer(x)
-                x = batch_norm(x, train, self.statistics) if self.batch_norm else x
+                x = (
+                    shared.batch_norm(x, train, self.statistics)
+                    if self.batch_norm
+                    else x
+                )
                 x = nn.relu(x)
             # Images of less than 32 pixels are down to one before the last stage.
-            x = max_pool2(x) if min(x.shape[1:3]) > 1 else x
-        x = flat(mean_pool(x, 7 if self.hidden else 1))
+            x = shared.max_pool2(x) if min(x.shape[1:3]) > 1 else x
+        x = shared.flat(shared.mean_pool(x, 7 if self.hidden else 1))
         for _ in range(2 if self.hidden else 0):
-            layer = nn.Dense(self.hidden, dtype=self.dtype, kernel_init=NARROW)
+            layer = nn.Dense(self.hidden, dtype=self.dtype, kernel_init=shared.NARROW)
             x = nn.Dropout(self.dropout)(nn.relu(layer(x)), deterministic=not train)
         x = x.astype(jnp.float32)
-        return nn.Dense(self.num_classes, kernel_init=NARROW)(x)
+        return nn.Dense(self.num_classes, kernel_init=shared.NARROW)(x)

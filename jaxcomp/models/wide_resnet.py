@@ -5,16 +5,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.models._layers import (
-    LOCAL,
-    Statistics,
-    batch_norm,
-    blocks,
-    check_images,
-    check_positive,
-    check_rates,
-    conv,
-)
+from jaxcomp.models import _layers as shared
+from jaxcomp.models._layers import LOCAL, Statistics
 
 
 class PreActivationBlock(nn.Module):
@@ -39,16 +31,16 @@ class PreActivationBlock(nn.Module):
 
     @nn.compact
     def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        a = nn.relu(batch_norm(x, train, self.statistics))
+        a = nn.relu(shared.batch_norm(x, train, self.statistics))
         if self.stride != 1 or x.shape[-1] != self.features:
             # The projection has the input a, because x is not normalised.
-            x = conv(
+            x = shared.conv(
                 self.features, 1, self.stride, dtype=self.dtype, name="projection"
             )(a)
-        y = conv(self.features, stride=self.stride, dtype=self.dtype)(a)
-        y = nn.relu(batch_norm(y, train, self.statistics))
+        y = shared.conv(self.features, stride=self.stride, dtype=self.dtype)(a)
+        y = nn.relu(shared.batch_norm(y, train, self.statistics))
         y = nn.Dropout(self.dropout)(y, deterministic=not train)
-        return x + conv(self.features, dtype=self.dtype)(y)
+        return x + shared.conv(self.features, dtype=self.dtype)(y)
 
 
 class WideResNet(nn.Module):
@@ -88,21 +80,21 @@ class WideResNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive(num_classes=self.num_classes, width=self.width)
-        blocks(self.depth, offset=4)  # refuses a depth that is not valid
-        check_rates(dropout=self.dropout)
+        shared.check_positive(num_classes=self.num_classes, width=self.width)
+        shared.blocks(self.depth, offset=4)  # refuses a depth that is not valid
+        shared.check_rates(dropout=self.dropout)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
-        check_images(images)
-        x = conv(16, dtype=self.dtype)(images)
-        for block in blocks(self.depth, offset=4, width=self.width):
+        shared.check_images(images)
+        x = shared.conv(16, dtype=self.dtype)(images)
+        for block in shared.blocks(self.depth, offset=4, width=self.width):
             x = PreActivationBlock(
                 **block,
                 dropout=self.dropout,
                 statistics=self.statistics,
                 dtype=self.dtype,
             )(x, train)
-        x = nn.relu(batch_norm(x, train, self.statistics))
+        x = nn.relu(shared.batch_norm(x, train, self.statistics))
         features = jnp.mean(x.astype(jnp.float32), axis=(1, 2))
         return nn.Dense(self.num_classes)(features)

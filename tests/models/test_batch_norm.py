@@ -2,14 +2,13 @@
 
 from typing import Any
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models import LOCAL, Statistics
+from jaxcomp.models import Statistics
 from jaxcomp.models._layers import BatchNorm
 
 WORKERS, EXAMPLES, CHANNELS = 2, 6, 3
@@ -78,26 +77,6 @@ def test_groups_of_all_workers(group):
     for worker in range(WORKERS):
         y = np.concatenate([part[worker] for part in of_workers])
         check(found, worker, y, running)
-
-
-def test_it_is_flax_s_where_flax_has_it():
-    """Outputs, running averages and gradients of a whole batch, to rounding."""
-    x = jnp.float32(DATA[0])
-    variables: Any = jax.tree.map(jnp.float32, {"params": PARAMS, "batch_stats": START})
-    flax = nn.BatchNorm(use_running_average=False, momentum=0.9)
-
-    def run(model: Any, *train: bool) -> Any:
-        def loss(x: jax.Array) -> tuple[jax.Array, Any]:
-            y, new = model.apply(variables, x, *train, mutable=["batch_stats"])
-            return jnp.sum(jnp.sin(y)), (y, new)
-
-        return jax.jit(jax.value_and_grad(loss, has_aux=True))(x)
-
-    found, theirs = run(BatchNorm(LOCAL), True), run(flax)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5),
-        *(found, theirs),
-    )
 
 
 def test_evaluations_and_the_first_call_know_no_groups():
