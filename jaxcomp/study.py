@@ -1,33 +1,36 @@
 """Questions about methods, answered with small experiments: what the notebooks use.
 
     points = study.sweep(gradient, "top_k(keep={})", (0.01, 0.1))
-    print(study.table(points))
+    run = study.train(config, compressor="top_k(keep=0.01)")
 
 Everything runs on one device, where workers are simulated by vmap. A gradient is any
-tree of arrays: that of the small run in `study.digits`, or one's own by `study.load`.
+tree of arrays: that of a run of the trainer, or one's own by `study.load`.
 """
 
+import contextlib
+import functools
 import io
+import itertools
 import json
 import math
+import tempfile
 import zipfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import ml_dtypes
 import numpy as np
-import optax
 
-from jaxcomp import exchanges, wire
+from jaxcomp import data, parallel, training, wire
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.compressors._kit.matrices import fold
 from jaxcomp.core.coding.payloads import nbits
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, spec_of
+<<<<<<< HEAD
 from jaxcomp.core.types import (
     Array,
     Compressor,
@@ -37,88 +40,74 @@ from jaxcomp.core.types import (
     State,
     Tree,
 )
+=======
+from jaxcomp.core.types import Array, Compressor, Mixer, State, Tree
+from jaxcomp.exchanges import step_info
+>>>>>>> 8216866 (Questions on the trainer: study has no trainer, classifier and table of its own; tests of data without near duplicates)
 from jaxcomp.mixers.gossip._step_size import consensus_errors
 from jaxcomp.mixers.gossip.topology import Topology
-from jaxcomp.parallel import AXIS, axes, map_step, setup, spread
+from jaxcomp.parallel import AXIS
+from jaxcomp.runs.table import Schema, Table, read_header, read_table
 from jaxcomp.scope import Plan, lift
-from jaxcomp.transforms.distributed import pmean
-from jaxcomp.wire.compatibility import traffic_of
+from jaxcomp.training import tasks
 
 
-class Digits(NamedTuple):
-    """A model, its loss and its data, for `train` and `gradients`."""
+class Run(NamedTuple):
+    """What a run of the trainer recorded."""
 
-    params: Tree  # at the start
-    loss: Callable[[Tree, Any], Array]
-    # (steps, workers, examples of each) -> batches
-    batches: Callable[[int, int, int], list[Any]]
-    accuracy: Callable[[Tree], float]  # params -> part of the test set that is right
+    steps: Table  # columns of steps.csv, a row for each step
+    epochs: Table  # columns of metrics.csv
 
 
-def digits(model: str = "resnet8", seed: int = 0) -> Digits:
-    """Build a model for the digits. Needs the extra `train`.
-
-    BatchNorm uses the statistics of the batch at hand, in the test as well, so that
-    params are the whole model.
+def train(config: Any, **settings: Any) -> Run:
+    """Train as `train.py` does, quietly and in a folder that is gone afterwards.
 
     Args:
-      model: a name in `jaxcomp.models.REGISTRY`.
-      seed: of the params and of the order of the examples.
-
-    Example:
-      >>> task = digits("tiny")
-      >>> images, labels = task.batches(3, 4, 16)[0]
-      >>> images.shape, labels.shape
-      ((4, 16, 16, 16, 1), (4, 16))
+      config: of the trainer, such as that of configs/default.py; it stays as it is.
+      **settings: keys of it that this run changes.
     """
-    from jaxcomp import data, models
+    config = config.copy_and_resolve_references()
+    config.update(log_every=1, loggers=("csv",), mapper="vmap", **settings)
+    tables = []
+    with tempfile.TemporaryDirectory() as folder:
+        with contextlib.redirect_stdout(io.StringIO()):
+            training.train_and_evaluate(config.lock(), folder)
+        for name in ("steps", "metrics"):
+            path = Path(folder) / f"{name}.csv"
+            tables.append(read_table(path, Schema(tuple(read_header(path)), ("step",))))
+    return Run(*tables)
 
-    dataset = data.load("digits")
-    module = models.make(model, num_classes=dataset.num_classes)
 
-    def normalised(images: np.ndarray) -> np.ndarray:
-        pixels = jnp.asarray(images)
-        return np.asarray(data.normalize(pixels, dataset.mean, dataset.std))
+def gradients(config: Any, steps: int, rate: float = 0.1) -> list[Tree]:
+    """The workers' gradients in the first steps of plain SGD without compression.
 
-    images, labels = normalised(dataset.train_images), dataset.train_labels
-    tests, answers = normalised(dataset.test_images), dataset.test_labels
-    init = jax.jit(lambda key: module.init(key, images[:2], train=False))
-    variables = init(jax.random.key(seed))
-    stats = variables["batch_stats"]
+    Args:
+      config: of the trainer, of which the task, the workers and their batch are taken.
+      steps: their number.
+      rate: of SGD.
 
-    def logits(params: Tree, images: Array) -> Array:
-        given = {"params": params, "batch_stats": stats}
-        return module.apply(given, images, train=True, mutable=["batch_stats"])[0]
-
-    def loss(params: Tree, batch: Any) -> Array:
-        images, labels = batch
-        losses = optax.softmax_cross_entropy_with_integer_labels(
-            logits(params, images), labels
-        )
-        return jnp.mean(losses)
-
-    def batches(steps: int, workers: int, each: int) -> list[Any]:
-        size = workers * each
-        if size > len(labels):
-            raise UserError(f"{size} examples a step are more than {len(labels)}")
-        epochs = range(-(-steps // (len(labels) // size)))
-        orders = (data.epoch_order(len(labels), seed=seed, epoch=e) for e in epochs)
-        shares = [
-            share
-            for order in orders
-            for share in data.batches(order, global_batch=size, workers=workers)
-        ]
-        return [(images[share], labels[share]) for share in shares[:steps]]
+    Returns:
+      For each step a tree whose arrays have an axis of workers in front.
+    """
+    task = tasks.make(config.task, config, parallel.setup(config.workers, "vmap"))
+    params, stats = task.init(jax.random.key(config.seed))
+    carry, key = task.carry(config.batch_size // config.workers), jax.random.key(0)
 
     @jax.jit
-    def right(params: Tree) -> Array:
-        return jnp.mean(
-            jnp.argmax(logits(params, jnp.asarray(tests)), axis=-1) == answers
-        )
+    def step(params: Tree, batch: Any) -> tuple[Tree, Tree]:
+        def loss(params: Tree, batch: Any) -> Array:
+            return task.loss(params, stats, carry, batch, key)[0]
 
-    return Digits(
-        variables["params"], loss, batches, lambda params: float(right(params))
-    )
+        each = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
+        moved = jax.tree.map(lambda x, g: x - rate * jnp.mean(g, axis=0), params, each)
+        return moved, each
+
+    found: list[Tree] = []
+    places = ((e, at) for e in itertools.count() for at in task.shares(e))
+    for epoch, at in itertools.islice(places, steps):
+        params, each = step(params, data.take(task.train, at, epoch))
+        found.append(each)
+    return found
 
 
 class Consensus(NamedTuple):
@@ -159,19 +148,29 @@ def consensus(
         step = mixer.mix(x, jnp.zeros_like(x), state, key, phase)
         return x + step.updates, step.state
 
-    def of_phase(phase: int) -> jax.stages.Wrapped:
-        each = lambda x, state, key: mixed(x, state, key, phase)  # noqa: E731
-        return jax.jit(jax.vmap(each, in_axes=(0, 0, None), axis_name=AXIS))
-
     start = jax.jit(jax.vmap(mixer.init, axis_name=AXIS))(x)
-    steps = {phase: of_phase(phase) for phase in set(mixer.schedule)}
+
+    @functools.partial(jax.jit, static_argnums=3)
+    def step(x: Array, state: State, key: Array, phase: int) -> tuple[Array, State]:
+        each = functools.partial(mixed, phase=phase)
+        return jax.vmap(each, in_axes=(0, 0, None), axis_name=AXIS)(x, state, key)
+
     state, distances = start, [_distance(x)]
     for number in range(rounds):
         key = jax.random.fold_in(jax.random.key(seed), number)
-        x, state = steps[mixer.phase(number)](x, state, key)
+        x, state = step(x, state, key, mixer.phase(number))
         distances.append(_distance(x))
     relative = np.array(distances) / (distances[0] or 1.0)
-    return Consensus(relative, _bytes_of(mixer, x, start, mixed), np.asarray(x))
+    one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), (x, start))
+    where = {"axis": AXIS, "workers": len(x)}
+    sent = [
+        wire.traced_collectives(
+            functools.partial(mixed, key=jax.random.key(0), phase=phase), *one, **where
+        )
+        for phase in mixer.schedule
+    ]
+    total = sum(sum(wire.collective_bytes(found).values()) for found in sent)
+    return Consensus(relative, round(total / len(sent)), np.asarray(x))
 
 
 def step_sizes(
@@ -207,21 +206,6 @@ def _distance(x: Array) -> float:
     """|x - mean|^2, in the precision of the host."""
     wide = np.asarray(x, np.float64)
     return float(np.sum((wide - wide.mean(axis=0)) ** 2))
-
-
-def _bytes_of(mixer: Mixer, x: Array, state: State, mixed: Any) -> int:
-    """Bytes of one worker in a round, mean of a cycle."""
-    one = jax.tree.map(lambda s: jax.ShapeDtypeStruct(s.shape[1:], s.dtype), (x, state))
-    total = 0
-    for phase in mixer.schedule:
-        found = wire.traced_collectives(
-            lambda x, state, phase=phase: mixed(x, state, jax.random.key(0), phase)[0],
-            *one,
-            axis=AXIS,
-            workers=len(x),
-        )
-        total += sum(wire.collective_bytes(found).values())
-    return round(total / len(mixer.schedule))
 
 
 class Point(NamedTuple):
@@ -373,17 +357,7 @@ def frontier(points: Sequence[Point]) -> list[Point]:
     return best
 
 
-_DTYPES: dict[str, Any] = {
-    "F64": np.float64,
-    "F32": np.float32,
-    "F16": np.float16,
-    "BF16": ml_dtypes.bfloat16,
-}
-# What readers raise for a file that is not what its name says.
-_DAMAGE = (
-    *(OSError, EOFError, ValueError, KeyError, TypeError, AttributeError),
-    zipfile.BadZipFile,
-)
+_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def load(path: str | Path) -> Tree:
@@ -405,7 +379,7 @@ def load(path: str | Path) -> Tree:
         )
     try:
         arrays = read(path)
-    except _DAMAGE as error:
+    except Exception as error:  # readers raise whatever they meet
         raise UserError(f"cannot read {path}: {error}") from error
     for name, array in arrays.items():
         if not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
@@ -453,13 +427,10 @@ def save(path: str | Path, tree: Tree) -> None:
     write_atomically(path, whole.getvalue())
 
 
-def _npz(path: Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as stored:
-        return {name: stored[name] for name in stored.files}
-
-
-def _npy(path: Path) -> dict[str, np.ndarray]:
-    return {"": np.load(path, allow_pickle=False)}
+def _numpy(path: Path) -> dict[str, np.ndarray]:
+    with open(path, "rb") as file:
+        stored = np.load(file, allow_pickle=False)
+        return {"": stored} if isinstance(stored, np.ndarray) else dict(stored.items())
 
 
 def _safetensors(path: Path) -> dict[str, np.ndarray]:
@@ -475,7 +446,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
         if entry["dtype"] not in _DTYPES:
             known = ", ".join(_DTYPES)
             raise ValueError(f"{name!r} is of dtype {entry['dtype']}, not of {known}")
-        dtype = np.dtype(_DTYPES[entry["dtype"]])
+        dtype = jnp.dtype(_DTYPES[entry["dtype"]])
         first, last = entry["data_offsets"]
         needed = math.prod(entry["shape"]) * dtype.itemsize
         if not 0 <= first <= last <= len(body) or last - first != needed:
@@ -484,11 +455,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
     return found
 
 
-_READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {
-    ".npz": _npz,
-    ".npy": _npy,
-    ".safetensors": _safetensors,
-}
+_READERS = {".npz": _numpy, ".npy": _numpy, ".safetensors": _safetensors}
 
 
 def _nested(arrays: dict[str, np.ndarray], path: Path) -> Tree:
@@ -559,62 +526,6 @@ def _squares(tree: Tree) -> list[float]:
     return [float(length) ** 2 for length in norms(tree)]
 
 
-class Regression(NamedTuple):
-    """Least squares with a known optimum; `batch` is the whole data of each worker."""
-
-    batch: tuple[np.ndarray, np.ndarray]  # [workers, examples, size] and targets
-    start: Array  # [size] zeros
-    optimum: float  # the least mean loss over all workers
-
-    @staticmethod
-    def loss(params: Array, batch: tuple[Array, Array]) -> Array:
-        """Half the mean squared error of one worker."""
-        features, targets = batch
-        return jnp.mean((features @ params - targets) ** 2) / 2
-
-
-def regression(
-    workers: int = 4,
-    size: int = 256,
-    examples: int = 512,
-    apart: float = 1.0,
-    seed: int = 0,
-) -> Regression:
-    """Draw the data of all workers.
-
-    Worker i has Gaussian features and targets x (w + apart u_i) + noise, so each worker
-    has an optimum of its own, and the gradients at the common one are not zero.
-
-    Args:
-      workers: their number.
-      size: of the params.
-      examples: of each worker, at least `size`.
-      apart: how far the workers' own optima lie from the common one.
-      seed: of the data.
-
-    Example:
-      >>> problem = regression(workers=2, size=4, examples=8)
-      >>> problem.batch[0].shape, problem.start.shape
-      ((2, 8, 4), (4,))
-    """
-    if min(workers, size) < 1 or examples < size:
-        raise UserError(
-            "regression needs a worker, a parameter, and as many examples as "
-            f"parameters: workers={workers}, size={size}, examples={examples}"
-        )
-    rng = np.random.default_rng(seed)
-    common = rng.normal(size=size)
-    own = common + apart * rng.normal(size=(workers, size))
-    features = rng.normal(size=(workers, examples, size))
-    noise = 0.1 * rng.normal(size=(workers, examples))
-    targets = np.einsum("wes,ws->we", features, own) + noise
-    joined = features.reshape(-1, size), targets.reshape(-1)
-    best = np.linalg.lstsq(*joined, rcond=None)[0]
-    optimum = float(np.mean((joined[0] @ best - joined[1]) ** 2) / 2)
-    batch = features.astype(np.float32), targets.astype(np.float32)
-    return Regression(batch, jnp.zeros(size), optimum)
-
-
 class Spectrum(NamedTuple):
     """The singular values of a tensor as a matrix, the largest first."""
 
@@ -652,232 +563,4 @@ def spectra(tree: Tree) -> list[Spectrum]:
         values = np.linalg.svd(matrix, compute_uv=False)
         rows, columns = matrix.shape
         found.append(Spectrum(name_of(path), rows, columns, values))
-    return found
-
-
-def power_sgd_errors(
-    trees: Sequence[Tree], rank: int = 2, warm: bool = True
-) -> list[float]:
-    """The error of PowerSGD on each of the gradients of a run, one after the other.
-
-    No memory is between the steps, so that only the start of the power iteration is
-    compared: with `warm`, it is the result of the step before.
-
-    Args:
-      trees: gradients of consecutive steps.
-      rank: of the approximation.
-      warm: whether the factor of the last step is kept; otherwise each step starts from
-        the same random one.
-
-    Example:
-      >>> tree = np.float32(np.random.default_rng(0).normal(size=(20, 20)))
-      >>> warm = power_sgd_errors([tree] * 9, rank=1)
-      >>> cold = power_sgd_errors([tree] * 9, rank=1, warm=False)
-      >>> warm[0] == cold[0], warm[8] < cold[8]
-      (True, True)
-    """
-    if not trees:
-        raise UserError("there are no gradients")
-    exchange = exchanges.make(f"power_sgd(rank={rank})", "none")
-    fresh = exchange.init(trees[0])
-
-    def step(tree: Tree, state: State, key: Array) -> tuple[State, Array]:
-        result = exchange.average(tree, state, key)
-        return result.state, result.info.gradient_error
-
-    run = jax.jit(
-        jax.vmap(step, in_axes=(None, None, None), axis_name=AXIS, axis_size=1)
-    )
-    state, errors = fresh, []
-    for tree in trees:
-        kept, error = run(tree, state if warm else fresh, jax.random.key(0))
-        state = jax.tree.map(lambda x: x[0], kept)
-        errors.append(float(error[0]))
-    return errors
-
-
-def table(rows: Sequence[Any], columns: Sequence[str] | None = None) -> str:
-    """Rows as lines of text, numbers with three digits.
-
-    Args:
-      rows: NamedTuples of one type.
-      columns: the fields to show, by default all.
-
-    Example:
-      >>> from typing import NamedTuple
-      >>> class Row(NamedTuple):
-      ...     name: str
-      ...     error: float | None
-      >>> print(table([Row("sign", 0.36338), Row("none", None)]))
-      name  error
-      sign  0.363
-      none      -
-    """
-    if not rows:
-        raise UserError("a table needs at least one row")
-    fields = rows[0]._fields
-    shown = list(columns or fields)
-    for name in shown:
-        if name not in fields:
-            raise UserError(f"unknown column {name!r}. Valid: {', '.join(fields)}")
-    cells = [shown, *([_text(getattr(row, name)) for name in shown] for row in rows)]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(shown))]
-    is_text = [isinstance(getattr(rows[0], name), str) for name in shown]
-    return "\n".join(
-        "  ".join(
-            cell.ljust(width) if left else cell.rjust(width)
-            for cell, width, left in zip(line, widths, is_text, strict=True)
-        ).rstrip()
-        for line in cells
-    )
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
-
-
-Loss = Callable[[Tree, Any], Array]  # (params, batch of a worker) -> number
-
-
-class History(NamedTuple):
-    """What was recorded of a run; one entry for each step, before its update."""
-
-    losses: np.ndarray  # mean over the workers
-    errors: np.ndarray  # |given - sent|^2 / |given|^2, mean over the workers
-    residuals: np.ndarray  # norm of what the memory keeps, largest of the workers
-    step_bytes: int  # the message of one worker in a step
-    params: Tree  # after the last step
-    watched: np.ndarray  # what `watch` returned, after each step; empty without it
-
-    def smoothed(self, over: int = 5) -> tuple[np.ndarray, np.ndarray]:
-        """The steps in the middle of so many neighbours, and the means of their losses.
-
-        Example:
-          >>> losses = np.array([4.0, 2.0, 3.0, 1.0])
-          >>> none = np.zeros(0)
-          >>> steps, means = History(losses, none, none, 0, (), none).smoothed(3)
-          >>> steps.tolist(), means.round(6).tolist()
-          ([1.0, 2.0], [3.0, 2.0])
-        """
-        means = np.convolve(self.losses, np.full(over, 1 / over), "valid")
-        return np.arange(len(means)) + (over - 1) / 2, means
-
-
-class _Step(NamedTuple):
-    """What a step reports."""
-
-    loss: PerWorker
-    error: PerWorker
-    residual: PerWorker
-
-
-def train(
-    loss: Loss,
-    params: Tree,
-    batches: Iterable[Any],
-    exchange: Exchange,
-    optimizer: optax.GradientTransformation,
-    seed: int = 0,
-    watch: Callable[[Tree], Array] | None = None,
-) -> History:
-    """Train with an exchange, on workers that vmap simulates.
-
-    A run that diverges goes on to its end, so that one sees how.
-
-    Args:
-      loss: of one worker; it is given params and this worker's batch.
-      params: at the start, the same on all workers.
-      batches: one for each step: trees of arrays with an axis of workers in front.
-      exchange: over the axis "workers".
-      optimizer: sees the mean that the exchange returns.
-      seed: of the exchange.
-      watch: params -> an array that is recorded after each step.
-
-    Example:
-      >>> from jaxcomp import make_exchange
-      >>> loss = lambda w, target: jnp.sum((w - target) ** 2)
-      >>> batches = [np.float32([[1, 0], [3, 0]])] * 20  # two workers
-      >>> exchange = make_exchange(compressor="top_k(keep=0.5)")
-      >>> run = train(loss, jnp.zeros(2), batches, exchange, optax.sgd(0.25))
-      >>> run.params.round(2).tolist(), run.step_bytes
-      ([2.0, 0.0], 8)
-    """
-    batches = list(batches)
-    if not batches:
-        raise UserError("a run needs the batch of at least one step")
-    count = {np.shape(leaf)[0] for leaf in jax.tree.leaves(batches[0])}
-    if len(count) != 1:
-        raise UserError(
-            "the arrays of a batch differ in their first axis, that of the workers: "
-            f"{sorted(count)}"
-        )
-    workers = setup(count.pop(), mapper="vmap")
-    mean = pmean(exchange, seed=seed)
-
-    def step(state: Any, batch: Any) -> Any:
-        params, opt_state, comm = state
-        value, gradient = jax.value_and_grad(loss)(params, batch)
-        average, comm = mean(gradient, comm)
-        updates, opt_state = optimizer.update(average, opt_state, params)
-        params = optax.apply_updates(params, updates)
-        info = comm.info.value
-        seen = _Step(*map(PerWorker, (value, info.gradient_error, info.residual_norm)))
-        return (params, opt_state, comm), seen
-
-    comm = mean.init(params)
-    own = (None, None, axes(comm))
-    step_bytes = round(traffic_of(exchange, spec_of(params), workers.size)[0])
-    run = map_step(
-        step, workers, in_axes=(own, 0), out_axes=(own, _Step(*[PerWorker(0)] * 3))
-    )
-    state = (params, optimizer.init(params), spread(comm, workers))
-    seen, watched = [], []
-    see = jax.jit(watch) if watch else None
-    for batch in batches:
-        state, report = run(state, batch)
-        seen.append(report)
-        if see is not None:
-            watched.append(np.asarray(see(state[0])))
-    return History(
-        losses=np.array([np.mean(s.loss.value) for s in seen]),
-        errors=np.array([np.mean(s.error.value) for s in seen]),
-        residuals=np.array([np.max(s.residual.value) for s in seen]),
-        step_bytes=step_bytes,
-        params=state[0],
-        watched=np.array(watched),
-    )
-
-
-def gradients(
-    loss: Loss,
-    params: Tree,
-    batches: Iterable[Any],
-    optimizer: optax.GradientTransformation,
-) -> list[Tree]:
-    """The workers' gradients in each step of a run without compression.
-
-    Args:
-      loss: as in `train`, and so are the other arguments.
-
-    Returns:
-      For each step a tree whose arrays have an axis of workers in front.
-    """
-
-    @jax.jit
-    def step(params: Tree, opt_state: Any, batch: Any) -> Any:
-        each = jax.vmap(jax.grad(loss), in_axes=(None, 0))(params, batch)
-        mean = jax.tree.map(lambda g: jnp.mean(g, axis=0), each)
-        updates, opt_state = optimizer.update(mean, opt_state, params)
-        return optax.apply_updates(params, updates), opt_state, each
-
-    found, opt_state = [], optimizer.init(params)
-    for batch in batches:
-        params, opt_state, each = step(params, opt_state, batch)
-        found.append(each)
     return found

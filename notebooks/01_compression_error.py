@@ -30,10 +30,10 @@
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-import optax
 from matplotlib.ticker import NullLocator
 
 from benchmarks import style
+from configs import default
 from jaxcomp import study
 
 plt.rcParams.update(style.RC | {"figure.dpi": 110})
@@ -48,9 +48,9 @@ plt.rcParams.update(style.RC | {"figure.dpi": 110})
 # Most are tiny, and a few are very large. That is what makes gradients compressible.
 
 # %%
-task = study.digits("resnet8")
-batches = task.batches(21, 4, 64)  # steps, workers, examples of each worker
-history = study.gradients(task.loss, task.params, batches, optax.sgd(0.1))
+config = default.get_config()
+config.update(model="resnet8", augment="", workers=4, batch_size=256)
+history = study.gradients(config, steps=21)
 gradient = jax.tree.map(lambda g: np.asarray(g[0]), history[-1])  # of worker 0
 flat = np.concatenate([g.ravel() for g in jax.tree.leaves(gradient)])
 print(
@@ -108,7 +108,13 @@ methods = [
     "top_k(keep=0.01) | qsgd(levels=7)",
 ]
 points = [study.measure(gradient, m, "whole_tree", draws=2) for m in methods]
-print(study.table(points))
+print(f"{'method':34} {'bits':>6} {'ideal':>6} {'error':>6}  contraction  unbiased")
+for p in points:
+    sure = "-" if p.contraction is None else f"{p.contraction:.3g}"
+    print(
+        f"{p.method:34} {p.bits:6.3g} {p.ideal_bits:6.3g} {p.error:6.3f}  {sure:>11}"
+        f"  {'yes' if p.unbiased else 'no':>8}"
+    )
 
 # %% [markdown]
 # ## 3. What arrives
@@ -206,7 +212,10 @@ plt.show()
 
 # %%
 rows = study.layers(gradient, "top_k(keep=0.01)")
-print(study.table(sorted(rows, key=lambda row: -row.energy)[:8]))
+for row in sorted(rows, key=lambda row: -row.energy)[:8]:
+    print(
+        f"{row.name:44} {row.size:7,}  energy {row.energy:.3f}  error {row.error:.3f}"
+    )
 
 # %% [markdown]
 # ## Exercises

@@ -37,9 +37,9 @@ from pathlib import Path
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
-import optax
 
 from benchmarks import style
+from configs import default
 from jaxcomp import study
 
 plt.rcParams.update(style.RC | {"figure.dpi": 110})
@@ -54,9 +54,9 @@ path = None  # your file: .npz, .npy or .safetensors
 # %%
 if path is None:
     path = Path(tempfile.mkdtemp()) / "gradient.npz"
-    task = study.digits("resnet8")
-    steps = task.batches(21, 4, 64)
-    last = study.gradients(task.loss, task.params, steps, optax.sgd(0.1))[-1]
+    config = default.get_config()
+    config.update(model="resnet8", augment="", workers=4, batch_size=256)
+    last = study.gradients(config, steps=21)[-1]
     study.save(path, jax.tree.map(lambda g: g[0], last))
 gradient = study.load(path)
 leaves = jax.tree.leaves(gradient)
@@ -122,7 +122,9 @@ methods = [
 ]
 points = [study.measure(gradient, m, "whole_tree", draws=1) for m in methods]
 best = study.frontier(points)
-print(study.table(best, ["method", "bits", "error", "contraction", "unbiased"]))
+for p in best:
+    sure = "-" if p.contraction is None else f"{p.contraction:.3g}"
+    print(f"{p.method:36} {p.bits:6.3g} bits  error {p.error:6.3f}  contraction {sure}")
 
 # %%
 families = {
@@ -166,7 +168,11 @@ plt.show()
 # %%
 lost = study.layers(gradient, "top_k(keep=0.01)", "whole_tree")
 worst = sorted((r for r in lost if r.energy > 0.01), key=lambda r: -r.error)[:8]
-print(study.table(worst))
+for r in worst:
+    print(
+        f"{r.name:44} {r.size:7,}  energy {r.energy:.3f}  arrived {r.arrived:.2%}  "
+        f"error {r.error:.3f}"
+    )
 
 # %% [markdown]
 # ## 5. Is low rank an option?

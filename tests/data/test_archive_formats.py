@@ -13,7 +13,7 @@ from jaxcomp.data import DataError, sources
 from jaxcomp.data.archives import read_batch
 from jaxcomp.data.sources import check
 from tests.data import archive_makers
-from tests.data.archive_makers import Toy, md5, pack
+from tests.data.archive_makers import md5, pack
 
 TARGETS = ["a.tar.gz", "a.tar", "a.zip", "a"]
 TOYS = [
@@ -27,9 +27,7 @@ TOYS = [
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("make", TOYS)
-def test_every_form_gives_the_same_arrays(
-    make: Callable[[], Toy], target: str, tmp_path: Path
-) -> None:
+def test_every_form_gives_the_same_arrays(make, target, tmp_path):
     toy = make()
     for form, files in toy.files.items():
         path = pack(
@@ -43,7 +41,7 @@ def test_every_form_gives_the_same_arrays(
 
 @pytest.mark.parametrize("target", ["a.tar.gz", "a.tar", "a.zip"])
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.3, 0.9, 0.999])
-def test_cut_off_archive_is_refused(target: str, part: float, tmp_path: Path) -> None:
+def test_cut_off_archive_is_refused(target, part, tmp_path):
     toy = archive_makers.cifar10()
     path = pack(toy.files["binary"], tmp_path / target)
     content = path.read_bytes()
@@ -58,7 +56,7 @@ def test_cut_off_archive_is_refused(target: str, part: float, tmp_path: Path) ->
     assert all(checksum in message for checksum in toy.source.md5.values())
 
 
-def test_changed_pixel_names_the_batch_and_both_checksums(tmp_path: Path) -> None:
+def test_changed_pixel_names_the_batch_and_both_checksums(tmp_path):
     toy = archive_makers.cifar10()
     for form, name in (("binary", "data_batch_2.bin"), ("python", "data_batch_2")):
         files = dict(toy.files[form])
@@ -71,7 +69,7 @@ def test_changed_pixel_names_the_batch_and_both_checksums(tmp_path: Path) -> Non
             toy.source.read(path, toy.source.md5)
 
 
-def test_archive_of_known_checksum_is_accepted(tmp_path: Path) -> None:
+def test_archive_of_known_checksum_is_accepted(tmp_path):
     toy = archive_makers.cifar100()
     path = pack(toy.files["python"], tmp_path / "a.tar.gz")
     known = {"cifar-100-python.tar.gz": md5(path.read_bytes())}
@@ -79,14 +77,14 @@ def test_archive_of_known_checksum_is_accepted(tmp_path: Path) -> None:
     assert "class balance" in toy.source.read(path, {})[1]
 
 
-def test_real_checksums_refuse_another_content(tmp_path: Path) -> None:
+def test_real_checksums_refuse_another_content(tmp_path):
     toy = archive_makers.mnist()
     path = pack(toy.files["idx"], tmp_path / "folder")
     with pytest.raises(DataError, match="train-images.*f68b3c2dcbeaaa9fbdd348bbdeb"):
         sources.MNIST.read(path, sources.MNIST.md5)
 
 
-def test_wrong_archive_lists_what_it_holds_and_what_is_needed(tmp_path: Path) -> None:
+def test_wrong_archive_lists_what_it_holds_and_what_is_needed(tmp_path):
     path = pack({"holiday/photo.jpg": b"x"}, tmp_path / "a.tar.gz")
     with pytest.raises(DataError, match=r"Found: photo.jpg. Needed: data_batch_1.bin"):
         sources.CIFAR10.read(path, sources.CIFAR10.md5)
@@ -102,9 +100,7 @@ def test_wrong_archive_lists_what_it_holds_and_what_is_needed(tmp_path: Path) ->
         ({"num_classes": 11}, "found classes of 0 to 10 examples"),
     ],
 )
-def test_check_tells_found_from_expected(
-    change: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_check_tells_found_from_expected(change, message, tmp_path):
     toy = archive_makers.cifar10()
     source = toy.source._replace(**change)
     with pytest.raises(DataError, match=message):
@@ -122,7 +118,7 @@ class _Malicious:
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_malicious_pickle_is_refused_and_not_run(protocol: int, tmp_path: Path) -> None:
+def test_malicious_pickle_is_refused_and_not_run(protocol, tmp_path):
     victim = tmp_path / "victim"
     toy = archive_makers.cifar10()
     files = dict(toy.files["python"])
@@ -135,14 +131,14 @@ def test_malicious_pickle_is_refused_and_not_run(protocol: int, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("protocol", range(6))
-def test_arrays_of_every_protocol_are_read(protocol: int) -> None:
+def test_arrays_of_every_protocol_are_read(protocol):
     pixels = np.arange(12, dtype=np.uint8).reshape(3, 4)
     batch = read_batch(pickle.dumps({b"data": pixels, "n": [1]}, protocol), "here")
     np.testing.assert_array_equal(batch["data"], pixels)
     assert batch["n"] == [1]
 
 
-def test_pickle_of_python_2_is_read() -> None:
+def test_pickle_of_python_2_is_read():
     # As CIFAR-10's own: protocol 2, byte strings, NumPy's old module name.
     pixels = bytes(range(200, 206))
     pickled = (
@@ -165,7 +161,7 @@ def test_pickle_of_python_2_is_read() -> None:
         b"\x80\x02Np99999999999\n.",
     ],
 )
-def test_a_small_pickle_takes_no_more_memory_than_it_has_bytes(pickled: bytes) -> None:
+def test_a_small_pickle_takes_no_more_memory_than_it_has_bytes(pickled):
     with pytest.raises(DataError, match="here: damaged or refused pickle: "):
         read_batch(pickled, "here")
 
@@ -196,9 +192,7 @@ LABELS = np.arange(5)
         ),
     ],
 )
-def test_other_parquet_files_are_refused(
-    content: bytes, message: str, tmp_path: Path
-) -> None:
+def test_other_parquet_files_are_refused(content, message, tmp_path):
     toy = archive_makers.cifar10()
     train = "train-00000-of-00001.parquet"
     path = pack({**toy.files["parquet"], train: content}, tmp_path / "a")
@@ -207,9 +201,7 @@ def test_other_parquet_files_are_refused(
 
 
 @pytest.mark.parametrize("missing", ["pyarrow", "PIL"])
-def test_a_missing_package_of_parquet_is_named(
-    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_of_parquet_is_named(missing, tmp_path, monkeypatch):
     toy = archive_makers.cifar10()
     path = pack(toy.files["parquet"], tmp_path / "a")
     monkeypatch.setitem(sys.modules, missing, None)

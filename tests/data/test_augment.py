@@ -41,7 +41,7 @@ def formula(images: np.ndarray) -> np.ndarray:
     return (images / 255 - mean) / std
 
 
-def test_normalize_is_the_formula() -> None:
+def test_normalize_is_the_formula():
     images = some_images(4, 6, 6, 3)
     found = normalize(jnp.asarray(images), **COLOURS)
     assert found.dtype == jnp.float32
@@ -50,7 +50,7 @@ def test_normalize_is_the_formula() -> None:
     np.testing.assert_array_equal(plain, found)
 
 
-def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others() -> None:
+def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others():
     """So `crop` draws the same windows, whether a flip follows or not."""
     images, key = jnp.asarray(some_images(8, 6, 6, 3)), jax.random.key(5)
     keys = jax.random.split(key)
@@ -63,7 +63,7 @@ def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others() -> None
     np.testing.assert_allclose(both, expected, rtol=1e-6)
 
 
-def test_pixels_are_scaled_as_soon_as_a_link_needs_it_and_once() -> None:
+def test_pixels_are_scaled_as_soon_as_a_link_needs_it_and_once():
     images, key = some_images(4, 8, 8, 3), jax.random.key(0)
     own = make_augment(f"{HERE}:darker(by=3) | {HERE}:doubled", **COLOURS)
     found = own(jnp.asarray(images), key)
@@ -76,7 +76,7 @@ def test_pixels_are_scaled_as_soon_as_a_link_needs_it_and_once() -> None:
     assert late.dtype == jnp.float32
 
 
-def test_workers_under_vmap_equal_one_after_the_other() -> None:
+def test_workers_under_vmap_equal_one_after_the_other():
     spec = "crop(pad=2) | flip | color_jitter | pca_lighting | cutout(size=2)"
     augment = jax.jit(make_augment(spec, **COLOURS))
     images = jnp.asarray(some_images(4, 8, 6, 6, 3))
@@ -100,6 +100,6 @@ def test_workers_under_vmap_equal_one_after_the_other() -> None:
         ("random_resized_crop", "needs size"),
     ],
 )
-def test_wrong_compositions_are_refused(spec: str, message: str) -> None:
+def test_wrong_compositions_are_refused(spec, message):
     with pytest.raises(SpecError, match=message):
         make_augment(spec, **COLOURS)

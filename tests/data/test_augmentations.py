@@ -49,7 +49,7 @@ def windows(image: np.ndarray, pad: int, mode: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("mode", ["reflect", "zero", "grey"])
-def test_a_crop_is_a_window_of_its_own_image(mode: str) -> None:
+def test_a_crop_is_a_window_of_its_own_image(mode):
     images = some_images(40, 7, 5, 2)
     out = applied("crop", images, pad=2, mode=mode)
     assert out.shape == images.shape
@@ -58,7 +58,7 @@ def test_a_crop_is_a_window_of_its_own_image(mode: str) -> None:
         assert any((result == w).all() for w in windows(image, 2, mode))
 
 
-def test_all_windows_occur_equally_often() -> None:
+def test_all_windows_occur_equally_often():
     # One image with distinct pixels, many times: each window tells its draw.
     image = np.arange(9, dtype=np.uint8).reshape(3, 3, 1) + 1
     out = applied("crop", np.tile(image, (9000, 1, 1, 1)), pad=1, mode="zero")
@@ -67,7 +67,7 @@ def test_all_windows_occur_equally_often() -> None:
     assert is_even(np.array(times))
 
 
-def test_half_of_the_images_are_mirrored() -> None:
+def test_half_of_the_images_are_mirrored():
     image = np.arange(6, dtype=np.uint8).reshape(2, 3, 1)
     out = applied("flip", np.tile(image, (4000, 1, 1, 1)))
     times = [(out == w).all((1, 2, 3)).sum() for w in (image, image[:, ::-1])]
@@ -75,12 +75,7 @@ def test_half_of_the_images_are_mirrored() -> None:
     assert is_even(np.array(times))
 
 
-def test_a_crop_without_padding_is_the_identity() -> None:
-    images = some_images(8, 5, 7, 3)
-    np.testing.assert_array_equal(applied("crop", images, pad=0), images)
-
-
-def test_a_crop_may_be_smaller_or_larger_than_its_image() -> None:
+def test_a_crop_may_be_smaller_or_larger_than_its_image():
     image = np.arange(12, dtype=np.uint8).reshape(3, 4, 1) + 1
     out = applied("crop", np.tile(image, (3000, 1, 1, 1)), pad=0, size=2)
     corners = [(r, c) for r in range(2) for c in range(3)]
@@ -100,7 +95,7 @@ def test_a_crop_may_be_smaller_or_larger_than_its_image() -> None:
 # --- cutout ---------------------------------------------------------------------------
 
 
-def test_cutout_sets_one_whole_square_to_zero() -> None:
+def test_cutout_sets_one_whole_square_to_zero():
     out = applied("cutout", np.ones((3000, 4, 3, 2), np.float32), size=2)
     holes = out[..., 0] == 0
     np.testing.assert_array_equal(holes, out[..., 1] == 0)
@@ -118,7 +113,7 @@ def test_cutout_sets_one_whole_square_to_zero() -> None:
 UNIT = some_images(50, 4, 4, 3).astype(np.float32) / 255
 
 
-def test_brightness_scales_an_image() -> None:
+def test_brightness_scales_an_image():
     given = {"brightness": 0.4, "contrast": 0, "saturation": 0}
     factors = applied("color_jitter", UNIT + 0.1, **given) / (UNIT + 0.1)
     assert np.ptp(factors, axis=(1, 2, 3)).max() < 1e-5
@@ -127,7 +122,7 @@ def test_brightness_scales_an_image() -> None:
 
 
 @pytest.mark.parametrize("kind", ["contrast", "saturation"])
-def test_contrast_and_saturation_keep_their_greys(kind: str) -> None:
+def test_contrast_and_saturation_keep_their_greys(kind):
     """They move pixels along the line to their target, all by one share."""
     given = {"brightness": 0, "contrast": 0, "saturation": 0, kind: 0.4}
     grey = UNIT @ np.array([0.299, 0.587, 0.114], np.float32)
@@ -144,14 +139,7 @@ def test_contrast_and_saturation_keep_their_greys(kind: str) -> None:
     assert -0.4 <= shares.min() < -0.2 < 0.2 < shares.max() <= 0.4
 
 
-def test_jitter_of_all_three_is_one_of_the_six_orders() -> None:
-    """Contrast and saturation do not commute with brightness on every image."""
-    out = applied("color_jitter", np.tile(UNIT[:1], (200, 1, 1, 1)))
-    assert len(np.unique(out[:, 0, 0, 0])) > 150
-    assert np.isfinite(out).all()
-
-
-def test_grey_images_take_jitter_and_no_lighting() -> None:
+def test_grey_images_take_jitter_and_no_lighting():
     grey = UNIT[..., :1]
     given = {"brightness": 0, "contrast": 0, "saturation": 0.4}
     np.testing.assert_allclose(applied("color_jitter", grey, **given), grey, atol=1e-6)
@@ -159,7 +147,7 @@ def test_grey_images_take_jitter_and_no_lighting() -> None:
         applied("pca_lighting", grey)
 
 
-def test_lighting_adds_one_colour_with_the_published_covariance() -> None:
+def test_lighting_adds_one_colour_with_the_published_covariance():
     zeros = np.zeros((20_000, 1, 2, 3), np.float32)
     out = applied("pca_lighting", zeros, strength=0.1)
     np.testing.assert_array_equal(out[:, 0, 0], out[:, 0, 1])
@@ -179,7 +167,7 @@ def test_lighting_adds_one_colour_with_the_published_covariance() -> None:
 # --- random resized crops -------------------------------------------------------------
 
 
-def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for() -> None:
+def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for():
     drawn = draw_windows(jax.random.key(0), 3000, (80, 120), 0.25, 0.75)
     top, left, height, width = np.asarray(drawn).T
     assert (top >= 0).all()
@@ -192,13 +180,13 @@ def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for() -> None:
     assert len(np.unique(top)) > 30
 
 
-def test_where_no_window_fits_it_is_the_largest_in_the_middle() -> None:
+def test_where_no_window_fits_it_is_the_largest_in_the_middle():
     drawn = draw_windows(jax.random.key(0), 5, (2, 64), 1.0, 0.75)
     assert np.asarray(drawn).tolist() == [[0, 30, 2, 3]] * 5
 
 
 @pytest.mark.parametrize("size", [5, 9, 24])
-def test_resizing_equals_pillow(size: int) -> None:
+def test_resizing_equals_pillow(size):
     images = some_images(3, 17, 24, 3)
     boxes = np.array([[0, 0, 17, 24], [3, 5, 9, 13], [16, 23, 1, 1]])
     resize = jax.jit(resize_windows, static_argnums=2)
@@ -209,14 +197,6 @@ def test_resizing_equals_pillow(size: int) -> None:
         box = Image.fromarray(image[top : top + height, left : left + width])
         wanted = np.asarray(box.resize((size, size), Image.Resampling.BILINEAR))
         assert np.abs(result.astype(int) - wanted).max() <= 1
-
-
-def test_random_resized_crops_have_the_size_and_keep_the_type() -> None:
-    out = applied("random_resized_crop", some_images(3, 9, 12, 3), size=5)
-    assert out.shape == (3, 5, 5, 3)
-    assert out.dtype == np.uint8
-    flat = np.full((2, 6, 6, 1), 77, np.uint8)
-    assert (applied("random_resized_crop", flat, size=4) == 77).all()
 
 
 # --- edges ----------------------------------------------------------------------------
@@ -232,7 +212,7 @@ PIXEL = np.full((1, 1, 1, 3), 9, np.uint8)
         ("random_resized_crop", {"size": 1}),
     ],
 )
-def test_one_image_of_one_pixel(name: str, arguments: dict[str, Any]) -> None:
+def test_one_image_of_one_pixel(name, arguments):
     np.testing.assert_array_equal(applied(name, PIXEL, **arguments), PIXEL)
 
 
@@ -245,15 +225,13 @@ def test_one_image_of_one_pixel(name: str, arguments: dict[str, Any]) -> None:
         ("random_resized_crop", {"size": 2}, "size 2 is larger than an image of 1x1"),
     ],
 )
-def test_what_is_larger_than_an_image_is_refused(
-    name: str, arguments: dict[str, Any], message: str
-) -> None:
+def test_what_is_larger_than_an_image_is_refused(name, arguments, message):
     with pytest.raises(UserError, match=message):
         applied(name, PIXEL, **arguments)
 
 
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_the_key_alone_decides(name: str) -> None:
+def test_the_key_alone_decides(name):
     given = {"size": 4} if name == "random_resized_crop" else {}
     images = np.tile(UNIT, (1, 3, 3, 1))
     first = applied(name, images, 3, **given)

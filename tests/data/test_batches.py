@@ -12,24 +12,20 @@ WORKERS = st.integers(1, 8)
 
 
 @given(SIZES, st.integers(0, 2**31), st.integers(0, 500))
-def test_order_is_a_permutation_of_seed_and_epoch_alone(
-    count: int, seed: int, epoch: int
-) -> None:
+def test_order_is_a_permutation_of_seed_and_epoch_alone(count, seed, epoch):
     order = epoch_order(count, seed=seed, epoch=epoch)
     assert sorted(order.tolist()) == list(range(count))
     np.testing.assert_array_equal(order, epoch_order(count, seed=seed, epoch=epoch))
 
 
-def test_orders_of_epochs_and_seeds_differ() -> None:
+def test_orders_of_epochs_and_seeds_differ():
     pairs = [(seed, epoch) for seed in range(4) for epoch in range(4)]
     orders = {tuple(epoch_order(50, seed=s, epoch=e).tolist()) for s, e in pairs}
     assert len(orders) == len(pairs)
 
 
 @given(SIZES, WORKERS, st.integers(1, 10))
-def test_training_batches_hold_every_example_at_most_once(
-    count: int, workers: int, share: int
-) -> None:
+def test_training_batches_hold_every_example_at_most_once(count, workers, share):
     size = workers * share
     order = epoch_order(count, seed=0, epoch=0)
     if size > count:
@@ -43,9 +39,7 @@ def test_training_batches_hold_every_example_at_most_once(
 
 
 @given(SIZES, WORKERS, st.integers(1, 10))
-def test_evaluation_counts_every_example_once(
-    count: int, workers: int, share: int
-) -> None:
+def test_evaluation_counts_every_example_once(count, workers, share):
     indices, weights = eval_batches(count, batch=workers * share, workers=workers)
     assert indices.shape == weights.shape == (len(indices), workers, share)
     assert weights.dtype == np.float32
@@ -65,15 +59,13 @@ def test_evaluation_counts_every_example_once(
         (8, 0, "0 workers"),
     ],
 )
-def test_impossible_division_names_the_nearest(
-    batch: int, workers: int, message: str
-) -> None:
+def test_impossible_division_names_the_nearest(batch, workers, message):
     with pytest.raises(ValueError, match=message):
         batches(np.arange(20), global_batch=batch, workers=workers)
     with pytest.raises(ValueError, match=message):
         eval_batches(20, batch=batch, workers=workers)
 
 
-def test_nothing_to_evaluate_is_an_error() -> None:
+def test_nothing_to_evaluate_is_an_error():
     with pytest.raises(ValueError, match="0 examples"):
         eval_batches(0, batch=4, workers=2)

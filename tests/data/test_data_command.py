@@ -1,7 +1,5 @@
 """`jaxcomp data`: exit codes and messages."""
 
-from pathlib import Path
-
 import pytest
 
 from jaxcomp import data
@@ -15,9 +13,7 @@ def call(*words: str) -> int:
     return main(["data", *words])
 
 
-def test_prepare_then_list(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prepare_then_list(tmp_path, monkeypatch, capsys):
     toy = archive_makers.mnist()
     monkeypatch.setitem(sources.SOURCES, "mnist", toy.source)
     archive = str(pack(toy.files["idx"], tmp_path / "a.zip"))
@@ -42,9 +38,7 @@ def test_prepare_then_list(
     assert lines[3].split() == ["mnist", "prepared", f"{root}/mnist.npz"]
 
 
-def test_errors_are_one_message_and_an_exit_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_are_one_message_and_an_exit_code(tmp_path, capsys):
     broken = tmp_path / "broken.tar.gz"
     broken.write_bytes(b"\x1f\x8b nothing")
     for words, message, code in (
@@ -59,14 +53,12 @@ def test_errors_are_one_message_and_an_exit_code(
     assert list(tmp_path.iterdir()) == [broken]
 
 
-def test_built_in_set_needs_no_preparation(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_built_in_set_needs_no_preparation(capsys):
     assert call("prepare", "digits") == 0
     assert "needs no preparation" in capsys.readouterr().out
 
 
-def test_help_shows_examples(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_shows_examples(capsys):
     for words in (("--help",), ("prepare", "--help")):
         with pytest.raises(SystemExit):
             call(*words)

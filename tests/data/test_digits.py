@@ -10,7 +10,7 @@ from sklearn.datasets import load_digits
 from jaxcomp import data
 
 
-def test_shapes_types_and_statistics() -> None:
+def test_shapes_types_and_statistics():
     digits = data.load("digits")
     assert digits.train_images.shape == (1437, 16, 16, 1)
     assert digits.test_images.shape == (360, 16, 16, 1)
@@ -22,7 +22,7 @@ def test_shapes_types_and_statistics() -> None:
     np.testing.assert_allclose(digits.std, [scaled.std()])
 
 
-def test_split_is_stratified_complete_and_fixed() -> None:
+def test_split_is_stratified_complete_and_fixed():
     digits = data.load("digits", size=8)
     originals, labels = load_digits(return_X_y=True)
     share = np.bincount(digits.test_labels) / np.bincount(labels)
@@ -41,7 +41,7 @@ def test_split_is_stratified_complete_and_fixed() -> None:
 
 
 @pytest.mark.parametrize("size", [7, 12, 16, 32])
-def test_resize_is_bilinear(size: int) -> None:
+def test_resize_is_bilinear(size):
     small, large = data.load("digits", size=8), data.load("digits", size=size)
     for before, after in zip(small.test_images[:20], large.test_images, strict=False):
         image = Image.fromarray(before[..., 0].astype(np.float32))
@@ -58,6 +58,6 @@ def test_resize_is_bilinear(size: int) -> None:
         assert np.abs(difference).max() <= 1.01
 
 
-def test_impossible_size_is_an_error() -> None:
+def test_impossible_size_is_an_error():
     with pytest.raises(ValueError, match="size is .* at least 1, not 0"):
         data.load("digits", size=0)

@@ -79,9 +79,7 @@ def prepared(official: Path, root: Path) -> Path:
     return root / "imagenet"
 
 
-def test_the_official_files_become_class_folders(
-    official: Path, tmp_path: Path
-) -> None:
+def test_the_official_files_become_class_folders(official, tmp_path):
     folder = prepared(official, tmp_path / "data")
     assert find(pictures(), tmp_path / "data") == folder
     found = {str(p.relative_to(folder)) for p in folder.rglob("*.JPEG")}
@@ -94,9 +92,7 @@ def test_the_official_files_become_class_folders(
     assert not prepare(pictures(), archive=official, data_dir=tmp_path / "data")
 
 
-def test_a_list_of_synsets_does_as_well_as_the_kit(
-    official: Path, tmp_path: Path
-) -> None:
+def test_a_list_of_synsets_does_as_well_as_the_kit(official, tmp_path):
     (official / DEVKIT).unlink()
     with pytest.raises(DataError, match="holds neither ILSVRC2012_devkit.* nor"):
         prepared(official, tmp_path / "data")
@@ -126,8 +122,8 @@ def test_a_list_of_synsets_does_as_well_as_the_kit(
     ],
 )
 def test_other_files_are_refused_and_leave_nothing(
-    name: str, content: bytes, message: str, official: Path, tmp_path: Path
-) -> None:
+    name, content, message, official, tmp_path
+):
     (official / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         prepared(official, tmp_path / "data")
@@ -135,9 +131,7 @@ def test_other_files_are_refused_and_leave_nothing(
 
 
 @pytest.mark.parametrize("name", ["/elsewhere", "../../elsewhere", "n0144\xff"])
-def test_a_label_that_is_no_synset_names_no_folder(
-    name: str, official: Path, tmp_path: Path
-) -> None:
+def test_a_label_that_is_no_synset_names_no_folder(name, official, tmp_path):
     """In the list and in the kit alike: nothing is written outside the data folder."""
     outside = tmp_path / "elsewhere"
     label = str(outside) if name == "/elsewhere" else name
@@ -153,7 +147,7 @@ def test_a_label_that_is_no_synset_names_no_folder(
     assert not outside.exists()
 
 
-def test_without_files_it_says_which_to_fetch(official: Path, tmp_path: Path) -> None:
+def test_without_files_it_says_which_to_fetch(official, tmp_path):
     with pytest.raises(DataError, match="ILSVRC2012_devkit_t12.tar.gz into one folder"):
         prepare(pictures(), data_dir=tmp_path)
     (official / TRAIN).unlink()
@@ -181,7 +175,7 @@ def batches() -> tuple[dict[str, bytes], list[np.ndarray], list[np.ndarray]]:
     return files, images, labels
 
 
-def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
+def test_pickled_batches_become_arrays_on_disk(tmp_path):
     files, images, labels = batches()
     archive = pack(files, tmp_path / "batches")
     reports: list[tuple[str, int, int]] = []
@@ -208,9 +202,7 @@ def test_pickled_batches_become_arrays_on_disk(tmp_path: Path) -> None:
         ({"data": np.zeros((2, 48), np.uint8), "labels": [1, 1]}, "5 images, expected"),
     ],
 )
-def test_other_batches_are_refused_and_leave_nothing(
-    change: dict[str, object], message: str, tmp_path: Path
-) -> None:
+def test_other_batches_are_refused_and_leave_nothing(change, message, tmp_path):
     files, _, _ = batches()
     content = {**pickle.loads(files["train_data_batch_2"]), **change}
     files["train_data_batch_2"] = pickle.dumps(content)
@@ -220,7 +212,7 @@ def test_other_batches_are_refused_and_leave_nothing(
     assert not (tmp_path / "data").exists()
 
 
-def test_an_absent_one_says_how_to_prepare_it(tmp_path: Path) -> None:
+def test_an_absent_one_says_how_to_prepare_it(tmp_path):
     with pytest.raises(DataError, match="prepare imagenet32 --archive FOLDER"):
         load(DOWNSAMPLED["imagenet32"], tmp_path)
     with pytest.raises(DataError, match="asks for a login"):

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxcomp.core.specs import build
-from jaxcomp.data import PARTITIONS, Partition, make_partition, worker_batches
+from jaxcomp.data import Partition, make_partition, worker_batches
 
 KINDS = [
     ("all", {}),
@@ -163,19 +162,6 @@ def test_no_alpha_leaves_a_worker_empty(alpha, workers):
     shares = chosen.shares(0)
     assert shares.shape == (workers, 300 // workers)
     assert len(np.unique(shares)) == shares.size
-
-
-@every_kind
-def test_one_worker_owns_everything(name, options):
-    shares = divided(name, workers=1, **options).shares(0)
-    assert sorted(shares[0].tolist()) == list(range(len(LABELS)))
-
-
-@every_kind
-def test_names_build_the_same_partition_again(name, options):
-    chosen = divided(name, **options)
-    again = build(chosen.name, PARTITIONS, "partition", LABELS, 7, 0)
-    np.testing.assert_array_equal(again.shares(4), chosen.shares(4))
 
 
 def test_shares_cannot_be_changed_by_accident():

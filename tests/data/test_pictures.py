@@ -24,7 +24,7 @@ def load(root: Path, **arguments: int | float) -> data.Dataset:
     return data.load(f"class_folders(path='{root}', size=8{given})")
 
 
-def test_class_folders_are_numbered_by_name_and_files_sorted(root: Path) -> None:
+def test_class_folders_are_numbered_by_name_and_files_sorted(root):
     dataset = load(root)
     assert dataset.num_classes == 3
     assert dataset.train_images.shape == (12, 8, 8, 3)
@@ -34,7 +34,7 @@ def test_class_folders_are_numbered_by_name_and_files_sorted(root: Path) -> None
     assert dataset.name == f"class_folders(path='{root}', size=8)"
 
 
-def test_a_test_image_is_the_middle_of_the_resized_picture(root: Path) -> None:
+def test_a_test_image_is_the_middle_of_the_resized_picture(root):
     dataset = load(root, resize=10, test_size=5)
     with Image.open(root / "val" / "bear" / "1.png") as image:
         width, height = image.size
@@ -45,14 +45,7 @@ def test_a_test_image_is_the_middle_of_the_resized_picture(root: Path) -> None:
         np.testing.assert_array_equal(dataset.test_images[3], np.asarray(wanted))
 
 
-def test_a_training_picture_without_an_epoch_is_its_middle_too(root: Path) -> None:
-    large = load(root, resize=10, test_size=5)  # and 8 of 16 for training
-    small = data.load(f"class_folders(path='{root}', size=5, resize=10)")
-    assert large.train_images[:].shape == (12, 8, 8, 3)
-    np.testing.assert_array_equal(large.test_images[:], small.test_images[:])
-
-
-def test_places_have_any_shape_and_slices_are_places(root: Path) -> None:
+def test_places_have_any_shape_and_slices_are_places(root):
     images = load(root).test_images
     block = images[np.array([[0, 3, 5], [2, 2, 1]])]
     assert block.shape == (2, 3, 8, 8, 3)
@@ -62,7 +55,7 @@ def test_places_have_any_shape_and_slices_are_places(root: Path) -> None:
     assert (len(images), images.dtype) == (6, np.uint8)
 
 
-def test_the_seed_the_epoch_and_the_place_decide_and_nothing_else(root: Path) -> None:
+def test_the_seed_the_epoch_and_the_place_decide_and_nothing_else(root):
     """Not the batch in which a picture is, nor the thread."""
     images, labels = load(root).train_images, load(root).train_labels
     together, found = take((images, labels), np.arange(12), 3)
@@ -75,7 +68,7 @@ def test_the_seed_the_epoch_and_the_place_decide_and_nothing_else(root: Path) ->
     assert (take((other,), np.arange(12), 3)[0] != together).any()
 
 
-def test_host_windows_lie_inside_with_the_areas_asked_for() -> None:
+def test_host_windows_lie_inside_with_the_areas_asked_for():
     rng = np.random.default_rng(0)
     drawn = np.array([random_window(rng, 80, 120, 0.25, 0.75) for _ in range(2000)])
     left, top, right, bottom = drawn.T
@@ -90,7 +83,7 @@ def test_host_windows_lie_inside_with_the_areas_asked_for() -> None:
     assert random_window(rng, 2, 64, 1.0, 0.75) == (30, 0, 33, 2)
 
 
-def test_grey_pictures_and_those_with_a_palette_become_coloured(root: Path) -> None:
+def test_grey_pictures_and_those_with_a_palette_become_coloured(root):
     file = root / "val" / "apple" / "0.png"
     with Image.open(file) as image:
         image.convert("L").save(file)
@@ -99,14 +92,14 @@ def test_grey_pictures_and_those_with_a_palette_become_coloured(root: Path) -> N
 
 
 @pytest.mark.parametrize("content", [b"", b"no picture", None])
-def test_a_broken_picture_is_named(content: bytes | None, root: Path) -> None:
+def test_a_broken_picture_is_named(content, root):
     file = root / "train" / "bear" / "2.png"
     file.write_bytes(file.read_bytes()[:-40] if content is None else content)
     with pytest.raises(DataError, match=f"{file} cannot be read as a picture"):
         load(root).train_images[:]
 
 
-def test_pictures_of_one_size_are_taken_as_they_are() -> None:
+def test_pictures_of_one_size_are_taken_as_they_are():
     png = io.BytesIO()
     Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3)).save(png, "png")
 
@@ -120,7 +113,7 @@ def test_pictures_of_one_size_are_taken_as_they_are() -> None:
         pictures(3, 3, 1)[1]
 
 
-def test_folders_that_are_no_data_set_are_refused(root: Path, tmp_path: Path) -> None:
+def test_folders_that_are_no_data_set_are_refused(root, tmp_path):
     with pytest.raises(DataError, match="there is no folder .*nowhere/train"):
         load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="at least the 8 pixels that are cut out"):
@@ -138,7 +131,7 @@ def test_folders_that_are_no_data_set_are_refused(root: Path, tmp_path: Path) ->
         load(tmp_path / "empty")
 
 
-def test_imagenet_is_class_folders_by_another_name(root: Path, tmp_path: Path) -> None:
+def test_imagenet_is_class_folders_by_another_name(root, tmp_path):
     found = data.load(f"imagenet(path='{root}', size=8)")
     assert found.name == f"imagenet(path='{root}', size=8)"
     expected = load(root).test_images[:]

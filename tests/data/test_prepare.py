@@ -4,7 +4,6 @@ import functools
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +29,7 @@ def assert_holds(dataset: Dataset, toy: Toy) -> None:
 @pytest.mark.parametrize(
     "make", [archive_makers.cifar10, archive_makers.cifar100, archive_makers.mnist]
 )
-def test_round_trip_is_bit_exact(make: Callable[[], Toy], tmp_path: Path) -> None:
+def test_round_trip_is_bit_exact(make, tmp_path):
     toy = make()
     archive = pack(next(iter(toy.files.values())), tmp_path / "a.tar.gz")
     root = tmp_path / "data"
@@ -40,7 +39,7 @@ def test_round_trip_is_bit_exact(make: Callable[[], Toy], tmp_path: Path) -> Non
     assert_holds(sources.load(toy.source, data_dir=root), toy)
 
 
-def test_second_prepare_does_nothing_and_force_prepares_anew(tmp_path: Path) -> None:
+def test_second_prepare_does_nothing_and_force_prepares_anew(tmp_path):
     toy = archive_makers.mnist()
     archive = pack(toy.files["idx"], tmp_path / "folder")
     it, file = sources.arrays(toy.source), tmp_path / "mnist.npz"
@@ -55,9 +54,7 @@ def test_second_prepare_does_nothing_and_force_prepares_anew(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, data.DataError])
-def test_interrupted_prepare_leaves_nothing(
-    error: type[BaseException], tmp_path: Path
-) -> None:
+def test_interrupted_prepare_leaves_nothing(error, tmp_path):
     toy = archive_makers.mnist()
     archive = pack(toy.files["idx"], tmp_path / "folder")
     it, root = sources.arrays(toy.source), tmp_path / "data"
@@ -82,7 +79,7 @@ def test_interrupted_prepare_leaves_nothing(
         assert_holds(sources.load(toy.source, data_dir=root), toy)
 
 
-def test_cut_off_archive_leaves_nothing(tmp_path: Path) -> None:
+def test_cut_off_archive_leaves_nothing(tmp_path):
     toy = archive_makers.cifar10()
     archive = pack(toy.files["binary"], tmp_path / "a.tar.gz")
     archive.write_bytes(archive.read_bytes()[:50_000])
@@ -91,9 +88,7 @@ def test_cut_off_archive_leaves_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [archive]
 
 
-def test_not_prepared_is_a_quick_error_with_the_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_not_prepared_is_a_quick_error_with_the_command(tmp_path, monkeypatch):
     start = time.perf_counter()
     with pytest.raises(data.DataError) as error:
         data.load("cifar10", data_dir=tmp_path)
@@ -111,7 +106,7 @@ def test_not_prepared_is_a_quick_error_with_the_command(
         data.load("cifar10")
 
 
-def test_a_damaged_file_is_an_error_with_the_command(tmp_path: Path) -> None:
+def test_a_damaged_file_is_an_error_with_the_command(tmp_path):
     toy = archive_makers.mnist()
     archive = pack(toy.files["idx"], tmp_path / "folder")
     prepare(sources.arrays(toy.source), archive=archive, data_dir=tmp_path)
@@ -125,7 +120,7 @@ def test_a_damaged_file_is_an_error_with_the_command(tmp_path: Path) -> None:
             sources.load(toy.source, data_dir=tmp_path)
 
 
-def test_unknown_name_offers_the_nearest() -> None:
+def test_unknown_name_offers_the_nearest():
     with pytest.raises(ValueError, match="Did you mean 'cifar100'.*fashion_mnist"):
         data.load("cifar_100")
 
@@ -138,12 +133,12 @@ assert not heavy & set(sys.modules), heavy & set(sys.modules)
 """
 
 
-def test_no_heavy_package_is_imported() -> None:
+def test_no_heavy_package_is_imported():
     subprocess.run([sys.executable, "-W", "error", "-c", _QUICKLY], check=True)
 
 
 @pytest.mark.slow
-def test_real_cifar10_is_bit_exact(tmp_path: Path) -> None:
+def test_real_cifar10_is_bit_exact(tmp_path):
     tool = SHARED / "tools" / "cifar10_binary.py"
     if not tool.exists():
         pytest.skip("needs the folder `shared` beside the repository (CIFAR-10)")

@@ -10,9 +10,8 @@ from PIL import Image
 
 from jaxcomp import data, parallel
 from jaxcomp.core.errors import UserError
-from jaxcomp.data import Rectangles, make_views
 from jaxcomp.data import pictures as pictures_of
-from jaxcomp.training.evaluation import make_evaluator, make_own_evaluator
+from jaxcomp.training.evaluation import make_evaluator
 from jaxcomp.training.feed import eval_feed
 from tests.data.class_folders import write_folders
 from tests.training.small import built, small_config
@@ -137,15 +136,6 @@ def test_scores_are_those_of_the_pictures_one_by_one(root):
     assert found[:2] == pytest.approx(one_by_one(setup), rel=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("_promotion")
-def test_each_worker_s_own_model_sees_all_pictures(root):
-    setup = built(config_of(root, mixer="local_sgd(h=2)"))
-    state = parallel.spread(setup.fresh(), setup.workers)
-    own = make_own_evaluator(setup, state)(state)
-    assert own.worst == own.mean == pytest.approx(one_by_one(setup)[1])
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -166,9 +156,3 @@ def test_a_damaged_picture_is_named(tmp_path):
     file.write_bytes(b"nothing")
     with pytest.raises(data.DataError, match=f"{file} cannot be read as a picture"):
         _ = images_of(root).groups
-
-
-def test_images_of_other_views_stay_what_they_are():
-    images = np.zeros((3, 4, 4, 1), np.uint8)
-    assert data.in_rectangles(images, make_views("")) is images
-    assert not isinstance(images, Rectangles)

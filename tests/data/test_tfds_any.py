@@ -67,9 +67,7 @@ def write_records(toy: archive_makers.Toy, root: Path) -> None:
 SPEC = "tfds(name='mnist:3.0.1')"
 
 
-def test_a_small_set_of_one_size_is_read_into_memory(
-    toy: archive_makers.Toy, root: Path
-) -> None:
+def test_a_small_set_of_one_size_is_read_into_memory(toy, root):
     found = data.load(SPEC, data_dir=root)
     assert found.name == SPEC
     for field, expected in toy.splits._asdict().items():
@@ -80,9 +78,7 @@ def test_a_small_set_of_one_size_is_read_into_memory(
     assert found.num_classes == 10
 
 
-def test_a_large_one_is_decoded_when_it_is_needed(
-    toy: archive_makers.Toy, root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_one_is_decoded_when_it_is_needed(toy, root, monkeypatch):
     monkeypatch.setattr(tfds_any, "MEMORY_LIMIT", 1000)
     found = data.load("tfds(name='mnist', split='train[:20]')", data_dir=root)
     assert isinstance(found.train_images, Pictures)
@@ -94,7 +90,7 @@ def test_a_large_one_is_decoded_when_it_is_needed(
     np.testing.assert_array_equal(found.train_labels, toy.splits.train_labels[:20])
 
 
-def test_a_size_asks_for_windows(root: Path) -> None:
+def test_a_size_asks_for_windows(root):
     found = data.load("tfds(name='mnist', size=8)", data_dir=root)
     images = found.train_images.in_epoch(0)[:3]
     assert images.shape == (3, 8, 8, 1)
@@ -109,14 +105,12 @@ def test_a_size_asks_for_windows(root: Path) -> None:
         ("tfds(name='mnist', label='digit')", "no feature 'digit'. .*Valid: .*label"),
     ],
 )
-def test_what_is_not_there_is_named(spec: str, message: str, root: Path) -> None:
+def test_what_is_not_there_is_named(spec, message, root):
     with pytest.raises(DataError, match=message):
         data.load(spec, data_dir=root)
 
 
-def test_a_missing_package_is_named(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(root, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
     with pytest.raises(DataError, match="pip install tensorflow_datasets array_record"):
         data.load(SPEC, data_dir=root)
@@ -131,6 +125,6 @@ assert "tensorflow" not in sys.modules
 """
 
 
-def test_tensorflow_is_never_imported(root: Path) -> None:
+def test_tensorflow_is_never_imported(root):
     words = [sys.executable, "-W", "error", "-c", _WITHOUT_TENSORFLOW, str(root)]
     subprocess.run(words, check=True)

@@ -27,7 +27,7 @@ def nothing() -> int:
 
 
 @pytest.mark.parametrize("shape", [(2, 12, 9, 3), (1, 7, 15, 1)])
-def test_the_middle_of_the_resized_image_as_pillow_resizes(shape) -> None:
+def test_the_middle_of_the_resized_image_as_pillow_resizes(shape):
     images = some_images(*shape)
     found = jax.jit(make_views("center_crop(size=4, resize=6)"))(images)
     assert found.shape == (shape[0], 1, 4, 4, shape[-1])
@@ -44,7 +44,7 @@ def test_the_middle_of_the_resized_image_as_pillow_resizes(shape) -> None:
         assert np.abs(result[0] - wanted).max() <= 2
 
 
-def test_ten_views_are_the_corners_the_middle_and_their_mirror_images() -> None:
+def test_ten_views_are_the_corners_the_middle_and_their_mirror_images():
     images = some_images(3, 6, 8, 2)
     found = np.asarray(make_views("ten_crop(size=4)")(jnp.asarray(images)))
     corners = [(0, 0), (0, 4), (2, 0), (2, 4), (1, 2)]
@@ -54,15 +54,7 @@ def test_ten_views_are_the_corners_the_middle_and_their_mirror_images() -> None:
         np.testing.assert_array_equal(found[:, 5 + i], wanted[:, :, ::-1])
 
 
-def test_one_pixel_is_its_own_view() -> None:
-    pixel = jnp.full((1, 1, 1, 3), 7, jnp.uint8)
-    for spec, views in (("", 1), ("center_crop(1, 1)", 1), ("ten_crop(1)", 10)):
-        found = make_views(spec)(pixel)
-        assert found.shape == (1, views, 1, 1, 3)
-        assert (found == 7).all()
-
-
-def test_logits_are_averaged_over_the_views() -> None:
+def test_logits_are_averaged_over_the_views():
     class Linear(nn.Module):
         @nn.compact
         def __call__(self, images: jax.Array, train: bool) -> jax.Array:
@@ -100,6 +92,6 @@ def test_logits_are_averaged_over_the_views() -> None:
         (f"{HERE}:nothing", "makes no function, but a int"),
     ],
 )
-def test_wrong_views_are_refused(spec: str, message: str) -> None:
+def test_wrong_views_are_refused(spec, message):
     with pytest.raises(UserError, match=message):
         make_views(spec)(jnp.ones((1, 4, 6, 1)))

@@ -1,12 +1,11 @@
 """The small experiments: what they measure is what theory says."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
-from jaxcomp import UserError, make_exchange, make_mixer, study, topology
+from configs import default
+from jaxcomp import UserError, make_mixer, study, topology
+from jaxcomp.convex import problems
 
 GRADIENT = {
     "large": np.random.default_rng(0).normal(size=(16, 16)).astype(np.float32),
@@ -67,79 +66,48 @@ def test_a_layer_of_zeros_has_no_error():
     assert (row.energy, row.error) == (0, 0)
 
 
-def test_a_table_has_the_columns_that_are_asked_for():
-    point = study.Point("sign", 1.0, 1.0, 0.3633, None, False)
-    assert study.table([point], ["method", "error", "contraction", "unbiased"]) == (
-        "method  error  contraction  unbiased\nsign    0.363            -        no"
-    )
-    with pytest.raises(UserError, match="unknown column 'bit'. Valid: method"):
-        study.table([point], ["bit"])
-    with pytest.raises(UserError, match="at least one row"):
-        study.table([])
+SMALL = {
+    "task": "logistic_regression",
+    "dataset": "synthetic(examples=64, features=8)",
+    "model": "linear",
+    "partition": "sorted",
+    "workers": 2,
+    "batch_size": 64,  # all examples in each step
+    "optimizer": "sgd(momentum=0)",
+    "schedule": "constant",
+    "warmup": "",
+    "weight_decay": 0.0,
+    "learning_rate": 0.1,
+}
 
 
-@pytest.fixture(scope="module")
-def problem():
-    return study.regression(workers=3, size=6, examples=8)
+def test_gradients_and_runs_are_those_of_plain_sgd():
+    """The mean of two workers is the gradient over all; the run's loss follows."""
+    config, problem = default.get_config(), problems.load(SMALL["dataset"])
+    config.update(SMALL)
+    f, x, losses = problems.objective(problem), np.zeros(8), []
+    for each in study.gradients(config, steps=3, rate=0.1):
+        losses.append(f.value(x))
+        np.testing.assert_allclose(each["x"].mean(axis=0), f.gradient(x), atol=1e-6)
+        x = x - 0.1 * f.gradient(x)
+    changed = {"exchange": "exact", "memory": "none", "train_for": "3 steps"}
+    run = study.train(config, **changed)
+    np.testing.assert_allclose(run.steps["loss"], losses, rtol=1e-5)
+    assert run.epochs["wire_bytes_per_step"][-1] == 4 * 8
+    assert config.exchange == "gather"  # the given one stays as it is
 
 
-def test_training_on_workers_is_training_on_all_examples(problem):
-    """Without compression a step takes the gradient of the mean loss."""
-    batches = [problem.batch] * 3
-    exchange = make_exchange("exact", memory="none")
-    run = study.train(
-        problem.loss, problem.start, batches, exchange, optax.sgd(0.1), watch=jnp.sum
-    )
-    params = problem.start
-    for step in range(3):
-        losses, grads = jax.vmap(jax.value_and_grad(problem.loss), (None, 0))(
-            params, problem.batch
-        )
-        assert run.losses[step] == pytest.approx(float(losses.mean()), rel=1e-5)
-        params = params - 0.1 * grads.mean(axis=0)
-        assert run.watched[step] == pytest.approx(float(params.sum()), rel=1e-4)
-    np.testing.assert_allclose(run.params, params, rtol=1e-4)
-    assert run.step_bytes == 4 * 6
-    assert not run.errors.any()
-
-
-def test_gradients_are_those_of_the_run(problem):
-    found = study.gradients(
-        problem.loss, problem.start, [problem.batch] * 2, optax.sgd(0.1)
-    )
-    each = jax.vmap(jax.grad(problem.loss), (None, 0))
-    np.testing.assert_allclose(found[0], each(problem.start, problem.batch), rtol=1e-5)
-    later = problem.start - 0.1 * found[0].mean(axis=0)
-    np.testing.assert_allclose(found[1], each(later, problem.batch), rtol=1e-4)
-
-
-def test_the_optimum_is_the_least_mean_loss(problem):
-    features, targets = problem.batch
-    joined = features.reshape(-1, 6), targets.ravel()
-    best = np.linalg.lstsq(*joined, rcond=None)[0]
-    pairs = zip(features, targets, strict=True)
-    mean = np.mean([problem.loss(best, pair) for pair in pairs])
-    assert problem.optimum == pytest.approx(mean, rel=1e-5)
-
-
-def test_feedback_without_a_contraction_diverges(problem):
+def test_feedback_without_a_contraction_diverges():
     """What notebook 2 shows: the residual grows without end."""
-    exchange = make_exchange(
-        compressor="random_k(keep=0.17, unbiased=True)",
-        memory="error_feedback(allow=True)",
-    )
+    config = default.get_config()
+    config.update(SMALL)
     run = study.train(
-        problem.loss, problem.start, [problem.batch] * 40, exchange, optax.sgd(0.02)
+        config,
+        compressor="random_k(keep=0.13, unbiased=True)",
+        memory="error_feedback(allow=True)",
+        train_for="30 steps",
     )
-    assert run.residuals[-1] > 1e3 * run.residuals[0]
-
-
-@pytest.mark.parametrize("batches", [[], [(np.ones((2, 3)), np.ones((3, 3)))]])
-def test_a_run_needs_a_batch_with_one_axis_of_workers(batches, problem):
-    with pytest.raises(UserError, match="at least one step|axis, that of the workers"):
-        study.train(
-            problem.loss, problem.start, batches, make_exchange(), optax.sgd(0.1)
-        )
+    assert run.steps["residual_norm"][-1] > 1e3 * run.steps["residual_norm"][0]
 
 
 def test_workers_agree_as_fast_as_the_gap_says():
@@ -168,8 +136,3 @@ def test_the_error_of_a_rank_is_that_of_the_best_matrix():
     expected = np.sum((matrix - best) ** 2) / np.sum(matrix**2)
     assert found.error(2) == pytest.approx(expected, rel=1e-5)
     assert found.error(5) == 0
-
-
-def test_power_sgd_needs_gradients():
-    with pytest.raises(UserError, match="no gradients"):
-        study.power_sgd_errors([])
