@@ -23,27 +23,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import data, parallel, training, wire
+from jaxcomp import data, exchanges, parallel, training, wire
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.compressors._kit.matrices import fold
 from jaxcomp.core.coding.payloads import nbits
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, spec_of
-<<<<<<< HEAD
-from jaxcomp.core.types import (
-    Array,
-    Compressor,
-    Exchange,
-    Mixer,
-    PerWorker,
-    State,
-    Tree,
-)
-=======
 from jaxcomp.core.types import Array, Compressor, Mixer, State, Tree
-from jaxcomp.exchanges import step_info
->>>>>>> 8216866 (Questions on the trainer: study has no trainer, classifier and table of its own; tests of data without near duplicates)
 from jaxcomp.mixers.gossip._step_size import consensus_errors
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.parallel import AXIS

@@ -270,7 +270,7 @@ plt.show()
 
 # %%
 network.update(batch_size=128, train_for="88 steps", warmup="", scope="whole_tree")
-network.update(schedule="constant", weight_decay=0.0)
+network.update(schedule="constant", weight_decay=0.0, nonfinite="skip")
 curves = {}
 for name, compressor, memory in [
     ("everything", "none", "none"),
