@@ -39,14 +39,14 @@ from jaxcomp.scope import Plan, lift
 from jaxcomp.training import tasks
 
 
-class Run(NamedTuple):
+class Recorded(NamedTuple):
     """What a run of the trainer recorded."""
 
     steps: Table  # columns of steps.csv, a row for each step
     epochs: Table  # columns of metrics.csv
 
 
-def train(config: Any, **settings: Any) -> Run:
+def train(config: Any, **settings: Any) -> Recorded:
     """Train as `train.py` does, quietly and in a folder that is gone afterwards.
 
     Args:
@@ -62,7 +62,7 @@ def train(config: Any, **settings: Any) -> Run:
         for name in ("steps", "metrics"):
             path = Path(folder) / f"{name}.csv"
             tables.append(read_table(path, Schema(tuple(read_header(path)), ("step",))))
-    return Run(*tables)
+    return Recorded(*tables)
 
 
 def gradients(config: Any, steps: int, rate: float = 0.1) -> list[Tree]:
