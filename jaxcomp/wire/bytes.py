@@ -33,6 +33,12 @@ class Collective(NamedTuple):
     tensors: int = 1  # that are handed over together, as parts of nbytes
 
 
+def largest(groups: Groups) -> int:
+    """Members of the largest group; 1 if no group sends anything."""
+    moves = any(len(set(group)) > 1 for group in groups)
+    return max(map(len, groups)) if moves else 1
+
+
 class Devices(NamedTuple):
     """Devices that run a program; device r P + p is replica r and partition p."""
 
@@ -282,10 +288,9 @@ def _collective(
         raise _unreadable(line, f"nothing here is named {error}") from error
     except ValueError as error:
         raise _unreadable(line, str(error)) from error
-    moves = any(len(set(group)) > 1 for group in groups)
-    workers = max(len(group) for group in groups) if moves else 1
     # Only all-reduces are combined; other operands are the parts of one message.
     tensors = len(sizes) if kind == "all-reduce" else 1
+    workers = largest(groups)
     return Collective(kind, sum(sizes), workers, groups=groups, tensors=tensors)
 
 
@@ -343,21 +348,17 @@ def read_groups(line: str, kind: str, devices: Devices) -> Groups:
       >>> read_groups(line, "all-reduce", Devices(1, 4))
       ((0, 2), (1, 3))
     """
-    width = devices.partitions
-    every_device = range(devices.replicas * width)
-    replicas, partitions = range(devices.replicas), range(width)
+    table = np.arange(devices.replicas * devices.partitions).reshape(devices)
     if "use_global_device_ids=true" in line:
-        return _named(line, every_device)
-    if "channel_id=" not in line:
-        groups = _named(line, replicas)
-        return tuple(
-            tuple(r * width + p for r in g) for g in groups for p in partitions
-        )
-    if kind in _OF_PARTITIONS:
-        groups = _named(line, partitions)
-        return tuple(tuple(r * width + p for p in g) for g in groups for r in replicas)
-    groups = _named(line, replicas)
-    return tuple(tuple(r * width + p for r in g for p in partitions) for g in groups)
+        return _named(line, table.ravel().tolist())
+    has_channel = "channel_id=" in line
+    if has_channel and kind in _OF_PARTITIONS:
+        groups = _named(line, range(devices.partitions))
+        return _rows([row[[*group]] for group in groups for row in table])
+    groups = _named(line, range(devices.replicas))
+    if has_channel:
+        return _rows([table[[*group]].ravel() for group in groups])
+    return _rows([column[[*group]] for group in groups for column in table.T])
 
 
 def _named(line: str, everybody: Iterable[int]) -> Groups:
@@ -411,8 +412,8 @@ def _places(text: str) -> np.ndarray:
     return table.transpose(_numbers(counted[2])) if counted[2] else table
 
 
-def _rows(table: np.ndarray) -> Groups:
-    return tuple(tuple(row) for row in table.tolist())
+def _rows(table: Iterable[np.ndarray]) -> Groups:
+    return tuple(tuple(row.tolist()) for row in table)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from jax.extend.core import Literal
 from jax.interpreters import partial_eval
 
 from jaxcomp.core.types import Array, Tree
-from jaxcomp.wire.bytes import Collective, Groups, dense_bytes
+from jaxcomp.wire.bytes import Collective, Groups, dense_bytes, largest
 from jaxcomp.wire.program import WireError
 
 _PRIMITIVES = {
@@ -86,11 +86,9 @@ def _collective(
         raise WireError(f"cannot read {equation}\nKnown over an axis: {known}")
     kind = _PRIMITIVES[name]
     groups = _groups(equation.params, workers)
-    moves = any(len(set(group)) > 1 for group in groups)
-    size = max(len(group) for group in groups) if moves else 1
     sent = equation.invars[:1] if kind == "ragged-all-to-all" else equation.invars
     nbytes = dense_bytes([_left_to_send(v.aval, axes) for v in sent])
-    return [Collective(kind, nbytes, size, times, groups)]
+    return [Collective(kind, nbytes, largest(groups), times, groups)]
 
 
 def _left_to_send(aval: Any, axes: tuple[Any, ...]) -> jax.ShapeDtypeStruct:

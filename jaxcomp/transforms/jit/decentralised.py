@@ -10,12 +10,13 @@ import optax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from jaxcomp.core.trees import label_of
 from jaxcomp.core.types import Mixer, PerWorker, State, Tree
 from jaxcomp.parallel.checks import check_patterns
 from jaxcomp.transforms.distributed import mixing
 from jaxcomp.transforms.jit import layout as laid
 from jaxcomp.transforms.jit.data_parallel import Comm
-from jaxcomp.transforms.jit.layout import Grid, Layout, in_front, of_one
+from jaxcomp.transforms.jit.layout import Grid, Layout, in_front
 
 
 class MixingStage(NamedTuple):
@@ -120,7 +121,7 @@ def mixed_on(mixer: Mixer, grid: Grid, seed: int) -> MixingStage:
         def own_state(params: Tree) -> PerWorker:
             return PerWorker(link.init(params))
 
-        plan = laid.layouts(own_state, of_one(models, grid), specs, grid)
+        plan = laid.layouts(own_state, _of_one(models, grid), specs, grid)
         shared = laid.with_shared_clocks
         return [x._replace(places=shared(x.places.value)) for x in plan]
 
@@ -244,9 +245,9 @@ def decentralised(
         alone = of_workers(links, grid)
 
         def init(params: Tree) -> Any:
-            of_one(params, grid)
+            _of_one(params, grid)
             pairs, _ = jax.tree_util.tree_flatten_with_path(params)
-            specs = tuple(laid.spec_of_model(*pair, grid) for pair in pairs)
+            specs = tuple(_spec_of_model(*pair, grid) for pair in pairs)
             models = grid.put(params, in_front(params, specs, grid))
             return ChainState(alone.init(models, specs), mixed.init(models, specs))
 
@@ -265,7 +266,7 @@ def decentralised(
         grad_fn: Callable[..., Any], in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree]]:
         def call(models: Tree, *batch: Any) -> tuple[Any, Tree]:
-            of_one(models, grid)
+            _of_one(models, grid)
             kinds = laid.kinds_of(in_axes, batch, grid.workers, has_own=True)
             own = ["own"] * len(jax.tree.leaves(models))
             return laid.each_worker(grad_fn, (models, *batch), own + kinds, grid)
@@ -277,5 +278,58 @@ def decentralised(
     ) -> Callable[..., tuple[Any, Tree]]:
         return each(jax.value_and_grad(loss_fn, has_aux=has_aux), in_axes)
 
-    spread = functools.partial(laid.spread, grid=grid)
+    spread = functools.partial(_spread, grid=grid)
     return Decentralised(spread, value_and_grad, each, chain)
+
+
+OWN = "Each worker trains a model of its own, and has to hold all of it"
+
+
+def _spec_of_model(path: Any, leaf: Any, grid: Grid) -> P:
+    """How each worker's tensor is cut, read from an array with a leading worker axis.
+
+    Args:
+      path: of the leaf, for messages.
+      leaf: an array; one that is on no mesh counts as not cut.
+      grid: of the models.
+    """
+    first, *rest = laid.spec_of_leaf(path, leaf, grid.mesh) or P(None)
+    wrong = {*laid.axes_of(P(first), grid.mesh)} - {*grid.data}
+    wrong |= {*laid.axes_of(P(*rest), grid.mesh)} & {*grid.data}
+    if wrong:
+        raise ValueError(
+            f"{label_of(path)} is cut by {P(first, *rest)}. The first axis is that of "
+            f"the workers, and cut over {grid.over!r} or not at all. {OWN}: cut it "
+            "over other axes"
+        )
+    return P(*rest)
+
+
+def _spread(params: Tree, grid: Grid) -> Tree:
+    """A copy of params for each worker, made on that worker's devices.
+
+    Args:
+      params: cut over any axes but those of the data.
+      grid: on which models are to live.
+    """
+    pairs, structure = jax.tree_util.tree_flatten_with_path(params)
+    specs = [laid.spec_of_param(*pair, grid, why=OWN) for pair in pairs]
+    of_params = jax.tree.unflatten(structure, specs)
+    of_models = in_front(params, specs, grid)
+    copied = grid.manual(laid.with_axis, (of_params,), of_models)
+    return jax.jit(copied)(grid.put(params, of_params))
+
+
+def _of_one(models: Tree, grid: Grid) -> Tree:
+    """Shapes and dtypes of one worker's model; refuses trees without a worker axis."""
+
+    def spec(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
+        if leaf.shape[:1] != (grid.workers,):
+            raise ValueError(
+                f"{label_of(path)} has the shape {leaf.shape}, and models have an axis "
+                f"of {grid.workers} workers in front: begin with models = "
+                "dec.spread(params)"
+            )
+        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
+
+    return jax.tree_util.tree_map_with_path(spec, models)

@@ -11,7 +11,7 @@ import numpy as np
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
-from jax.tree_util import tree_flatten_with_path, tree_map_with_path
+from jax.tree_util import tree_flatten_with_path
 
 from jaxcomp.core import types
 from jaxcomp.core.specs import suggest
@@ -24,7 +24,6 @@ REMEMBERED = (
     "A worker remembers what it has not sent of the whole tensor, and so would hold "
     "what cutting it saves"
 )
-OWN = "Each worker trains a model of its own, and has to hold all of it"
 
 
 class Grid(NamedTuple):
@@ -121,26 +120,6 @@ def spec_of_param(path: Any, leaf: Any, grid: Grid, why: str = REMEMBERED) -> P:
     return spec
 
 
-def spec_of_model(path: Any, leaf: Any, grid: Grid) -> P:
-    """How each worker's tensor is cut, read from an array with a leading worker axis.
-
-    Args:
-      path: of the leaf, for messages.
-      leaf: an array; one that is on no mesh counts as not cut.
-      grid: of the models.
-    """
-    first, *rest = spec_of_leaf(path, leaf, grid.mesh) or P(None)
-    wrong = {*axes_of(P(first), grid.mesh)} - {*grid.data}
-    wrong |= {*axes_of(P(*rest), grid.mesh)} & {*grid.data}
-    if wrong:
-        raise ValueError(
-            f"{label_of(path)} is cut by {P(first, *rest)}. The first axis is that of "
-            f"the workers, and cut over {grid.over!r} or not at all. {OWN}: cut it "
-            "over other axes"
-        )
-    return P(*rest)
-
-
 def spec_of_leaf(path: Any, leaf: Any, mesh: Mesh) -> P:
     """How an array is cut over a mesh, read from its sharding."""
     if isinstance(leaf, Tracer):
@@ -182,36 +161,6 @@ def in_front(models: Tree, specs: Sequence[P], grid: Grid) -> Tree:
     """How models with a leading worker axis are cut, from how one model is."""
     of_models = [P(grid.over, *spec) for spec in specs]
     return jax.tree.unflatten(jax.tree.structure(models), of_models)
-
-
-def spread(params: Tree, grid: Grid) -> Tree:
-    """A copy of params for each worker, made on that worker's devices.
-
-    Args:
-      params: cut over any axes but those of the data.
-      grid: on which models are to live.
-    """
-    pairs, structure = tree_flatten_with_path(params)
-    specs = [spec_of_param(*pair, grid, why=OWN) for pair in pairs]
-    of_params = jax.tree.unflatten(structure, specs)
-    of_models = in_front(params, specs, grid)
-    copied = grid.manual(with_axis, (of_params,), of_models)
-    return jax.jit(copied)(grid.put(params, of_params))
-
-
-def of_one(models: Tree, grid: Grid) -> Tree:
-    """Shapes and dtypes of one worker's model; refuses trees without a worker axis."""
-
-    def spec(path: Any, leaf: Any) -> jax.ShapeDtypeStruct:
-        if leaf.shape[:1] != (grid.workers,):
-            raise ValueError(
-                f"{label_of(path)} has the shape {leaf.shape}, and models have an axis "
-                f"of {grid.workers} workers in front: begin with models = "
-                "dec.spread(params)"
-            )
-        return jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype)
-
-    return tree_map_with_path(spec, models)
 
 
 def kinds_of(
