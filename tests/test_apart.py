@@ -9,18 +9,11 @@ from jaxcomp.wire import first_message, without_messages
 
 WORKERS = 4
 TREE = {"b": jnp.ones(7), "w": jnp.ones((10, 9))}
+# A branch, groups, and several collectives; tests/prediction takes all methods apart.
 METHODS = [
-    ("exact", None),
-    ("power_sgd(rank=1, min_rate=1)", None),
-    ("majority_vote", None),
-    ("shared_scale", None),
     ("budget(bits_per_step=6000, every=2, ladder=[sign, block_scaled(4)])", "sign"),
-    ("aligned_psum", "random_k(keep=0.1)"),
-    ("gather", "top_k(keep=0.1)"),
     ("hierarchical(per_host=2)", "sign"),
-    ("simulated", "sign"),
-    ("sparse_reduce", "top_k(keep=0.1)"),
-    ("two_phase", "sign"),
+    ("power_sgd(rank=1, min_rate=1)", None),
 ]
 
 

@@ -43,6 +43,7 @@ TRACED = ("One step", "One gossip round")
 PLUMBING: dict[str, dict[str, str]] = {
     "One step": IN_A_STEP
     | {
+        "scope/*": "what a memory may keep of a leaf",
         "wire/*": "bytes are read from the program before it runs",
         "runs/*": "the console says that it compiles",
     },
