@@ -1,7 +1,5 @@
 """The optimum: optimal by its gradient, and the same as of other people's solvers."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -43,21 +41,6 @@ def test_scipy_finds_the_same_optimum(spec):
     found = minimize(f.value, start, jac=f.gradient, method="L-BFGS-B", options=options)
     assert optimum.value <= found.fun + 1e-14
     assert found.fun == pytest.approx(optimum.value, abs=1e-9)
-
-
-@pytest.mark.parametrize("spec", ["digits", "breast_cancer"])
-def test_scikit_learn_finds_the_same_optimum(spec):
-    from sklearn.linear_model import LogisticRegression
-
-    problem = load(spec)
-    # C weighs the sum of losses against |x|^2 / 2.
-    strength = 1 / (problem.examples * problem.regulariser)
-    model = LogisticRegression(
-        C=strength, fit_intercept=False, solver="newton-cholesky", tol=1e-12
-    )
-    model.fit(problem.features.astype(np.float64), problem.labels)
-    optimum = solve(problem)
-    np.testing.assert_allclose(model.coef_[0], optimum.x, rtol=1e-6, atol=1e-8)
 
 
 def test_sparse_and_dense_data_have_one_optimum():
@@ -120,15 +103,3 @@ def test_a_feature_that_never_occurs_needs_no_regulariser(monkeypatch, dense):
 def test_bad_arguments_are_shown(arguments, message):
     with pytest.raises(ValueError, match=message):
         solve(separable(), **arguments)
-
-
-def test_data_of_a_file_are_solved(tmp_path: Path):
-    problem = load("breast_cancer")
-    lines = [
-        f"{label:g} " + " ".join(f"{j}:{v!r}" for j, v in enumerate(row.tolist(), 1))
-        for label, row in zip(problem.labels, problem.features, strict=True)
-    ]
-    (tmp_path / "cancer.txt").write_text("\n".join(lines))
-    again = load(f"libsvm(path={str(tmp_path / 'cancer.txt')!r})")
-    assert again.name == "cancer.txt"
-    assert solve(again).value == solve(problem).value
