@@ -107,17 +107,48 @@ def _from_parquet(
     halves = (layout.train, layout.test)
     for stems, (name, content) in zip(halves, members.items(), strict=True):
         where = f"{path}: {name}"
-        images, labels = read_parquet(content, layout.columns, where)
+        images, labels = _read_parquet(content, layout.columns, where)
         if images.shape[1:] != (32, 32, 3):
             message = f"{where}: images of {images.shape[1:]}, expected (32, 32, 3)"
             raise DataError(message)
         planes = images.transpose(0, 3, 1, 2).reshape(len(images), PIXELS)
-        whole = np.concatenate([labels, planes], axis=1)
+        whole = np.concatenate([labels.astype(np.uint8), planes], axis=1)
         if len(whole) % len(stems):
             message = f"{len(whole):,} rows, expected a multiple of {len(stems)}"
             raise DataError(f"{where}: {message}")
         records.update(zip(stems, np.split(whole, len(stems)), strict=True))
     return records
+
+
+def _read_parquet(
+    content: bytes, labels: Sequence[str], where: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images uint8 [N, H, W, C] of one size, and labels [N, columns]."""
+    try:
+        import pyarrow.parquet
+        from PIL import Image
+    except ModuleNotFoundError as error:
+        message = f"{where}: reading it needs {error.name}"
+        raise DataError(f"{message}: pip install pyarrow pillow") from None
+    try:
+        table = pyarrow.parquet.ParquetFile(io.BytesIO(content)).read()
+    except Exception as error:  # pyarrow raises its own, and those of files
+        raise DataError(f"{where}: damaged parquet file: {error}") from error
+    have = table.column_names
+    column = next((name for name in ("img", "image") if name in have), "img")
+    if missing := [name for name in (column, *labels) if name not in have]:
+        message = f"no column {', '.join(missing)}; it has {', '.join(have)}"
+        raise DataError(f"{where}: {message}")
+    try:
+        cells = [io.BytesIO(cell["bytes"]) for cell in table.column(column).to_pylist()]
+        images = np.stack([np.asarray(Image.open(c).convert("RGB")) for c in cells])
+        found = np.stack([table.column(n).to_numpy() for n in labels], axis=1)
+    except (OSError, SyntaxError, TypeError, KeyError, ValueError) as error:
+        message = "its images are damaged or of several sizes, or there are none"
+        raise DataError(f"{where}: {message}: {error}") from error
+    if found.dtype.kind not in "iu" or found.min() < 0 or found.max() > 255:
+        raise DataError(f"{where}: a label is not a number from 0 to 255")
+    return images, found
 
 
 def _verify(
@@ -153,56 +184,6 @@ def _arrays(
 
 
 PARQUET_FILES = ("train-00000-of-00001.parquet", "test-00000-of-00001.parquet")
-_IMAGES = ("img", "image")  # columns that hold a struct of bytes and path
-
-
-def read_parquet(
-    content: bytes, labels: Sequence[str], where: str
-) -> tuple[np.ndarray, np.ndarray]:
-    """Decode all images of a file, which have one size.
-
-    Args:
-      content: of the file.
-      labels: names of the columns of labels.
-      where: file name for messages.
-
-    Returns:
-      Images uint8 [N, H, W, C], and labels uint8 [N, columns].
-
-    Raises:
-      DataError: pyarrow or Pillow is missing, a column is, or an image is damaged.
-    """
-    try:
-        import pyarrow
-        from PIL import Image
-        from pyarrow.parquet import ParquetFile
-    except ModuleNotFoundError as error:
-        message = f"{where}: reading it needs {error.name}"
-        raise DataError(f"{message}: pip install pyarrow pillow") from None
-    try:
-        table = ParquetFile(io.BytesIO(content)).read()
-    except (pyarrow.ArrowException, OSError) as error:
-        raise DataError(f"{where}: damaged parquet file: {error}") from error
-    column = next((name for name in _IMAGES if name in table.column_names), _IMAGES[0])
-    wanted = [column, *labels]
-    if missing := [name for name in wanted if name not in table.column_names]:
-        have = ", ".join(table.column_names)
-        raise DataError(f"{where}: no column {', '.join(missing)}; it has {have}")
-    images = []
-    for row, cell in enumerate(table.column(column).to_pylist()):
-        try:
-            with Image.open(io.BytesIO(cell["bytes"])) as image:
-                images.append(np.asarray(image.convert("RGB")))
-        except (OSError, SyntaxError, TypeError, KeyError) as error:
-            raise DataError(f"{where}: row {row} holds no image: {error}") from error
-    if len({image.shape for image in images}) != 1:
-        raise DataError(f"{where}: its images have several sizes, or there are none")
-    columns = [np.asarray(table.column(name).to_pylist()) for name in labels]
-    if any(c.dtype.kind not in "iu" or c.min() < 0 or c.max() > 255 for c in columns):
-        raise DataError(f"{where}: a label is not a number from 0 to 255")
-    return np.stack(images), np.stack(columns, axis=1).astype(np.uint8)
-
-
 STL10_FILES = ("train_X.bin", "train_y.bin", "test_X.bin", "test_y.bin")
 _SIDE = 96
 
