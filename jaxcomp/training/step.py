@@ -75,17 +75,80 @@ def make_train_step(
       A function from a state and the arrays of a batch to the next state.
     """
     base_key = jax.random.key(seed)
+    gradient_of = _make_gradient(task, scale, accumulate)
 
     def step(state: TrainState, *batch: Array) -> tuple[TrainState, StepMetrics]:
         step_key = jax.random.fold_in(base_key, state.step)
         exchange_key, own_key = jax.random.split(step_key)
         own_key = jax.random.fold_in(own_key, jax.lax.axis_index(axis))
-        params, old = unmark(state.params), (unmark(state.stats), unmark(state.carry))
+        new, (loss, accuracy, figures, grads) = gradient_of(state, batch, own_key)
+        has_own_model = is_per_worker(state.params)
+        instead = 0.0 if has_own_model else jnp.nan
+        grads, lengths, healthy = _made_visible(cut, grads, loss, instead)
+        params, old = unmark(state.params), unmark(state.opt_state)
+        updates, opt_state = tx.update(grads, old, params, key=exchange_key)
+        applied = all_finite(updates)
+        if has_own_model:  # else `applied`, which all workers share, decides of all
+            before = unmark(state.stats), unmark(state.carry)
+            new = jax.tree.map(lambda x, old: jnp.where(healthy, x, old), new, before)
+        moved_to: Any = optax.apply_updates(params, updates)
+        average = moved(unmark(state.ema), moved_to, ema, state.step)
+        parts = (moved_to, *new, opt_state, average)
+        marked = map(mark_like, state[: len(parts)], parts)
+        new_state = TrainState(*marked, loss_scale=state.loss_scale)
+        if not has_own_model:
+            new_state = applied_if(applied, new_state, state)
         loss_scale = unmark(state.loss_scale)
-        factor = scale.factor(loss_scale)
+        scaled = scale.after(loss_scale, healthy if has_own_model else applied)
+        new_state = new_state._replace(loss_scale=mark_like(state.loss_scale, scaled))
+        info, took = find_state(opt_state).info.value, applied & healthy
+        lost = ~took & jnp.isfinite(loss)
+        metrics = StepMetrics(
+            loss=loss,
+            accuracy=accuracy,
+            applied=took,
+            gradient_norms=lengths,
+            gradient_error=info.gradient_error,
+            sends=info.sends,
+            residual_norm=info.residual_norm,
+            figures={**info.extra, **figures, **scale.report(loss_scale, lost)},
+        )
+        return new_state, metrics
 
-        def gradient_of(stats: Tree, carry: Tree, batch: Any, key: Array) -> Any:
-            """Statistics, carry, and figures and gradient of one micro-batch."""
+    return step
+
+
+def _made_visible(
+    cut: Cut, grads: Tree, loss: Array, instead: float
+) -> tuple[Tree, Array, Array]:
+    """Bad parts of a gradient as a number that all see; norms; whether all is finite."""
+
+    def is_healthy(lengths: list[Array]) -> Array:
+        return jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(lengths)))
+
+    by_leaf = cut.map(norms, grads)
+    grads = cut.map(
+        lambda part, lengths: instead_of_bad(part, is_healthy(lengths), instead),
+        grads,
+        by_leaf,
+    )
+    lengths = jax.tree.leaves(by_leaf)
+    return grads, jnp.stack(lengths), is_healthy(lengths)
+
+
+def _make_gradient(
+    task: Task, scale: LossScale, accumulate: int
+) -> Callable[[TrainState, Any, Array], Any]:
+    """Make a function from a state, a batch and a key to what a worker learns of it.
+
+    That is the new statistics and carry; and loss, accuracy, figures and gradient.
+    """
+
+    def gradient(state: TrainState, batch: Any, key: Array) -> Any:
+        params = unmark(state.params)
+        factor = scale.factor(unmark(state.loss_scale))
+
+        def of_part(stats: Tree, carry: Tree, batch: Any, key: Array) -> Any:
             differentiated = value_and_grad(task.loss, factor)
             (loss, new), gradient = differentiated(params, stats, carry, batch, key)
             if new.figures.keys() != set(task.figures):
@@ -98,65 +161,14 @@ def make_train_step(
             averaged = (widen(loss), new.accuracy, dict(new.figures), gradient)
             return new.stats, new.carry, averaged
 
+        given = unmark(state.stats), unmark(state.carry), batch, key
         if accumulate == 1:
-            *new, averaged = gradient_of(*old, batch, own_key)
+            *new, averaged = of_part(*given)
         else:
-            *new, averaged = _over_micro_batches(
-                gradient_of, *old, batch, own_key, accumulate
-            )
-        loss, accuracy, figures, grads = averaged
-        has_own_model = is_per_worker(state.params)
-        instead = 0.0 if has_own_model else jnp.nan
+            *new, averaged = _over_micro_batches(of_part, *given, accumulate)
+        return tuple(new), averaged
 
-        def is_healthy(lengths: list[Array]) -> Array:
-            return jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(lengths)))
-
-        by_leaf = cut.map(norms, grads)
-        grads = cut.map(
-            lambda part, lengths: instead_of_bad(part, is_healthy(lengths), instead),
-            grads,
-            by_leaf,
-        )
-        lengths = jax.tree.leaves(by_leaf)
-        healthy = is_healthy(lengths)
-        updates, opt_state = tx.update(
-            grads, unmark(state.opt_state), params, key=exchange_key
-        )
-        applied = all_finite(updates)
-        stats, carry = new
-        if has_own_model:  # else `applied`, which all workers share, decides of all
-            stats, carry = jax.tree.map(
-                lambda new, old: jnp.where(healthy, new, old), tuple(new), old
-            )
-        moved_to: Any = optax.apply_updates(params, updates)
-        average = moved(unmark(state.ema), moved_to, ema, state.step)
-        new_state = TrainState(
-            params=mark_like(state.params, moved_to),
-            stats=mark_like(state.stats, stats),
-            carry=mark_like(state.carry, carry),
-            opt_state=mark_like(state.opt_state, opt_state),
-            ema=mark_like(state.ema, average),
-            loss_scale=state.loss_scale,
-        )
-        if not has_own_model:
-            new_state = applied_if(applied, new_state, state)
-        scaled = scale.after(loss_scale, healthy if has_own_model else applied)
-        new_state = new_state._replace(loss_scale=mark_like(state.loss_scale, scaled))
-        info, took = find_state(opt_state).info.value, applied & healthy
-        lost = ~took & jnp.isfinite(loss)
-        metrics = StepMetrics(
-            loss=loss,
-            accuracy=accuracy,
-            applied=took,
-            gradient_norms=jnp.stack(lengths),
-            gradient_error=info.gradient_error,
-            sends=info.sends,
-            residual_norm=info.residual_norm,
-            figures={**info.extra, **figures, **scale.report(loss_scale, lost)},
-        )
-        return new_state, metrics
-
-    return step
+    return gradient
 
 
 class StepAverage(NamedTuple):

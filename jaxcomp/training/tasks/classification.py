@@ -164,6 +164,28 @@ def classifier(
         accuracy = jnp.mean(_hits(logits, labels))
         return jnp.mean(losses), Learnt(new.get("batch_stats", {}), carry, accuracy)
 
+    return Task(
+        model=type(model).__name__,
+        data="images",
+        train=train,
+        test=test,
+        shares=shares,
+        init=init,
+        loss=loss,
+        score=_scorer(model, normalize, views, scored, top),
+        scored=scored,
+    )
+
+
+def _scorer(
+    model: Any,
+    normalize: Callable[[Array], Array],
+    views: data.Views,
+    scored: tuple[str, ...],
+    top: int,
+) -> Callable[[Variables, Tree, Batch, Array], tuple[Sums, Tree]]:
+    """The `score` of a task; arguments as in `classifier`."""
+
     def score(
         variables: Variables, carry: Tree, batch: Batch, weights: Array
     ) -> tuple[Sums, Tree]:
@@ -185,17 +207,7 @@ def classifier(
         )
         return sums, carry
 
-    return Task(
-        model=type(model).__name__,
-        data="images",
-        train=train,
-        test=test,
-        shares=shares,
-        init=init,
-        loss=loss,
-        score=score,
-        scored=scored,
-    )
+    return score
 
 
 def _smoothed_cross_entropy(logits: Array, labels: Array, smoothing: float) -> Array:
