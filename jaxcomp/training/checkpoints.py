@@ -110,7 +110,7 @@ def open_checkpoints(
       folder: created when the first is saved.
       newest: how many recent ones are kept; with two, one may be damaged.
       config: of the run, plain values. Each checkpoint has it, and one of another
-        config is refused; those of older versions have none.
+        config is refused.
       before: called by the first process before a checkpoint is written.
       elastic: the number of workers may differ, whatever the config says.
     """
@@ -154,7 +154,7 @@ def open_checkpoints(
         found = find_whole(folder, which)
         if found is None:
             return None
-        if config and (found / "config.json").exists():
+        if config:
             check_config(found, config, elastic=elastic)
         saved = json.loads((found / "position.json").read_text())
         step = step_of(found)

@@ -121,7 +121,7 @@ def make_train_step(
 def _made_visible(
     cut: Cut, grads: Tree, loss: Array, instead: float
 ) -> tuple[Tree, Array, Array]:
-    """Bad parts of a gradient as a number that all see; norms; whether all is finite."""
+    """The gradient, whose bad parts all will see; its norms; whether it is healthy."""
 
     def is_healthy(lengths: list[Array]) -> Array:
         return jnp.isfinite(loss) & jnp.all(jnp.isfinite(jnp.stack(lengths)))

@@ -35,6 +35,7 @@ from jaxcomp.training.checkpoints import (
     read_start,
     steps_in,
 )
+from jaxcomp.training.console import headline
 from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.state import TrainState
 from jaxcomp.training.tasks import Variables
@@ -131,6 +132,9 @@ DAMAGE = {
     "one flipped bit": flip,
     "a file missing": lambda folder: a_data_file(folder).unlink(),
     "no manifest": lambda folder: (folder / "manifest.json").unlink(),
+    "a manifest that is none": lambda folder: (folder / "manifest.json").write_text(
+        "null"
+    ),
     "half a manifest": lambda folder: (folder / "manifest.json").write_text('{"a": '),
     "no position": lambda folder: (folder / "position.json").unlink(),
 }
@@ -377,20 +381,18 @@ def test_a_home_that_cannot_be_written_is_told(own_cache, tmp_path):
     assert getattr(jax.config, CACHE) is None
 
 
-def test_all_devices_are_counted_once_and_the_folder_says_how_many(tmp_path, capsys):
+def test_all_devices_are_counted_once_and_the_folder_says_how_many(tmp_path):
     """Another number of devices is then another config, and not a damaged run."""
-    config = small_config(workers=0, train_for="2 steps")
-    result = training.train_and_evaluate(config, tmp_path)
+    config = small_config(workers=0)
+    plan = built(config)
     assert config.workers == 0
     assert f"8 workers (pmap on 8 of 8 {jax.default_backend()} devices)" in (
-        capsys.readouterr().out
+        headline(plan)
     )
-    assert json.loads((tmp_path / "config.json").read_text())["workers"] == 8
-    assert training.evaluate(config, tmp_path, "latest")["step"] == result.steps
+    assert "(pmap on 2 of 8 cpu devices, 6 idle)" in headline(built(small_config()))
+    (tmp_path / "config.json").write_text(json.dumps(plan.as_written))
     with pytest.raises(ValueError, match="workers: the folder has 8, you ask for 4"):
-        training.train_and_evaluate(
-            small_config(workers=4, train_for="2 steps"), tmp_path
-        )
+        check_config(tmp_path, built(small_config(workers=4)).as_written)
 
 
 def test_a_folder_without_the_keys_that_came_later_goes_on(tmp_path):

@@ -276,13 +276,3 @@ def test_convolutions_and_activations_are_bfloat16():
     assert not any(
         ":bf16[" in line.partition("=")[0] for line in loss_of().splitlines()
     )
-
-
-def test_a_run_in_bfloat16_learns_and_keeps_float32(tmp_path):
-    config = small_config(compute_dtype="bfloat16", matmul_precision="float32")
-    result = training.train_and_evaluate(config, tmp_path)
-    dtypes = {
-        x.dtype for x in jax.tree.leaves((result.state.params, result.state.stats))
-    }
-    assert dtypes == {jnp.dtype("float32")}
-    assert np.isfinite(result.test_loss)

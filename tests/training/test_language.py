@@ -229,16 +229,3 @@ def test_a_measure_knows_what_is_better():
     assert PERPLEXITY.of(1e4, 0.0) == float("inf")
     assert PERPLEXITY.beats(5.0, None)
     assert not PERPLEXITY.beats(5.0, 5.0)
-
-
-@pytest.mark.slow
-def test_workers_with_models_of_their_own_read_too(tmp_path):
-    config = language_config(
-        exchange="", memory="", mixer="choco(gamma=0.5)", topology="ring", workers=4
-    )
-    result = training.train_and_evaluate(config, tmp_path)
-    assert result.own
-    assert result.own.worst >= result.own.mean > 1
-    last = rows(tmp_path / "metrics.csv")[-1]
-    assert float(last["worst_perplexity"]) == pytest.approx(result.own.worst)
-    assert last["worst_accuracy"] == ""

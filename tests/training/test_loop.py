@@ -169,11 +169,6 @@ def test_any_kept_checkpoint_is_evaluated_and_an_unknown_one_is_not(finished):
         training.evaluate(small_config(), finished.folder, "5")
 
 
-def test_evaluating_nothing_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="holds no run: no config.json"):
-        training.evaluate(small_config(), tmp_path)
-
-
 @pytest.mark.parametrize("mapper", tiers(["shard_map", "vmap"], "vmap".__eq__))
 def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
     """Convolutions of a vmapped batch round differently, so to a tolerance."""
@@ -344,12 +339,6 @@ def test_one_bit_of_one_copy_is_found_and_named(mapper):
         assert "after step 7 the copies of 1 of 4 workers differ" in message
         assert f"  worker 2 ({jax.devices()[2]}): {name}\n" in message
         assert message.count("  worker ") == 1
-
-
-def test_simulated_workers_have_one_copy():
-    workers = parallel.setup(4, "vmap")
-    check = make_replica_check(workers, {"w": np.zeros(3, np.float32)})
-    check({}, 1)
 
 
 def test_a_run_stops_before_it_saves_a_state_that_has_drifted(tmp_path, monkeypatch):

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
+from jaxcomp.training import train_and_evaluate
 from jaxcomp.training.checkpoints import open_checkpoints
 from tests.training.small import assert_same_state, built, rows, small_config
 from tests.workers import abstract
@@ -77,7 +78,7 @@ def wait_for_step(folder: Path, step: int, process: subprocess.Popen) -> None:
 def unbroken(tmp_path_factory):
     """The run that nothing happened to."""
     folder = tmp_path_factory.mktemp("unbroken")
-    finish(begin(folder))
+    train_and_evaluate(CONFIG, folder)
     return folder
 
 
@@ -206,17 +207,3 @@ def test_neighbours_may_live_in_another_process(tmp_path):
             assert a[column] == b[column]
         distances = [float(row["consensus_distance"]) for row in (a, b)]
         assert distances[0] == pytest.approx(distances[1], rel=1e-5)
-
-
-def test_a_mistake_is_one_message(tmp_path):
-    done = subprocess.run(
-        command(tmp_path, "--config.compressor=topk(keep=0.1)"),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2
-    assert "Did you mean 'top_k'" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir()), "nothing is left behind"

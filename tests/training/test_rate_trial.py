@@ -66,13 +66,6 @@ def test_the_steps_are_those_of_the_run(tried):
     assert [one.loss for one in tried[:2]] == pytest.approx(losses, rel=1e-5)
 
 
-def test_the_first_rate_of_a_trial_may_be_too_large():
-    trial = make_trial(small_config(**SMALL), first=1e20, last=1e30, steps=60)
-    found = list(try_rates(trial, lambda text: None))
-    assert len(found) < 10
-    assert suggested(found) is None
-
-
 def test_the_rates_are_those_of_the_key_and_scaled_as_the_run_scales_them():
     changes = {"lr_scaling": "linear", "warmup": "1 epoch", "schedule": "cosine"}
     trial = make_trial(small_config(**SMALL, **changes), **USUAL)

@@ -6,7 +6,7 @@ import pytest
 
 from jaxcomp import parallel, training
 from jaxcomp.core.errors import UserError
-from tests.training.small import assert_same_state, rows, small_config, stop_at
+from tests.training.small import assert_same_state, rows, small_config
 
 SHARED = {"mapper": "shard_map", "workers_per_device": 2, "workers": 4}
 
@@ -52,14 +52,6 @@ def test_it_learns_what_simulated_workers_learn(finished, tmp_path):
 ALONE = {"workers_per_device": 1}
 
 
-def cut_off(folder, monkeypatch):
-    """A run that ended after 7 of its 13 steps."""
-    with monkeypatch.context() as patch:
-        stop_at(patch, 7)
-        with pytest.raises(training.Interrupted):
-            training.train_and_evaluate(config_of(), folder)
-
-
 def test_state_goes_to_devices_of_their_own_to_the_bit(tmp_path):
     """What is stored has an axis of workers, whoever computes them."""
     here, there = (
@@ -68,20 +60,6 @@ def test_state_goes_to_devices_of_their_own_to_the_bit(tmp_path):
     )
     assert_same_state(here.state, there.state)
     assert (here.traffic.sender, there.traffic.sender) == ("device", "worker")
-
-
-@pytest.mark.slow
-def test_workers_go_on_alone_as_they_would_together(finished, tmp_path, monkeypatch):
-    """Gradients of two workers at once may round otherwise."""
-    cut_off(tmp_path, monkeypatch)
-    resumed = training.train_and_evaluate(config_of(**ALONE), tmp_path)
-    pairs = (
-        jax.tree.leaves(parallel.to_host(r.state.params)) for r in (finished, resumed)
-    )
-    for one, other in zip(*pairs, strict=True):
-        np.testing.assert_allclose(one, other, atol=1e-5)
-    # Seven steps of the messages of two workers, and six of those of one.
-    assert 13 * resumed.traffic.wire == (7 + 6 / 2) * finished.traffic.wire
 
 
 @pytest.mark.parametrize(
