@@ -131,7 +131,7 @@ def distributed(
 ) -> optax.GradientTransformationExtraArgs:
     """Average gradients over the workers of a mapped axis, inside an optax chain.
 
-    The one link of the chain where workers talk: what stands before it works on the
+    The one link of the chain that sends anything: what stands before it works on the
     local gradient, what stands after it sees the same mean on every worker. What uses
     gradients outside the chain sees local ones: there, take `pmean`. What
     `optax.masked` hides would stay local, and replicas drift apart: `init` refuses it.

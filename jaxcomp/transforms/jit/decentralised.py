@@ -123,7 +123,7 @@ def mixed_on(mixer: Mixer, grid: Grid, seed: int) -> MixingStage:
 
         plan = laid.layouts(own_state, _of_one(models, grid), specs, grid)
         shared = laid.with_shared_clocks
-        return [x._replace(places=shared(x.places.value)) for x in plan]
+        return [x._replace(cuts=shared(x.cuts.value)) for x in plan]
 
     def init(models: Tree, specs: tuple[P, ...]) -> Comm:
         check_patterns(mixer.patterns, models)
@@ -242,21 +242,21 @@ def decentralised(
     def chain(
         *links: optax.GradientTransformation,
     ) -> optax.GradientTransformationExtraArgs:
-        alone = of_workers(links, grid)
+        own = of_workers(links, grid)
 
         def init(params: Tree) -> Any:
             _of_one(params, grid)
             pairs, _ = jax.tree_util.tree_flatten_with_path(params)
             specs = tuple(_spec_of_model(*pair, grid) for pair in pairs)
             models = grid.put(params, in_front(params, specs, grid))
-            return ChainState(alone.init(models, specs), mixed.init(models, specs))
+            return ChainState(own.init(models, specs), mixed.init(models, specs))
 
         def update(
             updates: Tree, state: Any, params: Tree | None = None, **extra: Any
         ) -> tuple[Tree, Any]:
             if params is None:
                 raise TypeError("update() needs the models: a mixer averages them")
-            updates, after = alone.update(updates, state.own, params, extra)
+            updates, after = own.update(updates, state.own, params, extra)
             updates, comm = mixed.update(updates, state.comm, params)
             return updates, ChainState(after, comm)
 

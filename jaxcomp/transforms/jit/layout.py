@@ -85,7 +85,7 @@ def make_grid(mesh: Mesh, axis: str | Sequence[str], method: Exchange | Mixer) -
       method: what is to go over this axis.
     """
     data = (axis,) if isinstance(axis, str) else tuple(axis)
-    kind, does = "mixer", "the mixer talks"
+    kind, does = "mixer", "the mixer sends"
     if isinstance(method, Exchange):
         kind, does = "exchange", "the exchange averages"
     for name in data:
@@ -238,7 +238,7 @@ def _is_array(x: Any) -> bool:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Place:
+class _Cut:
     """How one leaf of the state is cut."""
 
     spec: P
@@ -250,12 +250,12 @@ class Layout(NamedTuple):
 
     cut: tuple[str, ...]
     members: tuple[int, ...]  # their places among the leaves of params
-    places: Tree  # a `_Place` for each leaf of the state
+    cuts: Tree  # a `_Cut` for each leaf of the state
 
     @property
     def specs(self) -> Tree:
         """How the state is sharded."""
-        return jax.tree.map(lambda place: place.spec, self.places)
+        return jax.tree.map(lambda cut: cut.spec, self.cuts)
 
     def part(self, tree: Tree) -> Tree:
         """The tree with None for all other params."""
@@ -266,14 +266,14 @@ class Layout(NamedTuple):
     def on_device(self, stored: State) -> State:
         """A device's state, from its shard of the global arrays."""
         return jax.tree.map(
-            lambda place, x: x.reshape(x.shape[place.leading :]), self.places, stored
+            lambda cut, x: x.reshape(x.shape[cut.leading :]), self.cuts, stored
         )
 
     def stored(self, state: State) -> State:
         """A device's shard of the global arrays, from its state."""
         return jax.tree.map(
-            lambda place, x: x.reshape((1,) * place.leading + x.shape),
-            self.places,
+            lambda cut, x: x.reshape((1,) * cut.leading + x.shape),
+            self.cuts,
             state,
         )
 
@@ -294,22 +294,22 @@ def layouts(
     result = []
     for cut in dict.fromkeys(cuts):
         members = tuple(i for i, other in enumerate(cuts) if other == cut)
-        layout = Layout(cut, members, places=())
+        layout = Layout(cut, members, cuts=())
         part = layout.part(shards)
         own = [specs[i] for i in members]
         cut_of = jax.tree.unflatten(jax.tree.structure(part), own)
-        places = _places(jax.eval_shape(init, part), part, cut_of, cut, grid.over)
-        result.append(layout._replace(places=places))
+        found = _cuts_of(jax.eval_shape(init, part), part, cut_of, cut, grid.over)
+        result.append(layout._replace(cuts=found))
     return result
 
 
-def with_shared_clocks(places: Tree) -> Tree:
-    """Places of which clocks have no axis of workers, for state that has no marks."""
+def with_shared_clocks(cuts: Tree) -> Tree:
+    """Cuts of which clocks have no axis of workers, for state that has no marks."""
 
     def shared(node: Any) -> Any:
-        return jax.tree.map(lambda _: _Place(P(), 0), node) if is_clock(node) else node
+        return jax.tree.map(lambda _: _Cut(P(), 0), node) if is_clock(node) else node
 
-    return jax.tree.map(shared, places, is_leaf=is_clock)
+    return jax.tree.map(shared, cuts, is_leaf=is_clock)
 
 
 def first_states(
@@ -365,10 +365,10 @@ def in_parts(
     return jax.tree.unflatten(structure, whole), tuple(after)
 
 
-def _places(
+def _cuts_of(
     state: State, part: Tree, specs: Tree, cut: tuple[str, ...], over: Any
 ) -> Tree:
-    """A `_Place` for each leaf of a device's state.
+    """A `_Cut` for each leaf of a device's state.
 
     A part with the structure and shapes of the params, or of some of them, such as a
     residual, is cut like them. Clocks are the same on all devices. Any other leaf
@@ -394,16 +394,16 @@ def _places(
         if is_per_worker(node):
             return types.PerWorker(all_placed(node.value, (over,)))
         if is_clock(node):
-            return jax.tree.map(lambda _: _Place(P(*front), len(front)), node)
+            return jax.tree.map(lambda _: _Cut(P(*front), len(front)), node)
         if like_params(node):
             return jax.tree.map(
-                lambda x, s: None if x is None else _Place(P(*front, *s), len(front)),
+                lambda x, s: None if x is None else _Cut(P(*front, *s), len(front)),
                 node,
                 specs,
                 is_leaf=is_none,
             )
         front = (*front, entry(cut)) if cut else front
-        return _Place(P(*front), len(front))
+        return _Cut(P(*front), len(front))
 
     def all_placed(tree: Tree, front: tuple[Any, ...]) -> Tree:
         return jax.tree.map(lambda node: placed(node, front), tree, is_leaf=is_whole)
