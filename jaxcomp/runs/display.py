@@ -37,7 +37,8 @@ def display(
         return
     out = as_output(sys.stdout)  # rich ends a program whose reader has left
     out.lost = lost
-    console = Console(file=out, highlight=False, soft_wrap=True)
+    # In a notebook too, lines go where those of the program go.
+    console = Console(file=out, highlight=False, soft_wrap=True, force_jupyter=False)
     columns = (
         progress.TextColumn("step"),
         progress.MofNCompleteColumn(),
