@@ -6,18 +6,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.report.plot import (
-    UNITS,
-    Axis,
-    Panel,
-    Scale,
-    Series,
-    drawable,
-    scales_of,
-    shown,
-    thinned,
-    ticks,
-)
+from jaxcomp.report import plot
+from jaxcomp.report.plot import UNITS, Axis, Panel, Scale, Series
+
+COLOURS = 8  # with more series, dashes differ too
+CHARACTER, LINE = 6.7, 15  # the width of a character and the height of a line
+_SPARE = 3
+_MOST_NAMES = 6  # at the ends of curves; with more, the legend tells them apart
+_MOST_CHARACTERS = 14
 
 
 class Box(NamedTuple):
@@ -34,95 +30,6 @@ class Box(NamedTuple):
         return across and (
             self.y < other.y + other.height and other.y < self.y + self.height
         )
-
-
-def spread_labels(
-    heights: Sequence[float], size: float, low: float, high: float
-) -> np.ndarray:
-    """Heights of labels of one size, moved so that no two overlap.
-
-    Args:
-      heights: that are wanted.
-      size: of each label.
-      low: the least height.
-      high: the largest.
-
-    Example:
-      >>> spread_labels([10, 11, 40], 6, 0, 50).tolist()
-      [7.5, 13.5, 40.0]
-    """
-    wanted = np.clip(np.asarray(heights, float), low, high)
-    order = np.argsort(wanted, kind="stable")
-    # Groups of labels that touch each other stand around the mean of what they want.
-    groups: list[list[float]] = []
-    for height in wanted[order]:
-        groups.append([float(height)])
-        while len(groups) > 1 and _top(groups[-2], size) > _bottom(groups[-1], size):
-            last = groups.pop()
-            groups[-1] += last
-    placed: list[float] = []
-    for group in groups:
-        first = _bottom(group, size) + size / 2
-        placed += [first + i * size for i in range(len(group))]
-    found = np.array(placed)
-    if found.size:
-        found -= max(0.0, found[-1] - high)
-        found += max(0.0, low - found[0])
-    back = np.empty_like(found)
-    back[order] = found
-    return back
-
-
-def beside(at: tuple[float, float], box: Box, taken: Sequence[Box], area: Box) -> Box:
-    """A place for the label of a point: where it is free, inside of an area.
-
-    Args:
-      at: the point.
-      box: of the label; its corner is of no meaning.
-      taken: what it should not cover.
-      area: in which it should stay.
-    """
-    x, y, w, h = *at, box.width, box.height
-    places = [
-        Box(x + 9, y - h / 2, w, h),
-        Box(x - 9 - w, y - h / 2, w, h),
-        Box(x - w / 2, y - 9 - h, w, h),
-        Box(x - w / 2, y + 9, w, h),
-        *(Box(x + 9, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
-        *(Box(x - 9 - w, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
-    ]
-
-    def cost(place: Box) -> float:
-        out = max(0.0, area.x - place.x, place.x + w - area.x - area.width)
-        out += max(0.0, area.y - place.y, place.y + h - area.y - area.height)
-        return 10 * out + 100 * sum(place.meets(other) for other in taken)
-
-    return min(places, key=cost)
-
-
-def cut(text: str, most: int) -> str:
-    """A text of so many characters at most.
-
-    Example:
-      >>> cut("error_feedback", 8), cut("sign", 8)
-      ('error_f…', 'sign')
-    """
-    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
-
-
-def _bottom(group: Sequence[float], size: float) -> float:
-    return float(np.mean(group)) - size * len(group) / 2
-
-
-def _top(group: Sequence[float], size: float) -> float:
-    return float(np.mean(group)) + size * len(group) / 2
-
-
-COLOURS = 8
-CHARACTER, LINE = 6.7, 15  # the width of a character and the height of a line
-_SPARE = 3
-_MOST_NAMES = 6  # at the ends of curves; with more, the legend tells them apart
-_MOST_CHARACTERS = 14
 
 
 class Area(NamedTuple):
@@ -149,16 +56,146 @@ def slot_class(slot: int) -> str:
     return f"s{slot % COLOURS} d{slot // COLOURS % 3}"
 
 
+class Canvas(NamedTuple):
+    """Of an element, in the pixels of a page that shows it unscaled."""
+
+    width: int
+    height: int
+
+
+# Three of the narrow ones stand side by side on a desktop, one on a phone; text is
+# then about as large as it is drawn.
+NARROW, WIDE, WHOLE = Canvas(360, 260), Canvas(610, 350), Canvas(1120, 380)
+_TOP, _BOTTOM, _RIGHT = 30, 46, 14
+
+
+def draw_svg(panel: Panel, size: Canvas = NARROW, **attributes: str) -> str:
+    """The element of a panel.
+
+    Args:
+      panel: to draw.
+      size: of the element.
+      **attributes: further ones of the element, by their names.
+
+    Example:
+      >>> from jaxcomp.report.plot import Axis
+      >>> ends = np.array([1.0, 2.0])
+      >>> curve = Series("a", "<a>", 0, ends, ends, ends, ends)
+      >>> axes = Axis("epoch", "count"), Axis("loss", "number")
+      >>> svg = draw_svg(Panel(*axes, [curve]))
+      >>> "<a>" in svg, "&lt;a&gt;" in svg
+      (False, True)
+    """
+    series = plot.drawable(panel)
+    head = {
+        "viewBox": f"0 0 {size.width} {size.height}",
+        "role": "img",
+        "aria-label": described(panel),
+        **attributes,
+    }
+    words = " ".join(f'{name}="{escape(text)}"' for name, text in head.items())
+    if not series:
+        middle = text_at(size.width / 2, size.height / 2, "was not recorded", "middle")
+        title = text_at(0, 14, panel.y.title, "start", "title")
+        return f"<svg {words}>{title}{middle}</svg>"
+    area = _area(panel, series, size)
+    parts = [
+        _grid(panel, area, size),
+        *(_reference(line.at, area) for line in panel.references),
+        draw_series(panel, series, area),
+        *_reference_texts(panel, area),
+        *draw_names(series, area, size.width),
+    ]
+    return f"<svg {words}>{''.join(parts)}</svg>"
+
+
+def described(panel: Panel) -> str:
+    """What a panel shows, in words.
+
+    Example:
+      >>> described(Panel(Axis("epoch", "count"), Axis("loss", "number"), []))
+      'loss over epoch: nothing was recorded'
+    """
+    write = UNITS[panel.y.unit].value
+    parts = []
+    for one in plot.drawable(panel):
+        first, last = write(float(one.y[0])), write(float(one.y[-1]))
+        way = last if one.y.size == 1 else f"from {first} to {last}"
+        parts.append(f"{one.label} {way}".strip())
+    shown = "; ".join(parts) or "nothing was recorded"
+    return f"{panel.y.title} over {panel.x.title}: {shown}"
+
+
+def _area(panel: Panel, series: Sequence[Series], size: Canvas) -> Area:
+    across, upwards = plot.scales_of(panel)
+    texts = [text for _, text in _ticks(panel.y, upwards, _most_rows(size))]
+    left = 12 + CHARACTER * max(map(len, texts), default=1)
+    right = _RIGHT + name_room(series)
+    width, height = size.width - left - right, size.height - _TOP - _BOTTOM
+    return Area(Box(left, _TOP, width, height), across, upwards)
+
+
+def _most_rows(size: Canvas) -> int:
+    return max(3, (size.height - _TOP - _BOTTOM) // 30)
+
+
+def _ticks(axis: Axis, scale: Scale, most: int) -> list[tuple[float, str]]:
+    write = UNITS[axis.unit].tick
+    return [(value, write(value)) for value in plot.ticks(axis, scale, most)]
+
+
+def _grid(panel: Panel, area: Area, size: Canvas) -> str:
+    box, parts = area.box, []
+    right, bottom = box.x + box.width, box.y + box.height
+    for value, text in _ticks(panel.y, area.upwards, _most_rows(size)):
+        y = float(area.y(value))
+        parts.append(f'<path class="grid" d="M{box.x:.1f} {y:.1f}H{right:.1f}"/>')
+        parts.append(text_at(box.x - 6, y + 4, text, "end"))
+    marks = _ticks(panel.x, area.across, int(box.width // 50))
+    places = [float(area.x(value)) for value, _ in marks]
+    room = [CHARACTER * len(text) + 10 for _, text in marks]
+    for i in plot.thinned(places, room):
+        x, half = places[i], room[i] / 2
+        parts.append(f'<path class="axis" d="M{x:.1f} {bottom:.1f}v4"/>')
+        x = min(x, size.width - half)
+        parts.append(text_at(x, bottom + 17, marks[i][1], "middle"))
+    parts.append(f'<path class="axis" d="M{box.x:.1f} {bottom:.1f}H{right:.1f}"/>')
+    parts.append(text_at(right, size.height - 8, panel.x.title, "end", "name"))
+    parts.append(text_at(0, 14, _heading(panel, area), "start", "title"))
+    return "".join(parts)
+
+
+def _heading(panel: Panel, area: Area) -> str:
+    """What the vertical axis shows, and how far curves go that leave it."""
+    highest = max(float(np.max(one.y)) for one in plot.drawable(panel))
+    if highest <= area.upwards.high:
+        return panel.y.title
+    return f"{panel.y.title}, cut: up to {UNITS[panel.y.unit].value(highest)}"
+
+
+def _reference(at: float, area: Area) -> str:
+    d = f"M{area.box.x:.1f} {float(area.y(at)):.1f}h{area.box.width:.1f}"
+    return f'<path class="reference" d="{d}"/>'
+
+
+def _reference_texts(panel: Panel, area: Area) -> list[str]:
+    right = area.box.x + area.box.width - 4
+    return [
+        text_at(right, float(area.y(line.at)) - 6, line.text, "end")
+        for line in panel.references
+    ]
+
+
 def draw_series(panel: Panel, series: Sequence[Series], area: Area) -> str:
     """Bands, curves and points, in an element of their own that cuts what leaves it."""
     x, y, width, height = area.box
-    frame = f"{x - _SPARE:.1f} {y - _SPARE:.1f} "
-    frame += f"{width + 2 * _SPARE:.1f} {height + 2 * _SPARE:.1f}"
-    places = zip(("x", "y", "width", "height"), frame.split(), strict=True)
-    words = " ".join(f'{name}="{value}"' for name, value in places)
-    rows = {one.key: np.flatnonzero(shown(panel, one)) for one in panel.series}
+    sides = (x - _SPARE, y - _SPARE, width + 2 * _SPARE, height + 2 * _SPARE)
+    x, y, width, height = (f"{side:.1f}" for side in sides)
+    words = f'x="{x}" y="{y}" width="{width}" height="{height}"'
+    rows = {one.key: np.flatnonzero(plot.shown(panel, one)) for one in panel.series}
     drawn = [_front(panel, area)] if len(panel.front) else []
     drawn += [_series(one, rows[one.key], area) for one in series]
+    frame = f"{x} {y} {width} {height}"
     return f'<svg {words} viewBox="{frame}">{"".join(drawn)}</svg>'
 
 
@@ -235,7 +272,7 @@ def draw_names(series: Sequence[Series], area: Area, width: float) -> list[str]:
         for one, y in zip(series, heights, strict=True):
             x = box.x + box.width + 8
             parts.append(_end_name(one, x, float(y) + 4, _short(one)))
-    elif any(one.points for one in series):
+    else:
         series = [one for one in series if one.points]
         dots = [(float(area.x(one.x[0])), float(area.y(one.y[0]))) for one in series]
         taken = [Box(x - 5, y - 5, 10, 10) for x, y in dots]
@@ -245,151 +282,106 @@ def draw_names(series: Sequence[Series], area: Area, width: float) -> list[str]:
             room = Box(0, 0, CHARACTER * len(text), LINE)
             place = beside(at, room, taken, whole)
             taken.append(place)
-            left = place.x >= at[0]
-            x = place.x if left else place.x + place.width
-            parts.append(
-                _end_name(one, x, place.y + 12, text, "start" if left else "end")
-            )
+            if place.x >= at[0]:
+                parts.append(_end_name(one, place.x, place.y + 12, text))
+            else:
+                right = place.x + place.width
+                parts.append(_end_name(one, right, place.y + 12, text, "end"))
     return parts
-
-
-def _end_name(one: Series, x: float, y: float, text: str, anchor: str = "start") -> str:
-    words = f'class="end {slot_class(one.slot)}" data-key="{escape(one.key)}"'
-    place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f"<text {words} {place}>{escape(text)}</text>"
 
 
 def text_at(x: float, y: float, text: str, anchor: str, kind: str = "tick") -> str:
     """A text element; its class says what kind of text it is."""
+    return _text(f'class="{kind}"', x, y, anchor, text)
+
+
+def _end_name(one: Series, x: float, y: float, text: str, anchor: str = "start") -> str:
+    words = f'class="end {slot_class(one.slot)}" data-key="{escape(one.key)}"'
+    return _text(words, x, y, anchor, text)
+
+
+def _text(words: str, x: float, y: float, anchor: str, text: str) -> str:
     place = f'x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"'
-    return f'<text class="{kind}" {place}>{escape(text)}</text>'
+    return f"<text {words} {place}>{escape(text)}</text>"
 
 
-class Canvas(NamedTuple):
-    """Of an element, in the pixels of a page that shows it unscaled."""
-
-    width: int
-    height: int
-
-
-# Three of the narrow ones stand side by side on a desktop, one on a phone; text is
-# then about as large as it is drawn.
-NARROW, WIDE, WHOLE = Canvas(360, 260), Canvas(610, 350), Canvas(1120, 380)
-_TOP, _BOTTOM, _RIGHT = 30, 46, 14
-
-
-def draw_svg(panel: Panel, size: Canvas = NARROW, **attributes: str) -> str:
-    """The element of a panel.
+def spread_labels(
+    heights: Sequence[float], size: float, low: float, high: float
+) -> np.ndarray:
+    """Heights of labels of one size, moved so that no two overlap.
 
     Args:
-      panel: to draw.
-      size: of the element.
-      **attributes: further ones of the element, by their names.
+      heights: that are wanted.
+      size: of each label.
+      low: the least height.
+      high: the largest.
 
     Example:
-      >>> from jaxcomp.report.plot import Axis
-      >>> ends = np.array([1.0, 2.0])
-      >>> curve = Series("a", "<a>", 0, ends, ends, ends, ends)
-      >>> axes = Axis("epoch", "count"), Axis("loss", "number")
-      >>> svg = draw_svg(Panel(*axes, [curve]))
-      >>> "<a>" in svg, "&lt;a&gt;" in svg
-      (False, True)
+      >>> spread_labels([10, 11, 40], 6, 0, 50).tolist()
+      [7.5, 13.5, 40.0]
     """
-    series = drawable(panel)
-    head = {
-        "viewBox": f"0 0 {size.width} {size.height}",
-        "role": "img",
-        "aria-label": described(panel),
-        **attributes,
-    }
-    words = " ".join(f'{name}="{escape(text)}"' for name, text in head.items())
-    if not series:
-        middle = text_at(size.width / 2, size.height / 2, "was not recorded", "middle")
-        title = text_at(0, 14, panel.y.title, "start", "title")
-        return f"<svg {words}>{title}{middle}</svg>"
-    area = _area(panel, series, size)
-    parts = [
-        _grid(panel, area, size),
-        *(_reference(line.at, area) for line in panel.references),
-        draw_series(panel, series, area),
-        *_reference_texts(panel, area),
-        *draw_names(series, area, size.width),
+    wanted = np.clip(np.asarray(heights, float), low, high)
+    order = np.argsort(wanted, kind="stable")
+    # Groups of labels that touch each other stand around the mean of what they want.
+    groups: list[list[float]] = []
+    for height in wanted[order]:
+        groups.append([float(height)])
+        while len(groups) > 1 and _top(groups[-2], size) > _bottom(groups[-1], size):
+            last = groups.pop()
+            groups[-1] += last
+    placed: list[float] = []
+    for group in groups:
+        first = _bottom(group, size) + size / 2
+        placed += [first + i * size for i in range(len(group))]
+    found = np.array(placed)
+    if found.size:
+        found -= max(0.0, found[-1] - high)
+        found += max(0.0, low - found[0])
+    back = np.empty_like(found)
+    back[order] = found
+    return back
+
+
+def beside(at: tuple[float, float], box: Box, taken: Sequence[Box], area: Box) -> Box:
+    """A place for the label of a point: where it is free, inside of an area.
+
+    Args:
+      at: the point.
+      box: of the label; its corner is of no meaning.
+      taken: what it should not cover.
+      area: in which it should stay.
+    """
+    x, y, w, h = *at, box.width, box.height
+    places = [
+        Box(x + 9, y - h / 2, w, h),
+        Box(x - 9 - w, y - h / 2, w, h),
+        Box(x - w / 2, y - 9 - h, w, h),
+        Box(x - w / 2, y + 9, w, h),
+        *(Box(x + 9, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
+        *(Box(x - 9 - w, y - h / 2 + d * h, w, h) for d in (-1, 1, -2, 2)),
     ]
-    return f"<svg {words}>{''.join(parts)}</svg>"
+
+    def cost(place: Box) -> float:
+        out = max(0.0, area.x - place.x, place.x + w - area.x - area.width)
+        out += max(0.0, area.y - place.y, place.y + h - area.y - area.height)
+        return 10 * out + 100 * sum(place.meets(other) for other in taken)
+
+    return min(places, key=cost)
 
 
-def described(panel: Panel) -> str:
-    """What a panel shows, in words.
+def _bottom(group: Sequence[float], size: float) -> float:
+    return float(np.mean(group)) - size * len(group) / 2
+
+
+def _top(group: Sequence[float], size: float) -> float:
+    return float(np.mean(group)) + size * len(group) / 2
+
+
+def cut(text: str, most: int) -> str:
+    """A text of so many characters at most.
 
     Example:
-      >>> described(Panel(Axis("epoch", "count"), Axis("loss", "number"), []))
-      'loss over epoch: nothing was recorded'
+      >>> cut("error_feedback", 8), cut("sign", 8)
+      ('error_f…', 'sign')
     """
-    write = UNITS[panel.y.unit].value
-    parts = []
-    for one in drawable(panel):
-        first, last = write(float(one.y[0])), write(float(one.y[-1]))
-        way = last if one.y.size == 1 else f"from {first} to {last}"
-        parts.append(f"{one.label} {way}".strip())
-    shown = "; ".join(parts) or "nothing was recorded"
-    return f"{panel.y.title} over {panel.x.title}: {shown}"
-
-
-def _area(panel: Panel, series: Sequence[Series], size: Canvas) -> Area:
-    across, upwards = scales_of(panel)
-    texts = [text for _, text in _ticks(panel.y, upwards, _most_rows(size))]
-    left = 12 + CHARACTER * max(map(len, texts), default=1)
-    right = _RIGHT + name_room(series)
-    width, height = size.width - left - right, size.height - _TOP - _BOTTOM
-    return Area(Box(left, _TOP, width, height), across, upwards)
-
-
-def _most_rows(size: Canvas) -> int:
-    return max(3, (size.height - _TOP - _BOTTOM) // 30)
-
-
-def _ticks(axis: Axis, scale: Scale, most: int) -> list[tuple[float, str]]:
-    write = UNITS[axis.unit].tick
-    return [(value, write(value)) for value in ticks(axis, scale, most)]
-
-
-def _grid(panel: Panel, area: Area, size: Canvas) -> str:
-    box, parts = area.box, []
-    right, bottom = box.x + box.width, box.y + box.height
-    for value, text in _ticks(panel.y, area.upwards, _most_rows(size)):
-        y = float(area.y(value))
-        parts.append(f'<path class="grid" d="M{box.x:.1f} {y:.1f}H{right:.1f}"/>')
-        parts.append(text_at(box.x - 6, y + 4, text, "end"))
-    marks = _ticks(panel.x, area.across, int(box.width // 50))
-    places = [float(area.x(value)) for value, _ in marks]
-    room = [CHARACTER * len(text) + 10 for _, text in marks]
-    for i in thinned(places, room):
-        x, half = places[i], room[i] / 2
-        parts.append(f'<path class="axis" d="M{x:.1f} {bottom:.1f}v4"/>')
-        x = min(x, size.width - half)
-        parts.append(text_at(x, bottom + 17, marks[i][1], "middle"))
-    parts.append(f'<path class="axis" d="M{box.x:.1f} {bottom:.1f}H{right:.1f}"/>')
-    parts.append(text_at(right, size.height - 8, panel.x.title, "end", "name"))
-    parts.append(text_at(0, 14, _heading(panel, area), "start", "title"))
-    return "".join(parts)
-
-
-def _heading(panel: Panel, area: Area) -> str:
-    """What the vertical axis shows, and how far curves go that leave it."""
-    highest = max(float(np.max(one.y)) for one in drawable(panel))
-    if highest <= area.upwards.high:
-        return panel.y.title
-    return f"{panel.y.title}, cut: up to {UNITS[panel.y.unit].value(highest)}"
-
-
-def _reference(at: float, area: Area) -> str:
-    d = f"M{area.box.x:.1f} {float(area.y(at)):.1f}h{area.box.width:.1f}"
-    return f'<path class="reference" d="{d}"/>'
-
-
-def _reference_texts(panel: Panel, area: Area) -> list[str]:
-    right = area.box.x + area.box.width - 4
-    return [
-        text_at(right, float(area.y(line.at)) - 6, line.text, "end")
-        for line in panel.references
-    ]
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
