@@ -19,7 +19,7 @@ from typing import NamedTuple
 from benchmarks import network_report
 from benchmarks.common import PAGES, with_pages
 from benchmarks.network_report import EXCHANGE
-from jaxcomp.cli.prediction import loopback_seconds
+from jaxcomp.cli.predict import loopback_seconds
 from jaxcomp.wire.predict import predict, spec_of_tree
 
 # What network.py calls a method -> its line.

@@ -1,44 +1,42 @@
-"""The `jaxcomp` command. Each command is a module that adds its own parser.
+"""The `jaxcomp` command. Each command is in a module, which adds its own parser.
 
-These modules import what a command needs when it runs, so that `jaxcomp --help` and the
-completion of a shell are quick.
+Only the module of the command that runs is imported, so that `jaxcomp --help` is quick.
 """
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from jaxcomp._version import __version__
-from jaxcomp.cli import (
-    completion,
-    data,
-    explain,
-    find_rate,
-    inspect,
-    launch,
-    predict,
-    report,
-    sweep,
-    topology,
-    train,
-)
+from jaxcomp.cli.completion import complete
 from jaxcomp.cli.run_command import Parser, run_command
 
 __all__ = ["COMMANDS", "main", "make_parser"]
 
-COMMANDS = (
-    train,
-    launch,
-    report,
-    sweep,
-    find_rate,
-    predict,
-    inspect,
-    data,
-    topology,
-    explain,
-    completion,
-)
+
+# What adds the parser of a command, and a line about it.
+COMMANDS = {
+    "train": ("train:add_parser", "train a model by a config"),
+    "launch": ("launch:add_parser", "start the processes of a run, here or over ssh"),
+    "report": ("report:add_parser", "write report.html into a run folder"),
+    "compare": ("report:add_compare", "write one page that compares several runs"),
+    "sweep": ("sweep:add_parser", "train every setting of a grid once, and compare"),
+    "find-rate": ("find_rate:add_parser", "try growing rates, and suggest one"),
+    "predict": (
+        "predict:add_parser",
+        "say whether compression would help on your links",
+    ),
+    "inspect": ("inspect:add_parser", "compile a step for GPUs or TPUs elsewhere"),
+    "data": ("data:add_parser", "prepare data sets and list them"),
+    "topology": ("topology:add_parser", "show a communication graph of gossip"),
+    "list": ("explain:add_list", "list methods, models, data sets, configs, ..."),
+    "explain": (
+        "explain:add_parser",
+        "say what a method costs, promises and goes with",
+    ),
+    "completion": ("completion:add_parser", "print a script that completes commands"),
+}
 _EXAMPLES = """\
 examples:
   jaxcomp train --config=default --workdir=runs/first
@@ -49,8 +47,13 @@ examples:
 """
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
+    """The parser of the command line.
+
+    Args:
+      words: of it; commands that they do not have are known by their names alone.
+        Without them, all commands are.
+    """
     parser = Parser(
         prog="jaxcomp",
         description="Compressed gradient exchange for data-parallel training in JAX.",
@@ -58,8 +61,13 @@ def make_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"jaxcomp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in COMMANDS:
-        command.add_parser(subparsers)
+    for name, (place, about) in COMMANDS.items():
+        if words is None or name in words:
+            module, _, function = place.partition(":")
+            found = importlib.import_module(f"jaxcomp.cli.{module}")
+            getattr(found, function)(subparsers)
+        else:
+            subparsers.add_parser(name, help=about)
     return parser
 
 
@@ -70,8 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def parse_and_run() -> int:
         # Prints what `--help` asks for. Keys of a config are no flags of a parser.
-        parser = make_parser()
-        completion.complete(parser)
+        complete(make_parser)
+        parser = make_parser(words)
         args, others = parser.parse_known_args(words)
         if others and not hasattr(args, "takes_config_keys"):
             parser.error(f"unknown argument {others[0]!r}")

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxcomp.cli.config import is_part, standard_configs
@@ -27,7 +27,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "completion",
         _run,
-        help="print a script that completes commands in a shell",
         description="Print a script by which a shell completes commands, flags, names "
         "of configs and, after --config.KEY=, names of methods.",
         epilog=EXAMPLE,
@@ -42,16 +41,17 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def complete(parser: argparse.ArgumentParser) -> None:
+def complete(make_parser: Callable[[list[str]], argparse.ArgumentParser]) -> None:
     """Answer a shell that asks what may follow, and end; else do nothing.
 
     Args:
-      parser: of the whole command line.
+      make_parser: makes the parser of a command line.
     """
     if "_ARGCOMPLETE" in os.environ:
         import argcomplete
 
-        argcomplete.autocomplete(with_names(parser))
+        words = os.environ.get("COMP_LINE", "").split()
+        argcomplete.autocomplete(with_names(make_parser(words)))
 
 
 def with_names(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:

@@ -50,9 +50,7 @@ def add_parser(subparsers: Any) -> None:
       'mnist'
     """
     about = "Prepare data sets and list them."
-    parser = add_command(
-        subparsers, "data", _run, help=about, description=about, epilog=_EXAMPLES
-    )
+    parser = add_command(subparsers, "data", _run, description=about, epilog=_EXAMPLES)
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
     about = "Prepare one data set from its archive, or download it."

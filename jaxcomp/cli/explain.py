@@ -88,12 +88,12 @@ examples:
 """
 
 
-def _add_list(subparsers: Any) -> None:
+def add_list(subparsers: Any) -> None:
+    """Add the command `list`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "list",
         _list,
-        help="list methods, models, data sets, configs, ...",
         description="List the names of a kind, each with a line about it.",
         epilog=OF_LIST,
     )
@@ -161,13 +161,11 @@ class Explained(NamedTuple):
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the commands `list` and `explain`; as `run_command.add_command`."""
-    _add_list(subparsers)
+    """Add the command `explain`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "explain",
         _run,
-        help="say what a method costs, promises and goes with",
         description="Say what a compressor, exchange, memory or mixer does, what it "
         "costs, what it promises and what goes together with it.",
         epilog=EXAMPLE,

@@ -7,14 +7,25 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from jaxcomp import parallel
+from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
-
-if TYPE_CHECKING:
-    from jaxcomp.training.rate_trial import Suggestion, Trial, Tried
-
+from jaxcomp.core.files import write_atomically
+from jaxcomp.parallel.cluster import find_cluster
+from jaxcomp.report.page import write_picture
+from jaxcomp.report.plot import Axis, Panel, Plot, Series
+from jaxcomp.training.rate_trial import (
+    LIMIT,
+    Suggestion,
+    Trial,
+    Tried,
+    make_trial,
+    suggested,
+    try_rates,
+)
 
 EXAMPLE = """examples:
   jaxcomp find-rate --config=default
@@ -41,7 +52,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "find-rate",
         _run,
-        help="try growing learning rates on a config, and suggest one",
         description="Take the steps of a config at a learning rate that grows, show "
         "what the loss does, and suggest a rate.",
         epilog=EXAMPLE,
@@ -62,11 +72,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp import parallel
-    from jaxcomp.cli.config import config_of
-    from jaxcomp.parallel.cluster import find_cluster
-    from jaxcomp.training.rate_trial import make_trial, suggested, try_rates
-
     if args.plot and args.plot.suffix.lower() != ".svg":
         raise UserError(f"--plot writes FILE.svg, not {args.plot}")
     config = config_of(args)
@@ -99,7 +104,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _heading(trial: "Trial") -> str:
+def _heading(trial: Trial) -> str:
     setup = trial.plan
     lines = [f"{setup.task.model} on {setup.task.data}", f"method: {setup.method.name}"]
     if trial.scaling != 1:
@@ -110,13 +115,13 @@ def _heading(trial: "Trial") -> str:
     return "\n".join(lines)
 
 
-def _row(one: "Tried") -> str:
+def _row(one: Tried) -> str:
     cells = (one.rate, one.loss, one.smoothed)
     return f"{one.step:>6}  " + "  ".join(f"{cell:>9.4g}" for cell in cells)
 
 
 def _verdict(
-    tried: Sequence["Tried"], found: "Suggestion | None", trial: "Trial"
+    tried: Sequence[Tried], found: Suggestion | None, trial: Trial
 ) -> list[str]:
     """The lines below the table: how it ended, and what is suggested."""
     whole = len(tried) == len(trial.rates)
@@ -132,20 +137,18 @@ def _verdict(
     ]
 
 
-def _why(last: "Tried") -> str:
-    from jaxcomp.training.rate_trial import LIMIT
-
+def _why(last: Tried) -> str:
     if math.isfinite(last.loss):
         return f"the loss is more than {LIMIT:g} times its least"
     return "the step is not finite"
 
 
 def _facts(
-    tried: Sequence["Tried"], found: "Suggestion | None", trial: "Trial"
+    tried: Sequence[Tried], found: Suggestion | None, trial: Trial
 ) -> dict[str, Any]:
     """The same for programs; null stands for what is not finite."""
 
-    def plain(one: "Tried") -> dict[str, Any]:
+    def plain(one: Tried) -> dict[str, Any]:
         values = one._asdict().items()
         return {name: x if math.isfinite(x) else None for name, x in values}
 
@@ -158,21 +161,16 @@ def _facts(
     }
 
 
-def _write_csv(tried: Sequence["Tried"], path: Path) -> None:
-    from jaxcomp.core.files import write_atomically
-
+def _write_csv(tried: Sequence[Tried], path: Path) -> None:
     head = ",".join(tried[0]._fields)
     rows = [",".join(f"{value:.9g}" for value in one) for one in tried]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, "\n".join([head, *rows, ""]))
 
 
-def _draw(tried: Sequence["Tried"], found: "Suggestion | None", path: Path) -> None:
+def _draw(tried: Sequence[Tried], found: Suggestion | None, path: Path) -> None:
     """Plot the loss of each step over its rate, with what is suggested."""
     import numpy as np
-
-    from jaxcomp.report.page import write_picture
-    from jaxcomp.report.plot import Axis, Panel, Plot, Series
 
     rates = np.array([one.rate for one in tried])
     smoothed = np.array([one.smoothed for one in tried])

@@ -5,14 +5,15 @@ import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import jax
+
+from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command, aligned
-
-if TYPE_CHECKING:
-    from jaxcomp.training.programs import Inspection
-    from jaxcomp.wire.targets import Program
-
+from jaxcomp.core.units import bytes_text, seconds_text, times_text
+from jaxcomp.training.programs import Inspection, inspect
+from jaxcomp.wire.targets import Program, overlap
 
 EXAMPLE = """example:
   jaxcomp inspect --config=configs/default.py --target=a100
@@ -32,7 +33,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "inspect",
         _run,
-        help="compile a training step for GPUs or TPUs that are not here",
         description="Compile the training step of a config for accelerators that are "
         "not here, and show its messages, kernel launches, memory and order.",
         epilog=EXAMPLE,
@@ -50,11 +50,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    import jax
-
-    from jaxcomp.cli.config import config_of
-    from jaxcomp.training.programs import inspect
-
     # jax would look for an accelerator here, and what it finds is not what is asked.
     jax.config.update("jax_platforms", "cpu")
     config = config_of(args)
@@ -63,10 +58,8 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _figures(found: "Inspection") -> dict[str, Any]:
+def _figures(found: Inspection) -> dict[str, Any]:
     """The figures as plain values: bytes, numbers and names."""
-    from jaxcomp.wire.targets import overlap
-
     program, sent = found.program, found.sent
     fewer = found.run.fewer
     behind, products = overlap(program.order)
@@ -88,14 +81,12 @@ def _figures(found: "Inspection") -> dict[str, Any]:
     }
 
 
-def described(found: "Inspection") -> str:
+def described(found: Inspection) -> str:
     """The lines that the command prints."""
     return f"{_heading(found)}\n\n{aligned(_rows(found))}"
 
 
-def _heading(found: "Inspection") -> str:
-    from jaxcomp.core.units import seconds_text
-
+def _heading(found: Inspection) -> str:
     setup, workers = found.plan, found.target.workers
     share = setup.segments.batch_at(found.step - 1) // workers.size
     return (
@@ -107,10 +98,7 @@ def _heading(found: "Inspection") -> str:
     )
 
 
-def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
-    from jaxcomp.core.units import bytes_text, times_text
-    from jaxcomp.wire.targets import overlap
-
+def _rows(found: Inspection) -> Iterator[tuple[str, str]]:
     program, sent, dense = found.program, found.sent, bytes_text(found.sent.dense)
     yield "messages of a worker", f"{bytes_text(sent.wire)} of a gradient of {dense}"
     yield from _messages(program)
@@ -141,9 +129,7 @@ def _rows(found: "Inspection") -> Iterator[tuple[str, str]]:
     )
 
 
-def _messages(program: "Program") -> Iterator[tuple[str, str]]:
-    from jaxcomp.core.units import bytes_text
-
+def _messages(program: Program) -> Iterator[tuple[str, str]]:
     of_kind = defaultdict(list)
     for collective in program.collectives:
         of_kind[collective.kind, collective.workers].append(collective)

@@ -30,7 +30,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "launch",
         _run,
-        help="start the processes of a run, here or over ssh",
         description="Start a program several times, as the processes of one run.",
         epilog=EXAMPLE,
         usage="jaxcomp launch [options] -- PROGRAM ...",

@@ -1,13 +1,51 @@
 """`jaxcomp predict`: would compression make my steps faster?"""
 
 import argparse
+import ast
 import json
+import math
+import os
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import jax
+import numpy as np
+
+from jaxcomp import models, parallel
+from jaxcomp.cli import config as quantities
+from jaxcomp.cli import explain
+from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command, aligned
-from jaxcomp.core.errors import UserError
+from jaxcomp.cli.supervise import free_port, process_group
+from jaxcomp.core.errors import RunFailed, UserError
+from jaxcomp.core.specs import suggest
+from jaxcomp.core.types import Exchange, Spec
+from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
+from jaxcomp.report.page import write_picture
+from jaxcomp.report.plot import Axis, Panel, Plot, Reference, Series
+from jaxcomp.training.plan import build, gather_workers
+from jaxcomp.transforms.make import compressor_for
+from jaxcomp.wire import shapes, targets
+from jaxcomp.wire.compatibility import make_method
+from jaxcomp.wire.cost import Cost, Link
+from jaxcomp.wire.predict import (
+    SHARES,
+    USUAL,
+    Local,
+    Prediction,
+    Row,
+    predict,
+    spec_of_tree,
+    start_of,
+    step_of,
+)
+from jaxcomp.wire.targets import GPUS
 
 EXAMPLE = """example:
   jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
@@ -39,7 +77,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "predict",
         _run,
-        help="say whether compression would make steps faster on your links",
         description="Measure what methods compute on this machine, add what their "
         "messages take on links of a given speed, and say which of them helps.",
         epilog=EXAMPLE,
@@ -66,14 +103,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    import jax
-
-    from jaxcomp import parallel
-    from jaxcomp.cli import config as quantities
-    from jaxcomp.cli.prediction import as_json, draw, lines_of, target_seconds, verdict
-    from jaxcomp.wire.cost import Link
-    from jaxcomp.wire.predict import USUAL, predict
-
     if bool(args.model) == bool(args.config):
         raise UserError("give --model or --config, one of the two")
     if args.measure and (args.target or args.sharing != args.workers or args.json):
@@ -111,8 +140,6 @@ def _run(args: argparse.Namespace) -> int:
         facts = {"model": model.title, "compute_is": model.how, "local_is": _how(args)}
         print(json.dumps(facts | as_json(found), indent=1))
         return 0
-    from jaxcomp.core.units import bytes_text, rate_text, seconds_text
-
     hosts = "" if args.per_host == 1 else f", {args.per_host} on each host"
     print(
         f"gradient  {model.title}: {found.elements:,} numbers in {found.tensors} "
@@ -136,10 +163,6 @@ def _run(args: argparse.Namespace) -> int:
 
 def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
     """What processes of this machine take, beside what they should compute."""
-    from jaxcomp.cli.prediction import loopback_seconds
-    from jaxcomp.core.units import seconds_text
-    from jaxcomp.wire.predict import spec_of_tree
-
     methods = [row.method for row in found.rows]
     taken = loopback_seconds(methods, spec_of_tree(tree), args.workers)
     times = [map(seconds_text, (taken[r.method], r.exchange.local)) for r in found.rows]
@@ -152,8 +175,6 @@ def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
 
 
 def _how(args: argparse.Namespace) -> str:
-    import os
-
     if args.target:
         return (
             f"compress and decode by a model of the {args.target}: launches and memory "
@@ -167,12 +188,7 @@ def _how(args: argparse.Namespace) -> str:
 def _model(args: argparse.Namespace, compute: float | None) -> _Model:
     told = "as you say" if compute else "assumed (--compute says yours)"
     if args.model:
-        from jaxcomp.cli.prediction import read_tree
-
         return _Model(args.model, read_tree(args.model), compute or _ASSUMED, told)
-    from jaxcomp.cli.config import config_of
-    from jaxcomp.cli.prediction import compute_seconds, method_of, params_of
-
     config = config_of(args)
     with config.unlocked():
         config.workers = args.workers
@@ -182,3 +198,394 @@ def _model(args: argparse.Namespace, compute: float | None) -> _Model:
         compute, told = compute_seconds(config), "of this config, measured here"
     title = f"{config.model} of {args.config}"
     return _Model(title, params_of(config), compute, told, method_of(config))
+
+
+def read_tree(text: str) -> Any:
+    """The tree that a text names.
+
+    Args:
+      text: a name in `TREES` of `jaxcomp.wire.shapes`, a model, a list of
+        shapes, or a JSON file that holds such a list or names with their shapes.
+
+    Example:
+      >>> read_tree("[(3, 4), (4,)]")
+      [(3, 4), (4,)]
+    """
+    if text in shapes.TREES:
+        return shapes.named_tree(text)
+    if text.startswith("["):
+        try:
+            found = ast.literal_eval(text)
+        except (SyntaxError, ValueError):
+            message = "is no list of shapes such as [(3, 4), (4,)]"
+            raise UserError(f"{text!r} {message}") from None
+        return _checked_tree(found, text)
+    if text.endswith(".json"):
+        try:
+            found = json.loads(Path(text).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise UserError(f"{text}: {error.strerror}") from None
+        except ValueError as error:
+            raise UserError(f"{text} is no JSON: {error}") from None
+        return _checked_tree(found, text)
+    if text not in models.REGISTRY:
+        valid = {*models.REGISTRY, *shapes.TREES}
+        raise UserError(f"unknown model {text!r}. {suggest(text, valid)}")
+    return explain.params_of(text)
+
+
+def _checked_tree(found: Any, text: str) -> Any:
+    every = found.values() if isinstance(found, dict) else found
+    if not isinstance(every, list) and not isinstance(found, dict):
+        raise UserError(f"{text} holds no list of shapes, and no names with shapes")
+    for shape in every:
+        is_list = isinstance(shape, list | tuple)
+        if not is_list or not all(type(n) is int and n >= 0 for n in shape):
+            raise UserError(f"a shape is a list of whole numbers, not {shape!r}")
+    if isinstance(found, dict):
+        return {name: tuple(shape) for name, shape in found.items()}
+    return [tuple(shape) for shape in found]
+
+
+_WARM_UP, _TIMED = 8, 7  # steps
+
+
+def params_of(config: Any) -> Any:
+    """The specs of the parameters that a config trains."""
+    return jax.eval_shape(_alone(config).fresh).params
+
+
+def method_of(config: Any) -> tuple[str, ...]:
+    """The method of a config as one line; none where it mixes models."""
+    if config.mixer or config.policy or config.exchange == "exact":
+        return ()
+    parts = [config.memory, config.exchange, config.scope]
+    compressor = compressor_for(config.exchange, config.compressor)
+    last = [compressor] if compressor else [parts.pop(1)]
+    return (": ".join([*parts, *last]),)
+
+
+def compute_seconds(config: Any) -> float:
+    """Measure the training step of one worker that exchanges nothing.
+
+    That is its forward and backward pass and the update of the optimiser, with its
+    share of the batch. The median of several steps.
+    """
+    setup = _alone(config)
+    stage = setup.stages.at(setup.total_steps - 1)
+    state = parallel.spread(setup.fresh(stage.segment), setup.workers)
+    axes = parallel.axes(state)
+    batch = setup.example(stage.segment)
+    step = parallel.map_step(
+        setup.step(stage),
+        setup.workers,
+        in_axes=(axes, *(0 for _ in batch)),
+        out_axes=(axes, 0),
+    )
+    given = parallel.place(tuple(x[None] for x in batch), setup.workers, 0)
+    return statistics.median(_timed(lambda state: step(state, *given)[0], state))
+
+
+def _alone(config: Any) -> Any:
+    """The setup of one worker with its share of the batch, who exchanges nothing."""
+    mine = config.copy_and_resolve_references()
+    with mine.unlocked():
+        share = config.batch_per_worker or config.batch_size // max(1, config.workers)
+        mine.update(batch_size=max(1, share), batch_per_worker=0)
+        mine.update(workers=1, mixer="", topology="", exchange="exact", memory="none")
+        mine.update(compressor="none", policy=(), keep_warmup="", dense_for="")
+        mine.update(flush_every="", overlap=1, mapper="shard_map", workers_per_device=1)
+        mine.update(devices_per_node=1, regime=_of_one_worker(config))
+    return build(mine, gather_workers(mine))
+
+
+def _of_one_worker(config: Any) -> Any:
+    """The regime of a config, in which each batch is the share of one worker."""
+    if isinstance(config.regime, str):
+        return config.regime
+
+    def shared(entry: Any) -> Any:
+        if isinstance(entry, str) or "batch_size" not in entry[1]:
+            return entry
+        when, settings = entry
+        share = max(1, settings["batch_size"] // max(1, config.workers))
+        return when, {**settings, "batch_size": share}
+
+    return tuple(shared(entry) for entry in config.regime)
+
+
+_PATIENCE = 300.0  # seconds for each method, most of them to compile
+_SHOWN = 2000  # characters of what processes wrote before they ended
+
+
+def loopback_seconds(
+    methods: Sequence[str], spec: Spec, workers: int
+) -> dict[str, float]:
+    """The median seconds of exchanges between so many processes of this machine.
+
+    Args:
+      methods: one line each.
+      spec: of the tree.
+      workers: their number; all of them share the cores.
+
+    Raises:
+      RunFailed: a process ended, or they have not answered in time.
+    """
+    leaves = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(spec)]
+    place = {"workers": workers, "processes": workers}
+    place |= {"coordinator": f"127.0.0.1:{free_port()}"}
+    task = {"leaves": leaves, "methods": list(methods)}
+    tasks = [task | {"place": place | {"process": rank}} for rank in range(workers)]
+    answers = _asked(tasks, _PATIENCE * (1 + len(methods)))
+    # Of each exchange the slowest worker counts: the others wait for it.
+    steps = [zip(*each, strict=True) for each in zip(*answers, strict=True)]
+    return {
+        method: statistics.median(map(max, every))
+        for method, every in zip(methods, steps, strict=True)
+    }
+
+
+def _asked(tasks: Sequence[Any], patience: float) -> list[Any]:
+    """Start a process for each task; returns what they answer."""
+    until = time.monotonic() + patience
+    with tempfile.TemporaryFile("w+") as log, process_group(grace=0) as group:
+        crew = [
+            subprocess.Popen(
+                [sys.executable, "-m", __name__, json.dumps(task)],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                process_group=group,
+            )
+            for task in tasks
+        ]
+        try:
+            left = [
+                process.communicate(timeout=until - time.monotonic())[0]
+                for process in crew
+            ]
+        except subprocess.TimeoutExpired:
+            left = [""]
+        if not all(left):
+            log.seek(0)
+            raise RunFailed(f"local processes ended:\n{log.read()[-_SHOWN:]}")
+        return [json.loads(text) for text in left]
+
+
+def answer(text: str) -> None:
+    """In one of these processes: exchange for real, and print the seconds of steps."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # Gloo prints, from C++
+    task = json.loads(text)
+    parallel.keep_pages()
+    crew = parallel.setup(platform="cpu", **task["place"])
+    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in task["leaves"]]
+    times = [_exchanged(method, leaves, crew) for method in task["methods"]]
+    print(json.dumps(times), file=answers, flush=True)
+    os._exit(0)  # the others may have gone, and the end of jax would wait for them
+
+
+def _exchanged(text: str, spec: list[Any], crew: parallel.Workers) -> list[float]:
+    """Seconds of each of some exchanges between all processes."""
+    exchange = make_method(text, spec, crew.axis)
+    state = parallel.spread((jax.numpy.int32(0), exchange.init(spec)), crew)
+    generator = np.random.default_rng(jax.process_index())
+    drawn = [generator.standard_normal((1, *x.shape), np.float32) for x in spec]
+    tree = parallel.place(
+        [x.astype(s.dtype) for x, s in zip(drawn, spec, strict=True)], crew, 0
+    )
+    compiled = _mapped(exchange, state, crew).lower(state, tree).compile()
+
+    def step(state: Any) -> Any:
+        return compiled(state, tree)[1]
+
+    return _timed(step, state)
+
+
+def _mapped(exchange: Exchange, state: Any, workers: parallel.Workers) -> Any:
+    """The step of an exchange on some workers."""
+    axes = parallel.axes(state)
+    return parallel.map_step(
+        step_of(exchange),
+        workers,
+        in_axes=(axes, 0),
+        out_axes=(None, axes),
+        donate_argnums=(0,),
+    )
+
+
+def _timed(step: Callable[[Any], Any], state: Any) -> list[float]:
+    """Seconds of some steps, each from the state of the one before."""
+    taken: list[float] = []
+    for _ in range(_WARM_UP + _TIMED):
+        began = time.perf_counter()
+        state = jax.block_until_ready(step(state))
+        taken.append(time.perf_counter() - began)
+    return taken[_WARM_UP:]
+
+
+_LAUNCH_SECONDS = 3e-6  # of a kernel; 2 to 4 are usual
+_WAIT_SECONDS = 20e-6  # of the host, for a loop whose length follows from data
+
+
+def target_seconds(name: str, workers: int, per_host: int = 1) -> Local:
+    """Make a function that models how long exchanges compute on a GPU.
+
+    Args:
+      name: of the GPU, such as "a100".
+      workers: one GPU each.
+      per_host: of them.
+
+    Raises:
+      UserError: the GPU is not known, or XLA's compiler for it is not installed.
+    """
+    if name not in GPUS:
+        raise UserError(
+            f"no memory bandwidth is known of {name!r}. {suggest(name, GPUS)}"
+        )
+    target = targets.make(name, workers // per_host, per_host, axis=parallel.AXIS)
+
+    def compiled(exchange: Exchange, spec: Spec) -> Any:
+        state = start_of(exchange, spec)
+        given = targets.specs(state, target, parallel.axes(state))
+        mapped = _mapped(exchange, state, target.workers)
+        return targets.compiled(mapped, target, given, targets.specs(spec, target))
+
+    return lambda every, spec: [_modelled(compiled(each, spec), name) for each in every]
+
+
+def _modelled(compiled: Any, name: str) -> float:
+    program = targets.read(compiled)
+    return (
+        program.launches * _LAUNCH_SECONDS
+        + targets.memory_traffic(compiled) / GPUS[name].bandwidth
+        + len(program.open_loops) * _WAIT_SECONDS
+    )
+
+
+_HEADINGS = (
+    *("method", "leaves", "fewer", "exchange", "local", "step", "speed-up"),
+    "pays below",
+)
+_DECADES = 2  # of bandwidth in the plot, on each side of the link's
+_POINTS = 81
+
+
+def lines_of(found: Prediction) -> list[str]:
+    """The table of a prediction, a line for each method."""
+    shares = [f"{100 * share:.0f} % needs" for share in SHARES]
+    rows = [[*_HEADINGS, *shares], *(_cells(row, found) for row in found.rows)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i == 0 else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+
+
+def verdict(found: Prediction) -> str:
+    """What the table says, in a sentence or two."""
+    exact, first = found.exact, found.rows[0]
+    share = exact.exchange.seconds / exact.step
+    took = f"`exact` spends {100 * share:.0f} % of its step on the exchange"
+    if found.helps:
+        gain = f"{first.method} makes the step {first.speedup:.3g} times as fast"
+        return f"{took}; {gain}."
+    below = [row for row in found.rows if 0 < row.break_even < math.inf]
+    text = f"Nothing here helps: {took}, and no method takes less time than that."
+    if below:
+        last = max(below, key=lambda row: row.break_even)
+        rate = rate_text(last.break_even)
+        text += f" On links below {rate}, {last.method} would be the first that does."
+    return text
+
+
+def as_json(found: Prediction) -> dict[str, Any]:
+    """The same figures for programs, in seconds and bytes; null stands for infinity."""
+
+    def number(value: float) -> float | None:
+        return value if math.isfinite(value) else None
+
+    def row_of(row: Row) -> dict[str, Any]:
+        return {
+            "method": row.method,
+            "sent": row.exchange.nbytes,
+            "times_fewer": number(found.fewer(row)),
+            "rounds": row.exchange.rounds,
+            "exchange": row.exchange.seconds,
+            "local": row.exchange.local,
+            "step": row.step,
+            "speedup": row.speedup,
+            "break_even": number(row.break_even),
+            "needed": {
+                str(share): number(rate)
+                for share, rate in zip(SHARES, row.needed, strict=True)
+            },
+        }
+
+    plain = {name: getattr(found, name) for name in Prediction._fields}
+    plain["rows"] = [row_of(row) for row in found.rows]
+    plain["link"] = found.link._asdict()
+    return plain | {"helps": found.helps, "verdict": verdict(found)}
+
+
+def draw(found: Prediction, file: Path) -> None:
+    """Plot the step of each method over the bandwidth of the links.
+
+    Args:
+      found: the prediction.
+      file: `.svg`.
+    """
+    if file.suffix.lower() != ".svg":
+        raise UserError(f"--plot writes FILE.svg, not {file}")
+    here = found.link.bandwidth
+    rates = here * np.logspace(-_DECADES, _DECADES, _POINTS)
+
+    def series(row: Row, slot: int) -> Series:
+        steps = np.array([found.compute + _at(row, found, rate) for rate in rates])
+        return Series(row.method, row.method, slot, 8e-6 * rates, steps, steps, steps)
+
+    panel = Panel(
+        Axis("bandwidth of a host, Mbit/s", "number", log=True),
+        Axis("time of a step", "seconds", log=True),
+        [series(row, slot) for slot, row in enumerate(found.rows)],
+        [Reference(found.compute, "computing alone")],
+    )
+    title = f"{found.elements:,} numbers, {found.workers} workers"
+    write_picture(file, Plot(title, "", [panel]))
+
+
+def _at(row: Row, found: Prediction, bandwidth: float) -> float:
+    """Seconds of an exchange at another bandwidth."""
+    seconds: Cost = row.exchange
+    return seconds.transfer * found.link.bandwidth / bandwidth + (
+        seconds.waiting + seconds.local
+    )
+
+
+def _cells(row: Row, found: Prediction) -> list[str]:
+    return [
+        row.method,
+        bytes_text(row.exchange.nbytes),
+        times_text(found.fewer(row)),
+        seconds_text(row.exchange.seconds),
+        seconds_text(row.exchange.local),
+        seconds_text(row.step),
+        times_text(row.speedup),
+        _pays_below(row),
+        *map(rate_text, row.needed),
+    ]
+
+
+def _pays_below(row: Row) -> str:
+    if row.method == "exact":
+        return ""
+    if row.break_even == 0:
+        return "never"
+    return "always" if math.isinf(row.break_even) else rate_text(row.break_even)
+
+
+if __name__ == "__main__":
+    answer(sys.argv[1])

@@ -4,8 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from jaxcomp import report
 from jaxcomp.cli.run_command import add_command
+from jaxcomp.report.comparison import comparison_plots, find_runs
+from jaxcomp.report.grouping import group_runs
+from jaxcomp.report.page import write_pictures
+from jaxcomp.report.run_page import run_pictures, watch
 
+_SVG = "write each plot as an SVG file into this folder as well"
 OF_ONE = """example:
   jaxcomp report runs/cifar10-topk
   jaxcomp report runs/cifar10-topk --svg figures/
@@ -18,53 +24,44 @@ OF_SEVERAL = """example:
 
 
 def add_parser(subparsers: Any) -> None:
-    """Add the commands `report` and `compare`; as `run_command.add_command`."""
-    report = add_command(
+    """Add the command `report`; as `run_command.add_command`."""
+    add = add_command(
         subparsers,
         "report",
         _report,
-        help="write report.html into a run folder",
         description="Write report.html into a run folder: one page that holds the "
         "numbers, plots and config of the run and needs no other file; "
         "`jaxcomp compare` puts several runs side by side.",
         epilog=OF_ONE,
-    )
+    ).add_argument
+    add("folder", type=Path, metavar="FOLDER", help="a run folder")
+    add("--svg", type=Path, metavar="DIR", help=_SVG)
     follow = "write the page again whenever the run has got on, until it ends; an open "
-    report.add_argument(
-        "--watch", action="store_true", help=f"{follow}page loads itself again"
-    )
-    compare = add_command(
+    add("--watch", action="store_true", help=f"{follow}page loads itself again")
+
+
+def add_compare(subparsers: Any) -> None:
+    """Add the command `compare`; as `run_command.add_command`."""
+    add = add_command(
         subparsers,
         "compare",
         _compare,
-        help="write one page that compares several runs",
         description="Write one HTML page of several runs, which needs no other file: "
         "their curves side by side, accuracy against bytes, and a table of the best. "
         "Runs that differ only in the seed are one line, with a band. Folders that "
         "hold no run are named on the page.",
         epilog=OF_SEVERAL,
-    )
-    add = compare.add_argument
+    ).add_argument
+    add("folders", type=Path, nargs="+", metavar="FOLDER", help="a run folder")
     page = Path("comparison.html")
     add("--out", type=Path, default=page, metavar="FILE", help=f"by default {page}")
     add("--title", default="", help="of the page")
-    kept = (
-        "a page that is written again keeps its note, until --note gives another or, "
-    )
-    add("--note", help=f"shown at the top; {kept}with --note '', none")
-    report.add_argument("folder", type=Path, metavar="FOLDER", help="a run folder")
-    add("folders", type=Path, nargs="+", metavar="FOLDER", help="a run folder")
-    for parser in (report, compare):
-        add = parser.add_argument
-        about = "write each plot as an SVG file into this folder as well"
-        add("--svg", type=Path, metavar="DIR", help=about)
+    kept = "a page that is written again keeps its note, until --note gives another or"
+    add("--note", help=f"shown at the top; {kept}, with --note '', none")
+    add("--svg", type=Path, metavar="DIR", help=_SVG)
 
 
 def _report(args: argparse.Namespace) -> int:
-    from jaxcomp import report
-    from jaxcomp.report.page import write_pictures
-    from jaxcomp.report.run_page import run_pictures, watch
-
     if args.watch:
         watch(args.folder)
     else:
@@ -76,11 +73,6 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
-    from jaxcomp import report
-    from jaxcomp.report.comparison import comparison_plots, find_runs
-    from jaxcomp.report.grouping import group_runs
-    from jaxcomp.report.page import write_pictures
-
     print(report.write_comparison(args.folders, args.out, args.title, args.note))
     if args.svg:
         found = comparison_plots(group_runs(find_runs(args.folders).runs))

@@ -17,14 +17,24 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from ml_collections import ConfigDict
+
+from jaxcomp.cli.config import load_config, override
 from jaxcomp.cli.run_command import add_command
+from jaxcomp.cli.supervise import caught_signals, process_group
+from jaxcomp.cli.sweeps import PlannedRun, differing, make_plan, read_sweep
 from jaxcomp.core.errors import UserError, within
-
-if TYPE_CHECKING:
-    from jaxcomp.cli.sweeps import PlannedRun
-
+from jaxcomp.core.files import write_atomically
+from jaxcomp.core.specs import suggest
+from jaxcomp.core.units import MISSING, number_text, percent_text, seconds_text
+from jaxcomp.report import write_comparison
+from jaxcomp.runs.folder import note_fact, read_json
+from jaxcomp.runs.lock import locked
+from jaxcomp.runs.table import Schema, read_header, read_table
+from jaxcomp.training.plan import build, gather_workers
+from jaxcomp.training.tables import columns_of
 
 EXAMPLE = """example:
   jaxcomp sweep configs/sweeps/digits.py
@@ -54,7 +64,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "sweep",
         _run,
-        help="train every setting of a grid once, and compare the runs",
         description="Train a config in many settings: each of them is one run. Writes "
         "summary.csv, with a row for each run, and a page that compares them.",
         epilog=EXAMPLE,
@@ -74,17 +83,17 @@ class Job(NamedTuple):
 
     file: Path  # that describes it
     folder: Path
-    runs: "Sequence[PlannedRun]"
+    runs: Sequence[PlannedRun]
     column: str  # of metrics.csv, which says how good a run is
     sign: int  # 1 where more of it is better, -1 where less is
 
-    def workdir(self, run: "PlannedRun") -> Path:
+    def workdir(self, run: PlannedRun) -> Path:
         return self.folder / "runs" / run.name
 
-    def log(self, run: "PlannedRun") -> Path:
+    def log(self, run: PlannedRun) -> Path:
         return self.folder / "logs" / f"{run.name}.log"
 
-    def config(self, run: "PlannedRun") -> Path:
+    def config(self, run: PlannedRun) -> Path:
         return self.folder / "configs" / f"{run.name}.py"
 
 
@@ -98,9 +107,6 @@ class Entry(NamedTuple):
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.cli.config import load_config, override
-    from jaxcomp.cli.sweeps import make_plan, read_sweep
-
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
     sweep = read_sweep(args.file)
@@ -130,9 +136,6 @@ def _run(args: argparse.Namespace) -> int:
 
 def _conclude(job: Job, figures: Mapping[str, Mapping[str, float]]) -> None:
     """Compare the runs that have finished, and say which is the best."""
-    from jaxcomp.report import write_comparison
-    from jaxcomp.runs.folder import note_fact
-
     scores = {n: job.sign * it.get(_best(job), math.nan) for n, it in figures.items()}
     known = [run for run in job.runs if not math.isnan(scores.get(run.name, math.nan))]
     if known:
@@ -171,8 +174,6 @@ def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Pa
       >>> str(find_folder(Path("a/digits.py"), Path("mine")))
       'mine'
     """
-    from jaxcomp.runs.folder import read_json
-
     if out is not None:
         if out.is_dir() and any(out.iterdir()) and not (out / RECORD).exists():
             message = f"{out} holds other things than a sweep: take a folder of its own"
@@ -191,16 +192,12 @@ def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Pa
 
 def read_record(folder: Path) -> dict[str, Entry]:
     """The entries of a sweep's runs by name; none in a new folder."""
-    from jaxcomp.runs.folder import read_json
-
     runs: Mapping[str, Any] = read_json(folder / RECORD).get("runs", {})
     return {name: Entry(**entry) for name, entry in runs.items()}
 
 
 def write_record(folder: Path, file: Path, entries: Mapping[str, Entry]) -> None:
     """Replace the record of a sweep, whole or not at all."""
-    from jaxcomp.core.files import write_atomically
-
     runs = {name: entry._asdict() for name, entry in entries.items()}
     content = {"file": str(file.resolve()), "runs": runs}
     write_atomically(folder / RECORD, json.dumps(content, indent=1))
@@ -226,8 +223,6 @@ def parse_best(text: str) -> tuple[str, int]:
 
 def check_column(column: str, columns: Sequence[str]) -> None:
     """Refuse a column that the metrics.csv of a run does not have."""
-    from jaxcomp.core.specs import suggest
-
     if column not in columns:
         raise UserError(
             f"{_TABLE} has no column {column!r}. {suggest(column, columns)}"
@@ -241,7 +236,7 @@ def check_runs(job: Job) -> None:
       UserError: a run cannot be built, or no column says how good it is; names it.
     """
 
-    def kind(run: "PlannedRun") -> str:
+    def kind(run: PlannedRun) -> str:
         return json.dumps([run.config.get(key) for key in _OF_A_PROCESS])
 
     known = read_record(job.folder)
@@ -255,11 +250,6 @@ def check_runs(job: Job) -> None:
 
 def check_given() -> int:
     """In a process of its own: build the configs on standard input, and check them."""
-    from ml_collections import ConfigDict
-
-    from jaxcomp.training.plan import build, gather_workers
-    from jaxcomp.training.tables import columns_of
-
     column, configs = json.load(sys.stdin)
     try:
         for name, values in configs:
@@ -279,8 +269,8 @@ def check_given() -> int:
 class Started(NamedTuple):
     """A run's process."""
 
-    run: "PlannedRun"
-    process: "subprocess.Popen[bytes]"
+    run: PlannedRun
+    process: subprocess.Popen[bytes]
     began: float  # of time.monotonic
 
 
@@ -301,9 +291,6 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
     Raises:
       RunError: another process runs this sweep.
     """
-    from jaxcomp.cli.supervise import caught_signals, process_group
-    from jaxcomp.runs.lock import locked
-
     for name in ("configs", "logs", "runs"):
         (job.folder / name).mkdir(exist_ok=True)
     with (
@@ -345,10 +332,8 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
         return entries, caught[0] if caught else 0
 
 
-def _start(job: Job, run: "PlannedRun", group: int) -> Started:
+def _start(job: Job, run: PlannedRun, group: int) -> Started:
     """Start a run by the config as it is now: who edits its file changes no run."""
-    from jaxcomp.core.files import write_atomically
-
     config = job.config(run)
     if not config.exists():
         values = f"    return ConfigDict({pprint.pformat(run.config)})\n"
@@ -383,13 +368,11 @@ def _ended(job: Job, started: Started, entry: Entry, was_asked: bool) -> Entry:
 
 def _line(
     job: Job,
-    run: "PlannedRun",
+    run: PlannedRun,
     entries: Mapping[str, Entry],
     figures: Mapping[str, Mapping[str, float]],
 ) -> str:
     """What is said of a run when its process has ended."""
-    from jaxcomp.core.units import seconds_text
-
     entry, title = entries[run.name], run.setting.title
     if entry.state == "started":
         again = f"failed, and is started once more: {entry.error}"
@@ -411,8 +394,6 @@ def _best(job: Job) -> str:
 
 def _told(job: Job, figures: Mapping[str, float]) -> str:
     """The figure by which runs are compared, as text."""
-    from jaxcomp.core.units import MISSING, number_text, percent_text
-
     value = figures.get(_best(job), math.nan)
     text = percent_text if job.column.endswith("accuracy") else number_text
     shown = MISSING if math.isnan(value) else text(value)
@@ -431,8 +412,6 @@ def figures_of(folder: Path, column: str, sign: int) -> dict[str, float]:
       UserError: the run's metrics.csv has no such column, or cannot be read.
     """
     import numpy as np
-
-    from jaxcomp.runs.table import Schema, read_header, read_table
 
     columns = read_header(folder / _TABLE)
     if not columns:
@@ -462,9 +441,6 @@ def write_summary(
     Returns:
       The figures of the runs that have finished, by name.
     """
-    from jaxcomp.cli.sweeps import differing
-    from jaxcomp.core.files import write_atomically
-
     figures = {
         run.name: figures_of(job.workdir(run), job.column, job.sign)
         for run in job.runs

@@ -5,16 +5,15 @@ import inspect
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    from jaxcomp.mixers.gossip.topology import Topology
-
+from jaxcomp.mixers.gossip.topology import REGISTRY, Topology, picture, topology
+from jaxcomp.report.graph import graph_of
+from jaxcomp.report.page import write_picture
 
 _EXAMPLES = """\
 examples:
@@ -48,7 +47,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "topology",
         _run,
-        help="show a communication graph of decentralised training",
         description="Show who hears whom, how many messages a round takes and how "
         "fast the workers agree.",
         epilog=_EXAMPLES,
@@ -64,8 +62,6 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from jaxcomp.mixers.gossip.topology import topology
-
     if args.list:
         print(_listing())
         return 0
@@ -85,7 +81,7 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _facts(graph: "Topology") -> dict[str, Any]:
+def _facts(graph: Topology) -> dict[str, Any]:
     """What is known of a graph, with the matrix of each round."""
     return {
         "name": graph.name,
@@ -100,8 +96,6 @@ def _facts(graph: "Topology") -> dict[str, Any]:
 
 
 def _listing() -> str:
-    from jaxcomp.mixers.gossip.topology import REGISTRY, topology
-
     rows = [("NAME", "WORKERS", "DEGREE", "GAP", "")]
     for name, factory in sorted(REGISTRY.items()):
         about = (inspect.getdoc(factory) or "").splitlines()[0]
@@ -125,7 +119,7 @@ def _listing() -> str:
     )
 
 
-def _drawing(graph: "Topology") -> str:
+def _drawing(graph: Topology) -> str:
     """Rows of dots for each round, or lists of neighbours for large graphs."""
     several = len(graph.rounds) > 1
     blocks = []
@@ -151,7 +145,7 @@ def _symbols() -> tuple[str, str, str]:
     return symbols
 
 
-def _dots(matrix: "np.ndarray") -> list[str]:
+def _dots(matrix: np.ndarray) -> list[str]:
     import numpy as np
 
     heard, own, nothing = _symbols()
@@ -173,7 +167,7 @@ def _dots(matrix: "np.ndarray") -> list[str]:
     return lines + [f"{i:>{width + 1}}  {between.join(r)}" for i, r in enumerate(cells)]
 
 
-def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
+def _neighbours(matrix: np.ndarray, most: int = 10) -> list[str]:
     import numpy as np
 
     lines = []
@@ -184,11 +178,7 @@ def _neighbours(matrix: "np.ndarray", most: int = 10) -> list[str]:
     return lines
 
 
-def _draw(graph: "Topology", spec: str, path: Path) -> None:
-    from jaxcomp.mixers.gossip.topology import picture
-    from jaxcomp.report.graph import graph_of
-    from jaxcomp.report.page import write_picture
-
+def _draw(graph: Topology, spec: str, path: Path) -> None:
     shown = graph_of(picture(graph, spec))
     assert shown is not None
     write_picture(path, shown)

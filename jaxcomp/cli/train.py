@@ -89,7 +89,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "train",
         _on_kept_pages,
-        help="train a model by a config",
         description=about,
         epilog=EXAMPLE,
     )

@@ -75,7 +75,7 @@ def test_help_has_examples_that_the_parser_takes(name):
 
 def test_help_and_completion_start_without_jax():
     program = (
-        "import sys; from jaxcomp import cli; cli.make_parser(); "
+        "import sys; from jaxcomp import cli; cli.make_parser(['--help', 'launch']); "
         "print(sorted({'jax', 'numpy', 'flax', 'rich', 'ml_collections', 'sklearn', "
         "'matplotlib', 'tensorflow_datasets'} & set(sys.modules)))"
     )
@@ -234,8 +234,8 @@ def test_an_explanation_is_text_for_people(capsys):
     ],
 )
 def test_a_shell_is_told_what_may_follow(line, offers):
-    finder = CompletionFinder(completion.with_names(cli.make_parser()))
     *words, last = line.split(" ")
+    finder = CompletionFinder(completion.with_names(cli.make_parser(words)))
     found = finder._get_completions(["jaxcomp", *words], last, "", None)
     assert [word.strip() for word in found] == offers
 

@@ -7,8 +7,8 @@ import pytest
 
 import jaxcomp
 from jaxcomp import UserError, wire
-from jaxcomp.cli import prediction
-from jaxcomp.cli.prediction import loopback_seconds
+from jaxcomp.cli import predict as prediction
+from jaxcomp.cli.predict import loopback_seconds
 from jaxcomp.wire import predict as measuring
 from jaxcomp.wire import targets
 from jaxcomp.wire import targets as devices

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks import predict_check
 from jaxcomp import UserError
-from jaxcomp.cli.prediction import as_json, draw, lines_of, read_tree, verdict
+from jaxcomp.cli.predict import as_json, draw, lines_of, read_tree, verdict
 from jaxcomp.wire import cost, shapes
 from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Link

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp import report
 from jaxcomp.cli import main, sweep
 from jaxcomp.cli.config import load_config
 from jaxcomp.cli.sweep import find_folder, write_record
@@ -39,7 +38,7 @@ def write(tmp_path, monkeypatch):
     monkeypatch.setattr(sweep, "_TRAIN", TRAINER)
     monkeypatch.setattr(sweep, "_CHECK", ("true",))
     monkeypatch.setattr(sweep, "_POLL_SECONDS", 0.02)
-    monkeypatch.setattr(report, "write_comparison", compared, raising=False)
+    monkeypatch.setattr(sweep, "write_comparison", compared)
 
     def write(seeds="[0, 1]", **others):
         file = tmp_path / "small.yaml"
