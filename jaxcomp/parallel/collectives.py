@@ -1,4 +1,4 @@
-"""Collectives over an axis, or over part of it; workers that share a device; vmap."""
+"""Collectives over an axis, its parts, or workers that share devices; under vmap too."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -14,84 +14,6 @@ from jaxcomp.core.types import Array, Axis, Tree
 from jaxcomp.parallel.checks import axis_index, axis_size, is_typed
 
 
-def stacked(tree: Tree, differs: Tree, count: int) -> Tree:
-    """The arrays of all members of a mapped axis.
-
-    Args:
-      tree: as a rule is given it.
-      differs: for each leaf, whether it already has a row for each member.
-      count: number of members.
-    """
-
-    def rows(x: Array, has_rows: bool) -> Array:
-        return x if has_rows else jnp.broadcast_to(x, (count, *x.shape))
-
-    return jax.tree.map(rows, tree, differs)
-
-
-def moved(tree: Tree, differs: Tree, source: int, destination: int) -> Tree:
-    """The tree with one axis moved, in the leaves that have it.
-
-    Args:
-      tree: arrays.
-      differs: for each leaf, whether it has the axis.
-      source: place of the axis.
-      destination: its new place.
-    """
-
-    def move(x: Array, has_axis: bool) -> Array:
-        return jnp.moveaxis(x, source, destination) if has_axis else x
-
-    return jax.tree.map(move, tree, differs)
-
-
-def written_out(
-    collective: Callable[[Tree], Tree],
-    simulated: Callable[[Array], Array],
-    tree: Tree,
-    axis: Axis,
-    alike: bool = False,
-) -> Tree:
-    """A collective that vmap does not have, with a function that computes it for vmap.
-
-    Other axes may be mapped inside or around that of the workers, such as one of the
-    members of an ensemble. Along these the collective runs for each member.
-
-    Args:
-      collective: treats each index of its arrays' last dimensions by itself.
-      simulated: arrays of all workers, stacked, -> results of all workers, stacked.
-      tree: of this worker.
-      axis: name of the axis.
-      alike: whether all workers have the same result; it is then returned once.
-    """
-
-    @jax.custom_batching.custom_vmap
-    def run(tree: Tree, place: Array) -> Tree:
-        return collective(tree)
-
-    # vmap calls the rule for any axis, without its name. The place tells which axis it
-    # is: it differs along that of the workers, and along no other.
-    @run.def_vmap
-    def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
-        in_tree, is_workers = batched
-        if is_workers:
-            results = jax.tree.map(simulated, stacked(tree, in_tree, size))
-            return results, jax.tree.map(lambda x: not alike, tree)
-        result = run(moved(tree, in_tree, 0, -1), place)
-        return moved(result, in_tree, -1, 0), in_tree
-
-    # All collectives here are linear. JAX's own rule for tangents would map them over
-    # the wrong axis.
-    linear = jax.custom_jvp(run)
-
-    @linear.defjvp
-    def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
-        (tree, place), (change, _) = primals, tangents
-        return run(tree, place), run(change, place)
-
-    return linear(tree, axis_index(axis))
-
-
 class Lanes(NamedTuple):
     """The axis of workers of whom k share a device; d k + l is lane l of device d.
 
@@ -102,53 +24,6 @@ class Lanes(NamedTuple):
 
     devices: Axis
     lanes: str
-
-
-def permute_rows(
-    rows: Array, slots: Sequence[Sequence[tuple[int, int]]], devices: Axis
-) -> Array:
-    """`collectives.permute_each` for all workers of a device at once.
-
-    What crosses devices takes as few permutations of one row as possible: a row that
-    several workers of another device await goes there once.
-
-    Args:
-      rows: of the workers of this device, [lanes, ...].
-      slots: (source, destination) of workers, each at most once on either side.
-      devices: the axis of the devices.
-
-    Returns:
-      What arrives in each slot, [lanes, slots, ...].
-    """
-    lanes, count = len(rows), axis_size(devices)
-    place = jax.lax.axis_index(devices)
-    # Where each slot of a worker is among the own rows and those that arrive.
-    origin = np.full((count, lanes, len(slots)), -1)
-    awaited: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
-    for slot, pairs in enumerate(slots):
-        for source, destination in pairs:
-            (here, row), (there, to) = divmod(source, lanes), divmod(destination, lanes)
-            if here == there:
-                origin[here, to, slot] = row
-            else:
-                of_link = awaited.setdefault((here, there), {})
-                of_link.setdefault(row, []).append((to, slot))
-    edges = [edge for edge, moves in awaited.items() for _ in moves]
-    # Whole shifts of the devices first, as those of a ring are.
-    edges.sort(key=lambda edge: ((edge[1] - edge[0]) % count, edge[0]))
-    pool = [rows]
-    for number, turn in enumerate(coloured(edges, count).T if edges else (), lanes):
-        sent = np.zeros(count, int)
-        links = [(here, int(there)) for here, there in enumerate(turn) if there >= 0]
-        for here, there in links:
-            sent[here], moves = awaited[here, there].popitem()
-            for move in moves:
-                origin[there, *move] = number
-        row = rows[jnp.asarray(sent)[place]]
-        pool.append(jax.lax.ppermute(row, devices, links)[None])
-    every = jnp.concatenate(pool)
-    found = np.where(origin < 0, len(every), origin)
-    return jnp.take(every, jnp.asarray(found)[place], 0, mode="fill", fill_value=0)
 
 
 class AxisPart(NamedTuple):
@@ -162,7 +37,7 @@ class AxisPart(NamedTuple):
         """The workers of each group.
 
         Example:
-          >>> step = lambda x: np.array(Part("a", 2, inside=False).groups())
+          >>> step = lambda x: np.array(AxisPart("a", 2, inside=False).groups())
           >>> jax.vmap(step, axis_name="a", out_axes=None)(jnp.zeros(6)).tolist()
           [[0, 2, 4], [1, 3, 5]]
         """
@@ -245,6 +120,18 @@ def mean(tree: Tree, axis: Axis) -> Tree:
     """
     sums = total(widen(tree), axis)
     return cast_like(jax.tree.map(lambda x: x / size(axis), sums), tree)
+
+
+def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
+    """The mean of each array, by one all-reduce in the widest of their dtypes."""
+    if not arrays:
+        return []
+    dtype = joint_dtype([a.dtype for a in arrays])
+    flat = jnp.concatenate([a.reshape(-1).astype(dtype) for a in arrays])
+    borders = np.cumsum([a.size for a in arrays])[:-1]
+    parts = jnp.split(mean(flat, axis), borders)
+    pairs = zip(parts, arrays, strict=True)
+    return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
 
 
 def gather(x: Array, axis: Axis, alike: bool = False) -> Array:
@@ -332,18 +219,6 @@ def permute_each(
     return list(written_out(alone, of_device, x, axis.lanes))
 
 
-def mean_of_all(arrays: list[Array], axis: Axis) -> list[Array]:
-    """The mean of each array, by one all-reduce in the widest of their dtypes."""
-    if not arrays:
-        return []
-    dtype = joint_dtype([a.dtype for a in arrays])
-    flat = jnp.concatenate([a.reshape(-1).astype(dtype) for a in arrays])
-    borders = np.cumsum([a.size for a in arrays])[:-1]
-    parts = jnp.split(mean(flat, axis), borders)
-    pairs = zip(parts, arrays, strict=True)
-    return [part.reshape(a.shape).astype(a.dtype) for part, a in pairs]
-
-
 def _permute_in_parts(
     x: Array, pairs: Sequence[tuple[int, int]], nodes: Nodes
 ) -> Array:
@@ -416,6 +291,131 @@ def _over(
         return jax.vmap(lambda g, p: simulated(rows[members[g]], p))(group_of, place_of)
 
     return written_out(grouped, of_all, tree, axis.axis, alike)
+
+
+def stacked(tree: Tree, differs: Tree, count: int) -> Tree:
+    """The arrays of all members of a mapped axis.
+
+    Args:
+      tree: as a rule is given it.
+      differs: for each leaf, whether it already has a row for each member.
+      count: number of members.
+    """
+
+    def rows(x: Array, has_rows: bool) -> Array:
+        return x if has_rows else jnp.broadcast_to(x, (count, *x.shape))
+
+    return jax.tree.map(rows, tree, differs)
+
+
+def moved(tree: Tree, differs: Tree, source: int, destination: int) -> Tree:
+    """The tree with one axis moved, in the leaves that have it.
+
+    Args:
+      tree: arrays.
+      differs: for each leaf, whether it has the axis.
+      source: place of the axis.
+      destination: its new place.
+    """
+
+    def move(x: Array, has_axis: bool) -> Array:
+        return jnp.moveaxis(x, source, destination) if has_axis else x
+
+    return jax.tree.map(move, tree, differs)
+
+
+def written_out(
+    collective: Callable[[Tree], Tree],
+    simulated: Callable[[Array], Array],
+    tree: Tree,
+    axis: Axis,
+    alike: bool = False,
+) -> Tree:
+    """A collective that vmap does not have, with a function that computes it for vmap.
+
+    Other axes may be mapped inside or around that of the workers, such as one of the
+    members of an ensemble. Along these the collective runs for each member.
+
+    Args:
+      collective: treats each index of its arrays' last dimensions by itself.
+      simulated: arrays of all workers, stacked, -> results of all workers, stacked.
+      tree: of this worker.
+      axis: name of the axis.
+      alike: whether all workers have the same result; it is then returned once.
+    """
+
+    @jax.custom_batching.custom_vmap
+    def run(tree: Tree, place: Array) -> Tree:
+        return collective(tree)
+
+    # vmap calls the rule for any axis, without its name. The place tells which axis it
+    # is: it differs along that of the workers, and along no other.
+    @run.def_vmap
+    def _(size: int, batched: Any, tree: Tree, place: Array) -> tuple[Tree, Any]:
+        in_tree, is_workers = batched
+        if is_workers:
+            results = jax.tree.map(simulated, stacked(tree, in_tree, size))
+            return results, jax.tree.map(lambda x: not alike, tree)
+        result = run(moved(tree, in_tree, 0, -1), place)
+        return moved(result, in_tree, -1, 0), in_tree
+
+    # All collectives here are linear. JAX's own rule for tangents would map them over
+    # the wrong axis.
+    linear = jax.custom_jvp(run)
+
+    @linear.defjvp
+    def _(primals: Any, tangents: Any) -> tuple[Tree, Tree]:
+        (tree, place), (change, _) = primals, tangents
+        return run(tree, place), run(change, place)
+
+    return linear(tree, axis_index(axis))
+
+
+def permute_rows(
+    rows: Array, slots: Sequence[Sequence[tuple[int, int]]], devices: Axis
+) -> Array:
+    """`collectives.permute_each` for all workers of a device at once.
+
+    What crosses devices takes as few permutations of one row as possible: a row that
+    several workers of another device await goes there once.
+
+    Args:
+      rows: of the workers of this device, [lanes, ...].
+      slots: (source, destination) of workers, each at most once on either side.
+      devices: the axis of the devices.
+
+    Returns:
+      What arrives in each slot, [lanes, slots, ...].
+    """
+    lanes, count = len(rows), axis_size(devices)
+    place = jax.lax.axis_index(devices)
+    # Where each slot of a worker is among the own rows and those that arrive.
+    origin = np.full((count, lanes, len(slots)), -1)
+    awaited: dict[tuple[int, int], dict[int, list[tuple[int, int]]]] = {}
+    for slot, pairs in enumerate(slots):
+        for source, destination in pairs:
+            (here, row), (there, to) = divmod(source, lanes), divmod(destination, lanes)
+            if here == there:
+                origin[here, to, slot] = row
+            else:
+                of_link = awaited.setdefault((here, there), {})
+                of_link.setdefault(row, []).append((to, slot))
+    edges = [edge for edge, moves in awaited.items() for _ in moves]
+    # Whole shifts of the devices first, as those of a ring are.
+    edges.sort(key=lambda edge: ((edge[1] - edge[0]) % count, edge[0]))
+    pool = [rows]
+    for number, turn in enumerate(coloured(edges, count).T if edges else (), lanes):
+        sent = np.zeros(count, int)
+        links = [(here, int(there)) for here, there in enumerate(turn) if there >= 0]
+        for here, there in links:
+            sent[here], moves = awaited[here, there].popitem()
+            for move in moves:
+                origin[there, *move] = number
+        row = rows[jnp.asarray(sent)[place]]
+        pool.append(jax.lax.ppermute(row, devices, links)[None])
+    every = jnp.concatenate(pool)
+    found = np.where(origin < 0, len(every), origin)
+    return jnp.take(every, jnp.asarray(found)[place], 0, mode="fill", fill_value=0)
 
 
 def coloured(edges: Sequence[tuple[int, int]], size: int) -> np.ndarray:

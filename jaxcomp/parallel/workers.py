@@ -17,149 +17,11 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.parallel import cluster as clusters
 from jaxcomp.parallel.collectives import Lanes
 
-# Names and values of glibc's malloc.h. With no limit on the heap's free end, and no
-# blocks outside of the one heap, what is freed stays with the process.
-_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
-_SETTINGS = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _ARENA_MAX: 1}
-# Whoever sets one of these has chosen already.
-_CHOSEN = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
-
-
-def keep_pages(variables: Mapping[str, str] = os.environ) -> bool:
-    """Let this process keep the memory that it frees; call it before large arrays.
-
-    It makes a step on a CPU faster, the more so the larger the model, and the process
-    takes about a tenth more memory, which it returns at its end. Nothing changes where
-    the C library is not glibc, or where the environment chooses an allocator:
-    `MALLOC_ARENA_MAX=8` keeps glibc as it is.
-
-    Args:
-      variables: of the environment.
-
-    Returns:
-      Whether the memory is kept.
-
-    Example:
-      >>> keep_pages({"LD_PRELOAD": "libjemalloc.so.2"})
-      False
-    """
-    if any(name.startswith(_CHOSEN) and value for name, value in variables.items()):
-        return False
-    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
-    if set_option is None:
-        return False
-    return all(set_option(name, value) for name, value in _SETTINGS.items())
-
-
-PLATFORMS = ("", "cpu", "gpu", "tpu")
-_WAYS = {
-    "cpu": "set platform before anything else touches jax",
-    "gpu": "Install jax[cuda12] or jax[cuda13], and look at nvidia-smi, "
-    "CUDA_VISIBLE_DEVICES and JAX_PLATFORMS",
-    "tpu": "Install jax[tpu], and look at JAX_PLATFORMS",
-}
-# Sums by atomic additions are left out, and no kernel is chosen by how fast it was.
-DETERMINISTIC = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
-
-
-def check_platform(platform: str) -> None:
-    """Refuse devices of another platform; jax itself falls back to the CPU.
-
-    Args:
-      platform: one of `PLATFORMS`; "" takes what there is.
-    """
-    if not platform:
-        return
-    if platform == "cpu" and not has_started():
-        jax.config.update("jax_platforms", "cpu")
-    try:
-        found = f"found {jax.default_backend()} devices"
-        if jax.default_backend() == platform:
-            return
-    except RuntimeError as error:
-        found = f"could not start: {error}"
-    raise UserError(
-        f"platform {platform!r} is asked for, and jax {found}. {_WAYS[platform]}; or "
-        "set platform to '' to take what there is"
-    )
-
-
-def use_deterministic_kernels() -> None:
-    """Let XLA compile programs that give the same bits every time they run on GPUs.
-
-    CPU programs do so anyway. XLA reads XLA_FLAGS once, when it starts.
-
-    Raises:
-      UserError: XLA runs already without the flags, or XLA_FLAGS says the opposite.
-    """
-    words = shlex.split(os.environ.get("XLA_FLAGS", ""))
-    parts = [word.removeprefix("--").partition("=") for word in words]
-    given = {name: value for name, _, value in parts}
-    for name, value in DETERMINISTIC.items():
-        if given.get(name, value) != value:
-            raise UserError(
-                f"deterministic needs --{name}={value}, and XLA_FLAGS has "
-                f"--{name}={given[name]}: remove one of the two"
-            )
-    missing = [
-        f"--{name}={value}"
-        for name, value in DETERMINISTIC.items()
-        if name not in given
-    ]
-    if not missing:
-        return
-    if not has_started():
-        os.environ["XLA_FLAGS"] = " ".join([*words, *missing])
-    elif jax.default_backend() == "gpu":
-        raise UserError(
-            "deterministic comes too late, because jax has started already: set "
-            f"XLA_FLAGS='{' '.join(missing)}' in the environment"
-        )
-
-
-def has_started() -> bool:
-    """Whether jax has looked for devices; settings of them come too late then."""
-    name = "jax_num_cpu_devices"
-    count = getattr(jax.config, name)
-    try:
-        jax.config.update(name, count + 1)  # refused once devices are there
-    except RuntimeError:
-        return True
-    jax.config.update(name, count)
-    return False
-
-
-def pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
-    """`count` devices, equally many of each process and in its order.
-
-    Raises:
-      UserError: a process has fewer; says which, and on which host this one runs.
-    """
-    found = [
-        [d for d in devices if d.process_index == index] for index in range(processes)
-    ]
-    share = -(-count // processes)
-    few = [index for index, mine in enumerate(found) if len(mine) < share]
-    if few:
-        listed = ", ".join(f"{i} has {len(mine)}" for i, mine in enumerate(found))
-        raise UserError(
-            f"process {few[0]} has {len(found[few[0]])} devices, and {count} workers "
-            f"on {processes} processes need {share} of each: process {listed}; this is "
-            f"process {jax.process_index()} on {machine.node()}. CUDA_VISIBLE_DEVICES "
-            "and JAX_LOCAL_DEVICE_IDS say what a process may see"
-        )
-    return np.array([device for mine in found for device in mine[:share]])
-
-
 AXIS = "workers"
 LANES = "lanes"  # the workers of a device, where it has several
-_MOST_DEVICES = 1024  # of one CPU; each has threads and memory of its own
 MAPPERS = ("pmap", "shard_map", "vmap")
-
-
-def partition(axis: int | None, name: Any) -> PartitionSpec:
-    """An axis of 0 or None as a `PartitionSpec`."""
-    return PartitionSpec() if axis is None else PartitionSpec(name)
+PLATFORMS = ("", "cpu", "gpu", "tpu")
+_MOST_DEVICES = 1024  # of one CPU; each has threads and memory of its own
 
 
 class Workers(NamedTuple):
@@ -208,6 +70,11 @@ class Workers(NamedTuple):
         if isinstance(self.axis, Lanes):
             return {self.axis.devices: self.devices, self.axis.lanes: self.per_device}
         return {self.axis: self.size}
+
+
+def partition(axis: int | None, name: Any) -> PartitionSpec:
+    """An axis of 0 or None as a `PartitionSpec`."""
+    return PartitionSpec() if axis is None else PartitionSpec(name)
 
 
 def setup(
@@ -278,15 +145,6 @@ def setup(
     return Workers(mapper, count * per_device, whole, mesh, per_device)
 
 
-def throttle(arrays: Any) -> None:
-    """Wait for arrays on a CPU, where programs of virtual devices must not queue up.
-
-    Other devices take programs from their queues, and nothing waits for them here.
-    """
-    if jax.default_backend() == "cpu":
-        jax.block_until_ready(arrays)
-
-
 def _join_others(
     coordinator: str | None,
     processes: int | None,
@@ -344,6 +202,28 @@ def _check_shared(workers: int | None, mapper: str, per_device: int) -> None:
         )
 
 
+def pick(devices: list[Any], count: int, processes: int) -> np.ndarray:
+    """`count` devices, equally many of each process and in its order.
+
+    Raises:
+      UserError: a process has fewer; says which, and on which host this one runs.
+    """
+    found = [
+        [d for d in devices if d.process_index == index] for index in range(processes)
+    ]
+    share = -(-count // processes)
+    few = [index for index, mine in enumerate(found) if len(mine) < share]
+    if few:
+        listed = ", ".join(f"{i} has {len(mine)}" for i, mine in enumerate(found))
+        raise UserError(
+            f"process {few[0]} has {len(found[few[0]])} devices, and {count} workers "
+            f"on {processes} processes need {share} of each: process {listed}; this is "
+            f"process {jax.process_index()} on {machine.node()}. CUDA_VISIBLE_DEVICES "
+            "and JAX_LOCAL_DEVICE_IDS say what a process may see"
+        )
+    return np.array([device for mine in found for device in mine[:share]])
+
+
 def _make_cpu_devices(count: int) -> None:
     """Virtual CPU devices and enough threads, if the backend has not started yet.
 
@@ -360,3 +240,125 @@ def _make_cpu_devices(count: int) -> None:
         jax.config.update("jax_num_cpu_devices", count)
     except RuntimeError:
         return  # the backend runs already; `setup` compares the devices it has
+
+
+def has_started() -> bool:
+    """Whether jax has looked for devices; settings of them come too late then."""
+    name = "jax_num_cpu_devices"
+    count = getattr(jax.config, name)
+    try:
+        jax.config.update(name, count + 1)  # refused once devices are there
+    except RuntimeError:
+        return True
+    jax.config.update(name, count)
+    return False
+
+
+_WAYS = {
+    "cpu": "set platform before anything else touches jax",
+    "gpu": "Install jax[cuda12] or jax[cuda13], and look at nvidia-smi, "
+    "CUDA_VISIBLE_DEVICES and JAX_PLATFORMS",
+    "tpu": "Install jax[tpu], and look at JAX_PLATFORMS",
+}
+
+
+def check_platform(platform: str) -> None:
+    """Refuse devices of another platform; jax itself falls back to the CPU.
+
+    Args:
+      platform: one of `PLATFORMS`; "" takes what there is.
+    """
+    if not platform:
+        return
+    if platform == "cpu" and not has_started():
+        jax.config.update("jax_platforms", "cpu")
+    try:
+        found = f"found {jax.default_backend()} devices"
+        if jax.default_backend() == platform:
+            return
+    except RuntimeError as error:
+        found = f"could not start: {error}"
+    raise UserError(
+        f"platform {platform!r} is asked for, and jax {found}. {_WAYS[platform]}; or "
+        "set platform to '' to take what there is"
+    )
+
+
+# Sums by atomic additions are left out, and no kernel is chosen by how fast it was.
+DETERMINISTIC = {"xla_gpu_deterministic_ops": "true", "xla_gpu_autotune_level": "0"}
+
+
+def use_deterministic_kernels() -> None:
+    """Let XLA compile programs that give the same bits every time they run on GPUs.
+
+    CPU programs do so anyway. XLA reads XLA_FLAGS once, when it starts.
+
+    Raises:
+      UserError: XLA runs already without the flags, or XLA_FLAGS says the opposite.
+    """
+    words = shlex.split(os.environ.get("XLA_FLAGS", ""))
+    parts = [word.removeprefix("--").partition("=") for word in words]
+    given = {name: value for name, _, value in parts}
+    for name, value in DETERMINISTIC.items():
+        if given.get(name, value) != value:
+            raise UserError(
+                f"deterministic needs --{name}={value}, and XLA_FLAGS has "
+                f"--{name}={given[name]}: remove one of the two"
+            )
+    missing = [
+        f"--{name}={value}"
+        for name, value in DETERMINISTIC.items()
+        if name not in given
+    ]
+    if not missing:
+        return
+    if not has_started():
+        os.environ["XLA_FLAGS"] = " ".join([*words, *missing])
+    elif jax.default_backend() == "gpu":
+        raise UserError(
+            "deterministic comes too late, because jax has started already: set "
+            f"XLA_FLAGS='{' '.join(missing)}' in the environment"
+        )
+
+
+def throttle(arrays: Any) -> None:
+    """Wait for arrays on a CPU, where programs of virtual devices must not queue up.
+
+    Other devices take programs from their queues, and nothing waits for them here.
+    """
+    if jax.default_backend() == "cpu":
+        jax.block_until_ready(arrays)
+
+
+# Names and values of glibc's malloc.h. With no limit on the heap's free end, and no
+# blocks outside of the one heap, what is freed stays with the process.
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
+_SETTINGS = {_MMAP_MAX: 0, _TRIM_THRESHOLD: 2**31 - 1, _ARENA_MAX: 1}
+# Whoever sets one of these has chosen already.
+_CHOSEN = ("GLIBC_TUNABLES", "LD_PRELOAD", "MALLOC_")
+
+
+def keep_pages(variables: Mapping[str, str] = os.environ) -> bool:
+    """Let this process keep the memory that it frees; call it before large arrays.
+
+    It makes a step on a CPU faster, the more so the larger the model, and the process
+    takes about a tenth more memory, which it returns at its end. Nothing changes where
+    the C library is not glibc, or where the environment chooses an allocator:
+    `MALLOC_ARENA_MAX=8` keeps glibc as it is.
+
+    Args:
+      variables: of the environment.
+
+    Returns:
+      Whether the memory is kept.
+
+    Example:
+      >>> keep_pages({"LD_PRELOAD": "libjemalloc.so.2"})
+      False
+    """
+    if any(name.startswith(_CHOSEN) and value for name, value in variables.items()):
+        return False
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return False
+    return all(set_option(name, value) for name, value in _SETTINGS.items())

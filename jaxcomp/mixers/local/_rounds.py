@@ -153,7 +153,7 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
 
     Example:
       >>> _cut({"a": jnp.zeros(2), "b": jnp.ones(2)}, 2)[1]
-      {'a': None, 'b': types.Array([1., 1.], dtype=float32)}
+      {'a': None, 'b': Array([1., 1.], dtype=float32)}
     """
     leaves, structure = jax.tree.flatten(tree)
     total, done = sum(x.size for x in leaves), 0
