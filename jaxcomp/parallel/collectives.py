@@ -1,4 +1,4 @@
-"""Collectives over an axis, its parts, or workers that share devices; under vmap too."""
+"""Collectives over an axis, its parts or workers that share devices; under vmap too."""
 
 import functools
 from collections.abc import Callable, Sequence
