@@ -553,7 +553,8 @@ def draw(found: Prediction, file: Path) -> None:
         [series(row, slot) for slot, row in enumerate(found.rows)],
         [Reference(found.compute, "computing alone")],
     )
-    title = f"{found.elements:,} numbers, {found.workers} workers"
+    asked = f"{found.workers} workers; asked for {rate_text(here)}"
+    title = f"{found.elements:,} numbers, {asked}"
     write_picture(file, Plot(title, "", [panel]))
 
 
