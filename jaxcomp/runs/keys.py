@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
-from jaxcomp.core.specs import Count, Range
+from jaxcomp.core.errors import UserError
+from jaxcomp.core.specs import Count, Range, check, suggest
 
 
 class Key(NamedTuple):
@@ -135,3 +136,86 @@ def changeable(*, elastic: bool = False) -> Mapping[str, str]:
         for name, key in KEYS.items()
     }
     return {name: reason for name, reason in reasons.items() if reason}
+
+
+def check_keys(config: Any, *of_task: str, **filled: str) -> None:
+    """Refuse a config that lacks a key, or has a value that cannot be right.
+
+    Args:
+      config: of a run.
+      *of_task: keys that a task needs; none for those of every run.
+      **filled: further ones, of strings that may not be empty, each with an example.
+
+    Example:
+      >>> check_keys({"label_smoothing": 2.0}, "label_smoothing")
+      Traceback (most recent call last):
+      jaxcomp.SpecError: label_smoothing is a number in [0, 1), not 2.0
+    """
+    of_run = [] if of_task or filled else [n for n, k in KEYS.items() if not k.of_task]
+    names = (*of_run, *of_task, *filled)
+    missing = sorted(name for name in names if name not in config)
+    if missing:
+        message = f"the config lacks {', '.join(missing)}: begin with one of configs/"
+        raise UserError(f"{message}. {suggest(missing[0], config.keys())}")
+    for name in names:
+        check(KEYS[name].kind, name, config[name])
+    for name in names:
+        example = filled.get(name) or KEYS[name].example
+        if example and not config[name].strip():
+            raise UserError(f"{name} is empty: write for example {example!r}")
+    if of_run:
+        check_one_batch(config)
+
+
+def check_one_batch(config: Any) -> None:
+    """Refuse a config that says its batch in both ways, or in none.
+
+    Example:
+      >>> from ml_collections import ConfigDict
+      >>> check_one_batch(ConfigDict({"batch_size": 64, "batch_per_worker": 16}))
+      Traceback (most recent call last):
+      jaxcomp.UserError: batch_size=64 is of all workers together, and ...
+    """
+    if not config.batch_per_worker:
+        check(Count, "batch_size", config.batch_size)
+    elif config.batch_size:
+        raise UserError(
+            f"batch_size={config.batch_size} is of all workers together, and "
+            f"batch_per_worker={config.batch_per_worker} of each: give one of them, "
+            "and set the other to 0"
+        )
+
+
+def check_fit(workers: int, batch: int, accumulate: int = 1) -> None:
+    """Refuse a batch that the workers do not divide.
+
+    Args:
+      workers: of the run.
+      batch: examples of a step, of all workers together.
+      accumulate: parts in which a worker takes its share.
+
+    Example:
+      >>> check_fit(workers=4, batch=63)
+      Traceback (most recent call last):
+      jaxcomp.UserError: a batch of 63 does not divide over 4 workers: ...
+    """
+    parts = workers * accumulate
+    if batch % parts:
+        each = f" with accumulate={accumulate}" if accumulate > 1 else ""
+        nearest = parts * max(1, round(batch / parts))
+        raise UserError(
+            f"a batch of {batch} does not divide over {workers} workers{each}: take a "
+            f"multiple of {parts}, such as {nearest}"
+        )
+
+
+def whole_batches(examples: int, batch: int) -> int:
+    """The number of whole batches in an epoch, at least one.
+
+    Example:
+      >>> whole_batches(100, 32)
+      3
+    """
+    if batch > examples:
+        raise UserError(f"a batch of {batch} is more than {examples} examples")
+    return examples // batch

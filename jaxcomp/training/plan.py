@@ -10,7 +10,7 @@ import optax
 from jaxcomp import parallel, scope
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.convex.averages import Average
-from jaxcomp.core.errors import UserError
+from jaxcomp.core.errors import UserError, within
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.core.types import Axis, Exchange, Mixer, Tree
 from jaxcomp.exchanges import overlap
@@ -19,7 +19,7 @@ from jaxcomp.mixers import gossip
 from jaxcomp.parallel import Workers
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.parallel.cluster import check_same
-from jaxcomp.runs import folder, loggers
+from jaxcomp.runs import keys, loggers
 from jaxcomp.scope import leaves_of
 from jaxcomp.training import optimizers, segments, state, tasks
 from jaxcomp.training.schedules import window_of
@@ -393,7 +393,7 @@ def gather_workers(config: Any) -> Workers:
 
     Nothing is started if a value is wrong.
     """
-    folder.check_keys(config)
+    keys.check_keys(config)
     if config.workers:
         check_batches(config, config.workers)
     elif config.mapper == "vmap":
@@ -413,11 +413,9 @@ def gather_workers(config: Any) -> Workers:
 def check_batches(config: Any, workers: int) -> None:
     """Refuse batches of training or evaluation that the workers do not divide."""
     batch = batch_of(config, workers)
-    folder.check_fit(workers, batch, config.accumulate)
-    try:
-        folder.check_fit(workers, config.eval_batch_size or batch)
-    except folder.RunError as error:
-        raise folder.RunError(f"eval_batch_size: {error}") from None
+    keys.check_fit(workers, batch, config.accumulate)
+    with within("eval_batch_size"):
+        keys.check_fit(workers, config.eval_batch_size or batch)
 
 
 def batch_of(config: Any, workers: int) -> int:

@@ -15,7 +15,7 @@ from jaxcomp.exchanges.overlap import compiler_options
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.parallel.mapping import on_device
 from jaxcomp.parallel.placing import specs_of
-from jaxcomp.runs.folder import check_keys
+from jaxcomp.runs.keys import check_keys
 from jaxcomp.training.plan import RunPlan, build, check_batches
 from jaxcomp.training.stages import Stage
 from jaxcomp.training.state import TrainState, carried, mark_like, unmark

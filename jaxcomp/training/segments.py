@@ -16,7 +16,7 @@ from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Array
 from jaxcomp.data import Rectangles
 from jaxcomp.parallel import Workers
-from jaxcomp.runs import folder
+from jaxcomp.runs import keys
 from jaxcomp.runs.keys import KEYS
 from jaxcomp.training.schedules import (
     Horizon,
@@ -228,7 +228,7 @@ def make_segments(
 
     def horizon_of(config: Any) -> Horizon:
         batch = config.batch_size
-        return Horizon(folder.whole_batches(examples, batch), batch)
+        return Horizon(keys.whole_batches(examples, batch), batch)
 
     each = [Segment(0, {}, config, Calendar(horizon_of(config)))]
     for when, settings in _pairs(config.regime, of_model):
@@ -273,9 +273,9 @@ def _changed(before: Segment, first: int, settings: Mapping[str, Any]) -> Any:
         check(KEYS[key].kind, key, value)
     config = before.config.copy_and_resolve_references()
     config.update(settings)
-    folder.check_keys(config)
+    keys.check_keys(config)
     if "batch_size" in settings:
-        folder.check_fit(config.workers, config.batch_size, config.accumulate)
+        keys.check_fit(config.workers, config.batch_size, config.accumulate)
     old, new = (_name(c.optimizer) for c in (before.config, config))
     if first and new == "one_bit_adam" and old != new:
         raise UserError(

@@ -14,7 +14,7 @@ from jaxcomp import data
 from jaxcomp.core.specs import Count, build, publish
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.models import Statistics, check_group
-from jaxcomp.runs.folder import check_keys
+from jaxcomp.runs.keys import check_keys
 from jaxcomp.training.tasks.named import (
     half_precision,
     named,

@@ -13,7 +13,7 @@ from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.data.text import Text
-from jaxcomp.runs.folder import check_keys
+from jaxcomp.runs.keys import check_keys
 from jaxcomp.training.tasks.named import half_precision, named
 from jaxcomp.training.tasks.task import PERPLEXITY, Batch, Learnt, Sums, Task, Variables
 

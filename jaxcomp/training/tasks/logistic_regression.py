@@ -11,7 +11,7 @@ from jaxcomp.convex.problems import Problem, Rows
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import check
 from jaxcomp.core.types import Array, Tree
-from jaxcomp.runs.folder import check_keys
+from jaxcomp.runs.keys import check_keys
 from jaxcomp.training.tasks.named import named
 from jaxcomp.training.tasks.task import (
     Batch,
