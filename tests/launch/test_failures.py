@@ -275,7 +275,7 @@ def test_twenty_random_kills_end_with_the_same_bits(unbroken, tmp_path):
         process = begin(*LAUNCH, *words, *command(folder, *FLAGS))
         while process.poll() is None:
             with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(drawn.expovariate(1 / 6))
+                process.communicate(timeout=drawn.expovariate(1 / 6))
             victims = children(process) if kills < 20 else []
             if victims:
                 with contextlib.suppress(ProcessLookupError):
