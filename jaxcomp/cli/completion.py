@@ -9,16 +9,6 @@ from jaxcomp.cli.config import is_part, standard_configs
 from jaxcomp.cli.run_command import add_command
 
 SHELLS = ("bash", "fish", "zsh")
-EXAMPLE = """\
-examples:
-  jaxcomp completion bash
-  jaxcomp completion bash > ~/.local/share/bash-completion/completions/jaxcomp
-  jaxcomp completion zsh > ~/.zfunc/_jaxcomp
-  jaxcomp completion fish > ~/.config/fish/completions/jaxcomp.fish
-
-The script asks this program, with the package argcomplete. For zsh, ~/.zshrc has
-`fpath+=(~/.zfunc)` before `compinit`.
-"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -27,14 +17,23 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "completion",
         _run,
-        description="Print a script by which a shell completes commands, flags, names "
-        "of configs and, after --config.KEY=, names of methods.",
-        epilog=EXAMPLE,
     )
     parser.add_argument("shell", choices=SHELLS)
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Print a script by which a shell completes commands, flags, names of configs and,
+    after --config.KEY=, names of methods.
+
+    examples:
+      jaxcomp completion bash
+      jaxcomp completion bash > ~/.local/share/bash-completion/completions/jaxcomp
+      jaxcomp completion zsh > ~/.zfunc/_jaxcomp
+      jaxcomp completion fish > ~/.config/fish/completions/jaxcomp.fish
+
+    The script asks this program, with the package argcomplete. For zsh, ~/.zshrc has
+    `fpath+=(~/.zfunc)` before `compinit`.
+    """
     from argcomplete.shell_integration import shellcode
 
     print(shellcode(["jaxcomp"], shell=args.shell))

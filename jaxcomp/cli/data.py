@@ -8,29 +8,6 @@ from typing import Any
 from jaxcomp.cli.run_command import add_command, aligned
 from jaxcomp.core.errors import UserError
 
-_EXAMPLES = """\
-examples:
-  jaxcomp data list
-  jaxcomp data prepare cifar10
-      download CIFAR-10, check it, prepare it
-  jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
-      the same from a file; the Python archive and an unpacked folder do as well
-  jaxcomp data prepare mnist --archive DIR
-      DIR, a tar or a zip holds the four idx .gz files
-  jaxcomp data prepare cifar100 --data-dir /data --force
-      prepare again, below /data
-  jaxcomp data prepare imagenet --archive DIR
-      DIR holds the two official tar files and the development kit
-  jaxcomp data prepare imagenet32 --archive DIR
-      DIR holds the pickled batches of the downsampled ImageNet
-  jaxcomp data prepare ptb --archive DIR
-      DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
-
-Prepared data is looked for in --data-dir, else in the environment variable
-JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
-"""
-
-
 _BUILT_IN = {
     "class_folders": "images of your own: class_folders(path='...')",
     "digits": "built in (scikit-learn)",
@@ -49,36 +26,18 @@ def add_parser(subparsers: Any) -> None:
       >>> parser.parse_args(["data", "prepare", "mnist"]).name
       'mnist'
     """
-    about = "Prepare data sets and list them."
-    parser = add_command(subparsers, "data", _run, description=about, epilog=_EXAMPLES)
+    parser = add_command(subparsers, "data", _list)
+    parser.description = "Prepare data sets and list them."
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-
-    about = "Prepare one data set from its archive, or download it."
-    prepare = actions.add_parser(
-        "prepare",
-        help=about,
-        description=about,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    prepare.add_argument("name", metavar="NAME", help="one that `data list` shows")
-    prepare.add_argument(
-        "--archive", metavar="FILE", help="the archive or an unpacked folder"
-    )
-    prepare.add_argument(
-        "--force", action="store_true", help="prepare again what is there already"
-    )
-    about = "List every data set, whether it is prepared, and where."
-    listing = actions.add_parser(
-        "list", help=about, description=about, epilog="example:\n  jaxcomp data list"
-    )
+    prepare = add_command(actions, "prepare", _prepare)
+    add = prepare.add_argument
+    add("name", metavar="NAME", help="one that `data list` shows")
+    add("--archive", metavar="FILE", help="the archive or an unpacked folder")
+    add("--force", action="store_true", help="prepare again what is there already")
+    listing = add_command(actions, "list", _list)
     listing.add_argument("--json", action="store_true", help="for machines")
     for action in (prepare, listing):
         action.add_argument("--data-dir", metavar="DIR", help="folder of prepared data")
-
-
-def _run(args: argparse.Namespace) -> int:
-    return _list(args) if args.action == "list" else _prepare(args)
 
 
 def _names() -> list[str]:
@@ -90,6 +49,12 @@ def _names() -> list[str]:
 
 
 def _list(args: argparse.Namespace) -> int:
+    """List every data set, whether it is prepared, and where.
+
+    examples:
+      jaxcomp data list
+      jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
+    """
     found = list(_states(args.data_dir))
     if args.json:
         keys = ("name", "state", "folder")
@@ -115,6 +80,27 @@ def _states(data_dir: str | None) -> Iterator[tuple[str, str, str]]:
 
 
 def _prepare(args: argparse.Namespace) -> int:
+    """Prepare one data set from its archive, or download it.
+
+    examples:
+      jaxcomp data prepare cifar10
+          download CIFAR-10, check it, prepare it
+      jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
+          the same from a file; the Python archive and an unpacked folder do as well
+      jaxcomp data prepare mnist --archive DIR
+          DIR, a tar or a zip holds the four idx .gz files
+      jaxcomp data prepare cifar100 --data-dir /data --force
+          prepare again, below /data
+      jaxcomp data prepare imagenet --archive DIR
+          DIR holds the two official tar files and the development kit
+      jaxcomp data prepare imagenet32 --archive DIR
+          DIR holds the pickled batches of the downsampled ImageNet
+      jaxcomp data prepare ptb --archive DIR
+          DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
+
+    Prepared data is looked for in --data-dir, else in the environment variable
+    JAXCOMP_DATA_DIR, else in ~/.cache/jaxcomp. TensorFlow is not needed.
+    """
     from jaxcomp.core.specs import suggest
     from jaxcomp.data.preparable import preparable
     from jaxcomp.data.prepare import find, prepare

@@ -80,22 +80,12 @@ def about(factory: Callable[..., Any]) -> str:
     return " ".join(text.partition("\n\n")[0].split())
 
 
-OF_LIST = """\
-examples:
-  jaxcomp list
-  jaxcomp list compressors
-  jaxcomp list configs --json
-"""
-
-
 def add_list(subparsers: Any) -> None:
     """Add the command `list`; as `run_command.add_command`."""
     parser = add_command(
         subparsers,
         "list",
         _list,
-        description="List the names of a kind, each with a line about it.",
-        epilog=OF_LIST,
     )
     parser.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(_kinds()))
     parser.add_argument("--json", action="store_true", help="for machines")
@@ -106,6 +96,13 @@ def _kinds() -> list[str]:
 
 
 def _list(args: argparse.Namespace) -> int:
+    """List the names of a kind, each with a line about it.
+
+    examples:
+      jaxcomp list
+      jaxcomp list compressors
+      jaxcomp list configs --json
+    """
     rows = _rows(args.kind)
     if args.json:
         pairs = [dict(zip(("name", "about"), row, strict=True)) for row in rows]
@@ -137,17 +134,6 @@ def _title(path: Any) -> str:
     return text.partition("\n")[0]
 
 
-EXAMPLE = """\
-examples:
-  jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7, damped=True)'
-  jaxcomp explain sign --model=resnet20
-  jaxcomp explain 'power_sgd(rank=2)' --elements=1_000_000
-  jaxcomp explain error_feedback
-  jaxcomp explain 'choco(gamma=0.5)' --json
-
-Nothing is trained: the method is built for a tree of that size, as a run would build
-it, and what does not go together is refused by the rules of a run.
-"""
 _KINDS = ("compressors", "exchanges", "memories", "mixers")
 _ELEMENTS = 25_000_000
 
@@ -166,9 +152,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "explain",
         _run,
-        description="Say what a compressor, exchange, memory or mixer does, what it "
-        "costs, what it promises and what goes together with it.",
-        epilog=EXAMPLE,
     )
     add = parser.add_argument
     add("spec", metavar="SPEC", help="as in a config: top_k(keep=0.01), gather, ...")
@@ -179,6 +162,19 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Say what a compressor, exchange, memory or mixer does, what it costs, what it
+    promises and what goes together with it.
+
+    examples:
+      jaxcomp explain 'top_k(keep=0.01) | qsgd(levels=7, damped=True)'
+      jaxcomp explain sign --model=resnet20
+      jaxcomp explain 'power_sgd(rank=2)' --elements=1_000_000
+      jaxcomp explain error_feedback
+      jaxcomp explain 'choco(gamma=0.5)' --json
+
+    Nothing is trained: the method is built for a tree of that size, as a run would
+    build it, and what does not go together is refused by the rules of a run.
+    """
     from jaxcomp.core.specs import calls
 
     found = [_found(call) for call in calls(args.spec)]

@@ -27,15 +27,6 @@ from jaxcomp.training.rate_trial import (
     try_rates,
 )
 
-EXAMPLE = """examples:
-  jaxcomp find-rate --config=default
-  jaxcomp find-rate --config=cifar10_dgc --from=0.001 --to=10 --steps=200 \\
-      --config.keep_warmup= --plot=rates.svg --csv=rates.csv
-
-The steps are the first ones of the run, with its compressor, exchange and memory; only
-the rate is another: it grows in each by the same factor, until the loss, smoothed, is
-four times its least. No run is begun, and no folder of one is touched.
-"""
 _ROWS = 12  # of the table
 
 
@@ -52,9 +43,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "find-rate",
         _run,
-        description="Take the steps of a config at a learning rate that grows, show "
-        "what the loss does, and suggest a rate.",
-        epilog=EXAMPLE,
     )
     add = parser.add_argument
     about = "file[,part,...]; --config.KEY=VALUE sets a key"
@@ -72,6 +60,18 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    r"""Take the steps of a config at a learning rate that grows, show what the loss
+    does, and suggest a rate.
+
+    examples:
+      jaxcomp find-rate --config=default
+      jaxcomp find-rate --config=cifar10_dgc --from=0.001 --to=10 --steps=200 \
+          --config.keep_warmup= --plot=rates.svg --csv=rates.csv
+
+    The steps are the first ones of the run, with its compressor, exchange and memory;
+    only the rate is another: it grows in each by the same factor, until the loss,
+    smoothed, is four times its least. No run is begun, and no folder of one is touched.
+    """
     if args.plot and args.plot.suffix.lower() != ".svg":
         raise UserError(f"--plot writes FILE.svg, not {args.plot}")
     config = config_of(args)

@@ -15,15 +15,6 @@ from jaxcomp.core.units import bytes_text, seconds_text, times_text
 from jaxcomp.training.programs import Inspection, inspect
 from jaxcomp.wire.targets import Program, overlap
 
-EXAMPLE = """example:
-  jaxcomp inspect --config=configs/default.py --target=a100
-  jaxcomp inspect --config=configs/default.py --target=a100 --hosts=2 --devices=8 \\
-      --config.batch_size=256 --config.scope=whole_tree
-
-Each device is a worker. Nothing runs and no accelerator is needed: XLA compiles the
-step for the target, and the figures are read from the program. What it needs beside
-jaxcomp is XLA's compiler for the target; without it the command says what to install.
-"""
 _LAUNCH_MICROSECONDS = (2, 4)
 
 
@@ -33,9 +24,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "inspect",
         _run,
-        description="Compile the training step of a config for accelerators that are "
-        "not here, and show its messages, kernel launches, memory and order.",
-        epilog=EXAMPLE,
     )
     add = parser.add_argument
     add(
@@ -50,6 +38,19 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    r"""Compile the training step of a config for accelerators that are not here, and
+    show its messages, kernel launches, memory and order.
+
+    example:
+      jaxcomp inspect --config=configs/default.py --target=a100
+      jaxcomp inspect --config=configs/default.py --target=a100 --hosts=2 --devices=8 \
+          --config.batch_size=256 --config.scope=whole_tree
+
+    Each device is a worker. Nothing runs and no accelerator is needed: XLA compiles the
+    step for the target, and the figures are read from the program. What it needs beside
+    jaxcomp is XLA's compiler for the target; without it the command says what to
+    install.
+    """
     # jax would look for an accelerator here, and what it finds is not what is asked.
     jax.config.update("jax_platforms", "cpu")
     config = config_of(args)

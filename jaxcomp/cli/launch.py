@@ -10,19 +10,6 @@ from typing import Any
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 
-EXAMPLE = """examples:
-  jaxcomp launch -n 2 --devices-per-process 2 -- \\
-      jaxcomp train --config=default --workdir=runs/two
-  jaxcomp launch -n 2 --devices-per-process 2 -- \\
-      python train.py --config=configs/default.py --workdir=runs/two
-  jaxcomp launch --hosts=server0:8,server1:8 -- \\
-      python train.py --config=configs/default.py --workdir=/shared/runs/16
-
-The first exit code that is not 0 is that of the launch, and ends all processes. Ctrl-C
-lets all of them save and end; a second Ctrl-C kills them. Over ssh, every host needs
-the program under the same path, and its folders where all hosts see them.
-"""
-
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `launch`; as `run_command.add_command`."""
@@ -30,8 +17,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "launch",
         _run,
-        description="Start a program several times, as the processes of one run.",
-        epilog=EXAMPLE,
         usage="jaxcomp launch [options] -- PROGRAM ...",
     )
     add = parser.add_argument
@@ -50,6 +35,21 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    r"""Start a program several times, as the processes of one run.
+
+    examples:
+      jaxcomp launch -n 2 --devices-per-process 2 -- \
+          jaxcomp train --config=default --workdir=runs/two
+      jaxcomp launch -n 2 --devices-per-process 2 -- \
+          python train.py --config=configs/default.py --workdir=runs/two
+      jaxcomp launch --hosts=server0:8,server1:8 -- \
+          python train.py --config=configs/default.py --workdir=/shared/runs/16
+
+    The first exit code that is not 0 is that of the launch, and ends all processes.
+    Ctrl-C lets all of them save and end; a second Ctrl-C kills them. Over ssh, every
+    host needs the program under the same path, and its folders where all hosts see
+    them.
+    """
     from jaxcomp.cli import supervise
 
     command = args.program[1:] if args.program[:1] == ["--"] else args.program

@@ -47,17 +47,6 @@ from jaxcomp.wire.predict import (
 )
 from jaxcomp.wire.targets import GPUS
 
-EXAMPLE = """example:
-  jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
-  jaxcomp predict --model '[(1000, 1000), (1000,)]' --bandwidth 100Mbit \\
-      --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)' --plot steps.svg
-  jaxcomp predict --config=configs/default.py --bandwidth 1Gbit --per-host 4
-  jaxcomp predict --model gpt2 --bandwidth 25Gbit --target=a100 --compute 300ms
-
-A method is one line: a compressor, or an exchange with a way of its own; before it,
-each with a colon, the memory, exchange or scope that is not the usual one.
-docs/predict.md says what is measured and what is a model.
-"""
 _ASSUMED = 0.2  # seconds of forward and backward pass, where nobody says
 
 
@@ -77,9 +66,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "predict",
         _run,
-        description="Measure what methods compute on this machine, add what their "
-        "messages take on links of a given speed, and say which of them helps.",
-        epilog=EXAMPLE,
     )
     add = parser.add_argument
     model = "a name, shapes such as '[(10, 10), (10,)]', or a JSON file of shapes"
@@ -103,6 +89,20 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    r"""Measure what methods compute on this machine, add what their messages take on
+    links of a given speed, and say which of them helps.
+
+    example:
+      jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
+      jaxcomp predict --model '[(1000, 1000), (1000,)]' --bandwidth 100Mbit \
+          --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)' --plot steps.svg
+      jaxcomp predict --config=configs/default.py --bandwidth 1Gbit --per-host 4
+      jaxcomp predict --model gpt2 --bandwidth 25Gbit --target=a100 --compute 300ms
+
+    A method is one line: a compressor, or an exchange with a way of its own; before it,
+    each with a colon, the memory, exchange or scope that is not the usual one.
+    docs/predict.md says what is measured and what is a model.
+    """
     if bool(args.model) == bool(args.config):
         raise UserError("give --model or --config, one of the two")
     if args.measure and (args.target or args.sharing != args.workers or args.json):

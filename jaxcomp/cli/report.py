@@ -12,15 +12,6 @@ from jaxcomp.report.page import write_pictures
 from jaxcomp.report.run_page import run_pictures, watch
 
 _SVG = "write each plot as an SVG file into this folder as well"
-OF_ONE = """example:
-  jaxcomp report runs/cifar10-topk
-  jaxcomp report runs/cifar10-topk --svg figures/
-  jaxcomp report runs/cifar10-topk --watch
-"""
-OF_SEVERAL = """example:
-  jaxcomp compare runs/exact runs/top_k-seed0 runs/top_k-seed1
-  jaxcomp compare runs/* --out methods.html --note "signs suffice on this network"
-"""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -29,10 +20,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "report",
         _report,
-        description="Write report.html into a run folder: one page that holds the "
-        "numbers, plots and config of the run and needs no other file; "
-        "`jaxcomp compare` puts several runs side by side.",
-        epilog=OF_ONE,
     ).add_argument
     add("folder", type=Path, metavar="FOLDER", help="a run folder")
     add("--svg", type=Path, metavar="DIR", help=_SVG)
@@ -46,11 +33,6 @@ def add_compare(subparsers: Any) -> None:
         subparsers,
         "compare",
         _compare,
-        description="Write one HTML page of several runs, which needs no other file: "
-        "their curves side by side, accuracy against bytes, and a table of the best. "
-        "Runs that differ only in the seed are one line, with a band. Folders that "
-        "hold no run are named on the page.",
-        epilog=OF_SEVERAL,
     ).add_argument
     add("folders", type=Path, nargs="+", metavar="FOLDER", help="a run folder")
     page = Path("comparison.html")
@@ -62,6 +44,15 @@ def add_compare(subparsers: Any) -> None:
 
 
 def _report(args: argparse.Namespace) -> int:
+    """Write report.html into a run folder: one page that holds the numbers, plots and
+    config of the run and needs no other file; `jaxcomp compare` puts several runs side
+    by side.
+
+    example:
+      jaxcomp report runs/cifar10-topk
+      jaxcomp report runs/cifar10-topk --svg figures/
+      jaxcomp report runs/cifar10-topk --watch
+    """
     if args.watch:
         watch(args.folder)
     else:
@@ -73,6 +64,14 @@ def _report(args: argparse.Namespace) -> int:
 
 
 def _compare(args: argparse.Namespace) -> int:
+    """Write one HTML page of several runs, which needs no other file: their curves side
+    by side, accuracy against bytes, and a table of the best. Runs that differ only in
+    the seed are one line, with a band. Folders that hold no run are named on the page.
+
+    example:
+      jaxcomp compare runs/exact runs/top_k-seed0 runs/top_k-seed1
+      jaxcomp compare runs/* --out methods.html --note "signs suffice on this network"
+    """
     print(report.write_comparison(args.folders, args.out, args.title, args.note))
     if args.svg:
         found = comparison_plots(group_runs(find_runs(args.folders).runs))

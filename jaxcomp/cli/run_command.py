@@ -1,6 +1,7 @@
 """How commands end: user errors are one line, and lost output is an exit code."""
 
 import argparse
+import inspect
 import os
 import sys
 import traceback
@@ -35,18 +36,22 @@ class Parser(argparse.ArgumentParser):
 
 
 def add_command(
-    subparsers: Any, name: str, run: Callable[[Any], int], **texts: str
+    subparsers: Any, name: str, run: Callable[[Any], int], **options: Any
 ) -> argparse.ArgumentParser:
     """Add a command to the `jaxcomp` command line.
 
     Args:
       subparsers: what `ArgumentParser.add_subparsers` returned.
       name: of the command.
-      run: from the parsed arguments to the exit code.
-      **texts: its help, description and epilog.
+      run: from the parsed arguments to the exit code; `--help` shows its docstring,
+        with the flags after the first paragraph.
+      **options: of the parser.
     """
+    about, _, more = (inspect.getdoc(run) or "").partition("\n\n")
     shown = argparse.RawDescriptionHelpFormatter
-    parser = subparsers.add_parser(name, formatter_class=shown, **texts)
+    parser = subparsers.add_parser(
+        name, formatter_class=shown, description=about, epilog=more, **options
+    )
     parser.set_defaults(run=run)
     return parser
 

@@ -36,15 +36,6 @@ from jaxcomp.runs.table import Schema, read_header, read_table
 from jaxcomp.training.plan import build, gather_workers
 from jaxcomp.training.tables import columns_of
 
-EXAMPLE = """example:
-  jaxcomp sweep configs/sweeps/digits.py
-  jaxcomp sweep configs/sweeps/digits.py --jobs=4 --out=output/again
-
-The same command goes on after Ctrl-C, a kill or a failure: runs that have finished are
-left as they are, and one that was interrupted goes on. It finds its folder by the file
-of the sweep: the newest of output/NAME-DATE in which that file has begun. Another --out
-begins anew. docs/sweeps.md shows how a sweep is written.
-"""
 RECORD = "sweep.json"
 SUMMARY = "summary.csv"
 _TRAIN = (sys.executable, "-m", "jaxcomp", "train")
@@ -64,9 +55,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "sweep",
         _run,
-        description="Train a config in many settings: each of them is one run. Writes "
-        "summary.csv, with a row for each run, and a page that compares them.",
-        epilog=EXAMPLE,
     )
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="a sweep, as .py or .yaml")
@@ -107,6 +95,18 @@ class Entry(NamedTuple):
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Train a config in many settings: each of them is one run. Writes summary.csv,
+    with a row for each run, and a page that compares them.
+
+    example:
+      jaxcomp sweep configs/sweeps/digits.py
+      jaxcomp sweep configs/sweeps/digits.py --jobs=4 --out=output/again
+
+    The same command goes on after Ctrl-C, a kill or a failure: runs that have finished
+    are left as they are, and one that was interrupted goes on. It finds its folder by
+    the file of the sweep: the newest of output/NAME-DATE in which that file has begun.
+    Another --out begins anew. docs/sweeps.md shows how a sweep is written.
+    """
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
     sweep = read_sweep(args.file)

@@ -15,20 +15,6 @@ from jaxcomp.mixers.gossip.topology import REGISTRY, Topology, picture, topology
 from jaxcomp.report.graph import graph_of
 from jaxcomp.report.page import write_picture
 
-_EXAMPLES = """\
-examples:
-  jaxcomp topology --list
-  jaxcomp topology ring 16
-  jaxcomp topology "exponential(one_peer=True)" 8 --draw rounds.svg
-  jaxcomp topology "torus(rows=2)" 12 --draw torus.svg
-  jaxcomp topology "file(path='graph.txt')" 6
-      graph.txt holds one edge a line, `i j` or `i j weight`, # starts a comment
-  jaxcomp topology "edges(list=[[0, 1], [1, 2], [2, 3]])" 4
-
-degree: how many others one worker hears in a round. slots: messages that a worker
-sends one after the other. spectral gap: 1 is the exact mean after one round, or one
-cycle of rounds; close to 0 is slow.
-"""
 _SHOWN_SIZES = {"expander": 31, "margulis": 36, "social": 32}  # the others: 16
 _LARGEST_MATRIX = 64  # workers; neighbours are listed for more
 _WIDE = 32  # workers up to which a cell has two characters
@@ -47,9 +33,6 @@ def add_parser(subparsers: Any) -> None:
         subparsers,
         "topology",
         _run,
-        description="Show who hears whom, how many messages a round takes and how "
-        "fast the workers agree.",
-        epilog=_EXAMPLES,
     )
     parser.add_argument("spec", metavar="SPEC", nargs="?", help="name or spec string")
     parser.add_argument(
@@ -62,6 +45,22 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    """Show who hears whom, how many messages a round takes and how fast the workers
+    agree.
+
+    examples:
+      jaxcomp topology --list
+      jaxcomp topology ring 16
+      jaxcomp topology "exponential(one_peer=True)" 8 --draw rounds.svg
+      jaxcomp topology "torus(rows=2)" 12 --draw torus.svg
+      jaxcomp topology "file(path='graph.txt')" 6
+          graph.txt holds one edge a line, `i j` or `i j weight`, # starts a comment
+      jaxcomp topology "edges(list=[[0, 1], [1, 2], [2, 3]])" 4
+
+    degree: how many others one worker hears in a round. slots: messages that a worker
+    sends one after the other. spectral gap: 1 is the exact mean after one round, or one
+    cycle of rounds; close to 0 is slow.
+    """
     if args.list:
         print(_listing())
         return 0

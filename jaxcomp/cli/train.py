@@ -57,24 +57,6 @@ def _safe(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._=-]+", "-", text).rstrip("-") or "-" * bool(text)
 
 
-EXAMPLE = """\
-examples:
-  jaxcomp train --config=default --workdir=runs/first
-  jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
-  jaxcomp train --config=default --workdir=runs/eight \\
-      --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
-  jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
-  jaxcomp train --config=default --workdir=runs/first --evaluate=best --split=train
-  jaxcomp train --config=cifar10_dgc --dry-run
-
-A config is the name of a standard one, which `jaxcomp list configs` shows, or the path
-of a file. After commas follow parts, each of which changes what stands before it; then
-every key can be set with --config.KEY=VALUE. A folder that holds a run of the same
-config goes on where it stands. Without --workdir its name follows from configs and
-keys, so the same command finds it again.
-"""
-
-
 def add_parser(subparsers: Any) -> None:
     """Add the command `train`; as `run_command.add_command`.
 
@@ -84,14 +66,7 @@ def add_parser(subparsers: Any) -> None:
       >>> parser.parse_args(["train", "--config=default", "--workdir=a"]).workdir
       'a'
     """
-    about = "Train a model whose workers exchange compressed gradients."
-    parser = add_command(
-        subparsers,
-        "train",
-        _on_kept_pages,
-        description=about,
-        epilog=EXAMPLE,
-    )
+    parser = add_command(subparsers, "train", _on_kept_pages)
     _add_flags(parser)
     parser.set_defaults(takes_config_keys=True)
 
@@ -138,10 +113,26 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def _on_kept_pages(args: argparse.Namespace) -> int:
-    """As train.py does, which can do so before anything else."""
+    r"""Train a model whose workers exchange compressed gradients.
+
+    examples:
+      jaxcomp train --config=default --workdir=runs/first
+      jaxcomp train --config=cifar10_dgc --workdir=runs/dgc
+      jaxcomp train --config=default --workdir=runs/eight \
+          --config.compressor='qsgd(levels=7)' --config.memory=none --config.workers=8
+      jaxcomp train --config=cifar10_exact,parts/dgc,parts/small --suffix=try
+      jaxcomp train --config=default --workdir=runs/first --evaluate=best --split=train
+      jaxcomp train --config=cifar10_dgc --dry-run
+
+    A config is the name of a standard one, which `jaxcomp list configs` shows, or the
+    path of a file. After commas follow parts, each of which changes what stands before
+    it; then every key can be set with --config.KEY=VALUE. A folder that holds a run of
+    the same config goes on where it stands. Without --workdir its name follows from
+    configs and keys, so the same command finds it again.
+    """
     from jaxcomp.parallel import keep_pages
 
-    keep_pages()
+    keep_pages()  # train.py does so before anything else
     return _main(args)
 
 

@@ -20,7 +20,7 @@ TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)
 
 
-def predicted(*methods, tree=TREE, link=LINK, compute=1, local=None, **others):
+def predicted(*methods, tree=TREE, link=LINK, compute=1.0, local=None, **others):
     """A prediction with known local times, in the order of the methods."""
     times = [0.0] * (1 + len(methods)) if local is None else local
     known = {"link": link, "compute": compute, "local": lambda every, spec: times}
