@@ -364,48 +364,31 @@ def kill(*args: Any, **options: Any) -> None:
     raise Killed
 
 
-def kill_while_orbax_writes(monkeypatch):
-    def begin(self, folder, *args, **options):
-        (folder.parent / f"{folder.name}.orbax-checkpoint-tmp" / "d").mkdir(
-            parents=True
-        )
-        raise Killed
-
-    monkeypatch.setattr(ocp.StandardCheckpointer, "save", begin)
+def begin_to_write(self, folder, *args, **options):
+    (folder.parent / f"{folder.name}.orbax-checkpoint-tmp" / "d").mkdir(parents=True)
+    raise Killed
 
 
-def kill_before_the_manifest(monkeypatch):
-    monkeypatch.setattr(files, "write_atomically", kill)
+def begin_to_remove(folder):
+    (folder / "_METADATA").unlink()
+    raise Killed
 
 
-def kill_in_the_manifest(monkeypatch):
-    monkeypatch.setattr("os.replace", kill)
-
-
-def kill_after_the_manifest(monkeypatch):
-    write = files.write_manifest
-    monkeypatch.setattr(files, "write_manifest", lambda *x: (write(*x), kill()))
-
-
-def kill_while_the_old_one_is_removed(monkeypatch):
-    def begin(folder):
-        (folder / "_METADATA").unlink()
-        raise Killed
-
-    monkeypatch.setattr(shutil, "rmtree", begin)
-
-
-BEFORE = [
-    kill_while_orbax_writes,
-    kill_before_the_manifest,
-    kill_in_the_manifest,
-]
-AFTER = [kill_after_the_manifest, kill_while_the_old_one_is_removed]
+WRITE = files.write_manifest
+BEFORE = {
+    "while orbax writes": (ocp.StandardCheckpointer, "save", begin_to_write),
+    "before the manifest": (files, "write_atomically", kill),
+    "in the manifest": ("os.replace", kill),
+}
+AFTER = {
+    "after the manifest": (files, "write_manifest", lambda *x: (WRITE(*x), kill())),
+    "while the old one is removed": (shutil, "rmtree", begin_to_remove),
+}
 
 
 def save_and_die(at, folder, state):
     with pytest.MonkeyPatch.context() as patch:
-        at(patch)
+        patch.setattr(*(BEFORE | AFTER)[at])
         with pytest.raises(Killed):
             jaxcomp.save(folder, state)
 
@@ -414,7 +397,7 @@ def of(seed):
     return {"x": jax.device_put(jnp.arange(8.0) + seed, CUT), "step": seed}
 
 
-@pytest.mark.parametrize("at", BEFORE + AFTER)
+@pytest.mark.parametrize("at", [*BEFORE, *AFTER])
 def test_a_kill_leaves_the_old_checkpoint_or_the_new_one(at, tmp_path):
     for seed in (1, 2, 3):
         jaxcomp.save(tmp_path, of(seed))

@@ -22,7 +22,6 @@ FITTING = {
 }
 CASES = [(spec, n) for spec, sizes in FITTING.items() for n in sizes]
 GIVEN = ("edges", "file")
-every_graph = pytest.mark.parametrize(("spec", "n"), CASES)
 
 
 def refusal(spec: str, n: int) -> str:
@@ -42,7 +41,7 @@ def test_every_graph_fits_or_is_refused_with_other_sizes():
             topology(spec, min(named - {n, 14, 18}, key=lambda other: abs(other - n)))
 
 
-@every_graph
+@pytest.mark.parametrize(("spec", "n"), CASES)
 def test_weights_are_doubly_stochastic_and_mix(spec: str, n: int):
     graph = topology(spec, n)
     assert (graph.name, graph.size) == (spec, n)
@@ -52,14 +51,9 @@ def test_weights_are_doubly_stochastic_and_mix(spec: str, n: int):
         assert (np.diag(step.matrix) > 0).all()
         np.testing.assert_allclose(step.matrix.sum(axis=0), 1, rtol=0, atol=1e-12)
         np.testing.assert_allclose(step.matrix.sum(axis=1), 1, rtol=0, atol=1e-12)
+        check_slots(step.matrix, step.slots)
     assert 0 < graph.spectral_gap <= 1
     assert graph.symmetric or spec.startswith("exponential")
-
-
-@every_graph
-def test_slots_are_as_few_permutations_as_possible(spec: str, n: int):
-    for step in topology(spec, n).rounds:
-        check_slots(step.matrix, step.slots)
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -71,6 +65,7 @@ def test_slots_of_any_graph(seed: int):
 
 
 def check_slots(matrix: np.ndarray, slots: tuple) -> None:
+    """They are as few permutations as possible."""
     linked = (matrix != 0) & ~np.eye(len(matrix), dtype=bool)
     assert len(slots) == max(linked.sum(axis=0).max(), linked.sum(axis=1).max())
     whole = np.diag(np.diag(matrix))

@@ -90,11 +90,8 @@ def _of_exchange(name: str) -> Case:
 
 def _of_mixer(name: str) -> Case:
     if name in local.REGISTRY:
-        return Case(
-            compressor=_LIGHT if name == "sparse_loco" else "none",
-            exchange="gather" if name == "sparse_loco" else "exact",
-            mixer=f"{name}(h=2)",
-        )
+        sends = ("gather", _LIGHT) if name == "sparse_loco" else ("exact", "none")
+        return Case(*sends, mixer=f"{name}(h=2)")
     compressor = "none" if name in _PLAIN_MIXERS else "sign"
     graph = _GRAPHS.get(name, "ring")
     return Case("", compressor, mixer=name, graph=graph)

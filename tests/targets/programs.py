@@ -74,12 +74,8 @@ def step_of(case: Case, workers: int, tree: Any) -> Any:
     """(state, gradient) -> (mean or update, state), and the shapes of a fresh state."""
     base = jax.random.key(0)
     if not case.mixer:
-        exchange = make_exchange(
-            exchange=case.exchange,
-            compressor=case.compressor,
-            memory=case.memory,
-            scope=case.scope,
-        )
+        parts = case.exchange, case.compressor, case.memory, case.scope
+        exchange = make_exchange(*parts)
 
         def averaged(state: Any, grads: Any) -> Any:
             count, inner = state

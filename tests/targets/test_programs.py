@@ -109,17 +109,17 @@ def test_every_method_on_two_hosts(case):
 # --- Every target -------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in GPUS])
-def test_every_gpu_runs_the_same_collectives(name):
-    case = Case("gather", "top_k(keep=0.01)", "error_feedback")
-    row = programs.measure(case, eight(name), workers.resnet20())
-    assert row.sent == row.traced
+KINDS = [
+    *((n, Case("gather", "top_k(keep=0.01)", "error_feedback")) for n in GPUS),
+    *((n, case) for n in TPUS for case in (Case("exact"), Case("gather", "sign"))),
+]
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=needs(n)) for n in TPUS])
-@pytest.mark.parametrize("case", [Case("exact"), Case("gather", "sign")])
-def test_programs_of_tpus_are_read(name, case):
-    """Gathers stay gathers there, because they gather rows (collectives.py)."""
+@pytest.mark.parametrize(
+    ("name", "case"), [pytest.param(*pair, marks=needs(pair[0])) for pair in KINDS]
+)
+def test_every_target_runs_the_collectives_that_were_traced(name, case):
+    """Gathers stay gathers on TPUs, because they gather rows (collectives.py)."""
     row = programs.measure(case, eight(name), workers.resnet20())
     assert row.sent == row.traced
 
@@ -135,14 +135,22 @@ def images():
     return Dataset("images", pixels, labels, pixels, labels, 10, colours, colours)
 
 
-@needs("a100")
-@pytest.mark.parametrize("hosts", [1, 2])
-@pytest.mark.parametrize("model", ["resnet20", "wide_resnet(depth=28, width=10)"])
-def test_a_whole_training_step(model, hosts):
+WIDE = "wide_resnet(depth=28, width=10)"
+
+
+def config_of(model, compressor):
     config = default.get_config()
     config.dataset = "tests.targets.test_programs:images"
-    config.model, config.scope = model, "whole_tree"
-    config.compressor, config.batch_size = "sign", 512
+    config.model, config.compressor, config.batch_size = model, compressor, 512
+    return config
+
+
+@needs("a100")
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.parametrize("model", ["resnet20", WIDE])
+def test_a_whole_training_step(model, hosts):
+    config = config_of(model, "sign")
+    config.scope = "whole_tree"
     found = inspect(config, "a100", hosts, 8)
     [message] = found.program.collectives
     assert (message.kind, message.workers) == ("all-gather", 8 * hosts)
@@ -166,10 +174,7 @@ def beside(order):
 @needs("a100")
 @pytest.mark.parametrize("compressor", ["sign", "top_k(keep=0.001)"])
 def test_messages_travel_beside_the_backward_pass(compressor):
-    config = default.get_config()
-    config.dataset = "tests.targets.test_programs:images"
-    config.model = "wide_resnet(depth=28, width=10)"
-    config.compressor, config.batch_size = compressor, 512
+    config = config_of(WIDE, compressor)
     assert len(inspect(config, "a100").program.collectives) == 1
     config.overlap = 4
     program = inspect(config, "a100").program
