@@ -21,7 +21,7 @@ from tests.tiers import tiers
 from tests.workers import one_of
 
 OLD = 8
-NEW = (1, 16, 3)
+NEW = (3, 16)
 RNG = np.random.default_rng(0)
 
 

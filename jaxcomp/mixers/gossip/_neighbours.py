@@ -217,7 +217,6 @@ def symmetric_mixer(
     axis: Axis,
     start: Callable[[Tree], Any],
     step: Callable[[Tree, Tree, Any, Neighbours], Mixed],
-    *,
     resize: types.Resize,
     allow: bool,
 ) -> types.Mixer:

@@ -82,7 +82,5 @@ def choco(
         return state._replace(pull=near.first_pulls(state.public, graph))
 
     allow, resize = allow or gamma == "tuned", Resize(ChocoState, ("pull",), rebuild)
-    mixer = near.symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
-    )
+    mixer = near.symmetric_mixer(name, plan, graph, axis, start, step, resize, allow)
     return near.keep_rounding(mixer)

@@ -99,7 +99,5 @@ def choco_overlapped(
 
     allow = allow or gamma == "tuned"
     resize = Resize(OverlappedState, ("pull", "outgoing"), rebuild)
-    mixer = near.symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
-    )
+    mixer = near.symmetric_mixer(name, plan, graph, axis, start, step, resize, allow)
     return near.keep_rounding(mixer)

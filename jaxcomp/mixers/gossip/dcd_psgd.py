@@ -73,6 +73,4 @@ def dcd_psgd(
         return state._replace(pull=near.first_pulls(known, graph))
 
     resize = Resize(DcdState, ("pull",), rebuild)
-    return near.symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
-    )
+    return near.symmetric_mixer(name, plan, graph, axis, start, step, resize, allow)

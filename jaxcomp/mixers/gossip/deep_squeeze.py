@@ -64,7 +64,5 @@ def deep_squeeze(
         return Mixed(plus(updates, result.pull, gamma), new, info)
 
     resize = Resize(SqueezeState)
-    mixer = near.symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
-    )
+    mixer = near.symmetric_mixer(name, plan, graph, axis, start, step, resize, allow)
     return near.keep_rounding(mixer)

@@ -74,6 +74,4 @@ def ecd_psgd(
         return state._replace(ahead=near.first_pulls(params, graph))
 
     resize = Resize(EcdState, ("ahead",), rebuild)
-    return near.symmetric_mixer(
-        name, plan, graph, axis, start, step, resize=resize, allow=allow
-    )
+    return near.symmetric_mixer(name, plan, graph, axis, start, step, resize, allow)
