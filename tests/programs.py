@@ -14,8 +14,9 @@ from jax._src import lru_cache
 
 FOLDERS = Path(__file__).resolve().parent.parent / ".pytest_cache"
 MOST_ON_DISK = 1e9  # bytes; programs of one state of the code take 50 MB
-# Of one process. Programs of all tests together would take several times as much.
-MOST_IN_MEMORY = 2e9
+# Of one process: a sixth of the machine. What is forgotten is traced and read again.
+MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+MOST_IN_MEMORY = max(2e9, MACHINE / 6)
 # Machine code that compiles in half of the time. What runs once need not be fast, and
 # parts of a program that are compiled side by side cost a quarter more than one.
 QUICKLY = (
