@@ -1,6 +1,7 @@
 """The benchmarks run, on little data and without peers, and write what they say."""
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,13 +10,19 @@ import pytest
 from benchmarks import (
     compress,
     error,
+    gossip,
     gradients,
     input_pipeline,
+    simulated_workers,
+    slow_training,
     step_overhead,
     throughput,
-    vectors,
+    trees,
 )
+from benchmarks.slow_training import Row as SlowRow
 from jaxcomp import compressors, make_compressor
+from jaxcomp.mixers import gossip as algorithms
+from jaxcomp.mixers import local
 from tests.training.small import built, small_config
 
 
@@ -113,15 +120,6 @@ def test_error_covers_every_method():
             assert make_compressor(spec).name
 
 
-@pytest.mark.parametrize("source", vectors.SOURCES)
-def test_vectors_are_the_same_each_time(source):
-    x, y = vectors.draw(source, (100,)), vectors.draw(source, (100,))
-    np.testing.assert_array_equal(x, y)
-    assert x.dtype == np.float32
-    assert (x < 0).any()
-    assert (x > 0).any()
-
-
 @pytest.mark.slow
 def test_gradients_come_from_the_trainer_s_own_batches():
     """Of a run that is too small to be of interest."""
@@ -138,17 +136,16 @@ def test_gradients_come_from_the_trainer_s_own_batches():
 
 
 @pytest.mark.slow
-def test_step_overhead_times_both_steps(capsys):
-    few = ["--steps=1", "--turns=1", "--workers=2", "--batch=8"]
-    step_overhead.main(["--model=resnet8", "--size=8", *few])
-    assert "ratio jaxcomp / hand-written: " in capsys.readouterr().out
-
-
-@pytest.mark.slow
-def test_input_pipeline_times_both_sides(capsys):
-    few = ["--steps=1", "--turns=1", "--batch=8", "--model=tiny(width=2)"]
-    assert input_pipeline.main(few) > 0
-    assert "ratio augmented / constant: " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("benchmark", "words", "says"),
+    [
+        (step_overhead, "--model=resnet8 --size=8 --workers=2", "hand-written"),
+        (input_pipeline, "--model=tiny(width=2)", "augmented / constant"),
+    ],
+)
+def test_a_ratio_of_two_sides_is_told(benchmark, words, says, capsys):
+    benchmark.main([*words.split(), "--steps=1", "--turns=1", "--batch=8"])
+    assert re.search(rf"ratio .*{says}: ", capsys.readouterr().out)
 
 
 @pytest.mark.slow
@@ -161,3 +158,119 @@ def test_throughput_without_torch_is_our_own(capsys, tmp_path):
     said = capsys.readouterr().out
     assert "no torch: own figures" in said
     assert "images/s" in said
+
+
+# --- Gossip ---------------------------------------------------------------------------
+
+
+def test_gossip_covers_every_method_that_is_no_simulation():
+    covered = {case.mixer for case in gossip.CASES}
+    simulated = {"delayed_sgd", "stale_hypercube"}
+    assert covered == {*algorithms.REGISTRY, *local.REGISTRY} - simulated
+
+
+@pytest.mark.slow
+def test_gossip_measures_and_writes(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(trees, "_STAGES", ((64, 1),))  # 17 tensors
+    few = ["d_psgd", "choco, sign", "sparse_loco"]
+    sizes = ["--scale=0.2", "--repeats=1", "--no-peers", "--workers=3"]
+    rows = gossip.main([f"--out={tmp_path}", *sizes, "--cases", *few])
+    plain, choco, local_rounds = rows
+    assert [row.messages for row in rows] == [2, 2, 1]
+    assert plain.to_d_psgd == 1
+    assert plain.sent == 2 * 4 * plain.elements
+    assert choco.sent < plain.sent / 28
+    assert local_rounds.sent < plain.sent / 50
+    assert all(min(row.ms, row.to_read, row.memory) > 0 for row in rows)
+    written = rows_of(tmp_path / "gossip.csv")
+    assert [row["method"] for row in written] == [row.method for row in rows]
+    assert "one read pass" in capsys.readouterr().out
+
+
+def test_the_peer_s_round_is_choco():
+    """The peer mixes as the reference does; without loss it is D-PSGD, to rounding."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: make oracles")
+    import benchmarks.peers_torch as peers
+    from tests.references import gossip as references
+
+    ring = algorithms.topology("ring", 4).rounds[0]
+    updates = np.random.default_rng(0).normal(size=(4, 6)).astype(np.float32)
+    codecs = [peers.Peer(lambda x: x.clone(), lambda payload: payload)]
+    rows = [[torch.from_numpy(row)] for row in updates]
+    x, public, total = ([[torch.zeros(6)] for _ in rows] for _ in range(3))
+    for _ in range(5):
+        gossip._choco_round(codecs, ring, rows, x, public, total)
+    start = np.zeros((4, 6))
+    *_, last = references.choco(
+        ring.matrix, start, lambda x: updates, lambda t, v: v, 5, gossip.GAMMA
+    )
+    np.testing.assert_allclose(np.stack([r[0] for r in x]), last, atol=1e-5)
+
+
+# --- Training on slow links and with many workers -------------------------------------
+
+TABLE = """epoch,step,seconds,test_accuracy,bytes_left
+1,11,2.5,0.25,792
+2,22,4.75,0.5,1584
+3,33,7.25,0.
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    made = tmp_path / "light"
+    made.mkdir()
+    (made / "metrics.csv").write_text(TABLE.removesuffix("\n"))  # the last line is torn
+    return made
+
+
+def curve(run: str, seconds: float, accuracies: list[float]) -> list[SlowRow]:
+    return [
+        SlowRow(run, i, 5 * i, i * seconds, 1e6 * i, accuracy)
+        for i, accuracy in enumerate(accuracies, start=1)
+    ]
+
+
+def test_the_epochs_of_a_run_are_read(folder):
+    rows = slow_training.rows_of(folder)
+    assert rows == [
+        SlowRow("light", 1, 11, 2.5, 792.0, 0.25),
+        SlowRow("light", 2, 22, 4.75, 1584.0, 0.5),
+    ]
+
+
+def test_runs_are_written_drawn_and_read_again(folder, tmp_path, capsys):
+    rows = slow_training.main([str(folder), f"--out={tmp_path}"])
+    assert "light: 50.00 % after 4.75 s and 1.58 kB" in capsys.readouterr().out
+    assert slow_training.main([f"--out={tmp_path}"]) == rows
+    assert (tmp_path / "slow_training.png").stat().st_size > 10_000
+
+
+def test_who_is_at_the_accuracy_of_the_first_run():
+    dense = curve("dense", 10.0, [0.5, 0.8, 0.9])
+    light = curve("light", 2.0, [0.4, 0.9, 0.8])
+    assert slow_training._line("light", light, dense).endswith(
+        "at the 90.00 % at which dense ends after 4 s, 13 % of its time"
+    )
+    assert "not at the 90.00 %" in slow_training._line("light", light[:1], dense)
+
+
+def test_the_table_has_a_column_for_each_number_of_workers():
+    rows = [
+        simulated_workers.Row("exact", size, seed, 10, 400, 0.25 * seed, 0.9)
+        for size in (16, 64)
+        for seed in (1, 2)
+    ]
+    table = simulated_workers.table(rows).splitlines()
+    assert table[0] == "| exchange | 16 workers | 64 workers |"
+    assert table[2].startswith("| `exact` | 37.5 % (25.0 to 50.0); 400 B |")
+
+
+@pytest.mark.slow
+def test_workers_that_see_one_image_each_train(tmp_path):
+    sizes = [f"--out={tmp_path}", "--workers", "256", "--train-for", "2 steps"]
+    sizes += ["--seeds", "0"]
+    rows = simulated_workers.main(sizes)
+    assert [row.method for row in rows] == [m.title for m in simulated_workers.METHODS]
+    exact, gather, two_phase = (row.nbytes for row in rows)
+    assert exact > two_phase > gather > 0
