@@ -126,13 +126,20 @@ def test_no_public_class_has_the_name_of_another():
 
 
 def test_the_library_needs_only_jax_and_optax():
-    """`import jaxcomp` loads nothing of the extra `train`, which is there on demand."""
+    """`import jaxcomp` loads nothing of the extra `train`, which is there on demand.
+
+    Nor does making an exchange load what mixes models.
+    """
     program = """
 import sys
 import jaxcomp
 heavy = {"flax", "orbax", "ml_collections", "tensorflow_datasets", "matplotlib", "rich",
          "jinja2", "sklearn"}
 assert not heavy & set(sys.modules), heavy & set(sys.modules)
+jaxcomp.make_exchange
+loaded = [name for name in sys.modules if name.startswith("jaxcomp")]
+assert len(loaded) <= 80, len(loaded)
+assert not [name for name in loaded if "mixer" in name]
 assert jaxcomp.models.make("tiny", num_classes=3) is not None
 assert "flax" in sys.modules
 """
