@@ -121,6 +121,8 @@ def _run(args: argparse.Namespace) -> int:
     parallel.keep_pages()
     parallel.setup(max(1, args.sharing))
     model = _model(args, compute or None)
+    place = args.target, args.workers, args.per_host
+    local = target_seconds(*place) if args.target else None
     found = predict(
         model.tree,
         args.methods or (*model.methods, *USUAL),
@@ -130,34 +132,28 @@ def _run(args: argparse.Namespace) -> int:
         per_host=args.per_host,
         inside=inside or None,
         sharing=args.sharing,
-        local=target_seconds(args.target, args.workers, args.per_host)
-        if args.target
-        else None,
+        local=local,
     )
     if args.plot:
         draw(found, args.plot)
+        print(f"plot: {args.plot}", file=sys.stderr)
     if args.json:
         facts = {"model": model.title, "compute_is": model.how, "local_is": _how(args)}
         print(json.dumps(facts | as_json(found), indent=1))
         return 0
     hosts = "" if args.per_host == 1 else f", {args.per_host} on each host"
-    print(
-        f"gradient  {model.title}: {found.elements:,} numbers in {found.tensors} "
-        f"tensors, {bytes_text(found.dense)}\n"
-        f"workers   {args.workers}{hosts}\n"
-        f"links     {rate_text(link.bandwidth)} each way, "
-        f"{seconds_text(link.latency)} from host to host\n"
-        f"compute   {seconds_text(model.compute)} a step, {model.how}\n"
-        f"local     {_how(args)}\n",
-        *lines_of(found),
-        "",
-        verdict(found),
-        sep="\n",
-    )
+    size = f"{found.elements:,} numbers in {found.tensors} tensors"
+    rate, delay = rate_text(link.bandwidth), seconds_text(link.latency)
+    heading = {
+        "gradient": f"{model.title}: {size}, {bytes_text(found.dense)}",
+        "workers": f"{args.workers}{hosts}",
+        "links": f"{rate} each way, {delay} from host to host",
+        "compute": f"{seconds_text(model.compute)} a step, {model.how}",
+        "local": _how(args),
+    }
+    print(aligned(heading.items()), "", *lines_of(found), "", verdict(found), sep="\n")
     if args.measure:
         print("", *_checked(args, found, model.tree), sep="\n")
-    if args.plot:
-        print(f"plot: {args.plot}", file=sys.stderr)
     return 0
 
 

@@ -140,13 +140,9 @@ class Cluster(NamedTuple):
           >>> Cluster("a:1", 2, 0).arguments()["num_processes"]
           2
         """
-        return {
-            "coordinator_address": self.coordinator,
-            "num_processes": self.processes,
-            "process_id": self.process,
-            "local_device_ids": self.devices,
-            "cluster_detection_method": self.method,
-        }
+        place = ("coordinator_address", "num_processes", "process_id")
+        others = ("local_device_ids", "cluster_detection_method")
+        return dict(zip((*place, *others), self, strict=True))
 
 
 def find_cluster(
@@ -236,21 +232,19 @@ def _found_by_jax(
     has: Callable[[str], Any],
 ) -> Cluster | None:
     """The cluster of `--coordinator=auto`; its address comes from jax's detection."""
-    told = launcher.name if launcher else ""
-    devices = local_devices(variables, launcher)
-    if launcher and told != "torchrun":
+    if launcher and launcher.name == "torchrun":
+        return _of_torchrun(variables, launcher)
+    if launcher:
+        told, devices = launcher.name, local_devices(variables, launcher)
         count, index = (number(variables, n) for n in (launcher.size, launcher.rank))
-        knows = {
-            "Open MPI": variables.get(_OPEN_MPI_4),
-            "Slurm": all(variables.get(name) for name in _OF_SRUN),
-        }
+        missing = [name for name in _OF_SRUN if not variables.get(name)]
+        knows = {"Open MPI": variables.get(_OPEN_MPI_4), "Slurm": not missing}
         if knows.get(told):
             return Cluster(None, count, index, devices)
         if told == "Slurm":
-            missing = next(name for name in _OF_SRUN if not variables.get(name))
             raise UserError(
-                f"--coordinator={AUTO}: this is a Slurm job, and {missing} is not set: "
-                "start the program with srun"
+                f"--coordinator={AUTO}: this is a Slurm job, and {missing[0]} is not "
+                "set: start the program with srun"
             )
         if has("mpi4py"):
             return Cluster(None, None, None, devices, "mpi4py")
@@ -259,8 +253,6 @@ def _found_by_jax(
             "install mpi4py, or give --coordinator=HOST:PORT alone, and mpirun says "
             "the rest"
         )
-    if told:
-        return _of_torchrun(variables, launcher) if launcher else None
     if variables.get("KUBERNETES_SERVICE_HOST"):
         if has("kubernetes"):
             return Cluster(None, None, None)
