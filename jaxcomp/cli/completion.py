@@ -13,11 +13,7 @@ SHELLS = ("bash", "fish", "zsh")
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `completion`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "completion",
-        _run,
-    )
+    parser = add_command(subparsers, "completion", _run)
     parser.add_argument("shell", choices=SHELLS)
 
 

@@ -82,11 +82,7 @@ def about(factory: Callable[..., Any]) -> str:
 
 def add_list(subparsers: Any) -> None:
     """Add the command `list`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "list",
-        _list,
-    )
+    parser = add_command(subparsers, "list", _list)
     parser.add_argument("kind", metavar="KIND", nargs="?", help=", ".join(_kinds()))
     parser.add_argument("--json", action="store_true", help="for machines")
 
@@ -148,11 +144,7 @@ class Explained(NamedTuple):
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `explain`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "explain",
-        _run,
-    )
+    parser = add_command(subparsers, "explain", _run)
     add = parser.add_argument
     add("spec", metavar="SPEC", help="as in a config: top_k(keep=0.01), gather, ...")
     size = f"of one vector, {_ELEMENTS:_} by default"
@@ -185,35 +177,20 @@ def _run(args: argparse.Namespace) -> int:
         (call.name, *_parts(it))
         for call, (_, it) in zip(calls(args.spec), found, strict=True)
     ]
+    verdicts = explained.verdicts.items()
     if args.json:
-        print(json.dumps(_plain(args.spec, kind, size, texts, explained), indent=1))
+        keys = ("name", "about", "references")
+        parts = [dict(zip(keys, text, strict=True)) for text in texts]
+        facts = {"spec": args.spec, "kind": kind, "for": size, "parts": parts}
+        others = {key: [v._asdict() for v in found] for key, found in verdicts}
+        print(json.dumps({**facts, **explained.figures, **others}, indent=1))
         return 0
     for name, text, papers in texts:
         print("\n\n".join(filter(None, [f"{name}: {text}", papers])), end="\n\n")
-    facts = {"for": size, **explained.facts}
-    print(aligned(facts.items()))
-    for other, verdicts in explained.verdicts.items():
-        print(f"\n{other}", _lines(verdicts), sep="\n")
+    print(aligned([("for", size), *explained.facts.items()]))
+    for other, found in verdicts:
+        print(f"\n{other}", _lines(found), sep="\n")
     return 0
-
-
-def _plain(
-    spec: str,
-    kind: str,
-    size: str,
-    texts: list[tuple[str, str, str]],
-    explained: Explained,
-) -> dict[str, Any]:
-    """All that is known, as plain values."""
-    keys = ("name", "about", "references")
-    return {
-        "spec": spec,
-        "kind": kind,
-        "for": size,
-        "parts": [dict(zip(keys, text, strict=True)) for text in texts],
-        **explained.figures,
-        **{k: [v._asdict() for v in found] for k, found in explained.verdicts.items()},
-    }
 
 
 def _found(call: "Call") -> tuple[str, Callable[..., Any]]:

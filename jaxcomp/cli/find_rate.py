@@ -39,11 +39,7 @@ def add_parser(subparsers: Any) -> None:
       >>> parser.parse_args(["find-rate", "--config=default", "--to=1"]).last
       1.0
     """
-    parser = add_command(
-        subparsers,
-        "find-rate",
-        _run,
-    )
+    parser = add_command(subparsers, "find-rate", _run)
     add = parser.add_argument
     about = "file[,part,...]; --config.KEY=VALUE sets a key"
     add("--config", required=True, help=about)

@@ -20,11 +20,7 @@ _LAUNCH_MICROSECONDS = (2, 4)
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `inspect`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "inspect",
-        _run,
-    )
+    parser = add_command(subparsers, "inspect", _run)
     add = parser.add_argument
     add(
         "--config", required=True, help="file[,part,...]; --config.KEY=VALUE sets a key"

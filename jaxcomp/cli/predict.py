@@ -62,11 +62,7 @@ class _Model(NamedTuple):
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `predict`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "predict",
-        _run,
-    )
+    parser = add_command(subparsers, "predict", _run)
     add = parser.add_argument
     model = "a name, shapes such as '[(10, 10), (10,)]', or a JSON file of shapes"
     add("--model", help=model)

@@ -16,11 +16,7 @@ _SVG = "write each plot as an SVG file into this folder as well"
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `report`; as `run_command.add_command`."""
-    add = add_command(
-        subparsers,
-        "report",
-        _report,
-    ).add_argument
+    add = add_command(subparsers, "report", _report).add_argument
     add("folder", type=Path, metavar="FOLDER", help="a run folder")
     add("--svg", type=Path, metavar="DIR", help=_SVG)
     follow = "write the page again whenever the run has got on, until it ends; an open "
@@ -29,11 +25,7 @@ def add_parser(subparsers: Any) -> None:
 
 def add_compare(subparsers: Any) -> None:
     """Add the command `compare`; as `run_command.add_command`."""
-    add = add_command(
-        subparsers,
-        "compare",
-        _compare,
-    ).add_argument
+    add = add_command(subparsers, "compare", _compare).add_argument
     add("folders", type=Path, nargs="+", metavar="FOLDER", help="a run folder")
     page = Path("comparison.html")
     add("--out", type=Path, default=page, metavar="FILE", help=f"by default {page}")

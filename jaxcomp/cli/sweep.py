@@ -51,11 +51,7 @@ _OF_A_PROCESS = ("deterministic", "mapper", "platform", "workers", "workers_per_
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `sweep`; as `run_command.add_command`."""
-    parser = add_command(
-        subparsers,
-        "sweep",
-        _run,
-    )
+    parser = add_command(subparsers, "sweep", _run)
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="a sweep, as .py or .yaml")
     add("--out", type=Path, metavar="FOLDER", help="by default output/NAME-DATE")

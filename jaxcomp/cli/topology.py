@@ -29,11 +29,7 @@ def add_parser(subparsers: Any) -> None:
       >>> parser.parse_args(["topology", "ring", "16"]).workers
       16
     """
-    parser = add_command(
-        subparsers,
-        "topology",
-        _run,
-    )
+    parser = add_command(subparsers, "topology", _run)
     parser.add_argument("spec", metavar="SPEC", nargs="?", help="name or spec string")
     parser.add_argument(
         "workers", metavar="WORKERS", nargs="?", type=int, help="number of workers"
@@ -120,15 +116,13 @@ def _listing() -> str:
 
 def _drawing(graph: Topology) -> str:
     """Rows of dots for each round, or lists of neighbours for large graphs."""
-    several = len(graph.rounds) > 1
+    count, is_small = len(graph.rounds), graph.size <= _LARGEST_MATRIX
     blocks = []
     for number, step in enumerate(graph.rounds, 1):
-        heading = [f"round {number} of {len(graph.rounds)}"] if several else []
-        if graph.size <= _LARGEST_MATRIX:
-            blocks.append("\n".join(heading + _dots(step.matrix)))
-        else:
-            blocks.append("\n".join(heading + _neighbours(step.matrix)))
-    if graph.size <= _LARGEST_MATRIX:
+        heading = [f"round {number} of {count}"] if count > 1 else []
+        rows = _dots(step.matrix) if is_small else _neighbours(step.matrix)
+        blocks.append("\n".join([*heading, *rows]))
+    if is_small:
         heard, own, _ = _symbols()
         blocks.append(f"row i, column j: {heard} i hears j, {own} i's own value")
     return "\n\n".join(blocks)
@@ -145,8 +139,6 @@ def _symbols() -> tuple[str, str, str]:
 
 
 def _dots(matrix: np.ndarray) -> list[str]:
-    import numpy as np
-
     heard, own, nothing = _symbols()
     size = len(matrix)
     between = " " if size <= _WIDE else ""
@@ -167,8 +159,6 @@ def _dots(matrix: np.ndarray) -> list[str]:
 
 
 def _neighbours(matrix: np.ndarray, most: int = 10) -> list[str]:
-    import numpy as np
-
     lines = []
     for i, row in enumerate(matrix):
         heard = [str(j) for j in np.flatnonzero(row) if j != i]
