@@ -244,11 +244,6 @@ def test_state_that_kept_its_marks_is_taken():
     assert parallel.axes(optimizer.opt_state).info == PerWorker(0)
 
 
-def test_states_are_found_from_the_front_door():
-    state = optax.chain(link("gather"), optax.sgd(0.1)).init(trees())
-    assert jaxcomp.find_state(state) is jaxcomp.find_states(state)[0]
-
-
 # --- No axis, or one of another name --------------------------------------------------
 
 
@@ -272,14 +267,3 @@ def test_an_axis_of_another_name_is_found(name):
 
     with pytest.raises(NameError, match=r"is it 'batch'\? Then .*axis='batch'\)"):
         jax.eval_shape(jax.vmap(step, axis_name="batch"), trees(WORKERS))
-
-
-def test_an_axis_of_any_name_is_found_under_a_mesh():
-    mesh = Mesh(np.array(jax.devices()[:WORKERS]), ("towers",))
-    crew = parallel.Workers("shard_map", WORKERS, "towers", mesh)
-    tx = link("gather")
-    step = parallel.map_step(
-        lambda x: tx.update(x, tx.init(x))[0], crew, in_axes=0, out_axes=None
-    )
-    with pytest.raises(NameError, match="is it 'towers'"):
-        jax.eval_shape(step, trees(WORKERS))

@@ -108,12 +108,6 @@ def test_parts_draw_apart(spec):
     assert np.corrcoef(lost[0], lost[1])[0, 1] < 0.6
 
 
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
-def test_on_devices_too(mapper):
-    exchange = overlapped(exchange_of("top_k"), 3)
-    same(follow(exchange, mapper)[0], follow(exchange)[0])
-
-
 def test_each_part_has_a_message():
     tree = jax.tree.map(lambda x: x[0], workers.gradients(2))
     counts = []

@@ -12,7 +12,7 @@ from jaxcomp import SpecError, make_compressor, nbits
 from jaxcomp.core.coding.indices import coded_bits
 from jaxcomp.core.trees import spec_of, wide_spec
 from jaxcomp.core.types import Compressor
-from jaxcomp.scope import REGISTRY, Plan, lift
+from jaxcomp.scope import lift
 from tests import laws, references
 
 SCOPES = [
@@ -58,17 +58,6 @@ def through(compressor: Compressor, tree: Any, key: jax.Array) -> tuple[Any, Any
 
 def assert_equal(a: Any, b: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
-@pytest.mark.parametrize("method", ["none", "top_k(keep=1.0)"])
-@pytest.mark.parametrize("scope", SCOPES)
-def test_what_keeps_everything_loses_nothing(
-    scope: str, method: str, key: jax.Array
-) -> None:
-    tree = a_tree()
-    _, output = through(lifted(scope, method), tree, key)
-    assert spec_of(output) == spec_of(tree)
-    assert_equal(output, tree)
 
 
 @pytest.mark.parametrize("scope", SCOPES)
@@ -129,22 +118,6 @@ def test_contraction_is_the_worst_of_all_groups() -> None:
     assert lifted("whole_tree", "sign").contraction(spec) == 1 / (13 + 91 + 55 + 1)
 
 
-def test_every_tensor_by_itself(key: jax.Array) -> None:
-    tree = a_tree()
-    payload, output = through(lifted("per_leaf", "sign"), tree, key)
-    scales = [x for x in jax.tree.leaves(payload) if x.dtype == jnp.float32]
-    # The one without elements sends nothing.
-    assert sum(scale.size for scale in scales) == 4
-    for name in ("bias", "kernel", "scale"):
-        expected = references.sign(np.asarray(tree[name]))
-        np.testing.assert_allclose(output[name], expected, rtol=1e-6)
-
-
-def test_per_leaf_has_the_compressors_own_name() -> None:
-    assert lifted("per_leaf", "sign").name == "sign"
-    assert lifted("whole_tree", "sign").name == "whole_tree: sign"
-
-
 def test_tensors_of_one_tree_do_not_share_their_randomness(key: jax.Array) -> None:
     tree = {"a": jnp.arange(1.0, 92.0), "b": jnp.arange(1.0, 92.0)}
     _, output = through(lifted("per_leaf", "random_k(keep=0.1)"), tree, key)
@@ -167,7 +140,7 @@ def sizes_of_groups(scope: str, tree: Any) -> list[int]:
     state = compressor.init(spec)
     key = jax.random.key(0)
     payload, _ = jax.eval_shape(compressor.compress, spec, state, key)
-    return [dense.values.size for dense in payload]
+    return [grouped.payload.values.size for grouped in payload]
 
 
 @pytest.mark.parametrize(
@@ -241,14 +214,6 @@ def test_a_tree_of_nothing_sends_nothing(scope: str, tree: Any, key: jax.Array) 
     payload, output = through(lifted(scope, "sign"), tree, key)
     assert nbits(payload) == 0
     assert spec_of(output) == spec_of(tree)
-
-
-def test_a_plan_is_a_scope(key: jax.Array) -> None:
-    plan = REGISTRY["per_leaf"](make_compressor("sign"))
-    assert isinstance(plan, Plan)
-    tree = a_tree()
-    by_plan = through(lift(plan, make_compressor("sign")), tree, key)
-    assert_equal(by_plan, through(lifted("per_leaf", "sign"), tree, key))
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,21 @@ from jaxcomp.core.types import PerWorker, is_per_worker
 MAPPERS = parallel.MAPPERS
 
 
-def gradients(workers: int, seed: int = 0) -> dict[str, Any]:
-    """A tree with a leading worker axis: odd shapes, a scalar, heavy tails."""
+def gradients(
+    workers: int, seed: int = 0, names: tuple[str, ...] = ()
+) -> dict[str, Any]:
+    """A tree with a leading worker axis: odd shapes, a scalar, heavy tails.
+
+    Of all tensors, or of those that are named: programs take long to compile.
+    """
     rng = np.random.default_rng(seed)
 
     def draw(*shape: int) -> jnp.ndarray:
         values = rng.standard_t(3, size=(workers, *shape))
         return jnp.asarray(values, jnp.float32)
 
-    return {"kernel": draw(7, 13), "bias": draw(13), "scale": draw(), "deep": draw(300)}
+    tree = {"kernel": draw(7, 13), "bias": draw(13), "scale": draw(), "deep": draw(300)}
+    return {name: tree[name] for name in names or tree}
 
 
 def abstract(tree: Any) -> Any:
@@ -152,6 +158,13 @@ def averaging(exchange: Any, seed: int = 0) -> Callable[..., Any]:
 def start(exchange: Any, tree: Any) -> Any:
     """Fresh state for `averaging`."""
     return np.int32(0), exchange.init(one_of(tree))
+
+
+def take(exchange: Any, *trees: Any, mapper: str = "vmap") -> list[Step]:
+    """The steps of an exchange, one for each tree with a leading worker axis."""
+    workers = len(jax.tree.leaves(trees[0])[0])
+    state = start(exchange, trees[0])
+    return run(averaging(exchange), state, list(trees), mapper=mapper, workers=workers)
 
 
 def residual_of(state: Any) -> Any:

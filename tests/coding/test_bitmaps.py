@@ -4,8 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from jaxcomp.core.coding import indices
 
@@ -61,23 +59,3 @@ def test_not_above_counts_like_numpy(at_once: int | None) -> None:
     found = indices.not_above(jnp.asarray(ascending), jnp.asarray(limits), at_once)
     expected = np.searchsorted(ascending, limits, side="right")
     np.testing.assert_array_equal(found, expected)
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.integers(0, 2**32 - 1), min_size=5, max_size=5), st.integers(0, 165))
-def test_any_words(numbers: list[int], most: int) -> None:
-    bits = [(w >> i) & 1 for w in numbers for i in range(32)]
-    words = jnp.asarray(numbers, jnp.uint32)
-    kept = to_bits(first(words, jnp.uint32(most)), 160)
-    expected = np.asarray(bits) * (np.cumsum(bits) <= most)
-    np.testing.assert_array_equal(kept, expected)
-    found = np.asarray(places(words, 160, 160))
-    np.testing.assert_array_equal(found[found < 160], np.flatnonzero(bits))
-
-
-def test_vmap() -> None:
-    masks = np.random.default_rng(0).random((3, 100)) < 0.2
-    words = jax.vmap(indices.to_words)(jnp.asarray(masks))
-    found = jax.vmap(lambda w: indices.places(w, 40, absent=100))(words)
-    for row, mask in zip(np.asarray(found), masks, strict=True):
-        np.testing.assert_array_equal(row[row < 100], np.flatnonzero(mask))

@@ -16,7 +16,7 @@ FACTS = tomllib.loads(Path(__file__).with_name("facts.toml").read_text())
 
 def number(count: str) -> Any:
     """Of a count such as "10 * 32 + 64", which stands in the table as it was made."""
-    return eval(count, vars(math))
+    return eval(count, dict(vars(math)))
 
 
 @pytest.mark.parametrize(("method", "size", "dtype", "bits"), FACTS["sent"])

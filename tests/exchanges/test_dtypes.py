@@ -7,9 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import jaxcomp
 from jaxcomp import SpecError, compressors, exchanges
-from jaxcomp.mixers import gossip, local
+from jaxcomp.mixers import gossip
 from tests import every_method
 from tests.exchanges.matrix import (
     FIRST,
@@ -74,22 +73,6 @@ def test_exact_takes_a_complex_number_for_a_pair_of_real_ones(kept):
         close(as_pairs(step.mean), expected.mean)
         close(as_pairs(step.sent), expected.sent)
         close(step.info, expected.info)
-
-
-@pytest.mark.parametrize("name", tiers(local.REGISTRY, "diloco".__eq__))
-def test_rounds_of_exact_too(name):
-    link = jaxcomp.mixing(every_method.mixer(name), seed=0)
-
-    def run(start, gradient):
-        x, state = start, link.init(start)
-        for _ in range(4):
-            updates, state = link.update(gradient, state, x)
-            x = jax.tree.map(jnp.add, x, updates)
-        return x
-
-    mapped = jax.jit(jax.vmap(run, axis_name="workers"))
-    given = drawn(0), drawn(1)
-    close(as_pairs(mapped(*given)), mapped(*map(as_pairs, given)))
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])

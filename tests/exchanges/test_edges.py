@@ -9,11 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import SpecError, exchanges, make_exchange, make_mixer
+from jaxcomp import SpecError, exchanges, make_mixer
 from jaxcomp.core.trees import spec_of
 from jaxcomp.exchanges import REGISTRY
 from jaxcomp.mixers import local
-from jaxcomp.transforms.make import compressor_for
 from tests.every_method import ALIKE as MIX_ALIKE
 from tests.every_method import MIXERS
 from tests.exchanges.matrix import (
@@ -155,15 +154,6 @@ def test_what_is_called_lossless_arrives_as_it_was_given(exchange, compressor, w
             close(mean, average(given), tolerance)
 
 
-def test_rows_decide_what_two_phases_lose():
-    """As a tensor it has a rank of 2, as rows of 200 or 100 it has more."""
-    spec = {"w": jax.ShapeDtypeStruct((100, 2), jnp.float32)}
-    assert exchanges.make("gather", "svd(rank=4)").contraction(spec) == [1]
-    assert exchanges.make("two_phase", "svd(rank=4)").contraction(spec) == [0]
-    assert exchanges.make("two_phase", "none").contraction(spec) == [1]
-    assert exchanges.make("two_phase", "eden").contraction(spec) == [None]
-
-
 # --- Trees with little in them --------------------------------------------------------
 
 EMPTY = {"nothing": {}, "no_elements": np.zeros((0, 3), np.float32)}
@@ -184,15 +174,6 @@ def test_of_nothing_nothing_is_sent(exchange, compressor):
         assert spec_of(steps[1].mean) == spec_of(EMPTY)
         assert steps[1].info.gradient_error.tolist() == [0] * workers
         assert steps[1].info.extra.keys() == set(built.figures)
-
-
-@pytest.mark.parametrize(("exchange", "compressor"), tiers(PAIRS, is_quick))
-def test_leaves_without_elements_and_scalars(exchange, compressor):
-    """They take part as any other does."""
-    tree = mixed_tree(exchange)
-    [step] = take(exchange, compressor, tree)
-    assert spec_of(step.mean) == spec_of(jax.tree.map(lambda x: x[0], tree))
-    assert all(np.isfinite(mean).all() for mean in jax.tree.leaves(step.mean))
 
 
 GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
@@ -232,24 +213,3 @@ def test_mixers_of_models_with_little_in_them(name, model):
     models = jax.jit(jax.vmap(run, axis_name="workers"))(jnp.arange(4.0))
     assert spec_of(models) == spec_of(for_all(model, 4))
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(models))
-
-
-@pytest.mark.parametrize(
-    "spec",
-    tiers(
-        ["gather", "aligned_psum", "power_sgd", "shared_scale"],
-        ("gather", "shared_scale").__contains__,
-    ),
-)
-def test_narrow_types_meet_in_a_wide_one(spec):
-    """float16 and bfloat16 have no common type, and may be parts of one vector."""
-    compressor = compressor_for(spec, "random_k(keep=0.5)")
-    exchange = make_exchange(spec, compressor, "none", "whole_tree")
-    tree = {
-        "a": jnp.ones((2, 4), jnp.float16),
-        "b": jnp.full((2, 4), 3, jnp.bfloat16),
-    }
-    [step] = steps_of(as_program(exchange), 2, 1, lambda i: tree)
-    for mean, given in zip(step.mean.values(), tree.values(), strict=True):
-        assert mean.dtype == given.dtype
-        assert set(np.asarray(mean, np.float32).tolist()) <= {0.0, 1.0, 1.5, 3.0, 0.5}

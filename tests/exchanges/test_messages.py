@@ -10,7 +10,7 @@ import pytest
 from jaxcomp import exchanges, make_exchange, wire
 from tests.exchanges.matrix import PAIRS
 from tests.tiers import tiers
-from tests.workers import averaging, compiled, resnet20
+from tests.workers import averaging, compiled
 
 # The collectives of one step, whatever the number of tensors.
 KINDS = {
@@ -170,21 +170,3 @@ def test_parts_of_two_axes():
     np.testing.assert_array_equal(
         two.reshape(6, 50), np.tile(jax.jit(one)(tree), (6, 1))
     )
-
-
-def test_two_phase_on_a_resnet20_sends_a_seventh():
-    """Packed levels, norms, dense small tensors and padding, of two messages."""
-    params = resnet20()
-    exchange = make_exchange(
-        "two_phase", "qsgd(levels=7)", "none", scope="only_large(min_size=1000)"
-    )
-    found = wire.traced_collectives(
-        averaging(exchange),
-        (jnp.int32(0), exchange.init(params)),
-        params,
-        axis="workers",
-        workers=4,
-    )
-    # A ring all-reduce sends 2 (N-1)/N of the dense bytes; so does this of its own.
-    dense = 2 * (3 / 4) * wire.dense_bytes(params)
-    assert wire.link_bytes(found) < dense / 7

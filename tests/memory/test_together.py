@@ -13,7 +13,7 @@ from jaxcomp import SpecError, exchanges, make_exchange, memory, parallel
 from jaxcomp.core.types import Exchange
 from tests.exchanges.matrix import mapped
 from tests.tiers import tiers
-from tests.workers import averaging, run, start
+from tests.workers import take
 
 WORKERS, M = 4, 0.9
 BETA = np.float32(M)
@@ -88,13 +88,6 @@ def test_a_memory_behind_a_memory_is_right_or_refused(first, second):
     # What is not kept is lost, if it is biased; a momentum of dgc makes 1 / (1 - m).
     least = 0.5 if built.keeper else 0
     assert least < arrived_of_given(built.name, spec) < 1 / (1 - M)
-
-
-@pytest.mark.parametrize("second", ["error_feedback", "dgc", "ef21"])
-def test_a_ready_exchange_that_keeps_is_known_by_its_facts(second):
-    ready = make_exchange("gather", "sign", "error_feedback")
-    with pytest.raises(SpecError, match=r"so does 'error_feedback' behind it"):
-        make_exchange(ready, memory=second)
 
 
 def test_a_keeper_around_an_owner_that_keeps_is_lawful():
@@ -177,13 +170,7 @@ def test_what_arrives_whole_gets_momentum_sgd(exchange, spec):
         deltas = dict(zip(specs, bare.contraction(specs), strict=True))
         whole = [name for name, delta in deltas.items() if delta == 1]
         assert whole or exchange in ("majority_vote", "shared_scale")
-        steps = run(
-            averaging(built),
-            start(built, trees[0]),
-            trees,
-            mapper="vmap",
-            workers=WORKERS,
-        )
+        steps = take(built, *trees)
         for step, mean in zip(steps, expected, strict=True):
             for name in whole:
                 np.testing.assert_allclose(step.shared[name], mean[name], atol=2e-5)
@@ -211,9 +198,7 @@ def test_masking_clears_what_went_out(exchange, compressor):
     if built is None:
         return
     trees = inputs(steps=3)
-    steps = run(
-        averaging(built), start(built, trees[0]), trees, mapper="vmap", workers=WORKERS
-    )
+    steps = take(built, *trees)
     old = np.zeros((WORKERS, *SIZES["kernel"]), np.float32)
     for tree, step in zip(trees, steps, strict=True):
         u = np.asarray(step.state[1].momentum.value["kernel"])
