@@ -80,7 +80,7 @@ def leaf_numbers(tree: Tree) -> list[int]:
     A part of a tree has None in place of the leaves that it lacks. These are counted.
 
     Example:
-      >>> numbers_of({"a": 1, "b": None, "c": (2, 3)})
+      >>> leaf_numbers({"a": 1, "b": None, "c": (2, 3)})
       [0, 2, 3]
     """
     leaves = jax.tree.leaves(tree, is_leaf=lambda x: x is None)
@@ -232,7 +232,9 @@ def quick_norm(tree: Tree) -> Array:
     Pass arrays in the shape in which they are read elsewhere. XLA computes what they
     are made of once for each shape.
     """
-    leaves = [_real(x).astype(jnp.float32) for x in jax.tree.leaves(tree)]
+    # Of complex numbers the magnitudes.
+    real = [jnp.abs(x) if jnp.iscomplexobj(x) else x for x in jax.tree.leaves(tree)]
+    leaves = [x.astype(jnp.float32) for x in real]
 
     def one_pass(leaves: list[Array]) -> Array:
         total = jnp.sum(jnp.stack([jnp.sum(jnp.square(x)) for x in leaves]))
@@ -265,10 +267,6 @@ def clipped(tree: Tree, limit: Array | float, each: bool = False) -> Tree:
     pairs = zip(leaves, lengths, strict=True)
     scaled = [x * scale_to(n, limit).astype(x.dtype) for x, n in pairs]
     return jax.tree.unflatten(structure, scaled)
-
-
-def _real(x: Array) -> Array:
-    return jnp.abs(x) if jnp.iscomplexobj(x) else x
 
 
 def _norms(leaves: list[Array]) -> Array:

@@ -39,7 +39,7 @@ def magnitude_bits(x: Array) -> Array:
     """
     unsigned = unsigned_of(x.dtype)
     bits = jax.lax.bitcast_convert_type(x, unsigned)
-    return bits & np.array(sign_bit(unsigned) - 1, unsigned)
+    return bits & np.array(jnp.iinfo(unsigned).max >> 1, unsigned)
 
 
 def magnitude_bits_of(value: float, dtype: Any) -> int:
@@ -96,7 +96,7 @@ def largest_reached(
     rounds = min(leading or width, width) // step
     start = vary_like(jnp.zeros(k.shape, unsigned), k)
     found = jax.lax.fori_loop(0, rounds, body, start)
-    return found & np.array(sign_bit(unsigned) - 1, unsigned)
+    return found & np.array(jnp.iinfo(unsigned).max >> 1, unsigned)
 
 
 def reached_in_rows(bits: Array, magnitudes: Array) -> Array:
@@ -130,11 +130,6 @@ def reached_in_rows(bits: Array, magnitudes: Array) -> Array:
         last = np.uint32((1 << width) - 1)
         counts += [(word >> np.uint32(width * i)) & last for i in range(len(each))]
     return jnp.stack(counts, axis=1)
-
-
-def sign_bit(unsigned: Any) -> int:
-    """The integer with the leading bit alone."""
-    return 1 << (jnp.iinfo(unsigned).bits - 1)
 
 
 class Selected(NamedTuple):
@@ -233,7 +228,7 @@ def _threshold(x: Array, most: int, capacity: int, floor: Array) -> Array:
         return Search(low, high, low + (high - low) // 2, counted)
 
     # No magnitude has the sign bit. A smaller limit would lose a NaN with all bits set.
-    top = jnp.asarray(sign_bit(floor.dtype), floor.dtype)
+    top = jnp.asarray((jnp.iinfo(floor.dtype).max >> 1) + 1, floor.dtype)
     guess = jnp.maximum(_guess(x, most, capacity), floor)
     start = Search(floor, top, guess, jnp.uint32(x.size))
     return jax.lax.while_loop(searching, step, vary_like(start, (x, floor))).low
