@@ -148,17 +148,6 @@ def test_what_is_summed_already_is_refused(name):
         traced(step, trees(), x, in_axes=(None, 0))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_pmean_that_stays_in_is_noticed(name):
-    tx = link(name)
-
-    def step(x):
-        return tx.update(jax.lax.pmean(x, "workers"), tx.init(x), x)[0]
-
-    with pytest.raises(ValueError, match="summed or averaged already.*Leave out"):
-        traced(step, trees(WORKERS))
-
-
 @pytest.mark.parametrize("made", ["distributed", "pmean", "skip_nonfinite"])
 def test_a_part_that_is_summed_already_is_refused(made):
     def step(x):

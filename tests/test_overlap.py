@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp import UserError, make_exchange, make_mixer, models, training
+from jaxcomp import UserError, make_exchange, make_mixer, training
 from jaxcomp.exchanges.overlap import Cut, overlapped, ready_order
 from tests import workers
 from tests.tiers import tiers
@@ -143,33 +143,6 @@ def test_without_an_order_numbers_of_layers_count():
     names = sorted(tree)
     first, *_ = Cut(4).places(tree)
     assert {names[i] for i in first} == {"layer_9", "layer_10", "layer_11"}
-
-
-def test_the_layers_of_a_model_are_ready_from_the_last_to_the_first():
-    model = models.make("resnet8", num_classes=10)
-    images = jnp.zeros((2, 8, 8, 3))
-    variables = jax.eval_shape(
-        lambda: model.init(jax.random.key(0), images, train=False)
-    )
-
-    def loss(params, images):
-        given = {**variables, "params": params}
-        out, _ = model.apply(given, images, train=True, mutable=["batch_stats"])
-        return jnp.sum(jax.nn.relu(out))
-
-    stats = variables["batch_stats"]
-    variables = {"batch_stats": jax.tree.map(lambda s: jnp.zeros(s.shape), stats)}
-    params = jax.eval_shape(lambda: model.init(jax.random.key(0), images, train=False))[
-        "params"
-    ]
-    order = ready_order(jax.grad(loss), params, images)
-    turns = {name: max(jax.tree.leaves(node)) for name, node in order.items()}
-    blocks = sorted(name for name in turns if "_block" in name)
-    assert turns["Dense_0"] < min(turns[name] for name in blocks)
-    assert [turns[b] for b in blocks] == sorted(
-        (turns[b] for b in blocks), reverse=True
-    )
-    assert turns["Conv_0"] == max(turns.values())
 
 
 def test_calls_are_looked_into_and_loops_are_not():

@@ -2,6 +2,8 @@
 
 import inspect
 import textwrap
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 from jaxcomp import compressors, make_compressor, make_mixer
 from jaxcomp.core.specs import Call, Pipe, SpecError, build, parse, suggest
 from jaxcomp.mixers import gossip
+
+TABLES = tomllib.loads(Path(__file__).with_name("specs.toml").read_text())
 
 
 def thing(size: int = 1, *, inner: Any = None) -> tuple[int, Any]:
@@ -33,25 +37,7 @@ def call(text: str) -> Call:
     return parsed
 
 
-@pytest.mark.parametrize(
-    ("text", "canonical"),
-    [
-        ("sign", "sign"),
-        ("sign()", "sign"),
-        ("  sign ", "sign"),
-        ("None", "none"),
-        ("top_k( keep = 0.01 )", "top_k(keep=0.01)"),
-        ("top_k(keep=1e-2)", "top_k(keep=0.01)"),
-        ("f(1, b=-2)", "f(1, b=-2)"),
-        ("f(a=True, b=None, c='x y')", "f(a=True, b=None, c='x y')"),
-        ("f(a=[1, 2], b=(3,))", "f(a=(1, 2), b=(3,))"),
-        ("f(a=g(b=h))", "f(a=g(b=h))"),
-        ("f(a=g|h(b=1))", "f(a=g | h(b=1))"),
-        ("a|b(c=1)", "a | b(c=1)"),
-        ("a|b|c", "a | b | c"),
-        ("(a|b)|c", "a | b | c"),
-    ],
-)
+@pytest.mark.parametrize(("text", "canonical"), TABLES["canonical"])
 def test_canonical_text(text: str, canonical: str) -> None:
     assert str(parse(text)) == canonical
     assert str(parse(canonical)) == canonical
@@ -98,27 +84,7 @@ def test_what_is_shown_parses_to_the_same(name: str, kwargs: dict[str, Any]) -> 
     assert (again.name, again.kwargs) == (name, kwargs)
 
 
-# Each text with the caret's place and a part of the message.
-MISTAKES = [
-    ("f(", 1, "not a spec"),
-    ("f(a=1))", 6, "not a spec"),
-    ("", 0, "not a spec"),
-    ("'f'", 0, "expected a name"),
-    ("f & g", 0, "expected a name"),
-    ("f | 3", 4, "expected a name"),
-    ("f(a=1 + 1)", 4, "expected a name"),
-    ("f(*a)", 0, "'*' is not allowed"),
-    ("f(**a)", 0, "'**' is not allowed"),
-    ("f(a=1, a=2)", 7, "'a' stands twice"),
-    ("f(a={1: 2})", 4, "expected a number, a string, or a spec"),
-    ("f(a=b.c)", 4, "expected a number, a string, or a spec"),
-    ("f(a=f'{b}')", 4, "expected a number, a string, or a spec"),
-    ("f(a=b'x')", 4, "expected a number, a string, or a spec"),
-    ("f(a=-'x')", 4, "expected a number, a string, or a spec"),
-]
-
-
-@pytest.mark.parametrize(("text", "column", "message"), MISTAKES)
+@pytest.mark.parametrize(("text", "column", "message"), TABLES["mistakes"])
 def test_a_mistake_is_shown_where_it_stands(
     text: str, column: int, message: str
 ) -> None:
@@ -190,24 +156,7 @@ def test_a_spec_stays_one_where_specs_are_taken() -> None:
         make_compressor("cast(float16(3))")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("thin", "unknown thing 'thin'. Did you mean 'thing'? Valid: needy, thing"),
-        ("xyzzy", "unknown thing 'xyzzy'. Valid: needy, thing"),
-        (
-            "thing(sise=2)",
-            "no argument 'sise'. Did you mean 'size'? Valid: inner, size",
-        ),
-        ("thing(1, 2)", "takes its arguments by name: size, inner"),
-        ("thing(1, size=2)", "is given 'size' twice"),
-        ("needy", "needs size"),
-        ("thing(size=-1)", "thing: size is at least 0, not -1"),
-        ("thing(size='x')", "thing: size is a whole number, not 'x'"),
-        ("thing(size=True)", "thing: size is a whole number, not True"),
-        ("thing | needy", "a thing cannot be composed"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), TABLES["refused"])
 def test_build_says_what_would_be_right(text: str, message: str) -> None:
     with pytest.raises(SpecError) as error:
         build(text, THINGS, "thing")

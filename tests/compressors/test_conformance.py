@@ -59,7 +59,7 @@ QUICK = {
 # Odd, no multiple of the 32 symbols of a word, and with an order of elements to keep.
 SHAPE = (3, 87)
 SIZE = 261
-SHAPES = [(), (1,), (3,), SHAPE, (2, 3, 5)]
+SHAPES = [(), (3,), SHAPE, (2, 3, 5)]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 SPEC = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
 
