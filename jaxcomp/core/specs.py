@@ -486,11 +486,8 @@ def method(
         if not set(shown) <= {p.name for p in own}:
             raise TypeError(f"{label} has no arguments {shown}")
         notes = [(p.name, note) for p in own for note in get_args(p.annotation)]
-        texts = {name: n.text for name, n in notes if isinstance(n, Shown)}
-
-        def text(p: inspect.Parameter, values: Mapping[str, Any]) -> str:
-            value = values[p.name]
-            return texts[p.name](value, values) if p.name in texts else show(value)
+        texts = {p.name: lambda value, _: show(value) for p in own}
+        texts |= {name: note.text for name, note in notes if isinstance(note, Shown)}
 
         @functools.wraps(factory)
         def named(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -501,12 +498,13 @@ def method(
                 if not _fits(p.annotation, values[p.name]):
                     raise _misfit(p.annotation, p.name, values[p.name])
             for p in own:
+                text, usual = texts[p.name], {**values, p.name: p.default}
                 is_usual = p.default is not p.empty and (
                     values[p.name] == p.default
-                    or text(p, values) == text(p, {**values, p.name: p.default})
+                    or text(values[p.name], values) == text(p.default, usual)
                 )
                 if p.name in shown or not is_usual:
-                    parts.append(f"{p.name}={text(p, values)}")
+                    parts.append(f"{p.name}={text(values[p.name], values)}")
             name = f"{label}({', '.join(parts)})" if parts else label
             return factory(name, *args, **kwargs)
 
