@@ -344,34 +344,6 @@ def test_its_quantiser_and_its_damping():
     check_levels(damped, x, unit, factor)
 
 
-def test_overlapped_choco_is_parallel_choco():
-    """With models that begin at 0, where its x_hat begins."""
-    mixer = jaxcomp.make_mixer(
-        told("parallel_choco", "mixer"), "ring", 4, compressor="sign"
-    )
-    weights, given = gossip.topology("ring", 4).matrix, heavy(15, 4, 30)
-    x, public = np.zeros((4, 30)), np.zeros((4, 30))
-    expected = []
-    for update in given:
-        x = x + update + 0.5 * (weights @ public - public)
-        public = public + np.array([by_mean(row) for row in x - public])
-        expected.append(x)
-
-    def of_worker(mine: jax.Array) -> jax.Array:
-        def step(carry: Any, update: jax.Array) -> Any:
-            model, state = carry
-            out = mixer.mix(model, update, state, jax.random.key(0), 0)
-            model = model + out.updates
-            return (model, out.state), model
-
-        start = jnp.zeros(30)
-        return jax.lax.scan(step, (start, mixer.init(start)), mine)[1]
-
-    mapped = jax.vmap(of_worker, in_axes=1, out_axes=1, axis_name="workers")
-    found = jax.jit(mapped)(jnp.asarray(given, jnp.float32))
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-
-
 def test_signs_with_error_feedback_are_those_of_choco():
     """b = m b + g is sent; here its mean, a tenth of it."""
     memory = told("--optimizer ef_sign_sgd", "memory")

@@ -75,19 +75,8 @@ OPTIMIZERS: dict[str, dict[str, tuple[float, float]]] = {
     "signum": {"beta": (0, 0.99), **DECAY},
 }
 SPARSE = ("block_top_k", "random_k", "rotating_slice", "svd", "threshold", "top_k")
-SHAPES = [
-    (),
-    (0,),
-    (1,),
-    (2,),
-    (7,),
-    (3, 5),
-    (1, 9),
-    (2, 3, 4),
-    (16, 16),
-    (4, 0),
-    (130,),
-]
+SHAPES = [(), (0,), (1,), (2,), (7,)]
+SHAPES += [(3, 5), (1, 9), (2, 3, 4), (16, 16), (4, 0), (130,)]
 CUT = [(2,), (8,), (4, 3), (3, 2), (6, 10), (2, 3, 4)]  # an axis of each divides by 2
 NAMES = ["w", "b", "Dense_0/kernel", "Dense_0/bias", "blocks/a/scale"]
 PATTERNS = ["*kernel*", "b*", "size<10", "ndim>=2", "*", "ndim>=2&size>20"]
@@ -294,18 +283,8 @@ def simpler(program: Program) -> Iterator[Program]:
     default = Program(method=program.method, workers=min(program.workers, 2))
     for i in range(len(program.tree) if len(program.tree) > 1 else 0):
         yield program._replace(tree=program.tree[:i] + program.tree[i + 1 :])
-    names = [
-        "mapper",
-        "resize",
-        "saved",
-        "counted",
-        "overlap",
-        "policy",
-        "scope",
-        "dead",
-        "scale",
-    ]
-    for name in [*names, "memory", "compressor", "workers"]:
+    names = "mapper resize saved counted overlap policy scope dead scale"
+    for name in [*names.split(), "memory", "compressor", "workers"]:
         change = {name: getattr(default, name)}
         if name == "mapper":
             plain = tuple(leaf._replace(cut=None) for leaf in program.tree)
