@@ -94,7 +94,5 @@ def _check(args: argparse.Namespace, command: list[str]) -> None:
             raise UserError(f"{name} is at least {most}, not {value:g}")
     if args.port and args.port > 65535:
         raise UserError(f"--port is at most 65535, not {args.port}")
-    if args.hosts is None and args.hostfile is None:
-        return
-    if args.stuck_after:
+    if args.stuck_after and args.processes is None:
         raise UserError("--stuck-after looks at processes of this machine: take -n")

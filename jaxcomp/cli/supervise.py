@@ -50,7 +50,14 @@ def parse_hosts(text: str) -> list[Host]:
       >>> parse_hosts("server0:8,me@server1")
       [Host(name='server0', processes=8), Host(name='me@server1', processes=1)]
     """
-    hosts = [_host(word, word) for word in text.split(",")]
+    hosts: list[Host] = []
+    for word in text.split(","):
+        name, _, count = word.strip().partition(":")
+        count = count or "1"
+        # A name with a dash in front would be an option of ssh.
+        if not name or name.startswith("-") or not count.isdigit() or int(count) < 1:
+            raise UserError(f"a host is NAME or NAME:PROCESSES, not {word!r}")
+        hosts.append(Host(name, int(count)))
     names = [host.name for host in hosts]
     twice = [name for name in names if names.count(name) > 1]
     if twice:
@@ -69,15 +76,6 @@ def read_hosts(path: Path) -> list[Host]:
     if not words:
         raise UserError(f"--hostfile={path} names no host")
     return parse_hosts(",".join(words))
-
-
-def _host(word: str, shown: str) -> Host:
-    name, _, count = word.strip().partition(":")
-    count = count or "1"
-    # A name with a dash in front would be an option of ssh.
-    if not name or name.startswith("-") or not count.isdigit() or int(count) < 1:
-        raise UserError(f"a host is NAME or NAME:PROCESSES, not {shown!r}")
-    return Host(name, int(count))
 
 
 def remote_command(
@@ -251,16 +249,18 @@ class Ended(NamedTuple):
 def watch(
     children: Sequence[Child],
     grace: float,
-    stuck: Callable[[list[subprocess.Popen[bytes]]], str] = lambda running: "",
+    marks: Sequence[Path] = (),
+    stuck_after: float = 0.0,
 ) -> Ended:
     """Run processes until all have ended.
 
     Args:
       children: the processes.
       grace: seconds between Ctrl-C, which all of them get, and SIGKILL.
-      stuck: called all the time with the processes; a text ends all with that reason.
+      marks: files that they touch when they make progress.
+      stuck_after: seconds without that, after which a process has failed; 0: never.
     """
-    why, code, told = "", 0, 0
+    why, code, told, began = "", 0, 0, time.time()
     term_at = kill_at = float("inf")
     with contextlib.ExitStack() as stack:
         caught = stack.enter_context(caught_signals())
@@ -278,8 +278,13 @@ def watch(
                 may_save = told or running[failed].returncode in _SAVED
                 seconds = grace if may_save else _OWN_END_SECONDS
                 term_at = now + seconds
-            elif not why and not told and (reason := stuck(running)):
-                code, why, term_at = 1, reason, now
+            elif stuck_after and not why and not told:
+                silent = [_silence(mark, began) for mark in marks]
+                late = [i for i, s in enumerate(silent) if s > stuck_after]
+                if late := [i for i in late if running[i].poll() is None]:
+                    passed = f"{silent[late[0]]:.0f} s"
+                    why = f"process {late[0]} made no progress in {passed}"
+                    code, term_at = 1, now
             if not goes_on:
                 break
             if now >= term_at:
@@ -405,9 +410,7 @@ def supervise(
             for index, mark in enumerate(marks):
                 variables = {**children[index].variables, PROGRESS: str(mark)}
                 children[index] = children[index]._replace(variables=variables)
-            watched = [] if any(child.over_ssh for child in children) else marks
-            stuck = _stuck(watched, stuck_after)
-            ended = watch(children, grace, stuck)
+            ended = watch(children, grace, marks, stuck_after)
         if not ended.code or ended.was_asked:
             return ended
         if ended.code in _FINAL:
@@ -420,21 +423,9 @@ def supervise(
     return ended
 
 
-def _stuck(
-    marks: Sequence[Path], seconds: float
-) -> Callable[[list[subprocess.Popen[bytes]]], str]:
-    """Make the function that says which process has made no progress for so long."""
-    began = time.time()
-
-    def stuck(running: list[subprocess.Popen[bytes]]) -> str:
-        now = time.time()
-        for index, mark in enumerate(marks if seconds else ()):
-            last = mark.stat().st_mtime if mark.exists() else began
-            if running[index].poll() is None and now - last > seconds:
-                return f"process {index} made no progress in {now - last:.0f} s"
-        return ""
-
-    return stuck
+def _silence(mark: Path, began: float) -> float:
+    """Seconds since a process has touched its file, or has begun."""
+    return time.time() - (mark.stat().st_mtime if mark.exists() else began)
 
 
 def free_port() -> int:

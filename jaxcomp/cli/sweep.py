@@ -262,14 +262,6 @@ def check_given() -> int:
 # --- Training -----------------------------------------------------------------------
 
 
-class Started(NamedTuple):
-    """A run's process."""
-
-    run: PlannedRun
-    process: subprocess.Popen[bytes]
-    began: float  # of time.monotonic
-
-
 def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry], int]:
     """Train each run that has not ended yet, each in a process of its own.
 
@@ -300,15 +292,16 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
             entries |= {name: Entry() for name in failed}
         left = [r for r in job.runs if entries[r.name].state in ("waiting", "started")]
         left.sort(key=lambda run: entries[run.name].state == "waiting")
-        running: list[Started] = []
+        running: dict[str, subprocess.Popen[Any]] = {}
+        runs, began = {run.name: run for run in job.runs}, {}
         told, kill_at = 0, math.inf
         while running or left and not caught:
             while left and len(running) < jobs and not caught:
                 hold()
-                started = _start(job, left.pop(0), group)
-                running.append(started)
-                entry = entries[started.run.name]._replace(state="started", error="")
-                entries[started.run.name] = entry
+                name = left[0].name
+                running[name] = _start(job, left.pop(0), group)
+                began[name] = time.monotonic()
+                entries[name] = entries[name]._replace(state="started", error="")
                 write_record(job.folder, job.file, entries)
             time.sleep(_POLL_SECONDS)
             if len(caught) > told or time.monotonic() > kill_at:
@@ -316,19 +309,20 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
                     print("the runs save and end (Ctrl-C again kills them)", flush=True)
                 os.killpg(group, signal.SIGKILL if told else signal.SIGTERM)
                 told, kill_at = len(caught), time.monotonic() + _GRACE_SECONDS
-            for started in [s for s in running if s.process.poll() is not None]:
-                running.remove(started)
-                entry = _ended(job, started, entries[started.run.name], bool(caught))
-                entries[started.run.name] = entry
-                if entry.state == "started":
-                    left.insert(0, started.run)
+            for name in [n for n, it in running.items() if it.poll() is not None]:
+                code, run = running.pop(name).returncode, runs[name]
+                seconds = entries[name].seconds + time.monotonic() - began[name]
+                entry = entries[name]._replace(seconds=seconds)
+                entries[name] = _ended(entry, code, job.log(run), bool(caught))
+                if entries[name].state == "started":
+                    left.insert(0, run)
                 write_record(job.folder, job.file, entries)
                 figures = write_summary(job, entries)
-                print(_line(job, started.run, entries, figures), flush=True)
+                print(_line(job, run, entries, figures), flush=True)
         return entries, caught[0] if caught else 0
 
 
-def _start(job: Job, run: PlannedRun, group: int) -> Started:
+def _start(job: Job, run: PlannedRun, group: int) -> subprocess.Popen[Any]:
     """Start a run by the config as it is now: who edits its file changes no run."""
     config = job.config(run)
     if not config.exists():
@@ -336,29 +330,22 @@ def _start(job: Job, run: PlannedRun, group: int) -> Started:
         write_atomically(config, f"{_HEAD}def get_config():\n{values}")
     command = [*_TRAIN, f"--config={config}", f"--workdir={job.workdir(run)}"]
     with open(job.log(run), "ab") as file:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            process_group=group,
+        out: Any = {"stdout": file, "stderr": subprocess.STDOUT}
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, process_group=group, **out
         )
-    return Started(run, process, time.monotonic())
 
 
-def _ended(job: Job, started: Started, entry: Entry, was_asked: bool) -> Entry:
+def _ended(entry: Entry, code: int, log: Path, was_asked: bool) -> Entry:
     """How far a run is whose process has ended."""
-    code = started.process.returncode
-    entry = entry._replace(seconds=entry.seconds + time.monotonic() - started.began)
     if code == 0:
         return entry._replace(state="finished", error="")
     if was_asked:
         return entry
-    log = job.log(started.run).read_text(errors="replace").splitlines()
-    said = (line.strip() for line in reversed(log) if line.strip())
+    lines = map(str.strip, reversed(log.read_text(errors="replace").splitlines()))
     failures = entry.failures + 1
     state = "failed" if failures >= _TRIES else "started"
-    error = next(said, f"exit code {code}")
+    error = next(filter(None, lines), f"exit code {code}")
     return entry._replace(state=state, failures=failures, error=error)
 
 
