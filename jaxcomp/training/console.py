@@ -20,7 +20,7 @@ from jaxcomp.parallel import Workers
 from jaxcomp.runs.display import traffic_line
 from jaxcomp.runs.folder import is_begun
 from jaxcomp.runs.open_run import Frame
-from jaxcomp.training.checkpoints import Progress, begins, read_start, steps_in
+from jaxcomp.training import checkpoints
 from jaxcomp.training.optimizers import node_count
 from jaxcomp.training.plan import (
     RunPlan,
@@ -72,7 +72,7 @@ def result_of(
     plan: RunPlan,
     frame: Frame,
     state: TrainState,
-    progress: Progress,
+    progress: checkpoints.Progress,
     scores: Scores,
     traffic: Traffic,
 ) -> Result:
@@ -264,14 +264,14 @@ def _place(config: Any, folder: Path) -> str:
     plainly = json.loads(config.to_json())
     if not is_begun(folder, plainly):
         return "a new run"
-    steps = steps_in(folder / "checkpoints")
+    steps = checkpoints.steps_in(folder / "checkpoints")
     return f"goes on from step {max(steps)}" if steps else "begun, without a checkpoint"
 
 
 def _start(config: Any, folder: Path, plan: RunPlan) -> Iterator[str]:
     """A line about the weights of another run, which are read as the run would."""
-    if config.init_from and begins(folder):
-        yield f"weights of {read_start(config.init_from, plan).checkpoint}"
+    if config.init_from and checkpoints.begins(folder):
+        yield f"weights of {checkpoints.read_start(config.init_from, plan).checkpoint}"
 
 
 def _run_length(plan: RunPlan) -> Iterator[str]:

@@ -25,7 +25,7 @@ from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import PARTS
-from jaxcomp.training.checkpoints import parsed_source, read_start
+from jaxcomp.training import checkpoints
 from jaxcomp.training.feed import loaded, train_feed
 from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.stages import Stage
@@ -454,9 +454,11 @@ def initial_params(
     if not config.init_from:
         return jax.device_get(initial_variables(plan.task, config.seed).params)
     noted = read_json(frame.folder / "environment.json").get("init_from", {})
-    source = f"{parsed_source(config.init_from)[0]}@{noted.get('step', 'last')}"
+    source = (
+        f"{checkpoints.parsed_source(config.init_from)[0]}@{noted.get('step', 'last')}"
+    )
     try:
-        return read_start(source, plan).variables.params
+        return checkpoints.read_start(source, plan).variables.params
     except UserError as error:
         frame.show.say(f"WARNING: no distance from the start any more: {error}")
         return None

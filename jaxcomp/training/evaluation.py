@@ -17,18 +17,7 @@ from jaxcomp.parallel.placing import sum_over_processes
 from jaxcomp.parallel.workers import throttle
 from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.runs.open_run import Frame, keep_programs
-from jaxcomp.training.checkpoints import (
-    Progress,
-    make_resize,
-    open_checkpoints,
-    saved_like,
-    what_is_in,
-)
-from jaxcomp.training.diagnostics import (
-    distance_between,
-    make_layer_view,
-    params_on_host,
-)
+from jaxcomp.training import checkpoints, diagnostics
 from jaxcomp.training.feed import eval_feed
 from jaxcomp.training.plan import RunPlan, Triggers, build, gather_workers, settled
 from jaxcomp.training.programs import Traffic
@@ -197,7 +186,7 @@ def _counter(
 
 
 def _evaluated(state: TrainState) -> TrainState:
-    """The state without what an optimiser keeps, of which another regime has other."""
+    """The state without what an optimiser keeps, of which another segment has other."""
     return state._replace(opt_state=(), carry=())
 
 
@@ -237,7 +226,7 @@ def make_end_of_epoch(
     state: TrainState,
     score: Callable[[TrainState], Scores],
     initial: Tree | None = None,
-) -> Callable[..., tuple[TrainState, Progress, bool]]:
+) -> Callable[..., tuple[TrainState, checkpoints.Progress, bool]]:
     """Make a function that evaluates what is due, and writes the row of an epoch.
 
     Args:
@@ -254,15 +243,15 @@ def make_end_of_epoch(
     """
     view = make_viewer(plan, state)
     score_own, measure = make_own_evaluator(plan, state), plan.measure
-    view_layers = make_layer_view(plan, state)
+    view_layers = diagnostics.make_layer_view(plan, state)
 
     def end_of_epoch(
         done: int,
         due: Triggers,
         state: TrainState,
-        progress: Progress,
+        progress: checkpoints.Progress,
         traffic: Traffic,
-    ) -> tuple[TrainState, Progress, bool]:
+    ) -> tuple[TrainState, checkpoints.Progress, bool]:
         seen = view(state)
         scores = own = ema = None
         is_best = False
@@ -279,8 +268,8 @@ def make_end_of_epoch(
         row = epoch_row(done, progress, plan, traffic, seen.distance)
         row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
         if initial is not None:
-            now = params_on_host(seen.shown)
-            row["distance"] = distance_between(now, initial)
+            now = diagnostics.params_on_host(seen.shown)
+            row["distance"] = diagnostics.distance_between(now, initial)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:
@@ -318,21 +307,17 @@ def evaluate(
     config = settled(config, workers)
     plainly = json.loads(config.to_json())
     check_config(folder, plainly)
-    if split == "train":  # in the batches of training: columns of a text go on so
-        config = config.copy_and_resolve_references()
-        config.eval_batch_size = 0
     plan = build(config, workers)
-    if split == "train":
-        each = [s._replace(task=_of_train(plan)) for s in plan.segments.each]
-        plan = plan._replace(segments=RunSegments(tuple(each)))
+    if split == "train":  # in the batches of training: columns of a text go on so
+        plan = _of_train(plan)
     keep_programs()
-    kept = folder / "checkpoints"
     # The best may be of other workers.
-    checkpoints = open_checkpoints(kept, config=plainly, elastic=True)
-    resize = make_resize(plan, allowed=True)
-    restored = checkpoints.restore(saved_like(plan), which, resize)
+    path = folder / "checkpoints"
+    kept = checkpoints.open_checkpoints(path, config=plainly, elastic=True)
+    resize = checkpoints.make_resize(plan, allowed=True)
+    restored = kept.restore(checkpoints.saved_like(plan), which, resize)
     if restored is None:
-        there = what_is_in(folder / "checkpoints")
+        there = checkpoints.what_is_in(path)
         raise RunError(f"{workdir} holds no checkpoint {which!r}; {there}")
     shown = make_viewer(plan, restored.state)(restored.state).shown
     score, measure = make_evaluator(plan, shown), plan.measure
@@ -343,7 +328,11 @@ def evaluate(
     return {"step": restored.step, **figures}
 
 
-def _of_train(plan: RunPlan) -> Task:
-    """The task of the last segment, whose training set is evaluated."""
+def _of_train(plan: RunPlan) -> RunPlan:
+    """The plan with the training set of its last task as the one that is evaluated."""
+    config = plan.config.copy_and_resolve_references()
+    config.eval_batch_size = 0
     task = plan.segments.each[-1].task
-    return task._replace(test=task.train)
+    task = task._replace(test=task.train)
+    each = tuple(segment._replace(task=task) for segment in plan.segments.each)
+    return plan._replace(config=config, segments=RunSegments(each))

@@ -11,36 +11,21 @@ import jax
 
 from jaxcomp.parallel.workers import throttle
 from jaxcomp.runs.open_run import Frame, Interrupted, keep_programs, open_run
-from jaxcomp.training import evaluation, feed, tables
-from jaxcomp.training.checkpoints import (
-    Start,
-    begins,
-    open_checkpoints,
-    plain,
-    read_start,
-    resume,
+from jaxcomp.training import (
+    checkpoints,
+    console,
+    diagnostics,
+    evaluation,
+    feed,
+    tables,
 )
-from jaxcomp.training.console import Result, facts_of, headline, result_of
-from jaxcomp.training.diagnostics import (
-    initial_params,
-    make_replica_check,
-    profiler,
-    time_parts,
-)
+from jaxcomp.training import running_metrics as metrics
 from jaxcomp.training.plan import RunPlan, make_plan
 from jaxcomp.training.programs import Programs, StepProgram, make_programs, make_switch
-from jaxcomp.training.running_metrics import (
-    LogWindow,
-    Recorder,
-    check_some_applied,
-    make_recorder,
-    open_window,
-    read_window,
-)
 from jaxcomp.training.state import TrainState
 
 
-def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
+def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> console.Result:
     """Train as a config says, from where the folder's run stands.
 
     Args:
@@ -59,9 +44,9 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
     """
     plan = make_plan(config)
     source, weights = plan.config.init_from, None
-    if source and begins(Path(workdir)):
-        weights = read_start(source, plan)
-    written, facts = plan.as_written, facts_of(plan)
+    if source and checkpoints.begins(Path(workdir)):
+        weights = checkpoints.read_start(source, plan)
+    written, facts = plan.as_written, console.facts_of(plan)
     with (
         open_run(workdir, written, facts, plan.total_steps) as frame,
         ExitStack() as stack,
@@ -70,35 +55,39 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> Result:
 
 
 def _train(
-    plan: RunPlan, frame: Frame, stack: ExitStack, weights: Start | None
-) -> Result:
+    plan: RunPlan, frame: Frame, stack: ExitStack, weights: checkpoints.Start | None
+) -> console.Result:
     config, total, show = plan.config, plan.total_steps, frame.show
-    show.say(headline(plan))
+    show.say(console.headline(plan))
     show.say(keep_programs())
 
     # The state, as the newest whole checkpoint left it, or fresh.
     folder = frame.folder / "checkpoints"
-    kept = open_checkpoints(folder, config.keep_last, plan.as_written, frame.secure)
+    kept = checkpoints.open_checkpoints(
+        folder, config.keep_last, plan.as_written, frame.secure
+    )
     stack.callback(kept.close)
-    state, progress, start = resume(plan, frame, kept, weights)
+    state, progress, start = checkpoints.resume(plan, frame, kept, weights)
     switch = make_switch(plan, show.say)
     state = switch(state, start)
 
     # What looks at it.
     rows = stack.enter_context(tables.open_tables(plan, frame, start))
     score = evaluation.make_evaluator(plan, state)
-    initial = initial_params(plan, state, start, frame)
+    initial = diagnostics.initial_params(plan, state, start, frame)
     end_of_epoch = evaluation.make_end_of_epoch(
         plan, frame, rows, state, score, initial
     )
     programs = make_programs(plan, show.say)
     program = programs.at(min(start, total - 1), state)
-    recorder = make_recorder(plan.workers, program.metrics, plan.most_between_looks)
+    recorder = metrics.make_recorder(
+        plan.workers, program.metrics, plan.most_between_looks
+    )
     batches = feed.run_feed(plan, start)
-    check_replicas = make_replica_check(plan.workers, state)
-    trace = stack.enter_context(profiler(plan.profiled, frame))
+    check_replicas = diagnostics.make_replica_check(plan.workers, state)
+    trace = stack.enter_context(diagnostics.profiler(plan.profiled, frame))
 
-    window = open_window(recorder.start())
+    window = metrics.open_window(recorder.start())
     for number in range(start, total):
         done, due, is_best = number + 1, plan.triggers(number + 1), False
         program, window = compiled_for(programs, number, state, window)
@@ -110,7 +99,7 @@ def _train(
         signum = frame.caught() if due.looks or jax.process_count() == 1 else None
         looks = due.looks or signum
         if looks:
-            taken, timing = read_window(window, recorder)
+            taken, timing = metrics.read_window(window, recorder)
             progress = tables.log_steps(
                 plan, frame, rows, done, taken, timing, progress
             )
@@ -120,26 +109,29 @@ def _train(
                 done, due, state, progress, program.traffic
             )
         if due.saves or is_best or signum:
-            kept.begin(state, plain(progress), done, due.keeps, is_best)
+            kept.begin(state, checkpoints.plain(progress), done, due.keeps, is_best)
         if signum and done < total:
             kept.finish()
             message = f"stopped at step {done} of {total}; everything is saved"
             raise Interrupted(signum, message)
         state = switch(state, done)
         if looks:
-            window = open_window(window.rows)
+            window = metrics.open_window(window.rows)
 
     kept.finish()
     if config.breakdown:
-        time_parts(plan, state, frame)
-    check_some_applied(progress.skipped + progress.overflowed, total)
+        diagnostics.time_parts(plan, state, frame)
+    metrics.check_some_applied(progress.skipped + progress.overflowed, total)
     scores = progress.scores or score(evaluation.make_viewer(plan, state)(state).shown)
-    return result_of(plan, frame, state, progress, scores, program.traffic)
+    return console.result_of(plan, frame, state, progress, scores, program.traffic)
 
 
 def compiled_for(
-    programs: Programs, number: int, state: TrainState, window: LogWindow
-) -> tuple[StepProgram, LogWindow]:
+    programs: Programs,
+    number: int,
+    state: TrainState,
+    window: metrics.LogWindow,
+) -> tuple[StepProgram, metrics.LogWindow]:
     """The program of a step; the time of compiling it is not in the window."""
     if programs.is_compiled(number):
         return programs.at(number, state), window
@@ -153,10 +145,10 @@ def compiled_for(
 def take_step(
     program: StepProgram,
     state: TrainState,
-    window: LogWindow,
+    window: metrics.LogWindow,
     batches: Iterator[Any],
-    recorder: Recorder,
-) -> tuple[TrainState, LogWindow]:
+    recorder: metrics.Recorder,
+) -> tuple[TrainState, metrics.LogWindow]:
     """Give the devices one step; only a CPU is waited for.
 
     Args:
@@ -169,11 +161,11 @@ def take_step(
     began = time.perf_counter()
     batch = next(batches)
     loaded = time.perf_counter()
-    state, metrics = program.step(state, *batch)
+    state, figures = program.step(state, *batch)
     issued = time.perf_counter()
-    rows = recorder.record(window.rows, metrics)
+    rows = recorder.record(window.rows, figures)
     throttle((state, rows))
-    return state, LogWindow(
+    return state, metrics.LogWindow(
         rows=rows,
         steps=window.steps + 1,
         began=window.began,

@@ -116,22 +116,6 @@ class Timing(NamedTuple):
         return sum(self)
 
 
-def mean_timing(data: float, step: float, wall: float, steps: int) -> Timing:
-    """The mean timing of the steps between two looks.
-
-    Args:
-      data: seconds that loading took, of all steps.
-      step: seconds until all steps were handed to the devices.
-      wall: seconds from one look until the devices were done at the next.
-      steps: their number.
-
-    Example:
-      >>> mean_timing(data=1.0, step=1.0, wall=10.0, steps=2)
-      Timing(data=0.5, step=0.5, wait=4.0)
-    """
-    return Timing(data / steps, step / steps, (wall - data - step) / steps)
-
-
 class Totals(NamedTuple):
     """Sums over the steps of an epoch so far, of the figures in `METRICS`."""
 
@@ -380,5 +364,6 @@ def read_window(
 ) -> tuple[list[StepMetrics], Timing]:
     """The figures of a window, and the mean timing of its steps; waits for them."""
     taken = recorder.read(window.rows, window.steps)
-    wall = time.perf_counter() - window.began
-    return taken, mean_timing(window.data, window.issue, wall, window.steps)
+    wall, steps = time.perf_counter() - window.began, window.steps
+    rest = wall - window.data - window.issue
+    return taken, Timing(window.data / steps, window.issue / steps, rest / steps)

@@ -13,19 +13,10 @@ from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.runs import loggers
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import EPOCHS, LAYERS, STEPS, Append, open_table, read_rows
+from jaxcomp.training import running_metrics as running
 from jaxcomp.training.checkpoints import Progress
 from jaxcomp.training.plan import RunPlan, is_due
 from jaxcomp.training.programs import Traffic
-from jaxcomp.training.running_metrics import (
-    OwnScores,
-    Scores,
-    Timing,
-    check_applied,
-    check_loss,
-    growth_line,
-    of_all_workers,
-    step_figures,
-)
 from jaxcomp.training.step import StepMetrics
 from jaxcomp.training.tasks import Measure
 
@@ -72,7 +63,9 @@ def epoch_row(
 
 
 def score_columns(
-    scores: Scores | None, own: OwnScores | None, measure: Measure
+    scores: running.Scores | None,
+    own: running.OwnScores | None,
+    measure: Measure,
 ) -> dict[str, float | None]:
     """The columns of an evaluation, empty where there was none.
 
@@ -93,7 +86,7 @@ def score_columns(
     }
 
 
-def ema_columns(scores: Scores | None, measure: Measure) -> dict[str, float]:
+def ema_columns(scores: running.Scores | None, measure: Measure) -> dict[str, float]:
     """The columns of the averaged weights; none where there are none.
 
     Example:
@@ -222,7 +215,7 @@ def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
 def columns_of(plan: RunPlan, config: Mapping[str, Any]) -> tuple[str, ...]:
     """The columns of metrics.csv."""
     measure = plan.measure
-    none = Scores(0.0, 0.0, dict.fromkeys(plan.task.scored, 0.0))
+    none = running.Scores(0.0, 0.0, dict.fromkeys(plan.task.scored, 0.0))
     averaged = ema_columns(none, measure) if plan.average else ()
     scored = (f"test_{name}" for name in plan.task.scored)
     return (*EPOCHS.columns, *measured(measure), *scored, *averaged)
@@ -238,7 +231,7 @@ def log_steps(
     tables: Tables,
     done: int,
     taken: list[StepMetrics],
-    timing: Timing,
+    timing: running.Timing,
     progress: Progress,
 ) -> Progress:
     """Add steps to the sums, log those that are due, and stop at a failed one.
@@ -255,7 +248,7 @@ def log_steps(
       progress: before them.
     """
     first, config, measure = done - len(taken), plan.config, plan.measure
-    names, everyone = plan.leaf_names, of_all_workers(taken)
+    names, everyone = plan.leaf_names, running.of_all_workers(taken)
     speed = plan.segments.batch_at(done - 1) / timing.total
 
     def log() -> Progress:
@@ -263,14 +256,14 @@ def log_steps(
         pairs = zip(taken, everyone, strict=True)
         for number, (metrics, of_all) in enumerate(pairs, start=first):
             if config.nonfinite == "stop":
-                check_applied(number, metrics, names)
-            figures = step_figures(of_all)
+                running.check_applied(number, metrics, names)
+            figures = running.step_figures(of_all)
             totals, grew = totals.add(figures), growth.grows
             growth = growth.after(
                 number + 1, figures["gradient_norm"], figures["residual_norm"]
             )
             if growth.grows and not grew:
-                frame.show.say(growth_line(number + 1, growth))
+                frame.show.say(running.growth_line(number + 1, growth))
             if np.any(of_all.applied):  # the time of a skipped step taught nothing
                 seconds += timing.total
             if is_due(number + 1, config.log_every):
@@ -291,7 +284,7 @@ def log_steps(
                         **figures,
                     }
                 )
-            check_loss(number, metrics, config.loss_limit)
+            running.check_loss(number, metrics, config.loss_limit)
         return progress._replace(totals=totals, seconds=seconds, growth=growth)
 
     progress = on_all_processes(log)
