@@ -108,11 +108,11 @@ methods = [
     "top_k(keep=0.01) | qsgd(levels=7)",
 ]
 points = [study.measure(gradient, m, "whole_tree", draws=2) for m in methods]
-print(f"{'method':34} {'bits':>6} {'ideal':>6} {'error':>6}  contraction  unbiased")
+print(f"{'method':46} {'bits':>6} {'ideal':>6} {'error':>6}  contraction  unbiased")
 for p in points:
     sure = "-" if p.contraction is None else f"{p.contraction:.3g}"
     print(
-        f"{p.method:34} {p.bits:6.3g} {p.ideal_bits:6.3g} {p.error:6.3f}  {sure:>11}"
+        f"{p.method:46} {p.bits:6.3g} {p.ideal_bits:6.3g} {p.error:6.3f}  {sure:>11}"
         f"  {'yes' if p.unbiased else 'no':>8}"
     )
 

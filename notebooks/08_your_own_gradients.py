@@ -124,7 +124,7 @@ points = [study.measure(gradient, m, "whole_tree", draws=1) for m in methods]
 best = study.frontier(points)
 for p in best:
     sure = "-" if p.contraction is None else f"{p.contraction:.3g}"
-    print(f"{p.method:36} {p.bits:6.3g} bits  error {p.error:6.3f}  contraction {sure}")
+    print(f"{p.method:58} {p.bits:6.3g} bits  error {p.error:6.3f}  contraction {sure}")
 
 # %%
 families = {
