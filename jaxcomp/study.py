@@ -12,7 +12,6 @@ import functools
 import io
 import itertools
 import json
-import math
 import tempfile
 import zipfile
 from collections.abc import Iterable, Sequence
@@ -30,7 +29,7 @@ from jaxcomp.core.coding.payloads import nbits
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, spec_of
-from jaxcomp.core.types import Array, Compressor, Mixer, State, Tree
+from jaxcomp.core.types import Array, Compressor, Exchange, Mixer, State, Tree
 from jaxcomp.mixers.gossip._step_size import consensus_errors
 from jaxcomp.mixers.gossip.topology import Topology
 from jaxcomp.parallel import AXIS
@@ -55,14 +54,12 @@ def train(config: Any, **settings: Any) -> Recorded:
     """
     config = config.copy_and_resolve_references()
     config.update(log_every=1, loggers=("csv",), mapper="vmap", **settings)
-    tables = []
     with tempfile.TemporaryDirectory() as folder:
         with contextlib.redirect_stdout(io.StringIO()):
             training.train_and_evaluate(config.lock(), folder)
-        for name in ("steps", "metrics"):
-            path = Path(folder) / f"{name}.csv"
-            tables.append(read_table(path, Schema(tuple(read_header(path)), ("step",))))
-    return Recorded(*tables)
+        paths = [Path(folder) / f"{name}.csv" for name in ("steps", "metrics")]
+        schemas = [Schema(tuple(read_header(path)), ("step",)) for path in paths]
+        return Recorded(*map(read_table, paths, schemas))
 
 
 def gradients(config: Any, steps: int, rate: float = 0.1) -> list[Tree]:
@@ -95,6 +92,37 @@ def gradients(config: Any, steps: int, rate: float = 0.1) -> list[Tree]:
         params, each = step(params, data.take(task.train, at, epoch))
         found.append(each)
     return found
+
+
+def exchanged(exchange: Exchange, trees: Tree, warm: bool = True) -> tuple[Tree, Array]:
+    """What workers get of gradients that are given, step after step.
+
+    Args:
+      exchange: with its memory.
+      trees: arrays [workers, steps, ...].
+      warm: whether a step goes on from the state of the one before, or from the first.
+
+    Returns:
+      For each worker and step the mean that it gets, and the error of what it sent.
+
+    Example:
+      >>> from jaxcomp import make_exchange
+      >>> twice = np.float32([[[3, 0], [3, 0]], [[1, 2], [1, 2]]])
+      >>> exchanged(make_exchange(compressor="top_k(keep=0.5)"), twice)[0][0].tolist()
+      [[1.5, 1.0], [2.5, 0.0]]
+    """
+
+    def worker(own: Tree) -> tuple[Tree, Array]:
+        start = exchange.init(jax.tree.map(lambda x: x[0], own))
+
+        def step(state: State, tree: Tree) -> tuple[State, tuple[Tree, Array]]:
+            result = exchange.average(tree, state, jax.random.key(0))
+            seen = (result.mean, result.info.gradient_error)
+            return result.state if warm else start, seen
+
+        return jax.lax.scan(step, start, own)[1]
+
+    return jax.jit(jax.vmap(worker, axis_name=AXIS))(trees)
 
 
 class Consensus(NamedTuple):
@@ -190,9 +218,8 @@ def step_sizes(
 
 
 def _distance(x: Array) -> float:
-    """|x - mean|^2, in the precision of the host."""
-    wide = np.asarray(x, np.float64)
-    return float(np.sum((wide - wide.mean(axis=0)) ** 2))
+    """A multiple of |x - mean|^2, in the precision of the host."""
+    return float(np.var(np.asarray(x, np.float64), axis=0).sum())
 
 
 class Point(NamedTuple):
@@ -274,8 +301,6 @@ def sweep(
       >>> [round(point.error, 3) for point in points]
       [0.556, 0.0]
     """
-    if "{}" not in spec:
-        raise UserError(f"{spec!r} has no {{}} where the values of the sweep stand")
     specs = [spec.replace("{}", str(value)) for value in values]
     return [measure(tree, each, scope, draws, seed) for each in specs]
 
@@ -369,11 +394,9 @@ def load(path: str | Path) -> Tree:
     except Exception as error:  # readers raise whatever they meet
         raise UserError(f"cannot read {path}: {error}") from error
     for name, array in arrays.items():
-        if not jax.numpy.issubdtype(array.dtype, jax.numpy.floating):
-            what = f"{name!r} has" if name else "the array has"
-            raise UserError(
-                f"{path}: {what} the dtype {array.dtype}, which is no float"
-            )
+        if not jnp.issubdtype(array.dtype, jnp.floating):
+            what = f"{name or 'the array'} has the dtype {array.dtype}"
+            raise UserError(f"{path}: {what}, which is no float")
     if not arrays:
         raise UserError(f"{path} holds no arrays")
     return arrays[""] if set(arrays) == {""} else _nested(arrays, path)
@@ -435,7 +458,7 @@ def _safetensors(path: Path) -> dict[str, np.ndarray]:
             raise ValueError(f"{name!r} is of dtype {entry['dtype']}, not of {known}")
         dtype = jnp.dtype(_DTYPES[entry["dtype"]])
         first, last = entry["data_offsets"]
-        needed = math.prod(entry["shape"]) * dtype.itemsize
+        needed = int(np.prod(entry["shape"])) * dtype.itemsize
         if not 0 <= first <= last <= len(body) or last - first != needed:
             raise ValueError(f"{name!r} has not the bytes of its shape; is it cut off?")
         found[name] = np.frombuffer(body[first:last], dtype).reshape(entry["shape"])
@@ -548,6 +571,5 @@ def spectra(tree: Tree) -> list[Spectrum]:
             continue
         matrix = np.asarray(fold(jax.numpy.asarray(leaf)))
         values = np.linalg.svd(matrix, compute_uv=False)
-        rows, columns = matrix.shape
-        found.append(Spectrum(name_of(path), rows, columns, values))
+        found.append(Spectrum(name_of(path), *matrix.shape, values))
     return found

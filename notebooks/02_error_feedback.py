@@ -101,22 +101,12 @@ vectors = np.concatenate(
 )
 truth = vectors.mean(axis=0)
 steps = np.arange(1, 301)
+again = np.repeat(vectors[:, None], len(steps), axis=1)
 distances = {}
 for memory in ("none", "error_feedback"):
     exchange = jaxcomp.make_exchange(compressor="top_k(keep=0.01)", memory=memory)
-    link = jaxcomp.distributed(exchange, seed=0)
-
-    def arrived(gradient, link=link):
-        """What one worker gets in each step."""
-
-        def step(state, _):
-            mean, state = link.update(gradient, state)
-            return state, mean
-
-        return jax.lax.scan(step, link.init(gradient), steps)[1]
-
-    means = jax.jit(jax.vmap(arrived, axis_name="workers"))(vectors)[0]
-    averages = np.cumsum(means, axis=0) / steps[:, None]
+    arrived, _ = study.exchanged(exchange, again)
+    averages = np.cumsum(arrived[0], axis=0) / steps[:, None]
     missing = np.linalg.norm(averages - truth, axis=1)
     distances[memory] = missing / np.linalg.norm(truth)
 

@@ -92,26 +92,12 @@ plt.show()
 ranks = {1: style.BLUE, 2: style.ORANGE, 4: style.GREEN}
 
 
-def errors_of(rank, warm):
-    """The error of PowerSGD on each gradient, without a memory between the steps."""
+stacked = jax.tree.map(lambda *steps: np.stack(steps)[None], *means)  # one worker
+warm, cold = {}, {}
+for rank in ranks:
     exchange = jaxcomp.make_exchange(f"power_sgd(rank={rank})", memory="none")
-
-    def step(tree, state, key):
-        result = exchange.average(tree, state, key)
-        return result.state, result.info.gradient_error
-
-    run = jax.jit(jax.vmap(step, (None, None, None), axis_name="workers", axis_size=1))
-    state = fresh = exchange.init(means[0])
-    errors = []
-    for tree in means:
-        kept, error = run(tree, state if warm else fresh, jax.random.key(0))
-        state = jax.tree.map(lambda x: x[0], kept)
-        errors.append(float(error[0]))
-    return errors
-
-
-warm = {rank: errors_of(rank, warm=True) for rank in ranks}
-cold = {rank: errors_of(rank, warm=False) for rank in ranks}
+    warm[rank] = study.exchanged(exchange, stacked)[1][0]
+    cold[rank] = study.exchanged(exchange, stacked, warm=False)[1][0]
 # What PowerSGD compresses: matrices that are at least twice as large as their factors.
 best = {rank: [] for rank in ranks}
 for mean in means:

@@ -27,11 +27,6 @@ def test_the_error_of_random_k_is_the_part_that_is_left_out():
     assert point.error == pytest.approx(0.7, abs=1e-3)
 
 
-def test_a_sweep_needs_a_place_for_its_values():
-    with pytest.raises(UserError, match="has no {} where"):
-        study.sweep(GRADIENT, "sign", (1, 2))
-
-
 @pytest.mark.parametrize(
     ("tree", "draws", "says"), [(GRADIENT, 0, "draws"), ({}, 3, "no elements")]
 )
