@@ -114,9 +114,9 @@ def pictures(counts: tuple[int, int] = COUNTS) -> Preparable:
         return "counts and names"
 
     by_hand = (
-        f"because image-net.org asks for a login. Fetch {TRAIN}, {VALIDATION} and "
-        f"{DEVKIT} into one folder. Class folders that you have need no preparation: "
-        "dataset=imagenet(path='FOLDER'). Else"
+        "because image-net.org asks for a login. Class folders that you have need no "
+        f"preparation: dataset=imagenet(path='FOLDER'). Else fetch {TRAIN}, "
+        f"{VALIDATION} and {DEVKIT} into one folder,"
     )
     what = f"{counts[0]} training and {counts[1]} validation images"
     return Preparable("imagenet", what, "imagenet", write, _DONE, by_hand=by_hand)
