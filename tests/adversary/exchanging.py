@@ -354,6 +354,8 @@ def mapped_loop(
         rows.append(flat(mean if on_mesh else jax.tree.map(lambda x: x[0], mean)))
     if "nan" not in program.compressor + str(program.policy):
         laws.check("finite after a resize", np.isfinite(rows).all())
+    elif not np.isfinite(rows).all():
+        return  # an overflow is a NaN, as it was told
     keeps = exchange.keeper or "server_feedback=True" in program.method
     is_plain = handed_over(program, np.zeros((1, 1)), [True]) is not None
     quiet = not exchange.momentum and not waits(program) and not np.any(rows[-5:])
