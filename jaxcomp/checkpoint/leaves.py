@@ -17,7 +17,7 @@ from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.trees import as_keys, is_key, name_of, numbers_of, numbers_spec
 from jaxcomp.core.types import Tree, is_report
 from jaxcomp.parallel import agreement
-from jaxcomp.parallel.placing import with_marks
+from jaxcomp.parallel.placing import to_host, with_marks
 
 
 def named(state: Tree) -> dict[str, tuple[Any, bool]]:
@@ -194,7 +194,7 @@ def restored(name: str, like: Any, stored: Stored, got: Any) -> Any:
         return type(like)(np.asarray(got).item())
     if isinstance(got, jax.Array):
         if agreement.is_stack(like.sharding):
-            got = agreement.local_stack(got, like.sharding)
+            got = jax.device_put(to_host(got), like.sharding)  # of its own workers
         return as_keys(got, like)
     spec = numbers_spec(like)
     if is_empty(like):

@@ -18,7 +18,7 @@ from jax.sharding import PartitionSpec as P
 from jaxcomp.core.errors import message_of
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.parallel.cluster import Silent, texts_of_all
-from jaxcomp.parallel.placing import of_processes, to_host
+from jaxcomp.parallel.placing import of_processes
 from jaxcomp.parallel.workers import AXIS
 
 T = TypeVar("T")
@@ -132,11 +132,6 @@ def stacked_spec(like: Any) -> jax.ShapeDtypeStruct:
     sharding = NamedSharding(mesh, P(AXIS))
     shape = (length * jax.process_count(), *rest)
     return jax.ShapeDtypeStruct(shape, like.dtype, sharding=sharding)
-
-
-def local_stack(x: jax.Array, sharding: Any) -> jax.Array:
-    """This process's stack, from the array that `stacks_of_all` made."""
-    return jax.device_put(to_host(x), sharding)
 
 
 def global_shape(like: Any) -> tuple[int, ...]:

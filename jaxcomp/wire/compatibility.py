@@ -138,15 +138,13 @@ def of_mixer(name: str, mixer: str, compressor: str, spec: Spec) -> Verdict:
     """
     try:
         built = make_mixer(mixer, "ring", WORKERS, compressor=compressor)
-        models = jax.tree.map(_stacked, spec)
+        models = jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct((WORKERS, *x.shape), x.dtype), spec
+        )
         jax.eval_shape(jax.vmap(built.init, axis_name=built.axis), models)
     except UserError as error:
         return Verdict(name, _first_line(error))
     return Verdict(name)
-
-
-def _stacked(leaf: jax.ShapeDtypeStruct) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct((WORKERS, *leaf.shape), leaf.dtype)
 
 
 def _first_line(error: Exception) -> str:

@@ -251,27 +251,25 @@ def launches(bodies: dict[str, list[str]]) -> int:
     return _total(ENTRY, bodies, lambda part, shapes: 1)
 
 
-def order_of(bodies: dict[str, list[str]]) -> list[Event]:
+def order_of(bodies: dict[str, list[str]], name: str = ENTRY) -> Iterator[Event]:
     """What a program starts, in this order; a loop is one event.
 
     Args:
       bodies: from `computations`, of a program that XLA has scheduled.
+      name: of the computation.
     """
-    return list(_events(ENTRY, bodies))
-
-
-def _events(name: str, bodies: dict[str, list[str]]) -> Iterator[Event]:
     for line in bodies[name]:
         found = parsed(line)
         if not found or found.operation in FREE:
             continue
         if found.operation in ("call", "conditional"):
             for callee in called(line):
-                yield from _events(callee, bodies)
+                yield from order_of(bodies, callee)
             continue
         kind = _kind(found, line, bodies)
         if kind != "wait":
-            yield Event(kind, found.name, _source(line))
+            source = line.partition('op_name="')[2].partition('"')[0]
+            yield Event(kind, found.name, source)
 
 
 def _kind(found: Instruction, line: str, bodies: dict[str, list[str]]) -> str:
@@ -304,10 +302,6 @@ def _of_wrapped(operation: str, line: str, bodies: dict[str, list[str]]) -> str:
         if part and part.operation in KINDS:
             return part.operation + end
     return "other" if end == "-start" else "wait"
-
-
-def _source(line: str) -> str:
-    return line.partition('op_name="')[2].partition('"')[0]
 
 
 def memory_traffic(program: Any) -> int:

@@ -183,7 +183,7 @@ def read(program: Any) -> Program:
         launches=hlo.launches(bodies),
         open_loops=tuple(hlo.open_loops(bodies)),
         memory=None if isinstance(program, str) else _memory(program),
-        order=hlo.order_of(bodies),
+        order=list(hlo.order_of(bodies)),
     )
 
 

@@ -95,7 +95,9 @@ def rounds(
         # Each field with its entry for this fragment replaced.
         pairs = zip(later, (anchor, momentum, result.state), strict=True)
         new = RoundState(*((*old[:i], now, *old[i + 1 :]) for old, now in pairs))
-        return Mixed(_with(updates, changes), new, result.info)
+        # A part has None for the leaves of others.
+        updates = jax.tree.map(lambda x, c: x if c is None else c, updates, changes)
+        return Mixed(updates, new, result.info)
 
     name, axis, figures = f"{title}, {exchange.name}", exchange.axis, exchange.figures
     return Mixer(
@@ -164,8 +166,3 @@ def _cut(tree: Tree, fragments: int) -> tuple[Tree, ...]:
         parts[min(int(middle * fragments), fragments - 1)][place] = leaf
         done += leaf.size
     return tuple(jax.tree.unflatten(structure, part) for part in parts)
-
-
-def _with(tree: Tree, part: Tree) -> Tree:
-    """The tree with its leaves replaced by those of a part."""
-    return jax.tree.map(lambda x, new: x if new is None else new, tree, part)
