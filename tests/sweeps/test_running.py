@@ -18,6 +18,7 @@ from jaxcomp.cli.config import load_config
 from jaxcomp.cli.sweep import find_folder, write_record
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.lock import locked
+from tests.launch.test_launch import is_alive, until
 from tests.training.small import small_config
 from tests.training.test_logistic_regression import linear_config
 
@@ -97,14 +98,8 @@ def test_each_run_runs_once_and_the_summary_has_all(write, tmp_path, capsys):
     noted = json.loads((folder / "environment.json").read_text())["sweep"]
     assert noted == {"labels": {"method": "exact"}, "keys": ["exchange", "memory"]}
 
-    assert main(["sweep", file, out]) == 0
-    assert starts(tmp_path / "out") == [1] * 4
-
-
-def test_a_sweep_that_has_grown_runs_what_is_new(write, tmp_path):
-    assert main(["sweep", *write("[0]")]) == 0
-    assert main(["sweep", *write("[0, 1]")]) == 0
-    assert starts(tmp_path / "out") == [1] * 4
+    assert main(["sweep", *write("[0, 1, 2]")]) == 0, "it has grown meanwhile"
+    assert starts(tmp_path / "out") == [1] * 6
 
 
 def test_a_config_that_is_edited_meanwhile_changes_no_run(write, tmp_path):
@@ -182,7 +177,8 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(write, tmp_path):
     )
     process = subprocess.Popen([sys.executable, "-c", program], start_new_session=True)
     waiting = f"{tmp_path}/out/runs/*-seed-9-*/starts.txt"
-    files = until(lambda: sorted(Path("/").glob(waiting[1:])))
+    until(lambda: [*Path("/").glob(waiting[1:])])
+    files = sorted(Path("/").glob(waiting[1:]))
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     children = [int(file.read_text().split()[0]) for file in files]
@@ -192,21 +188,6 @@ def test_a_killed_sweep_leaves_no_process_and_goes_on(write, tmp_path):
     assert {row["state"] for row in rows(tmp_path / "out")} == {"finished"}
     assert all(count <= 2 for count in starts(tmp_path / "out"))
     assert not any(int(row["failures"]) for row in rows(tmp_path / "out"))
-
-
-def until(condition, seconds=30):
-    end = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < end
-        time.sleep(0.02)
-    return found
-
-
-def is_alive(pid):
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except OSError:
-        return False
 
 
 def test_ctrl_c_lets_runs_save_and_says_how_to_go_on(write, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""What a file of a sweep says, the runs that follow from it, and searches."""
+"""What a file of a sweep says, and the runs that follow from it."""
 
 from pathlib import Path
 
