@@ -14,11 +14,7 @@ def bytes_text(count: float) -> str:
     """
     if not math.isfinite(count):
         return MISSING
-    value, units = float(f"{count:.3g}"), ["B", "kB", "MB", "GB", "TB", "PB"]
-    while abs(value) >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{_three_digits(value)} {units[0]}"
+    return _scaled(count, ["B", "kB", "MB", "GB", "TB", "PB"])
 
 
 def seconds_text(seconds: float) -> str:
@@ -62,14 +58,7 @@ def rate_text(bandwidth: float) -> str:
     """
     if not math.isfinite(bandwidth):
         return MISSING
-    value, units = (
-        float(f"{8 * bandwidth:.3g}"),
-        ["bit", "kbit", "Mbit", "Gbit", "Tbit"],
-    )
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{_three_digits(value)} {units[0]}/s"
+    return _scaled(8 * bandwidth, ["bit", "kbit", "Mbit", "Gbit", "Tbit"]) + "/s"
 
 
 def times_text(factor: float) -> str:
@@ -115,6 +104,14 @@ def number_text(value: float) -> str:
     if math.isnan(value):
         return MISSING
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e12 else f"{value:.4g}"
+
+
+def _scaled(count: float, units: list[str]) -> str:
+    """Three digits and the unit for which they are below a thousand."""
+    value = float(f"{count:.3g}")
+    while abs(value) >= 1000 and len(units) > 1:
+        value, units = value / 1000, units[1:]
+    return f"{_three_digits(value)} {units[0]}"
 
 
 def _three_digits(value: float) -> str:

@@ -16,9 +16,8 @@ from jaxcomp.core.trees import norm, spec_of, vary_like
 from jaxcomp.core.types import Array, Averaged, Axis, Clock, Compressor, Spec, Tree
 from jaxcomp.exchanges._common import measure, with_method
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import Group, Leaf, Plan, groups_of, to_arrays, to_tree
+from jaxcomp.scope import Group, Leaf, Plan, plans
 from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, split_lossless
-from jaxcomp.scope.plans import joined_spec
 
 
 def assign(errors: Array, words: np.ndarray, limit: int) -> Array:
@@ -127,7 +126,7 @@ def lay_out(
     plan: Plan, options: list[Compressor], bits_per_step: int, spec: Spec
 ) -> MessageLayout:
     """The layout of a tree's message; refuses too few bits, and a plan without loss."""
-    dense, chosen = split_lossless(groups_of(plan, spec))
+    dense, chosen = split_lossless(plans.groups_of(plan, spec))
     if dense and not chosen:
         raise SpecError(
             f"every tensor is sent dense by {plan.title!r}, so that budget has nothing "
@@ -137,14 +136,14 @@ def lay_out(
     def sent(option: Compressor, group: Group) -> Spec:
         key = jax.eval_shape(lambda: jax.random.key(0))
         return jax.eval_shape(
-            functools.partial(_payload, option), joined_spec(group), key
+            functools.partial(_payload, option), plans.joined_spec(group), key
         )
 
     payloads = [[sent(option, group) for option in options] for group in chosen]
     counts = [[jax.eval_shape(fuse, p).size for p in row] for row in payloads]
     words = np.array(counts, np.int32).reshape(len(chosen), len(options))
     table = jax.ShapeDtypeStruct(words.shape, jnp.float32)
-    head = (table, [joined_spec(group) for group in dense])
+    head = (table, [plans.joined_spec(group) for group in dense])
     head_words = jax.eval_shape(fuse, head).size
     least = 32 * (head_words + int(words.min(axis=1).sum()))
     if bits_per_step < least:
@@ -296,7 +295,10 @@ class _Budget(NamedTuple):
         spec, layout = spec_of(tree), self.layout(tree)
         own_key = jax.random.fold_in(key, collectives.index(self.axis))
         keys = [jax.random.fold_in(own_key, group.number) for group in layout.chosen]
-        vectors, dense = to_arrays(tree, layout.chosen), to_arrays(tree, layout.dense)
+        vectors, dense = (
+            plans.to_arrays(tree, layout.chosen),
+            plans.to_arrays(tree, layout.dense),
+        )
 
         # No collective inside: XLA cannot know that all workers take the same branch.
         is_measured = state.clock.step >= state.due
@@ -324,8 +326,8 @@ class _Budget(NamedTuple):
         errors, sums = self.total(messages, layout, vectors, places, state.choices)
         due, choices = self.next_choices(errors, is_measured, layout, state)
         groups = [*layout.dense, *layout.chosen]
-        mean = to_tree([total / len(messages) for total in sums], groups, spec)
-        own_sent = to_tree([*dense, *sent], groups, spec)
+        mean = plans.to_tree([total / len(messages) for total in sums], groups, spec)
+        own_sent = plans.to_tree([*dense, *sent], groups, spec)
         info = measure(tree, own_sent)
         used = (layout.head_words + jnp.sum(sizes)).astype(jnp.float32)
         info = info._replace(extra={**info.extra, "budget_words_used": used})

@@ -16,9 +16,8 @@ from jaxcomp.exchanges._common import gather_trees, make, measure
 from jaxcomp.exchanges._rows import in_own_row, to_rows
 from jaxcomp.parallel import collectives
 from jaxcomp.parallel.collectives import AxisPart, Lanes
-from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors, vectors_plan
+from jaxcomp.scope import Plan, plans
 from jaxcomp.scope.contraction import by_leaf
-from jaxcomp.scope.plans import joined_spec
 
 _PROBE = {"w": jax.ShapeDtypeStruct((64, 64), "float32")}
 
@@ -132,17 +131,17 @@ class _Hierarchical(NamedTuple):
 
     def parts(self, spec: Spec) -> tuple[Spec, ...]:
         """What one worker gives to the outer exchange: its part of each vector."""
-        joined = map(joined_spec, groups_of(self.plan, wide_spec(spec)))
+        joined = map(plans.joined_spec, plans.groups_of(self.plan, wide_spec(spec)))
         sizes = [(-(-vector.size // self.share), vector.dtype) for vector in joined]
         return tuple(jax.ShapeDtypeStruct((size,), dtype) for size, dtype in sizes)
 
     def contraction(self, spec: Spec) -> list[float | None]:
         deltas = self.between(spec).contraction(self.parts(spec))
-        return by_leaf(groups_of(self.plan, spec), deltas, spec, nothing=1.0)
+        return by_leaf(plans.groups_of(self.plan, spec), deltas, spec, nothing=1.0)
 
     def chooses(self, spec: Spec) -> list[bool]:
         chosen = self.between(spec).chooses(self.parts(spec))
-        return by_leaf(groups_of(self.plan, spec), chosen, spec, nothing=False)
+        return by_leaf(plans.groups_of(self.plan, spec), chosen, spec, nothing=False)
 
     def init(self, tree: Tree) -> State:
         # Workers of a host average different parts, so their outer states differ, even
@@ -156,29 +155,31 @@ class _Hierarchical(NamedTuple):
             message = f"the axis has {collectives.size(inside)} workers, not {share}"
             raise SpecError(f"{message}: give per_host")
         spec, wide = spec_of(tree), wide_spec(spec_of(tree))
-        groups = groups_of(self.plan, tree)
+        groups = plans.groups_of(self.plan, tree)
         inner_key, outer_key = jax.random.split(key)
         given = cast_like(tree, wide)
         host = self.within.average(given, state.value.inner, inner_key)
         place = collectives.index(inside)
-        parts = tuple(to_rows(v, share)[place] for v in to_vectors(host.mean, groups))
+        parts = tuple(
+            to_rows(v, share)[place] for v in plans.to_vectors(host.mean, groups)
+        )
         # Workers with the same part share a key, workers of one host do not.
         outer_key = jax.random.fold_in(outer_key, place)
         result = self.between(tree).average(parts, state.value.outer, outer_key)
 
         rows = gather_trees(result.mean, inside, alike=True)
-        mean = to_tree(rows, groups, spec)
+        mean = plans.to_tree(rows, groups, spec)
         missing = jax.tree.map(
             lambda part, sent: in_own_row((part - sent) * share, inside),
             parts,
             result.sent,
         )
-        lost = to_tree(missing, groups, wide)
+        lost = plans.to_tree(missing, groups, wide)
         sent = cast_like(jax.tree.map(jnp.subtract, host.sent, lost), spec)
         info = measure(tree, sent)._replace(extra=result.info.extra)
         state = types.PerWorker(HierarchicalState(host.state, result.state))
         out = result.sent if result.own_sent is None else result.own_sent
-        own_sent = to_tree(_not_zero(out, inside), groups, spec)
+        own_sent = plans.to_tree(_not_zero(out, inside), groups, spec)
         return Averaged(mean, sent, state, info, own_sent)
 
 
@@ -186,7 +187,7 @@ def _between(
     plan: Plan, outer: str | Call | Exchange, across: Axis, tree: Tree
 ) -> Exchange:
     """The outer exchange, for a tuple with one part of each vector."""
-    parts = vectors_plan(groups_of(plan, tree), plan.title)
+    parts = plans.vectors_plan(plans.groups_of(plan, tree), plan.title)
     # Figures are those of the whole plan, whichever tensors there are.
     parts = parts._replace(compressors=plan.compressors)
     exchange = make(outer, scope=parts, axis=across)

@@ -15,7 +15,7 @@ from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, State, Tree
 from jaxcomp.exchanges._common import measure
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import Plan, groups_of, to_tree, to_vectors
+from jaxcomp.scope import Plan, plans
 
 
 @method(given=2)
@@ -85,8 +85,8 @@ class _SharedScale(NamedTuple):
     def average(self, tree: Tree, state: State, key: Array) -> Averaged:
         axis, levels, bucket = self.axis, self.levels, self.bucket
         spec = spec_of(tree)
-        groups = groups_of(self.plan, tree)
-        vectors = to_vectors(tree, groups)
+        groups = plans.groups_of(self.plan, tree)
+        vectors = plans.to_vectors(tree, groups)
         count = collectives.size(axis)
         bits = bit_width(2 * levels * count + 1)
         if bits > 16:
@@ -116,7 +116,7 @@ class _SharedScale(NamedTuple):
             for own, peak in zip(symbols, peaks, strict=True):
                 unit, most = _unit(peak, levels) / workers, levels * workers
                 restored.append(buckets.from_levels(own, bucket, unit, most))
-            return to_tree(tuple(restored), groups, spec)
+            return plans.to_tree(tuple(restored), groups, spec)
 
         flat = jnp.concatenate([s.astype(jnp.uint32) for s in symbols])
         words = collectives.total(_pack_fields(flat, bits), axis)

@@ -22,16 +22,8 @@ from jaxcomp.exchanges._common import (
 )
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import (
-    Plan,
-    groups_of,
-    lift,
-    to_arrays,
-    to_tree,
-    to_vectors,
-)
+from jaxcomp.scope import Plan, lift, plans
 from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, split_lossless
-from jaxcomp.scope.plans import joined_spec
 
 _BLOCK = 16  # neighbouring elements with one owner: a cache line of float32
 _GOLDEN = 2654435769  # golden ratio * 2^32: its multiples modulo 2^32 are spread evenly
@@ -98,8 +90,8 @@ class _SparseReduce(NamedTuple):
 
     def init(self, tree: Tree) -> types.State:
         spec, codec = spec_of(tree), self.codec
-        groups = groups_of(self.lossy, spec)
-        elements = sum(joined_spec(group).size for group in groups)
+        groups = plans.groups_of(self.lossy, spec)
+        elements = sum(plans.joined_spec(group).size for group in groups)
         if not groups and any(leaf.size for leaf in jax.tree.leaves(spec)):
             raise SpecError(
                 f"every tensor is sent dense by {codec.name!r}, so that sparse_reduce "
@@ -114,12 +106,12 @@ class _SparseReduce(NamedTuple):
 
     def average(self, tree: Tree, state: types.State, key: Array) -> Averaged:
         axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
-        dense_groups, groups = split_lossless(groups_of(self.plan, tree))
+        dense_groups, groups = split_lossless(plans.groups_of(self.plan, tree))
         count = collectives.size(axis)
         choice_key, key = jax.random.split(key)
         key = jax.random.fold_in(key, groups[0].number)  # parts of a tree draw apart
         payload, state = compress_own(self.codec, tree, state, choice_key, axis)
-        vectors = to_vectors(self.codec.decompress(payload, wide), groups)
+        vectors = plans.to_vectors(self.codec.decompress(payload, wide), groups)
         borders = np.cumsum([v.size for v in vectors])
         rows = _deal(vectors, count)
         capacity = math.ceil(self.codec.support(spec) * self.slack / count)
@@ -130,9 +122,9 @@ class _SparseReduce(NamedTuple):
         def restored(rows: Array, rest: Sequence[Array]) -> Tree:
             """The tree of compressed vectors, in rows, and of dense ones."""
             parts = jnp.split(_collect(rows, borders[-1]), borders[:-1])
-            return to_tree([*parts, *rest], [*groups, *dense_groups], wide)
+            return plans.to_tree([*parts, *rest], [*groups, *dense_groups], wide)
 
-        dense = to_arrays(tree, dense_groups)
+        dense = plans.to_arrays(tree, dense_groups)
         means = collectives.mean_of_all(list(dense), axis)
         mean = cast_like(restored(reduced.mean, means), spec)
         sent = restored(reduced.first - in_own_row(reduced.missing, axis), dense)

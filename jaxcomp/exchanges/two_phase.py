@@ -13,14 +13,7 @@ from jaxcomp.core.types import Array, Averaged, Axis, Exchange, PerWorker, Spec,
 from jaxcomp.exchanges._common import check_wide, measure_missing, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
 from jaxcomp.parallel import collectives
-from jaxcomp.scope import (
-    Plan,
-    groups_of,
-    lift,
-    to_tree,
-    to_vectors,
-    vectors_plan,
-)
+from jaxcomp.scope import Plan, lift, plans
 from jaxcomp.scope.contraction import leaf_choices, leaf_contractions, refuse_growth
 
 
@@ -109,20 +102,20 @@ class _TwoPhase(NamedTuple):
 
     def average(self, tree: Tree, state: types.State, key: Array) -> Averaged:
         axis, spec, wide = self.axis, spec_of(tree), wide_spec(spec_of(tree))
-        groups = groups_of(self.plan, tree)
+        groups = plans.groups_of(self.plan, tree)
         count = collectives.size(axis)
-        rows = tuple(to_rows(v, count) for v in to_vectors(tree, groups))
+        rows = tuple(to_rows(v, count) for v in plans.to_vectors(tree, groups))
         if self.server_feedback:
-            owed = to_vectors(state.held.value, groups_of(self.plan, wide))
+            owed = plans.to_vectors(state.held.value, plans.groups_of(self.plan, wide))
             held = tuple(to_rows(v, count)[collectives.index(axis)] for v in owed)
         else:
             held = tuple(jnp.zeros(s.shape[1:], s.dtype) for s in wide_spec(rows))
-        codec = lift(vectors_plan(groups, self.plan.title))
+        codec = lift(plans.vectors_plan(groups, self.plan.title))
         reduced = reduce_rows(rows, codec, held, axis, key)
-        mean = to_tree(reduced.mean, groups, spec)
-        sent = first = to_tree(reduced.first, groups, wide)
+        mean = plans.to_tree(reduced.mean, groups, spec)
+        sent = first = plans.to_tree(reduced.first, groups, wide)
         own_rows = [in_own_row(row, axis) for row in reduced.missing]
-        lost = to_tree(own_rows, groups, wide)
+        lost = plans.to_tree(own_rows, groups, wide)
         if self.server_feedback:
             state = ServerState(PerWorker(lost))
         else:
@@ -137,12 +130,12 @@ class _TwoPhase(NamedTuple):
         mean = jax.tree.map(lambda x: jnp.mean(x, axis=0), state.held.value)
 
         def dealt(mean: Tree) -> Tree:
-            groups = groups_of(self.plan, mean)
-            rows = [to_rows(v, workers) for v in to_vectors(mean, groups)]
+            groups = plans.groups_of(self.plan, mean)
+            rows = [to_rows(v, workers) for v in plans.to_vectors(mean, groups)]
 
             def of(i: Array) -> Tree:
                 own = [jnp.zeros_like(r).at[i].set(workers * r[i]) for r in rows]
-                return to_tree(own, groups, spec_of(mean))
+                return plans.to_tree(own, groups, spec_of(mean))
 
             return jax.vmap(of)(jnp.arange(workers))
 

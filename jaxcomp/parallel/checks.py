@@ -13,7 +13,7 @@ import optax
 from jaxcomp.core.specs import SpecError, meant
 from jaxcomp.core.trees import label_of, name_of, varies_over
 from jaxcomp.core.types import Array, Spec, State, Tree
-from jaxcomp.scope import leaf_test, leaves_of
+from jaxcomp.scope.plans import leaf_test, leaves_of
 
 # Messages of `check_differs`, for gradients and for models.
 SUMMED = (

@@ -8,8 +8,7 @@ import jax
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.trees import label_of
 from jaxcomp.core.types import Compressor, Spec
-from jaxcomp.scope import Group, Plan, groups_of
-from jaxcomp.scope.plans import joined_spec
+from jaxcomp.scope.plans import Group, Plan, groups_of, joined_spec
 
 
 def leaf_contractions(

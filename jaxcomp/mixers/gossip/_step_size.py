@@ -15,9 +15,9 @@ import numpy as np
 from jaxcomp.core.specs import Range, SpecError
 from jaxcomp.core.types import Array, Compressor, Spec
 from jaxcomp.mixers.gossip.topology import Topology
-from jaxcomp.scope import Plan, groups_of, lift
+from jaxcomp.scope import Plan, lift
 from jaxcomp.scope.contraction import split_lossless
-from jaxcomp.scope.plans import joined_spec, per_leaf
+from jaxcomp.scope.plans import groups_of, joined_spec, per_leaf
 
 StepSize = Annotated[float, Range(above=0, most=1)]
 Gamma = StepSize | Literal["theory", "tuned"]
