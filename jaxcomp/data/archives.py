@@ -52,23 +52,6 @@ def md5_of(content: bytes | memoryview) -> str:
     return _md5(content).hexdigest()
 
 
-def check_md5(path: Path, members: Mapping[str, bytes], md5: Mapping[str, str]) -> None:
-    """Refuse members with another content than the published one.
-
-    Args:
-      path: of the archive, for the message.
-      members: name -> content.
-      md5: published checksums by name, one for each member.
-    """
-    for name, content in members.items():
-        actual = md5_of(content)
-        if actual != md5[name]:
-            raise DataError(
-                f"{path}: {name} has {len(content):,} bytes and MD5 {actual}, "
-                f"expected MD5 {md5[name]}"
-            )
-
-
 def read_members(
     path: Path,
     choices: Sequence[Sequence[str]],
@@ -114,6 +97,26 @@ def read_members(
         f"{' or: '.join(', '.join(names) for names in choices)}. "
         f"{_fingerprint(path)}. {_published(md5)}"
     )
+
+
+def read_known(
+    path: Path, names: Sequence[str], md5: Mapping[str, str]
+) -> dict[str, bytes]:
+    """Read members whose content has to be the published one.
+
+    Args:
+      path: as in `read_members`.
+      names: of the members.
+      md5: published checksums by name, one for each member.
+    """
+    members = read_members(path, [names], md5)
+    for name, content in members.items():
+        if (actual := md5_of(content)) != md5[name]:
+            raise DataError(
+                f"{path}: {name} has {len(content):,} bytes and MD5 {actual}, "
+                f"expected MD5 {md5[name]}"
+            )
+    return members
 
 
 def _walk(path: Path) -> Iterator[tuple[str, int, IO[bytes]]]:

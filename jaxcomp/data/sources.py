@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxcomp.data.archives import check_md5, checksum, md5_of, read_images, read_members
+from jaxcomp.data import archives
 from jaxcomp.data.dataset import DataError, Dataset, Splits, about
 from jaxcomp.data.prepare import DataDir, Preparable, Progress, command, prepared
 
@@ -26,20 +26,17 @@ class RecordLayout(NamedTuple):
     test: tuple[str, ...]
     # Keys of labels in a pickle; in a record each is a byte. The last one is used.
     labels: tuple[str, ...]
-    columns: tuple[str, ...]  # the same in a parquet file
 
 
 CIFAR10_LAYOUT = RecordLayout(
     train=tuple(f"data_batch_{number}" for number in range(1, 6)),
     test=("test_batch",),
     labels=("labels",),
-    columns=("label",),
 )
 CIFAR100_LAYOUT = RecordLayout(
     train=("train",),
     test=("test",),
     labels=("coarse_labels", "fine_labels"),
-    columns=("coarse_label", "fine_label"),
 )
 
 
@@ -66,7 +63,7 @@ def read_cifar(
     """
     stems = layout.train + layout.test
     binary = [f"{stem}.bin" for stem in stems]
-    members = read_members(path, [binary, stems, PARQUET_FILES], md5)
+    members = archives.read_members(path, [binary, stems, PARQUET_FILES], md5)
     if PARQUET_FILES[0] in members:
         records = _from_parquet(members, layout, path)
     else:
@@ -92,7 +89,7 @@ def _from_binary(content: bytes, layout: RecordLayout, where: str) -> np.ndarray
 
 
 def _from_pickle(content: bytes, layout: RecordLayout, where: str) -> np.ndarray:
-    pixels, labels = read_images(content, PIXELS, layout.labels, where)
+    pixels, labels = archives.read_images(content, PIXELS, layout.labels, where)
     if labels.min() < 0 or labels.max() > 255:
         values = f"{labels.min()}..{labels.max()}"
         raise DataError(f"{where}: labels have values {values}, expected bytes")
@@ -107,7 +104,8 @@ def _from_parquet(
     halves = (layout.train, layout.test)
     for stems, (name, content) in zip(halves, members.items(), strict=True):
         where = f"{path}: {name}"
-        images, labels = _read_parquet(content, layout.columns, where)
+        columns = [name.removesuffix("s") for name in layout.labels]
+        images, labels = _read_parquet(content, columns, where)
         if images.shape[1:] != (32, 32, 3):
             message = f"{where}: images of {images.shape[1:]}, expected (32, 32, 3)"
             raise DataError(message)
@@ -156,10 +154,10 @@ def _verify(
 ) -> str:
     """Compare the MD5 of the content, or of the archive, with the published ones."""
     expected = {stem: md5.get(f"{stem}.bin") for stem in records}
-    actual = {stem: md5_of(batch.data) for stem, batch in records.items()}
+    actual = {stem: archives.md5_of(batch.data) for stem, batch in records.items()}
     if actual == expected:
         return "MD5 of every batch"
-    archive_md5 = checksum(path) if path.is_file() else "none, a folder"
+    archive_md5 = archives.checksum(path) if path.is_file() else "none, a folder"
     if archive_md5 in md5.values():
         return "MD5 of the archive"
     if not any(expected.values()):
@@ -205,8 +203,7 @@ def read_stl10(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       Coates, Lee and Ng, "An Analysis of Single Layer Networks in Unsupervised Feature
       Learning", https://cs.stanford.edu/~acoates/stl10/, 2011.
     """
-    members = read_members(path, [STL10_FILES], md5)
-    check_md5(path, members, md5)
+    members = archives.read_known(path, STL10_FILES, md5)
     train, train_labels, test, test_labels = members.values()
     splits = Splits(
         _images(train), _labels(train_labels), _images(test), _labels(test_labels)
@@ -246,8 +243,7 @@ def read_svhn(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       Netzer et al., "Reading Digits in Natural Images with Unsupervised Feature
       Learning", http://ufldl.stanford.edu/housenumbers/, 2011.
     """
-    members = read_members(path, [SVHN_FILES], md5)
-    check_md5(path, members, md5)
+    members = archives.read_known(path, SVHN_FILES, md5)
     halves = map(_decode_mat, members.values())
     return Splits(*itertools.chain(*halves)), "MD5 of every file"
 
@@ -287,8 +283,7 @@ def read_idx(path: Path, md5: Mapping[str, str]) -> tuple[Splits, str]:
       LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998;
       the format is described at https://yann.lecun.com/exdb/mnist/.
     """
-    members = read_members(path, [IDX_FILES], md5)
-    check_md5(path, members, md5)
+    members = archives.read_known(path, IDX_FILES, md5)
     images, labels, test_images, test_labels = map(_decode_idx, members.values())
     train = images[..., None], labels.astype(np.int32)
     test = test_images[..., None], test_labels.astype(np.int32)

@@ -77,7 +77,8 @@ def _cifar(source: Source, layout: RecordLayout, prefix: str) -> Toy:
     for name, rows in zip(
         sources.PARQUET_FILES, (slice(train), slice(train, None)), strict=True
     ):
-        keyed = zip(layout.columns, every[rows, : len(layout.labels)].T, strict=True)
+        names = [name.removesuffix("s") for name in layout.labels]
+        keyed = zip(names, every[rows, : len(layout.labels)].T, strict=True)
         tables[name] = parquet(images[rows], dict(keyed))
     return Toy(
         source._replace(counts=(train, test), md5=known),
