@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -31,9 +31,6 @@ from jaxcomp.training.programs import Traffic
 from jaxcomp.training.running_metrics import Growth, OwnScores, Scores, Totals
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.tasks import Variables
-
-Like: TypeAlias = Callable[[int], Tree]
-
 
 # What older checkpoints do not have, and what it is then.
 _NEWER = {"left": math.nan, "exact": math.nan, "skipped": 0.0, "overflowed": 0.0}
@@ -149,7 +146,9 @@ def open_checkpoints(
             on_all_processes(begun.pop().result)
 
     def restore(
-        like: Tree | Like, which: str = "last", resize: Resizer | None = None
+        like: Tree | Callable[[int], Tree],
+        which: str = "last",
+        resize: Resizer | None = None,
     ) -> Restored | None:
         found = find_whole(folder, which)
         if found is None:

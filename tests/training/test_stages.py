@@ -177,12 +177,6 @@ def test_mistakes_are_named(settings, word):
         stages(**settings)
 
 
-def test_a_stage_says_what_it_sends():
-    assert str(Stage("sign", dense=False)) == "sign"
-    assert str(Stage(None, dense=False)) == "what the exchange sends"
-    assert str(Stage("sign", dense=True)) == "everything as it is"
-
-
 STAGED = {
     "memory": "dgc(nesterov=True)",
     "optimizer": "dgc_sgd(nesterov=True)",
