@@ -51,8 +51,7 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     """The parser of the command line.
 
     Args:
-      words: of it; commands that they do not have are known by their names alone.
-        Without them, all commands are.
+      words: of it; other commands than theirs are known by their names alone.
     """
     parser = Parser(
         prog="jaxcomp",
@@ -61,8 +60,9 @@ def make_parser(words: Sequence[str] | None = None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"jaxcomp {__version__}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    asked = None if words is None else next((w for w in words if w in COMMANDS), "")
     for name, (place, about) in COMMANDS.items():
-        if words is None or name in words:
+        if asked in (None, name):
             module, _, function = place.partition(":")
             found = importlib.import_module(f"jaxcomp.cli.{module}")
             getattr(found, function)(subparsers)
