@@ -39,7 +39,7 @@ scopes = {"per_leaf": style.BLUE, "whole_tree": style.ORANGE}
 # ## 1. Layers differ
 #
 # What to see: each dot is a tensor of a ResNet-8 after 20 steps. The size of a typical
-# element differs by a factor of nearly 20 between layers. A threshold, or a scale, that
+# element differs by a factor of about 20 between layers. A threshold, or a scale, that
 # is right for one of them is wrong for another.
 
 # %%
