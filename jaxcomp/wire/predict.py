@@ -253,14 +253,7 @@ def predict(
       >>> [row.method for row in found.rows]
       ['sign', 'exact']
     """
-    check(Count, "workers", workers)
-    check(Count, "per_host", per_host)
-    check(Count, "sharing", sharing)
-    if workers % per_host or workers == 1:
-        message = "are 2 at least, and a multiple of those of one host"
-        raise UserError(f"workers {message}, not {workers} with per_host={per_host}")
-    if not 0 < compute < math.inf:
-        raise UserError(f"compute is a positive number of seconds, not {compute}")
+    _check(workers, per_host, sharing, compute)
     spec = spec_of_tree(tree)
     named = {m if isinstance(m, str) else m.name: m for m in (_EXACT, *methods)}
     made = [make_method(m, spec) if isinstance(m, str) else m for m in named.values()]
@@ -300,6 +293,18 @@ def predict(
         per_host=per_host,
         compute=compute,
     )
+
+
+def _check(workers: int, per_host: int, sharing: int, compute: float) -> None:
+    """Refuse numbers that cannot be."""
+    check(Count, "workers", workers)
+    check(Count, "per_host", per_host)
+    check(Count, "sharing", sharing)
+    if workers % per_host or workers == 1:
+        message = "are 2 at least, and a multiple of those of one host"
+        raise UserError(f"workers {message}, not {workers} with per_host={per_host}")
+    if not 0 < compute < math.inf:
+        raise UserError(f"compute is a positive number of seconds, not {compute}")
 
 
 def spec_of_tree(tree: Any) -> Spec:

@@ -57,12 +57,7 @@ def rounds(
       title: name of the method.
       has_momentum: whether `outer` has a state like the model.
     """
-    if fragments > h:
-        message = f"{fragments} fragments need as many steps, and a round has h={h}"
-        raise SpecError(message)
-    schedule = [0] * h
-    for i in range(fragments):
-        schedule[(i + 1) * h // fragments - 1] = i + 1
+    schedule = _schedule(h, fragments)
 
     def init(params: Tree) -> RoundState:
         parts = _cut(mean_start(params, None, exchange.axis), fragments)
@@ -105,7 +100,7 @@ def rounds(
         init,
         mix,
         axis,
-        tuple(schedule),
+        schedule,
         figures,
         simulated=exchange.simulated,
         resize=(Resize(RoundState), *_of_exchange(exchange)),
@@ -113,6 +108,15 @@ def rounds(
         silent=(0,),
         per_host=exchange.per_host,
     )
+
+
+def _schedule(h: int, fragments: int) -> tuple[int, ...]:
+    """The phase of each step of a round: 0, or 1 + the fragment that is sent."""
+    if fragments > h:
+        message = f"{fragments} fragments need as many steps, and a round has h={h}"
+        raise SpecError(message)
+    ends = [(i + 1) * h // fragments - 1 for i in range(fragments)]
+    return tuple(1 + ends.index(i) if i in ends else 0 for i in range(h))
 
 
 def scaled_mean(rate: float) -> Outer:

@@ -21,7 +21,7 @@ from jaxcomp.core.types import Array, Exchange, State, Tree
 from jaxcomp.parallel.checks import check_patterns
 from jaxcomp.transforms.distributed import DistributedState, distributed
 from jaxcomp.transforms.jit import layout as on_mesh
-from jaxcomp.transforms.jit.layout import Layout, in_front, layouts, without_axis
+from jaxcomp.transforms.jit.layout import Grid, Layout, in_front, layouts, without_axis
 from jaxcomp.transforms.nonfinite import all_finite, attempt, instead_of_bad
 
 
@@ -37,7 +37,28 @@ class Comm:
 
 
 class DataParallel(NamedTuple):
-    """Mean gradients under jit, by an exchange; see `data_parallel`."""
+    """Mean gradients under jit, by an exchange; made by `data_parallel`.
+
+    `init(params)`, outside jit, returns `comm`, the state between steps.
+    `value_and_grad(loss_fn)(comm, params, *batch)` returns `(loss, grads, comm)`: means
+    over the workers, and grads are sharded like params. The optimiser then works on
+    global arrays as usual.
+
+    Params may be cut over all axes of the mesh except those of the data. Each shard is
+    compressed by itself. Params that are cut over the same axes share a message, and a
+    scope that joins tensors, such as `whole_tree`, joins only such params.
+
+    `loss_fn(params, *batch)` gets a worker's share of the batch, and may name the data
+    axis in collectives, as under pmap. `in_axes`, a prefix tree of the batch, is 0 for
+    arrays that are divided along their first axis (the default), and None for arrays of
+    which all workers get all. With `has_aux=True` the loss function returns
+    `(loss, aux)`, and aux is returned with a leading axis of workers.
+
+    `averaged(grad_fn)` does the same for a gradient function of your own, which returns
+    `(loss, grads)`, or `((loss, aux), grads)`, as `jax.value_and_grad(loss_fn)` does.
+    It may accumulate over micro-batches, scale its loss, or return gradients of some
+    params only; `init` is then given these params.
+    """
 
     init: Callable[[Tree], Comm]  # (params) -> comm, outside jit
     # (loss_fn, has_aux, in_axes) -> ((comm, params, *batch) -> (value, grads, comm))
@@ -50,26 +71,6 @@ def data_parallel(
     exchange: Exchange, mesh: Mesh, axis: str | Sequence[str] = "data", seed: int = 0
 ) -> DataParallel:
     """Average gradients over the data axes of a mesh by an exchange, under jit.
-
-    `init(params)`, outside jit, returns `comm`, the state between steps.
-    `value_and_grad(loss_fn)(comm, params, *batch)` returns `(loss, grads, comm)`: means
-    over the workers, and grads are sharded like params. The optimiser then works on
-    global arrays as usual.
-
-    `loss_fn(params, *batch)` gets a worker's share of the batch, and may name the data
-    axis in collectives, as under pmap. `in_axes`, a prefix tree of the batch, is 0 for
-    arrays that are divided along their first axis (the default), and None for arrays of
-    which all workers get all. With `has_aux=True` the loss function returns
-    `(loss, aux)`, and aux is returned with a leading axis of workers.
-
-    `averaged(grad_fn)` does the same for a gradient function of your own, which returns
-    `(loss, grads)`, or `((loss, aux), grads)`, as `jax.value_and_grad(loss_fn)` does.
-    It may accumulate over micro-batches, scale its loss, or return gradients of some
-    params only; `init` is then given these params.
-
-    Params may be cut over all axes of the mesh except those of the data. Each shard is
-    compressed by itself. Params that are cut over the same axes share a message, and a
-    scope that joins tensors, such as `whole_tree`, joins only such params.
 
     Args:
       exchange: from `make_exchange(..., axis=axis)`.
@@ -93,20 +94,18 @@ def data_parallel(
 
     def init(params: Tree) -> Comm:
         pairs, structure = jax.tree_util.tree_flatten_with_path(params)
-        _check_differentiable(pairs)
-        specs = tuple(on_mesh.spec_of_param(*pair, grid) for pair in pairs)
+        specs = _specs(exchange, pairs, grid)
         check_patterns(exchange.patterns, params)
-        _check_uncut(exchange.whole, pairs, specs)
         plan = layouts(link.init, params, specs, grid)
         cuts = jax.tree.unflatten(structure, specs)
-        placed = grid.put(params, cuts)
-        return Comm(on_mesh.first_states(link.init, plan, placed, cuts, grid), specs)
+        states = on_mesh.first_states(link.init, plan, params, cuts, grid)
+        return Comm(states, specs)
 
     def exchanged(grads: Tree, comm: Comm) -> tuple[Tree, Comm]:
         """The second stage: the mean of grads, which have a leading worker axis."""
+        structure = jax.tree.structure(grads)
         one = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), grads)
         plan = layouts(link.init, one, comm.specs, grid)
-        structure = jax.tree.structure(grads)
 
         def on_device(grads: Tree, links: tuple[State, ...]) -> tuple[Tree, Any]:
             shards = without_axis(grads)
@@ -117,7 +116,9 @@ def data_parallel(
                 step = attempt(average, layout.part(shards), state)
                 return step.result, step.state
 
-            return on_mesh.in_parts(plan, links, seed, structure, update)
+            return on_mesh.in_parts(
+                plan, links, seed, jax.tree.structure(grads), update
+            )
 
         of_means = jax.tree.unflatten(structure, comm.specs)
         of_grads = in_front(grads, comm.specs, grid)
@@ -130,8 +131,7 @@ def data_parallel(
         grad_fn: Callable[..., Any], has_aux: bool = False, in_axes: Any = 0
     ) -> Callable[..., tuple[Any, Tree, Comm]]:
         def call(comm: Comm, *args: Any) -> tuple[Any, Tree, Comm]:
-            params, *batch = _checked(comm, args)
-            _check_batch(in_axes, tuple(batch))
+            params, *batch = _checked(comm, args, in_axes)
             kinds = on_mesh.kinds_of(in_axes, tuple(batch), grid.workers)
             whole = [None] * len(jax.tree.leaves(params))
             value, grads = on_mesh.each_worker(grad_fn, args, whole + kinds, grid)
@@ -149,45 +149,44 @@ def data_parallel(
     return DataParallel(init, value_and_grad, averaged)
 
 
-def _check_differentiable(pairs: list[Any]) -> None:
-    """Refuse params that are integers, which have no gradient."""
+def _specs(exchange: Exchange, pairs: list[Any], grid: Grid) -> tuple[P, ...]:
+    """How params are cut, from pairs of path and leaf.
+
+    Refuses params that are integers, which have no gradient, and cut ones where the
+    exchange reads the norm of a worker's gradient.
+    """
     for path, leaf in pairs:
         if hasattr(leaf, "dtype") and not jnp.issubdtype(leaf.dtype, jnp.inexact):
             raise TypeError(
                 f"{label_of(path)} is of {leaf.dtype}, and has no gradient: `init` is "
                 "given the params that gradients are taken of"
             )
-
-
-def _check_uncut(whole: str | None, pairs: list[Any], specs: tuple[P, ...]) -> None:
-    """Refuse cut params where something reads the norm of a worker's gradient."""
+    specs = tuple(on_mesh.spec_of_param(path, x, grid) for path, x in pairs)
     cut = [path for (path, _), spec in zip(pairs, specs, strict=True) if any(spec)]
-    if whole and cut:
+    if exchange.whole and cut:
         raise ValueError(
-            f"{whole!r} clips by the norm of a worker's whole gradient, of which no "
-            f"device has all, as {label_of(cut[0])} is cut over the mesh: clip in the "
-            "gradient function, which `averaged` takes, or replicate the params"
+            f"{exchange.whole!r} clips by the norm of a worker's whole gradient, of "
+            f"which no device has all, as {label_of(cut[0])} is cut over the mesh: "
+            "clip in the gradient function, which `averaged` takes, or replicate the "
+            "params"
         )
+    return specs
 
 
-def _checked(comm: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments after `comm`; refuses another order of arguments."""
+def _checked(comm: Any, args: tuple[Any, ...], in_axes: Any) -> tuple[Any, ...]:
+    """The arguments after `comm`; refuses another order of arguments, and no batch."""
     if not isinstance(comm, Comm) or not args:
         raise TypeError(
             f"given are {1 + len(args)} arguments, the first a {type(comm).__name__}: "
             "call it as (comm, params, *batch), comm as `init` returned it"
         )
-    return args
-
-
-def _check_batch(in_axes: Any, batch: tuple[Any, ...]) -> None:
-    """Refuse a loss without a batch: each worker would compute the same."""
-    if in_axes == 0 and not jax.tree.leaves(batch):
+    if in_axes == 0 and not jax.tree.leaves(args[1:]):  # each would compute the same
         raise ValueError(
             "no batch is given: a loss that closes over it gets all of it on every "
             "worker. Make it an argument: value_and_grad(lambda p, x: loss(p, x)), "
             "called with (comm, params, x). Workers that make their data: in_axes=()"
         )
+    return args
 
 
 def _all_finite(shards: Tree, plan: list[Layout]) -> Array:

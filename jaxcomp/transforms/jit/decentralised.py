@@ -168,21 +168,7 @@ class ChainState(NamedTuple):
 
 
 class Decentralised(NamedTuple):
-    """Gossip and local training under jit; see `decentralised`."""
-
-    spread: Callable[[Tree], Tree]  # (params) -> models, outside jit
-    # (loss_fn, has_aux, in_axes) -> ((models, *batch) -> (value, grads))
-    value_and_grad: Callable[..., Callable[..., tuple[Any, Tree]]]
-    # The same for a function that returns (value, grads) of a worker.
-    each: Callable[..., Callable[..., tuple[Any, Tree]]]
-    # (*links) -> one link; its init is called outside jit
-    chain: Callable[..., optax.GradientTransformationExtraArgs]
-
-
-def decentralised(
-    mixer: Mixer, mesh: Mesh, axis: str | Sequence[str] = "data", seed: int = 0
-) -> Decentralised:
-    """Train a model for each worker of a mesh, and mix them by a mixer, under jit.
+    """Gossip and local training under jit; made by `decentralised`.
 
     `spread(params)` copies a model for each worker. The result is a tree with a leading
     axis of workers, which is cut over the data axis of the mesh. Workers may also start
@@ -204,6 +190,21 @@ def decentralised(
     Models may be cut over all axes of the mesh except those of the data. Each shard is
     mixed by itself, and only with the same shard of the neighbours. Tensors that are
     cut over the same axes share a message.
+    """
+
+    spread: Callable[[Tree], Tree]  # (params) -> models, outside jit
+    # (loss_fn, has_aux, in_axes) -> ((models, *batch) -> (value, grads))
+    value_and_grad: Callable[..., Callable[..., tuple[Any, Tree]]]
+    # The same for a function that returns (value, grads) of a worker.
+    each: Callable[..., Callable[..., tuple[Any, Tree]]]
+    # (*links) -> one link; its init is called outside jit
+    chain: Callable[..., optax.GradientTransformationExtraArgs]
+
+
+def decentralised(
+    mixer: Mixer, mesh: Mesh, axis: str | Sequence[str] = "data", seed: int = 0
+) -> Decentralised:
+    """Train a model for each worker of a mesh, and mix them by a mixer, under jit.
 
     Args:
       mixer: from `make_mixer(..., axis=axis)`.

@@ -333,7 +333,8 @@ def first_states(
         return tuple(layout.stored(init(layout.part(params))) for layout in plan)
 
     of_states = tuple(layout.specs for layout in plan)
-    return jax.jit(grid.manual(on_device, (specs,), of_states))(params)
+    made = jax.jit(grid.manual(on_device, (specs,), of_states))
+    return made(grid.put(params, specs))
 
 
 def in_parts(
