@@ -98,12 +98,6 @@ def test_a_completed_vector_has_the_bits_of_the_vector(dtype: jnp.dtype) -> None
     assert_same_bits(completed[x.size :], x[-1:])
 
 
-@pytest.mark.parametrize("symbols", [2, 3, 4, 5, 255, 256, 257, 2**16 + 1])
-def test_bit_width_is_enough_and_not_more(symbols: int) -> None:
-    bits = bit_width(symbols)
-    assert 2 ** (bits - 1) < symbols <= 2**bits
-
-
 def test_indices_are_as_narrow_as_they_can_be() -> None:
     assert index_dtype(2**16) == jnp.uint16
     assert index_dtype(2**16 + 1) == jnp.uint32

@@ -26,8 +26,3 @@ def test_rows_are_packed_by_themselves(shape: tuple[int, ...]) -> None:
     assert jnp.array_equal(unpack_planes(packed), symbols)
     if len(shape) > 1 and shape[0]:
         assert jnp.array_equal(packed[-1], pack_planes(symbols[-1]))
-
-
-def test_a_row_that_is_no_multiple_of_five_is_an_error() -> None:
-    with pytest.raises(TypeError, match="reshape"):
-        pack_planes(jnp.zeros(7, jnp.uint8))
