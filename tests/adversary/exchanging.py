@@ -28,6 +28,7 @@ from tests.adversary.verdicts import (
     gradients,
     one_of,
     precision,
+    told_nan,
     with_events,
 )
 
@@ -136,7 +137,7 @@ def check_steps(
     full = any(x.size for x in leaves(trees))
     expected = np.arange(STEPS) != BAD if full else np.ones(STEPS, bool)
     given = flat(trees, 2)
-    if "nan" not in program.compressor + str(program.policy):
+    if not told_nan(program):
         laws.check("a NaN is seen", not walk.applied[BAD] or not full, "hidden")
         found = f"steps {np.flatnonzero(walk.applied != expected)}"
         laws.check("finite stays finite", (walk.applied == expected).all(), found)
@@ -352,7 +353,7 @@ def mapped_loop(
         tree = jax.tree.map(lambda x, i=i: x[0] * x.dtype.type(i == 0), more)
         mean, state = new.step(state, tree)
         rows.append(flat(mean if on_mesh else jax.tree.map(lambda x: x[0], mean)))
-    if "nan" not in program.compressor + str(program.policy):
+    if not told_nan(program):
         laws.check("finite after a resize", np.isfinite(rows).all())
     elif not np.isfinite(rows).all():
         return  # an overflow is a NaN, as it was told

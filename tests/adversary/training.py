@@ -14,7 +14,7 @@ from jaxcomp.transforms import optimizers
 from tests.adversary import loops
 from tests.adversary.draw import Leaf, Program
 from tests.adversary.exchanging import build
-from tests.adversary.verdicts import BAD, Laws, flat, gradients, with_events
+from tests.adversary.verdicts import BAD, Laws, flat, gradients, told_nan, with_events
 
 RATE = 0.1
 
@@ -54,7 +54,7 @@ def check_optimizer(program: Program, laws: Laws) -> None:
     walk = jax.vmap(of_worker, 1, None, axis_name="workers", axis_size=workers)
     models = jax.tree.map(np.asarray, jax.jit(walk)(trees))
     x = flat(models, 1)
-    if "nan" not in program.compressor + str(program.policy):
+    if not told_nan(program):
         laws.check("finite stays finite", np.isfinite(x).all())
         laws.check("a bad step changes nothing", (x[BAD] == x[BAD - 1]).all())
     if "weight_decay" not in program.memory:
@@ -95,7 +95,7 @@ def mapped_loop(
         first = parallel.spread((start, tx.init(start)), crew)
         return loops.loop_of(program, crew, step, first)
 
-    loop, bad = loop_with(program.workers), "nan" not in program.compressor
+    loop, bad = loop_with(program.workers), not told_nan(program)
     _, state = loops.follow(
         *(laws, program, loop, trees, models), alike=True, bad=bad, scale=1.0
     )

@@ -188,6 +188,11 @@ def one_of(trees: Any) -> Any:
     return jax.tree.map(lambda x: jnp.zeros(x.shape[2:], x.dtype), trees)
 
 
+def told_nan(program: Program) -> bool:
+    """Whether a compressor is told to make a NaN of an overflow."""
+    return "nan" in program.compressor + program.method + str(program.policy)
+
+
 def precision(program: Program) -> float:
     """What rounding may do, as a part of the largest element: some ulps."""
     return max(8 * float(jnp.finfo(leaf.dtype).eps) for leaf in program.tree) + 2e-5
