@@ -571,5 +571,6 @@ def spectra(tree: Tree) -> list[Spectrum]:
             continue
         matrix = np.asarray(fold(jax.numpy.asarray(leaf)))
         values = np.linalg.svd(matrix, compute_uv=False)
-        found.append(Spectrum(name_of(path), *matrix.shape, values))
+        rows, columns = matrix.shape
+        found.append(Spectrum(name_of(path), rows, columns, values))
     return found
