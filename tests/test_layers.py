@@ -2,6 +2,7 @@
 
 import ast
 import graphlib
+import importlib
 import re
 import subprocess
 import sys
@@ -144,6 +145,17 @@ assert jaxcomp.models.make("tiny", num_classes=3) is not None
 assert "flax" in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+
+
+def test_older_paths_are_the_same_modules():
+    for old, new in jaxcomp._MOVED.items():
+        older = importlib.import_module(f"jaxcomp.{old}")
+        assert older is importlib.import_module(f"jaxcomp.{new}")
+        assert older.__spec__ is not None
+        assert older.__spec__.name == f"jaxcomp.{new}"
+    assert importlib.import_module("jaxcomp.gossip.topology").Topology
+    with pytest.raises(ModuleNotFoundError, match="gossip.nothing"):
+        importlib.import_module("jaxcomp.gossip.nothing")
 
 
 def test_the_checks_can_fail():
