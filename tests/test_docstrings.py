@@ -26,8 +26,8 @@ def _docstrings(path: Path) -> Iterator[tuple[str, str]]:
 
 def problems(text: str) -> list[str]:
     """What is not as in all docstrings."""
-    lines = text.splitlines()
-    found = [] if lines[0].rstrip().endswith((".", ":", "?")) else ["no first sentence"]
+    lines, first = text.splitlines(), text.partition("\n\n")[0].rstrip()
+    found = [] if first.endswith((".", ":", "?")) else ["no first sentence"]
     heads = [i for i, line in enumerate(lines) if re.fullmatch(r"[A-Z]\w+:", line)]
     names = [lines[i][:-1] for i in heads]
     found += [f"no such section: {name}" for name in names if name not in SECTIONS]

@@ -71,7 +71,7 @@ def score_columns(
 
     Example:
       >>> from jaxcomp.training.tasks import PERPLEXITY
-      >>> row = score_columns(Scores(0.0, 0.9), None, PERPLEXITY)
+      >>> row = score_columns(running.Scores(0.0, 0.9), None, PERPLEXITY)
       >>> row["test_accuracy"], row["test_perplexity"]
       (0.9, 1.0)
     """
@@ -91,7 +91,7 @@ def ema_columns(scores: running.Scores | None, measure: Measure) -> dict[str, fl
 
     Example:
       >>> from jaxcomp.training.tasks import PERPLEXITY
-      >>> ema_columns(Scores(0.0, 0.9), PERPLEXITY)
+      >>> ema_columns(running.Scores(0.0, 0.9), PERPLEXITY)
       {'ema_loss': 0.0, 'ema_perplexity': 1.0}
     """
     if scores is None:

@@ -399,7 +399,7 @@ def clock(monkeypatch):
     by_hand = SimpleNamespace(perf_counter=clock.perf_counter)
     for module in (loop, running_metrics):
         monkeypatch.setattr(module, "time", by_hand)
-    monkeypatch.setattr(loop, "make_recorder", recording)
+    monkeypatch.setattr(running_metrics, "make_recorder", recording)
     return clock
 
 
