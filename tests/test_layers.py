@@ -148,7 +148,7 @@ assert "flax" in sys.modules
 
 
 def test_older_paths_are_the_same_modules():
-    for old, new in jaxcomp._MOVED.items():
+    for old, new in vars(jaxcomp)["_MOVED"].items():
         older = importlib.import_module(f"jaxcomp.{old}")
         assert older is importlib.import_module(f"jaxcomp.{new}")
         assert older.__spec__ is not None
