@@ -47,7 +47,8 @@ def modules(name: str) -> list[str]:
     """
     path = getattr(importlib.import_module(name), "__path__", None)
     inner = [module.name for module in pkgutil.iter_modules(path)] if path else []
-    return [name, *(f"{name}.{each}" for each in sorted(inner) if each[0] != "_")]
+    public = [f"{name}.{each}" for each in sorted(inner) if each[0] != "_"]
+    return [name, *(found for each in public for found in modules(each))]
 
 
 def _documentation(name: str) -> str:
