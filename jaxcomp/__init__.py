@@ -85,6 +85,17 @@ def __dir__() -> list[str]:
     return sorted({*_stub()[0], *_stub()[1]})
 
 
+class _Package(ModuleType):
+    """A package of which a module has the name of a function, such as `topology`.
+
+    An import of the module by an older path leaves the function where it is.
+    """
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (isinstance(value, ModuleType) and name in vars(self)):
+            super().__setattr__(name, value)
+
+
 class _Moved(MetaPathFinder, Loader):
     """Finds `jaxcomp.base` and what is below it where it is now: the same module."""
 
@@ -97,6 +108,8 @@ class _Moved(MetaPathFinder, Loader):
         _, first, *rest = spec.name.split(".")
         now = importlib.import_module(".".join(["jaxcomp", _MOVED[first], *rest]))
         spec.loader_state = now.__spec__
+        if hasattr(now, "__path__"):
+            now.__class__ = _Package
         return now
 
     def exec_module(self, module: ModuleType) -> None:
@@ -105,4 +118,5 @@ class _Moved(MetaPathFinder, Loader):
         module.__spec__ = module.__spec__.loader_state
 
 
-sys.meta_path.append(_Moved())
+# Before the finder of files, which would load a second copy of what lies in a package.
+sys.meta_path.insert(0, _Moved())

@@ -153,7 +153,9 @@ def test_older_paths_are_the_same_modules():
         assert older is importlib.import_module(f"jaxcomp.{new}")
         assert older.__spec__ is not None
         assert older.__spec__.name == f"jaxcomp.{new}"
-    assert importlib.import_module("jaxcomp.gossip.topology").Topology
+    topology = importlib.import_module("jaxcomp.gossip.topology")
+    assert topology is importlib.import_module("jaxcomp.mixers.gossip.topology")
+    assert jaxcomp.gossip.topology is topology.topology
     with pytest.raises(ModuleNotFoundError, match="gossip.nothing"):
         importlib.import_module("jaxcomp.gossip.nothing")
 
