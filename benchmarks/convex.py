@@ -48,6 +48,7 @@ PARTITIONS = {
 # The config for sorted examples, where it has other settings than the one for random.
 SORTED = {"choco_top_k": "choco_sorted"}
 LEVELS = (1e-1, 1e-2, 3e-3, 1e-3, 1e-4, 3e-5)
+TICKS = (200, 500, 1000, 2000, 5000)  # of steps
 BASELINE = "centralised"  # whose ring of all-reduces the ratio is against
 
 
@@ -190,12 +191,14 @@ def draw(file: Path, found: Sequence[Summary]) -> None:
             _curves(axes[0], one, "bytes_left", "left one worker since the start")
             axes[0].xaxis.set_major_formatter(style.ticks_with(bytes_text))
             _curves(axes[1], one, "step", "steps")
+            axes[1].set_xticks(TICKS, [f"{steps:,}" for steps in TICKS])
         rows[0, 1].legend(frameon=False)
         figure.savefig(file, dpi=200)
 
 
 def _curves(axes: Axes, rows: Sequence[Summary], column: str, title: str) -> None:
     axes.set(xscale="log", yscale="log", xlabel=title)
+    axes.xaxis.set_minor_formatter("")  # their numbers would overlap
     for line in LINES:
         own = [row for row in rows if row.config == line.config]
         x = [getattr(row, column) for row in own]
