@@ -4,7 +4,7 @@ Nearly all the time of the tests is compiling. A case is slow when another one g
 same way through what its test is about.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Any
 
 import pytest
@@ -23,9 +23,13 @@ def tiers(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
     """Parameters of a test: the quick cases as they are, the others marked `slow`.
 
     Args:
-      cases: one value each, or a tuple for several parameters.
+      cases: one value each, or a tuple for several parameters; no set, whose order
+        differs between the processes that share a run.
       quick: whether a case runs by default.
     """
+
+    if isinstance(cases, Set):
+        raise TypeError(f"the cases of a test need an order, not {cases!r}")
 
     def marked(case: Any) -> Any:
         values = case if type(case) is tuple else (case,)
