@@ -4,7 +4,7 @@ Nearly all the time of the tests is compiling. A case is slow when another one g
 same way through what its test is about.
 """
 
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ def tiers(cases: Iterable[Any], quick: Callable[[Any], bool]) -> list[Any]:
       quick: whether a case runs by default.
     """
 
-    if isinstance(cases, Set):
+    if isinstance(cases, set | frozenset):
         raise TypeError(f"the cases of a test need an order, not {cases!r}")
 
     def marked(case: Any) -> Any:
