@@ -26,7 +26,7 @@ from jaxcomp import (
     training,
 )
 from jaxcomp.cli import main, sweeps
-from jaxcomp.convex import averages, problems, rates
+from jaxcomp.convex import averages, problems
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.data import text as texts
 from jaxcomp.mixers import gossip, local
@@ -296,7 +296,7 @@ GIVEN_BY_THE_RUN = {
 }
 CONVEX = {
     "Problems": problems.REGISTRY,
-    "Learning rates and averages": {**rates.REGISTRY, **averages.REGISTRY},
+    "Learning rates and averages": averages.REGISTRY,
 }
 
 

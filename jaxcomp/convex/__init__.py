@@ -10,33 +10,18 @@ Example:
   True
 """
 
-from jaxcomp.convex import averages, rates
+from jaxcomp.convex import averages
 from jaxcomp.convex.averages import Average
-from jaxcomp.convex.rates import Facts, Rate
 from jaxcomp.convex.solver import NotConverged, Optimum, solve
 from jaxcomp.core.specs import build
 
 __all__ = [
     "Average",
-    "Facts",
     "NotConverged",
     "Optimum",
-    "Rate",
     "make_average",
-    "make_rate",
     "solve",
 ]
-
-
-def make_rate(spec: str, facts: Facts) -> Rate:
-    """The learning rate of each step, from a spec string.
-
-    Example:
-      >>> rate = make_rate("decay(a=2, tau=4)", Facts(0.5, steps_per_epoch=10))
-      >>> float(rate(4))
-      0.5
-    """
-    return build(spec, rates.REGISTRY, "learning rate", facts)
 
 
 def make_average(spec: str) -> Average:

@@ -18,8 +18,6 @@ def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
     batches = np.concatenate(
         [worker_batches(divided, epoch=e, global_batch=batch) for e in range(epochs)]
     )
-    facts = convex.Facts(problem.regulariser, problem.examples // batch)
-    rate = convex.make_rate("decay(a=2, tau=1000)", facts)
     average = convex.make_average("quadratic(tau=1000)")
     features, labels = jnp.asarray(problem.features), jnp.asarray(problem.labels)
 
@@ -31,7 +29,8 @@ def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
                 features, labels, x, mine, problem.regulariser
             )
         )(chosen)
-        x = x - rate(t) * gradients.mean(axis=0)
+        rate = 2 / problem.regulariser / (t + 1000)
+        x = x - rate * gradients.mean(axis=0)
         return (x, average(kept, x, t)), None
 
     start = jnp.zeros(problem.dimension), jnp.zeros(problem.dimension)
