@@ -29,7 +29,7 @@ def test_the_mean_gradient_of_workers_approaches_the_optimum(kind):
                 features, labels, x, mine, problem.regulariser
             )
         )(chosen)
-        rate = 2 / problem.regulariser / (t + 1000)
+        rate = 2 / problem.regulariser / (t.astype(jnp.float32) + 1000)
         x = x - rate * gradients.mean(axis=0)
         return (x, average(kept, x, t)), None
 
