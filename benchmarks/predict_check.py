@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from benchmarks import network_report
 from benchmarks.common import PAGES, with_pages
+from benchmarks.loopback import loopback_seconds
 from benchmarks.network_report import EXCHANGE
-from jaxcomp.cli.predict import loopback_seconds
 from jaxcomp.wire.predict import predict, spec_of_tree
 
 # What network.py calls a method -> its line.

@@ -6,42 +6,31 @@ import json
 import math
 import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from jaxcomp import models, parallel
 from jaxcomp.cli import config as quantities
 from jaxcomp.cli import explain
 from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command, aligned
-from jaxcomp.cli.supervise import free_port, process_group
-from jaxcomp.core.errors import RunFailed, UserError
+from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import suggest
 from jaxcomp.core.types import Exchange, Spec
 from jaxcomp.core.units import bytes_text, rate_text, seconds_text, times_text
-from jaxcomp.report.page import write_picture
-from jaxcomp.report.plot import Axis, Panel, Plot, Reference, Series
 from jaxcomp.training.plan import build, gather_workers
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.wire import shapes, targets
-from jaxcomp.wire.compatibility import make_method
-from jaxcomp.wire.cost import Cost, Link
+from jaxcomp.wire.cost import Link
 from jaxcomp.wire.predict import (
-    SHARES,
     USUAL,
     Local,
     Prediction,
     Row,
     predict,
-    spec_of_tree,
     start_of,
     step_of,
 )
@@ -64,7 +53,7 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `predict`; as `run_command.add_command`."""
     parser = add_command(subparsers, "predict", _run)
     add = parser.add_argument
-    model = "a name, shapes such as '[(10, 10), (10,)]', or a JSON file of shapes"
+    model = "a name, or shapes such as '[(10, 10), (10,)]'"
     add("--model", help=model)
     add("--config", help="model of file[,part,...]; --config.KEY=VALUE sets a key")
     add("--bandwidth", required=True, help="of a host, each way: 1Gbit, 125MB")
@@ -77,9 +66,6 @@ def add_parser(subparsers: Any) -> None:
     sharing = "workers that share this machine's cores while it is measured, 1"
     add("--sharing", type=int, default=1, metavar="N", help=sharing)
     add("--target", help="model a GPU that is not here: a100, h100, ...")
-    measure = "check the local time by as many processes here, over the loopback"
-    add("--measure", action="store_true", help=measure)
-    add("--plot", type=Path, metavar="FILE", help="step over bandwidth: FILE.svg")
     add("--json", action="store_true", help="print JSON")
     parser.set_defaults(takes_config_keys=True)
 
@@ -91,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     example:
       jaxcomp predict --model resnet50 --bandwidth 1Gbit --workers 8
       jaxcomp predict --model '[(1000, 1000), (1000,)]' --bandwidth 100Mbit \
-          --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)' --plot steps.svg
+          --methods sign 'two_phase: sign' 'dgc: top_k(keep=0.001)'
       jaxcomp predict --config=configs/default.py --bandwidth 1Gbit --per-host 4
       jaxcomp predict --model gpt2 --bandwidth 25Gbit --target=a100 --compute 300ms
 
@@ -101,12 +87,6 @@ def _run(args: argparse.Namespace) -> int:
     """
     if bool(args.model) == bool(args.config):
         raise UserError("give --model or --config, one of the two")
-    if args.measure and (args.target or args.sharing != args.workers or args.json):
-        message = (
-            "compares with as many processes as there are workers, which share this "
-            f"machine: add --sharing={args.workers}, without --target and --json"
-        )
-        raise UserError(f"--measure {message}")
     if args.config_keys and not args.config:
         raise UserError(f"unknown argument {args.config_keys[0]!r}")
     latency = quantities.seconds("--latency", args.latency)
@@ -130,9 +110,6 @@ def _run(args: argparse.Namespace) -> int:
         sharing=args.sharing,
         local=local,
     )
-    if args.plot:
-        draw(found, args.plot)
-        print(f"plot: {args.plot}", file=sys.stderr)
     if args.json:
         facts = {"model": model.title, "compute_is": model.how, "local_is": _how(args)}
         print(json.dumps(facts | as_json(found), indent=1))
@@ -148,22 +125,7 @@ def _run(args: argparse.Namespace) -> int:
         "local": _how(args),
     }
     print(aligned(heading.items()), "", *lines_of(found), "", verdict(found), sep="\n")
-    if args.measure:
-        print("", *_checked(args, found, model.tree), sep="\n")
     return 0
-
-
-def _checked(args: argparse.Namespace, found: Any, tree: Any) -> list[str]:
-    """What processes of this machine take, beside what they should compute."""
-    methods = [row.method for row in found.rows]
-    taken = loopback_seconds(methods, spec_of_tree(tree), args.workers)
-    times = [map(seconds_text, (taken[r.method], r.exchange.local)) for r in found.rows]
-    said = [f"{whole:>8}, of which {local:>8} is local" for whole, local in times]
-    return [
-        f"{args.workers} processes on this machine, over the loopback:",
-        aligned(zip(methods, said, strict=True)),
-        "The rest is what the transport copies and adds.",
-    ]
 
 
 def _how(args: argparse.Namespace) -> str:
@@ -196,8 +158,7 @@ def read_tree(text: str) -> Any:
     """The tree that a text names.
 
     Args:
-      text: a name in `TREES` of `jaxcomp.wire.shapes`, a model, a list of
-        shapes, or a JSON file that holds such a list or names with their shapes.
+      text: a name in `TREES` of `jaxcomp.wire.shapes`, a model, or shapes.
 
     Example:
       >>> read_tree("[(3, 4), (4,)]")
@@ -205,38 +166,16 @@ def read_tree(text: str) -> Any:
     """
     if text in shapes.TREES:
         return shapes.named_tree(text)
-    if text.startswith("["):
+    if text.startswith(("[", "{")):
         try:
-            found = ast.literal_eval(text)
+            return ast.literal_eval(text)
         except (SyntaxError, ValueError):
             message = "is no list of shapes such as [(3, 4), (4,)]"
             raise UserError(f"{text!r} {message}") from None
-        return _checked_tree(found, text)
-    if text.endswith(".json"):
-        try:
-            found = json.loads(Path(text).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"{text}: {error.strerror}") from None
-        except ValueError as error:
-            raise UserError(f"{text} is no JSON: {error}") from None
-        return _checked_tree(found, text)
     if text not in models.REGISTRY:
         valid = {*models.REGISTRY, *shapes.TREES}
         raise UserError(f"unknown model {text!r}. {suggest(text, valid)}")
     return explain.params_of(text)
-
-
-def _checked_tree(found: Any, text: str) -> Any:
-    every = found.values() if isinstance(found, dict) else found
-    if not isinstance(every, list) and not isinstance(found, dict):
-        raise UserError(f"{text} holds no list of shapes, and no names with shapes")
-    for shape in every:
-        is_list = isinstance(shape, list | tuple)
-        if not is_list or not all(type(n) is int and n >= 0 for n in shape):
-            raise UserError(f"a shape is a list of whole numbers, not {shape!r}")
-    if isinstance(found, dict):
-        return {name: tuple(shape) for name, shape in found.items()}
-    return [tuple(shape) for shape in found]
 
 
 _WARM_UP, _TIMED = 8, 7  # steps
@@ -306,106 +245,6 @@ def _of_one_worker(config: Any) -> Any:
     return tuple(shared(entry) for entry in config.regime)
 
 
-_PATIENCE = 300.0  # seconds for each method, most of them to compile
-_SHOWN = 2000  # characters of what processes wrote before they ended
-
-
-def loopback_seconds(
-    methods: Sequence[str], spec: Spec, workers: int
-) -> dict[str, float]:
-    """The median seconds of exchanges between so many processes of this machine.
-
-    Args:
-      methods: one line each.
-      spec: of the tree.
-      workers: their number; all of them share the cores.
-
-    Raises:
-      RunFailed: a process ended, or they have not answered in time.
-    """
-    leaves = [(x.shape, str(x.dtype)) for x in jax.tree.leaves(spec)]
-    place = {"workers": workers, "processes": workers}
-    place |= {"coordinator": f"127.0.0.1:{free_port()}"}
-    task = {"leaves": leaves, "methods": list(methods)}
-    tasks = [task | {"place": place | {"process": rank}} for rank in range(workers)]
-    answers = _asked(tasks, _PATIENCE * (1 + len(methods)))
-    # Of each exchange the slowest worker counts: the others wait for it.
-    steps = [zip(*each, strict=True) for each in zip(*answers, strict=True)]
-    return {
-        method: statistics.median(map(max, every))
-        for method, every in zip(methods, steps, strict=True)
-    }
-
-
-def _asked(tasks: Sequence[Any], patience: float) -> list[Any]:
-    """Start a process for each task; returns what they answer."""
-    until = time.monotonic() + patience
-    with tempfile.TemporaryFile("w+") as log, process_group(grace=0) as group:
-        crew = [
-            subprocess.Popen(
-                [sys.executable, "-m", __name__, json.dumps(task)],
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                process_group=group,
-            )
-            for task in tasks
-        ]
-        try:
-            left = [
-                process.communicate(timeout=until - time.monotonic())[0]
-                for process in crew
-            ]
-        except subprocess.TimeoutExpired:
-            left = [""]
-        if not all(left):
-            log.seek(0)
-            raise RunFailed(f"local processes ended:\n{log.read()[-_SHOWN:]}")
-        return [json.loads(text) for text in left]
-
-
-def answer(text: str) -> None:
-    """In one of these processes: exchange for real, and print the seconds of steps."""
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # Gloo prints, from C++
-    task = json.loads(text)
-    parallel.keep_pages()
-    crew = parallel.setup(platform="cpu", **task["place"])
-    leaves = [jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in task["leaves"]]
-    times = [_exchanged(method, leaves, crew) for method in task["methods"]]
-    print(json.dumps(times), file=answers, flush=True)
-    os._exit(0)  # the others may have gone, and the end of jax would wait for them
-
-
-def _exchanged(text: str, spec: list[Any], crew: parallel.Workers) -> list[float]:
-    """Seconds of each of some exchanges between all processes."""
-    exchange = make_method(text, spec, crew.axis)
-    state = parallel.spread((jax.numpy.int32(0), exchange.init(spec)), crew)
-    generator = np.random.default_rng(jax.process_index())
-    drawn = [generator.standard_normal((1, *x.shape), np.float32) for x in spec]
-    tree = parallel.place(
-        [x.astype(s.dtype) for x, s in zip(drawn, spec, strict=True)], crew, 0
-    )
-    compiled = _mapped(exchange, state, crew).lower(state, tree).compile()
-
-    def step(state: Any) -> Any:
-        return compiled(state, tree)[1]
-
-    return _timed(step, state)
-
-
-def _mapped(exchange: Exchange, state: Any, workers: parallel.Workers) -> Any:
-    """The step of an exchange on some workers."""
-    axes = parallel.axes(state)
-    return parallel.map_step(
-        step_of(exchange),
-        workers,
-        in_axes=(axes, 0),
-        out_axes=(None, axes),
-        donate_argnums=(0,),
-    )
-
-
 def _timed(step: Callable[[Any], Any], state: Any) -> list[float]:
     """Seconds of some steps, each from the state of the one before."""
     taken: list[float] = []
@@ -439,9 +278,11 @@ def target_seconds(name: str, workers: int, per_host: int = 1) -> Local:
 
     def compiled(exchange: Exchange, spec: Spec) -> Any:
         state = start_of(exchange, spec)
-        given = targets.specs(state, target, parallel.axes(state))
-        mapped = _mapped(exchange, state, target.workers)
-        return targets.compiled(mapped, target, given, targets.specs(spec, target))
+        axes, step = parallel.axes(state), step_of(exchange)
+        options = {"in_axes": (axes, 0), "out_axes": (None, axes)}
+        mapped = parallel.map_step(step, target.workers, donate_argnums=(0,), **options)
+        given = targets.specs(state, target, axes), targets.specs(spec, target)
+        return targets.compiled(mapped, target, *given)
 
     return lambda every, spec: [_modelled(compiled(each, spec), name) for each in every]
 
@@ -459,14 +300,11 @@ _HEADINGS = (
     *("method", "leaves", "fewer", "exchange", "local", "step", "speed-up"),
     "pays below",
 )
-_DECADES = 2  # of bandwidth in the plot, on each side of the link's
-_POINTS = 81
 
 
 def lines_of(found: Prediction) -> list[str]:
     """The table of a prediction, a line for each method."""
-    shares = [f"{100 * share:.0f} % needs" for share in SHARES]
-    rows = [[*_HEADINGS, *shares], *(_cells(row, found) for row in found.rows)]
+    rows = [[*_HEADINGS], *(_cells(row, found) for row in found.rows)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -511,51 +349,12 @@ def as_json(found: Prediction) -> dict[str, Any]:
             "step": row.step,
             "speedup": row.speedup,
             "break_even": number(row.break_even),
-            "needed": {
-                str(share): number(rate)
-                for share, rate in zip(SHARES, row.needed, strict=True)
-            },
         }
 
     plain = {name: getattr(found, name) for name in Prediction._fields}
     plain["rows"] = [row_of(row) for row in found.rows]
     plain["link"] = found.link._asdict()
     return plain | {"helps": found.helps, "verdict": verdict(found)}
-
-
-def draw(found: Prediction, file: Path) -> None:
-    """Plot the step of each method over the bandwidth of the links.
-
-    Args:
-      found: the prediction.
-      file: `.svg`.
-    """
-    if file.suffix.lower() != ".svg":
-        raise UserError(f"--plot writes FILE.svg, not {file}")
-    here = found.link.bandwidth
-    rates = here * np.logspace(-_DECADES, _DECADES, _POINTS)
-
-    def series(row: Row, slot: int) -> Series:
-        steps = np.array([found.compute + _at(row, found, rate) for rate in rates])
-        return Series(row.method, row.method, slot, 8e-6 * rates, steps, steps, steps)
-
-    panel = Panel(
-        Axis("bandwidth of a host, Mbit/s", "number", log=True),
-        Axis("time of a step", "seconds", log=True),
-        [series(row, slot) for slot, row in enumerate(found.rows)],
-        [Reference(found.compute, "computing alone")],
-    )
-    asked = f"{found.workers} workers; asked for {rate_text(here)}"
-    title = f"{found.elements:,} numbers, {asked}"
-    write_picture(file, Plot(title, "", [panel]))
-
-
-def _at(row: Row, found: Prediction, bandwidth: float) -> float:
-    """Seconds of an exchange at another bandwidth."""
-    seconds: Cost = row.exchange
-    return seconds.transfer * found.link.bandwidth / bandwidth + (
-        seconds.waiting + seconds.local
-    )
 
 
 def _cells(row: Row, found: Prediction) -> list[str]:
@@ -568,7 +367,6 @@ def _cells(row: Row, found: Prediction) -> list[str]:
         seconds_text(row.step),
         times_text(row.speedup),
         _pays_below(row),
-        *map(rate_text, row.needed),
     ]
 
 
@@ -578,7 +376,3 @@ def _pays_below(row: Row) -> str:
     if row.break_even == 0:
         return "never"
     return "always" if math.isinf(row.break_even) else rate_text(row.break_even)
-
-
-if __name__ == "__main__":
-    answer(sys.argv[1])

@@ -20,7 +20,7 @@ from jaxcomp.core.types import Exchange, Spec
 from jaxcomp.core.units import times_fewer
 from jaxcomp.wire.bytes import Collective, dense_bytes
 from jaxcomp.wire.compatibility import make_method
-from jaxcomp.wire.cost import Cost, Link, bandwidth_for, break_even, cost
+from jaxcomp.wire.cost import Cost, Link, break_even, cost
 from jaxcomp.wire.shapes import named_tree
 from jaxcomp.wire.traced import traced_collectives, without_collectives
 
@@ -171,7 +171,6 @@ USUAL = (
     "top_k(keep=0.01)",
     "power_sgd(rank=2)",
 )
-SHARES = (0.5, 0.75, 0.9)  # of a step in which it computes
 _EXACT = "exact"
 
 
@@ -184,7 +183,6 @@ class Row(NamedTuple):
     step: float  # computing and the exchange, one after the other
     speedup: float  # of the step, over `exact`
     break_even: float  # the bandwidth from which on `exact` is as fast; inf: none
-    needed: tuple[float, ...]  # the bandwidth for each share of `SHARES`
 
 
 class Prediction(NamedTuple):
@@ -271,14 +269,6 @@ def predict(
             step=compute + taken.seconds,
             speedup=(compute + costs[0].seconds) / (compute + taken.seconds),
             break_even=break_even(taken, costs[0], link.bandwidth),
-            needed=tuple(
-                bandwidth_for(
-                    *(share, compute, each, link),
-                    local=taken.local,
-                    per_host=per_host,
-                )
-                for share in SHARES
-            ),
         )
         for name, each, taken in zip(named, found, costs, strict=True)
     ]
@@ -313,7 +303,8 @@ def spec_of_tree(tree: Any) -> Spec:
         tree = named_tree(tree)
 
     def is_shape(node: Any) -> bool:
-        return isinstance(node, tuple | list) and all(type(n) is int for n in node)
+        is_list = isinstance(node, tuple | list)
+        return is_list and all(type(n) is int and n >= 0 for n in node)
 
     def as_spec(leaf: Any) -> Any:
         if is_shape(leaf):

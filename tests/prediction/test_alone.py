@@ -6,12 +6,11 @@ import numpy as np
 import pytest
 
 import jaxcomp
+from benchmarks.loopback import loopback_seconds
 from jaxcomp import UserError, wire
 from jaxcomp.cli import predict as prediction
-from jaxcomp.cli.predict import loopback_seconds
 from jaxcomp.wire import predict as measuring
 from jaxcomp.wire import targets
-from jaxcomp.wire import targets as devices
 from jaxcomp.wire.cost import Link
 from jaxcomp.wire.predict import predict
 from jaxcomp.wire.traced import without_collectives
@@ -124,7 +123,7 @@ ENTRY %main {
 
 
 def test_a_target_needs_its_compiler_and_a_known_memory(monkeypatch):
-    monkeypatch.setattr(devices, "missing", lambda name: "install it")
+    monkeypatch.setattr(targets, "missing", lambda name: "install it")
     with pytest.raises(UserError, match="install it"):
         prediction.target_seconds("a100", workers=8)
     with pytest.raises(UserError, match="no memory bandwidth is known of 'v5e'"):
