@@ -37,7 +37,7 @@ def get_config() -> ConfigDict:
     # choco(gamma=0.5) | diloco(h=16) | ..., see jaxcomp.mixers.
     config.mixer = ""
     config.devices_per_node = 1  # that hold one model: mean inside, gossip between
-    config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp topology --list`
+    config.topology = ""  # of gossip: ring | torus | ..., see `jaxcomp list topologies`
     config.exchange = "gather"  # see jaxcomp.exchanges.REGISTRY and docs/methods.md
     config.compressor = "top_k(keep=0.02)"  # "|" composes; see compressors.REGISTRY
     config.memory = "error_feedback"  # "|" composes; see jaxcomp.memory.REGISTRY

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from jaxcomp.cli.config import is_part, standard_configs
@@ -18,8 +18,7 @@ def add_parser(subparsers: Any) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
-    """Print a script by which a shell completes commands, flags, names of configs and,
-    after --config.KEY=, names of methods.
+    """Print a script by which a shell completes commands, flags and names of configs.
 
     examples:
       jaxcomp completion bash
@@ -50,24 +49,14 @@ def complete(make_parser: Callable[[list[str]], argparse.ArgumentParser]) -> Non
 
 
 def with_names(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Let a parser know names of configs and, by flags of their own, of methods."""
-    for command in _with_config(parser):
-        for action in command._actions:
-            if "--config" in action.option_strings:
-                action.completer = _configs  # type: ignore[attr-defined]
-        for key in _kinds_of_keys():
-            word: Any = command.add_argument(f"--config.{key}")
-            word.completer = lambda key=key, **_: _names(key)
-    return parser
-
-
-def _with_config(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    """The commands that take keys of a config."""
+    """Let the commands that take a config know the names of configs and parts."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             for command in action.choices.values():
-                if command.get_default("takes_config_keys"):
-                    yield command
+                with_names(command)
+        if "--config" in action.option_strings:
+            action.completer = _configs  # type: ignore[attr-defined]
+    return parser
 
 
 def _configs(prefix: str, **_: Any) -> list[str]:
@@ -75,18 +64,3 @@ def _configs(prefix: str, **_: Any) -> list[str]:
     before, comma, _last = prefix.rpartition(",")
     found = [name for name in standard_configs() if is_part(name) == bool(comma)]
     return [before + comma + name for name in found]
-
-
-def _kinds_of_keys() -> dict[str, list[str]]:
-    from jaxcomp.cli.explain import KINDS
-
-    found: dict[str, list[str]] = {}
-    for kind, about in KINDS.items():
-        found.setdefault(about.key, []).append(kind)
-    return {key: kinds for key, kinds in found.items() if key}
-
-
-def _names(key: str) -> list[str]:
-    from jaxcomp.cli.explain import registry_of
-
-    return sorted(name for kind in _kinds_of_keys()[key] for name in registry_of(kind))

@@ -6,17 +6,13 @@ import math
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from jaxcomp import parallel
 from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.files import write_atomically
 from jaxcomp.parallel.cluster import find_cluster
-from jaxcomp.report.page import write_picture
-from jaxcomp.report.plot import Axis, Panel, Plot, Series
 from jaxcomp.training.rate_trial import (
     LIMIT,
     Suggestion,
@@ -48,10 +44,7 @@ def add_parser(subparsers: Any) -> None:
     last = "in the last step, 10 by default"
     add("--to", dest="last", type=float, default=10.0, metavar="RATE", help=last)
     add("--steps", type=int, default=100, metavar="N", help="at most, 100 by default")
-    add("--csv", type=Path, metavar="FILE", help="write a row for each step")
-    about = "draw loss over rate: FILE.svg"
-    add("--plot", type=Path, metavar="FILE", help=about)
-    add("--json", action="store_true", help="print JSON")
+    add("--json", action="store_true", help="print JSON, with all steps")
     parser.set_defaults(takes_config_keys=True)
 
 
@@ -62,14 +55,12 @@ def _run(args: argparse.Namespace) -> int:
     examples:
       jaxcomp find-rate --config=default
       jaxcomp find-rate --config=cifar10_dgc --from=0.001 --to=10 --steps=200 \
-          --config.keep_warmup= --plot=rates.svg --csv=rates.csv
+          --config.keep_warmup=
 
     The steps are the first ones of the run, with its compressor, exchange and memory;
     only the rate is another: it grows in each by the same factor, until the loss,
     smoothed, is four times its least. No run is begun, and no folder of one is touched.
     """
-    if args.plot and args.plot.suffix.lower() != ".svg":
-        raise UserError(f"--plot writes FILE.svg, not {args.plot}")
     config = config_of(args)
     if find_cluster(os.environ):
         raise UserError("runs in one process: start it once, without --coordinator")
@@ -91,12 +82,6 @@ def _run(args: argparse.Namespace) -> int:
     show("\n" + "\n".join(_verdict(tried, found, trial)))
     if args.json:
         print(json.dumps(_facts(tried, found, trial), indent=1))
-    if args.csv:
-        _write_csv(tried, args.csv)
-    if args.plot:
-        _draw(tried, found, args.plot)
-    for file in filter(None, (args.csv, args.plot)):
-        print(file, file=sys.stderr)
     return 0
 
 
@@ -155,34 +140,3 @@ def _facts(
         "ended": "" if len(tried) == len(trial.rates) else _why(tried[-1]),
         "steps": [plain(one) for one in tried],
     }
-
-
-def _write_csv(tried: Sequence[Tried], path: Path) -> None:
-    head = ",".join(tried[0]._fields)
-    rows = [",".join(f"{value:.9g}" for value in one) for one in tried]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, "\n".join([head, *rows, ""]))
-
-
-def _draw(tried: Sequence[Tried], found: Suggestion | None, path: Path) -> None:
-    """Plot the loss of each step over its rate, with what is suggested."""
-    import numpy as np
-
-    rates = np.array([one.rate for one in tried])
-    smoothed = np.array([one.smoothed for one in tried])
-
-    def series(label: str, slot: int, x: Any, y: Any, points: bool = False) -> Series:
-        return Series(label, label, slot, x, y, y, y, points)
-
-    losses = np.array([one.loss for one in tried])
-    shown = [series("loss", 7, rates, losses), series("smoothed", 0, rates, smoothed)]
-    if found is not None:
-        for label, slot in (("steepest", 2), ("least", 1)):
-            at = np.flatnonzero(rates == getattr(found, label))
-            text = f"{label}: {getattr(found, label):.2g}"
-            shown.append(series(text, slot, rates[at], smoothed[at], points=True))
-    # Beside the loss at which the trial has ended, all others would be a flat line.
-    most = 2 * float(losses[0]) if np.isfinite(losses[0]) else np.inf
-    across = Axis("learning rate", "number", log=True)
-    panel = Panel(across, Axis("loss", "number", most=most), shown)
-    write_picture(path, Plot("A learning rate that grows", "", [panel]))

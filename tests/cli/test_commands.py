@@ -227,9 +227,6 @@ def test_an_explanation_is_text_for_people(capsys):
         ("train --work", ["--workdir"]),
         ("train --config cifar10_d", ["cifar10_dgc"]),
         ("train --config default,parts/d", ["default,parts/dgc"]),
-        ("train --config a.py,b.py,parts/e", ["a.py,b.py,parts/exact"]),
-        ("train --config=default --config.comp", ["--config.compressor"]),
-        ("train --config=default --config.memory err", ["error_feedback"]),
         ("completion z", ["zsh"]),
     ],
 )
