@@ -20,8 +20,7 @@ from jaxcomp import parallel
 from jaxcomp.cli.supervise import free_port, process_group
 from jaxcomp.core.errors import RunFailed
 from jaxcomp.core.types import Spec
-from jaxcomp.wire.compatibility import make_method
-from jaxcomp.wire.predict import step_of
+from jaxcomp.wire.predict import make_method, step_of
 
 _WARM_UP, _TIMED = 8, 7  # steps
 _PATIENCE = 300.0  # seconds for each method, most of them to compile

@@ -30,7 +30,7 @@ COMMANDS = {
     "inspect": ("inspect:add_parser", "compile a step for GPUs or TPUs elsewhere"),
     "data": ("data:add_parser", "prepare data sets and list them"),
     "topology": ("topology:add_parser", "show a communication graph of gossip"),
-    "list": ("explain:add_list", "list methods, models, data sets, configs, ..."),
+    "list": ("lists:add_parser", "list methods, models, data sets, configs, ..."),
     "explain": (
         "explain:add_parser",
         "say what a method costs, promises and goes with",

@@ -21,7 +21,7 @@ from jaxcomp.cli.config import (
     split_names,
     standard_configs,
 )
-from jaxcomp.cli.explain import KINDS, registry_of
+from jaxcomp.cli.lists import KINDS, registry_of
 
 PARSER = cli.make_parser()
 
@@ -157,63 +157,50 @@ def test_configs_of_a_wheel_are_found_without_a_checkout(tmp_path, monkeypatch):
 
 
 def explained(capsys, *words):
-    return json.loads(printed(capsys, "explain", *words, "--json"))
-
-
-def fitting(verdicts):
-    return {verdict["name"] for verdict in verdicts if not verdict["why_not"]}
+    """What is printed, and the names that go together with the method, by kind."""
+    text = printed(capsys, "explain", *words)
+    found = re.findall(r"^(\w+): (\w+(?:, \w+)+)$", text, re.M)
+    return text, {kind: set(names.split(", ")) for kind, names in found}
 
 
 def test_a_compressor_is_explained_by_its_facts_and_the_rules_of_runs(capsys):
-    found = explained(capsys, "sign", "--elements=320")
-    assert found["message_bits"] == 320 + 32
-    assert found["contraction"] == pytest.approx(1 / 320)
-    assert not found["unbiased"]
-    assert fitting(found["memories"]) == set(memory.REGISTRY)
-    assert {"gather", "two_phase"} <= fitting(found["exchanges"])
-    assert not {"exact", "aligned_psum"} & fitting(found["exchanges"])
-    gather = next(v for v in found["exchanges"] if v["name"] == "gather")
-    assert gather["sent"] == 352 / 8
-    assert gather["links"] == 7 * 352 / 8  # to each of seven others
-    assert "signSGD" in found["parts"][0]["references"]
+    text, fits = explained(capsys, "sign", "--elements=320")
+    assert text.startswith("sign: ")
+    assert "signSGD" in text
+    assert re.search(r"^for +a vector of 320$", text, re.M)
+    assert re.search(r"^a message +44 B instead of 1.28 kB$", text, re.M)
+    assert re.search(rf"^contraction +{1 / 320:.4g}", text, re.M)
+    assert re.search(r"^unbiased +no", text, re.M)
+    assert re.search(r"^  not exact +'exact' has no use for the compr", text, re.M)
+    assert fits["memories"] == set(memory.REGISTRY)
+    assert {"gather", "two_phase"} <= fits["exchanges"]
+    assert not {"exact", "aligned_psum"} & fits["exchanges"]
 
 
 def test_what_may_lose_more_than_there_is_goes_with_no_memory_that_keeps(capsys):
-    found = explained(capsys, "top_k(keep=0.5) | qsgd(levels=1)", "--elements=5000")
-    assert [part["name"] for part in found["parts"]] == ["top_k", "qsgd"]
-    assert found["contraction"] is None
-    assert fitting(found["memories"]) == {"local_momentum", "none", "shared_momentum"}
-    kept = next(v for v in found["memories"] if v["name"] == "error_feedback")
-    assert "may lose more than there is" in kept["why_not"]
+    spec = "top_k(keep=0.5) | qsgd(levels=1)"
+    text, fits = explained(capsys, spec, "--elements=5000")
+    assert "\nqsgd: " in text
+    assert re.search(r"^contraction +none", text, re.M)
+    assert fits["memories"] == {"local_momentum", "none", "shared_momentum"}
+    assert re.search(r"^  not error_feedback .*may lose more than there is", text, re.M)
 
 
 def test_an_exchange_a_memory_and_mixers_are_explained(capsys):
-    found = explained(capsys, "power_sgd(rank=2)", "--elements=1000")
-    assert found["sent_bytes"] == 4000  # a vector has no low rank
-    assert found["compressor"] is None
-    assert "compressors" not in found
-    found = explained(capsys, "aligned_psum", "--elements=1000")
-    takes = fitting(found["compressors"])
+    text, fits = explained(capsys, "power_sgd(rank=2)", "--elements=1000")
+    assert re.search(r"^a message +4 kB", text, re.M)  # a vector has no low rank
+    assert "compressors" not in fits
+    _, fits = explained(capsys, "aligned_psum", "--elements=1000")
     aligned = {n for n in compressors.REGISTRY if compressors.make(n).aligned}
-    assert takes == aligned
-    found = explained(capsys, "error_feedback", "--elements=1000")
-    assert (found["keeps"], found["momentum"]) == (True, False)
-    assert "majority_vote" not in fitting(found["exchanges"])
-    assert "terngrad" not in fitting(found["compressors"])
-    found = explained(capsys, "choco(gamma=0.5)", "--elements=1000")
-    assert "sign" in fitting(found["compressors"])
-    found = explained(capsys, "local_sgd(h=4)", "--elements=1000")
-    assert fitting(found["exchanges"]) == set(exchanges.REGISTRY)
-
-
-def test_an_explanation_is_text_for_people(capsys):
-    text = printed(capsys, "explain", "top_k(keep=0.1)", "--elements=1000")
-    assert text.startswith("top_k: Keep the k = round(keep * n) elements")
-    assert "arXiv:1704.05021" in text
-    assert re.search(r"^for +a vector of 1,000$", text, re.M)
-    assert re.search(r"^a message +\S+ k?B instead of \S+ k?B$", text, re.M)
-    assert re.search(r"^  error_feedback +yes$", text, re.M)
-    assert re.search(r"^  exact +no: 'exact' has no use for the compr", text, re.M)
+    assert fits["compressors"] == aligned
+    text, fits = explained(capsys, "error_feedback", "--elements=1000")
+    assert re.search(r"^keeps what is not sent +yes$", text, re.M)
+    assert "majority_vote" not in fits["exchanges"]
+    assert "terngrad" not in fits["compressors"]
+    _, fits = explained(capsys, "choco(gamma=0.5)", "--elements=1000")
+    assert "sign" in fits["compressors"]
+    _, fits = explained(capsys, "local_sgd(h=4)", "--elements=1000")
+    assert fits["exchanges"] == set(exchanges.REGISTRY)
 
 
 # --- Completion ---------------------------------------------------------------------

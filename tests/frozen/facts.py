@@ -21,7 +21,7 @@ from jaxcomp import exchanges, memory
 from jaxcomp.cli import main as command
 from jaxcomp.cli import make_parser
 from jaxcomp.cli.config import load_config
-from jaxcomp.cli.explain import KINDS, registry_of
+from jaxcomp.cli.lists import KINDS, registry_of
 from jaxcomp.compressors import REGISTRY as COMPRESSORS
 from jaxcomp.mixers import gossip, local
 from jaxcomp.training import train_and_evaluate

@@ -12,9 +12,8 @@ from benchmarks import predict_check
 from jaxcomp import UserError
 from jaxcomp.cli.predict import as_json, lines_of, read_tree, verdict
 from jaxcomp.wire import cost
-from jaxcomp.wire.compatibility import make_method
 from jaxcomp.wire.cost import Link
-from jaxcomp.wire.predict import USUAL, predict
+from jaxcomp.wire.predict import USUAL, make_method, predict
 
 TREE = {"b": (1000,), "w": (200, 300)}
 LINK = Link(bandwidth=1e6, latency=1e-3)
