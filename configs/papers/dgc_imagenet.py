@@ -6,8 +6,7 @@ Published:  README of that code, 32 GPUs, steps of the rate: top-1 76.3 % for Re
             76.2 % and 73.4 %.
 Expected:   not run here.
 Cost:       not run here; 90 epochs of ImageNet on 32 workers.
-Command:    jaxcomp data prepare imagenet --archive DIR
-            python train.py --config=configs/papers/dgc_imagenet.py:resnet50
+Command:    python train.py --config=configs/papers/dgc_imagenet.py:resnet50
             python train.py --config=configs/papers/dgc_imagenet.py:vgg16
 Baseline:   the same with ,configs/parts/exact.py after the config
 Differs:    the code's ResNet-50 has Nesterov's momentum for the weight decay only; here

@@ -11,6 +11,7 @@ from jaxcomp.core.errors import UserError
 _BUILT_IN = {
     "class_folders": "images of your own: class_folders(path='...')",
     "digits": "built in (scikit-learn)",
+    "imagenet": "class folders of its pictures: imagenet(path='...')",
     "tfds": "what TFDS has prepared: tfds(name='...')",
     "grammar": "built in (made from a random grammar)",
     "folder": "a text of your own: folder(path='...')",
@@ -86,15 +87,13 @@ def _prepare(args: argparse.Namespace) -> int:
       jaxcomp data prepare cifar10
           download CIFAR-10, check it, prepare it
       jaxcomp data prepare cifar10 --archive cifar-10-binary.tar.gz
-          the same from a file; the Python archive and an unpacked folder do as well
+          the same from a file; an unpacked folder does as well
       jaxcomp data prepare mnist --archive DIR
           DIR, a tar or a zip holds the four idx .gz files
       jaxcomp data prepare cifar100 --data-dir /data --force
           prepare again, below /data
-      jaxcomp data prepare imagenet --archive DIR
-          DIR holds the two official tar files and the development kit
       jaxcomp data prepare imagenet32 --archive DIR
-          DIR holds the pickled batches of the downsampled ImageNet
+          DIR holds the .npz batches of the downsampled ImageNet
       jaxcomp data prepare ptb --archive DIR
           DIR, a tar or a zip holds ptb.train.txt, ptb.valid.txt and ptb.test.txt
 

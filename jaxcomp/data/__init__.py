@@ -27,11 +27,8 @@ from jaxcomp.data.partition import (
 )
 from jaxcomp.data.pictures import (
     Pictures,
-    Rectangles,
     class_folders,
-    in_rectangles,
     of_side,
-    parts_of,
     take,
 )
 from jaxcomp.data.prepare import DataDir
@@ -50,19 +47,16 @@ __all__ = [
     "Dataset",
     "Partition",
     "Pictures",
-    "Rectangles",
     "Views",
     "batches",
     "epoch_order",
     "eval_batches",
-    "in_rectangles",
     "load",
     "make_augment",
     "make_partition",
     "make_views",
     "normalize",
     "of_side",
-    "parts_of",
     "take",
     "worker_batches",
 ]

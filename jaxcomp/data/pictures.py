@@ -1,15 +1,14 @@
-"""Pictures that are decoded when they are needed: class folders, views, rectangles."""
+"""Pictures that are decoded when they are needed: class folders, and their views."""
 
 import functools
 import io
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-import jax
 import numpy as np
 
 from jaxcomp.core.errors import UserError
@@ -46,7 +45,6 @@ class Pictures:
     epoch: int | None = None  # None: as for an evaluation, without random numbers
     # Views of another side; None where pictures are shown as they are, of one size.
     sized: Callable[[int], View] | None = None
-    file: Callable[[int], Path] | None = None  # in which a picture lies alone
     dtype: Any = np.dtype(np.uint8)
 
     def __len__(self) -> int:
@@ -74,43 +72,6 @@ class Pictures:
     def in_epoch(self, epoch: int) -> "Pictures":
         """The same pictures, with the random views of an epoch."""
         return replace(self, epoch=epoch)
-
-    def only(self, places: np.ndarray, side: tuple[int, int], view: View) -> "Pictures":
-        """Some of the pictures, in another view.
-
-        Args:
-          places: of those that stay.
-          side: height and width of what the view shows.
-          view: of each.
-        """
-        return replace(
-            self,
-            read=lambda place: self.read(int(places[place])),
-            where=lambda place: self.where(int(places[place])),
-            shape=(len(places), *side, self.shape[-1]),
-            view=view,
-            sized=None,
-            file=None,
-        )
-
-    def sizes(self) -> np.ndarray:
-        """Width and height of each picture as it is stored, [N, 2]; reads heads alone.
-
-        Raises:
-          DataError: a picture is damaged; names it.
-        """
-        return np.array(list(_pool().map(self._size, range(len(self)))))
-
-    def _size(self, place: int) -> tuple[int, int]:
-        from PIL import Image
-
-        try:
-            alone = self.file and self.file(place)
-            with Image.open(alone or io.BytesIO(self.read(place))) as image:
-                return image.size
-        except _DAMAGE as error:
-            message = f"{self.where(place)} cannot be read as a picture: {error}"
-            raise DataError(message) from error
 
     def _decode(self, place: int) -> np.ndarray:
         from PIL import Image
@@ -187,42 +148,18 @@ def cropped(size: int, resize: int, scale_min: float, ratio: float) -> View:
         message = f"resize is at least the {size} pixels that are cut out"
         raise UserError(f"{message}, not {resize}")
 
-    tested = middle((size, size), resize)
-
     def view(image: "Image.Image", rng: np.random.Generator | None) -> np.ndarray:
         from PIL import Image
 
-        if rng is None:
-            return tested(image, rng)
         width, height = image.size
-        box = random_window(rng, height, width, scale_min, ratio)
+        if rng is None:
+            side = size * min(height, width) / resize
+            left, top = (width - side) / 2, (height - side) / 2
+            box = (left, top, left + side, top + side)
+        else:
+            box = random_window(rng, height, width, scale_min, ratio)
         bilinear = Image.Resampling.BILINEAR
         return np.asarray(image.resize((size, size), bilinear, box=box))
-
-    return view
-
-
-def middle(side: tuple[int, int], resize: int) -> View:
-    """The middle of pictures of any size; where one is too narrow, less of it.
-
-    Args:
-      side: height and width of the results.
-      resize: of the shorter side of a picture, before its middle is cut out.
-    """
-
-    def view(image: "Image.Image", rng: np.random.Generator | None) -> np.ndarray:
-        from PIL import Image
-
-        del rng
-        width, height = image.size
-        short = min(height, width)
-        tall, wide = (length * short / resize for length in side)
-        fits = min(1.0, height / tall, width / wide)
-        tall, wide = fits * tall, fits * wide
-        left, top = (width - wide) / 2, (height - tall) / 2
-        box = (left, top, left + wide, top + tall)
-        bilinear = Image.Resampling.BILINEAR
-        return np.asarray(image.resize((side[1], side[0]), bilinear, box=box))
 
     return view
 
@@ -315,7 +252,6 @@ def class_folders(
             view=view(side),
             seed=seed,
             sized=view,
-            file=lambda place: files[place],
         )
 
     return Dataset(
@@ -358,133 +294,3 @@ def _pictures(folder: Path, classes: Sequence[str]) -> tuple[list[Path], np.ndar
 
 def _is_picture(name: str) -> bool:
     return os.path.splitext(name)[1].lower() in _SUFFIXES and name[0] != "."
-
-
-LONGER = 4  # rectangles of each direction beside the square, each a program
-
-
-@dataclass(frozen=True)
-class Rectangular:
-    """Which rectangles there are; as a function it shows images that were cut so."""
-
-    shapes: tuple[tuple[int, int], ...]  # height and width, from the narrowest on
-    resize: int  # of the shorter side of a picture, before its middle is cut out
-
-    def __call__(self, images: jax.Array) -> jax.Array:
-        return images[:, None]
-
-
-@dataclass(frozen=True)
-class Rectangles:
-    """`Pictures` that are shown in rectangles, in groups of one shape."""
-
-    pictures: Pictures
-    view: Rectangular
-
-    def __len__(self) -> int:
-        return len(self.pictures)
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """As that of an array of all images, were they all of the narrowest shape."""
-        return (len(self), *self.view.shapes[0], self.pictures.shape[-1])
-
-    @property
-    def dtype(self) -> Any:
-        return self.pictures.dtype
-
-    @functools.cached_property
-    def groups(self) -> list[tuple[np.ndarray, Pictures]]:
-        """The places of the pictures of each shape, and these; no group is empty.
-
-        The heads of all pictures are read for it, once.
-        """
-        forms = np.log(np.divide(*self.pictures.sizes().T))
-        shapes = np.asarray(self.view.shapes, float)
-        offered = np.log(shapes[:, 1] / shapes[:, 0])
-        nearest = np.abs(forms[:, None] - offered).argmin(axis=1)
-        found = []
-        for number, shape in enumerate(self.view.shapes):
-            places = np.flatnonzero(nearest == number)
-            if len(places):
-                view = middle(shape, self.view.resize)
-                found.append((places, self.pictures.only(places, shape, view)))
-        return found
-
-
-@method("size", "resize")
-def rectangular(
-    name: str, size: Count = 224, resize: Count = 256, step: Count = 32
-) -> Rectangular:
-    """The middle of a picture in a rectangle near its form; batches have one shape.
-
-    The shorter side of each of the 9 rectangles is `size`, and the longer one is longer
-    by 0 to 4 times `step`. A picture is resized such that its shorter side is `resize`,
-    and the middle is cut out. A picture that is narrower than all of them is cut more.
-
-    Args:
-      size: of the shorter side of what is cut out, in pixels.
-      resize: of the shorter side, before.
-      step: by which the longer sides differ.
-
-    Returns:
-      The one view.
-
-    Raises:
-      UserError: size is larger than resize.
-
-    Example:
-      >>> rectangular(size=224).shapes[:5]
-      ((352, 224), (320, 224), (288, 224), (256, 224), (224, 224))
-
-    References:
-      Howard et al., "Training Imagenet in 3 hours for USD 25; and CIFAR10 for USD
-      0.26", https://www.fast.ai/posts/2018-04-30-dawnbench-fastai.html, 2018.
-    """
-    if size > resize:
-        message = f"size is at most the {resize} pixels of the resized picture"
-        raise UserError(f"{message}, not {size}")
-    longer = [size + step * number for number in range(1, LONGER + 1)]
-    tall = [(side, size) for side in reversed(longer)]
-    wide = [(size, side) for side in longer]
-    return Rectangular((*tall, (size, size), *wide), resize)
-
-
-def in_rectangles(images: Any, view: Any) -> Any:
-    """The images of a test set for a view: in rectangles, if it is `rectangular`.
-
-    Args:
-      images: an array, or `Pictures`.
-      view: from `make_views`.
-
-    Raises:
-      UserError: they all have one size.
-    """
-    if not isinstance(view, Rectangular):
-        return images
-    if not isinstance(images, Pictures) or images.sized is None:
-        height, width = images.shape[1:3]
-        raise UserError(
-            "eval_view 'rectangular' is for pictures of several sizes that are decoded "
-            "when they are needed, such as those of class_folders and imagenet: here "
-            f"all are of {height}x{width}. Take 'center_crop' or ''"
-        )
-    return Rectangles(images, view)
-
-
-def parts_of(arrays: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Examples in parts of one shape: those of `Rectangles` by group, others at once.
-
-    Args:
-      arrays: whose first axis counts the examples.
-
-    Example:
-      >>> [len(part) for part in parts_of((np.zeros((3, 2)), np.arange(3)))]
-      [2]
-    """
-    images, *others = arrays
-    if not isinstance(images, Rectangles):
-        yield arrays
-        return
-    for places, pictures in images.groups:
-        yield (pictures, *(array[places] for array in others))

@@ -5,7 +5,7 @@ import numpy as np
 from jaxcomp.core.specs import calls
 from jaxcomp.data import sources
 from jaxcomp.data.dataset import Dataset
-from jaxcomp.data.imagenet import DOWNSAMPLED, Downsampled, arrays, pictures
+from jaxcomp.data.imagenet import DOWNSAMPLED, Downsampled, arrays, folder_of
 from jaxcomp.data.prepare import DataDir, Preparable, find
 from jaxcomp.data.sources import SOURCES
 from jaxcomp.data.text import PARTS, Text, prepared_text
@@ -20,7 +20,7 @@ def preparable() -> dict[str, Preparable]:
       'mnist.npz'
     """
     rows = [*map(sources.arrays, SOURCES.values()), *map(arrays, DOWNSAMPLED.values())]
-    rows += [pictures(), *map(prepared_text, TEXTS.values())]
+    rows += map(prepared_text, TEXTS.values())
     return {row.name: row for row in rows}
 
 
@@ -36,10 +36,11 @@ def stand_in_for(dataset: str, data_dir: DataDir) -> str:
       "jaxcomp.data.preparable:images(of='mnist')"
     """
     [call], known = calls(dataset), preparable()
-    if call.name not in known or "path" in call.kwargs:
-        return ""
+    if call.name == "imagenet":
+        is_here = "path" in call.kwargs or folder_of(data_dir).is_dir()
+    else:
+        is_here = call.name not in known or find(known[call.name], data_dir)
     kind = "text" if call.name in TEXTS else "images"
-    is_here = find(known[call.name], data_dir)
     return "" if is_here else f"{__name__}:{kind}(of={call.name!r})"
 
 

@@ -357,7 +357,7 @@ def prepared_text(source: TextSource) -> Preparable:
 
     def write(path: Path, new: Path, progress: Progress) -> str:
         del progress  # it takes a moment
-        found = read_members(path, [source.members], {})
+        found = read_members(path, source.members)
         write_folder(new, _checked(found, source, path))
         return "counts of words"
 

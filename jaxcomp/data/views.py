@@ -9,7 +9,6 @@ import jax.numpy as jnp
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, SpecError, build, importable, method
 from jaxcomp.data.augmentations import resize_windows
-from jaxcomp.data.pictures import rectangular
 
 # images [N, H, W, C] -> their views [N, views, H', W', C], of the same dtype
 Views: TypeAlias = Callable[[jax.Array], jax.Array]
@@ -107,6 +106,5 @@ def ten_crop(name: str, size: Count) -> Views:
 
 VIEWS: dict[str, Callable[..., Views]] = {
     "center_crop": center_crop,
-    "rectangular": rectangular,
     "ten_crop": ten_crop,
 }

@@ -99,32 +99,22 @@ def train_feed(task: Task, *, local: slice, start: int) -> Generator[Batch, None
 def eval_feed(
     task: Task, *, batch_size: int, workers: int, local: slice
 ) -> Generator[tuple[Batch, np.ndarray], None, None]:
-    """The test set once, with weights; the padding of a last batch weighs 0.
+    """The test set once, with weights; the padding of a last batch weighs 0."""
+    indices, weights = data.eval_batches(
+        len(task.test[0]), batch=batch_size, workers=workers
+    )
 
-    Each batch has examples of one shape.
-    """
+    def load(place: tuple[np.ndarray, np.ndarray]) -> tuple[Batch, np.ndarray]:
+        chosen, weight = place
+        return tuple(array[chosen] for array in task.test), weight
 
-    def places() -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        for part in data.parts_of(task.test):
-            indices, weights = data.eval_batches(
-                len(part[0]), batch=batch_size, workers=workers
-            )
-            for step in zip(indices[:, local], weights[:, local], strict=True):
-                yield part, *step
-
-    def load(place: tuple[Batch, np.ndarray, np.ndarray]) -> tuple[Batch, np.ndarray]:
-        part, chosen, weight = place
-        return tuple(array[chosen] for array in part), weight
-
-    return _loaded(load, places(), _ahead(task.test))
+    places = zip(indices[:, local], weights[:, local], strict=True)
+    return _loaded(load, places, _ahead(task.test))
 
 
 def _ahead(arrays: tuple[Any, ...]) -> int:
     """How many batches are worth taking before they are asked for."""
-    slow = any(
-        isinstance(array, data.Pictures | data.Rectangles | np.memmap)
-        for array in arrays
-    )
+    slow = any(isinstance(array, data.Pictures | np.memmap) for array in arrays)
     return AHEAD if slow else 0
 
 

@@ -14,7 +14,6 @@ from jaxcomp.core.errors import UserError, message_of, within
 from jaxcomp.core.specs import Call, check, parse, suggest
 from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Array
-from jaxcomp.data import Rectangles
 from jaxcomp.parallel import Workers
 from jaxcomp.runs import keys
 from jaxcomp.runs.keys import KEYS
@@ -366,7 +365,7 @@ def with_tasks(
             made[sizes] = with_precision(found, config.matmul_precision)
         found = made[sizes]
         _check_shares(found, segment.calendar.horizon, workers.size)
-        if segment.config.image_size or isinstance(task.test[0], Rectangles):
+        if segment.config.image_size:
             _check_model(found, next(iter(made.values())), segment.config)
         return found
 

@@ -16,7 +16,7 @@ def call(*words: str) -> int:
 def test_prepare_then_list(tmp_path, monkeypatch, capsys):
     toy = archive_makers.mnist()
     monkeypatch.setitem(sources.SOURCES, "mnist", toy.source)
-    archive = str(pack(toy.files["idx"], tmp_path / "a.zip"))
+    archive = str(pack(toy.files, tmp_path / "a.zip"))
     root = str(tmp_path / "data")
     words = ("prepare", "mnist", "--archive", archive, "--data-dir", root)
 

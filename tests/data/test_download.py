@@ -124,16 +124,14 @@ def test_unreachable_host_leaves_nothing_and_says_what_to_do(tmp_path):
 def test_one_archive_and_four_files_are_prepared_online(server, tmp_path):
     served = tmp_path / "served"
     cifar, mnist = archive_makers.cifar10(), archive_makers.mnist()
-    archive = pack(cifar.files["python"], served / "cifar.tar.gz")
-    pack(mnist.files["idx"], served)
+    archive = pack(cifar.files, served / "cifar.tar.gz")
+    pack(mnist.files, served)
     known = {**cifar.source.md5, "cifar.tar.gz": md5(archive.read_bytes())}
     online = [
         (cifar, cifar.source._replace(urls=(f"{server}/cifar.tar.gz",), md5=known)),
         (
             mnist,
-            mnist.source._replace(
-                urls=tuple(f"{server}/{n}" for n in mnist.files["idx"])
-            ),
+            mnist.source._replace(urls=tuple(f"{server}/{n}" for n in mnist.files)),
         ),
     ]
     for toy, source in online:

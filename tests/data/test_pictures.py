@@ -136,5 +136,7 @@ def test_imagenet_is_class_folders_by_another_name(root, tmp_path):
     assert found.name == f"imagenet(path='{root}', size=8)"
     expected = load(root).test_images[:]
     np.testing.assert_array_equal(found.test_images[:], expected)
-    with pytest.raises(DataError, match="imagenet is not prepared.*\n.*--archive"):
+    with pytest.raises(
+        DataError, match=r"imagenet is not here: looked for .*imagenet\(path='FOLDER'\)"
+    ):
         data.load("imagenet", data_dir=tmp_path)

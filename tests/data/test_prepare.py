@@ -31,7 +31,7 @@ def assert_holds(dataset: Dataset, toy: Toy) -> None:
 )
 def test_round_trip_is_bit_exact(make, tmp_path):
     toy = make()
-    archive = pack(next(iter(toy.files.values())), tmp_path / "a.tar.gz")
+    archive = pack(toy.files, tmp_path / "a.tar.gz")
     root = tmp_path / "data"
     done = prepare(sources.arrays(toy.source), archive=archive, data_dir=root)
     assert "checked by: " in done
@@ -41,7 +41,7 @@ def test_round_trip_is_bit_exact(make, tmp_path):
 
 def test_second_prepare_does_nothing_and_force_prepares_anew(tmp_path):
     toy = archive_makers.mnist()
-    archive = pack(toy.files["idx"], tmp_path / "folder")
+    archive = pack(toy.files, tmp_path / "folder")
     it, file = sources.arrays(toy.source), tmp_path / "mnist.npz"
     again = functools.partial(prepare, it, archive=archive, data_dir=tmp_path)
     again()
@@ -56,7 +56,7 @@ def test_second_prepare_does_nothing_and_force_prepares_anew(tmp_path):
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, data.DataError])
 def test_interrupted_prepare_leaves_nothing(error, tmp_path):
     toy = archive_makers.mnist()
-    archive = pack(toy.files["idx"], tmp_path / "folder")
+    archive = pack(toy.files, tmp_path / "folder")
     it, root = sources.arrays(toy.source), tmp_path / "data"
 
     def interrupted(path: Path, new: Path, progress: Progress) -> str:
@@ -81,7 +81,7 @@ def test_interrupted_prepare_leaves_nothing(error, tmp_path):
 
 def test_cut_off_archive_leaves_nothing(tmp_path):
     toy = archive_makers.cifar10()
-    archive = pack(toy.files["binary"], tmp_path / "a.tar.gz")
+    archive = pack(toy.files, tmp_path / "a.tar.gz")
     archive.write_bytes(archive.read_bytes()[:50_000])
     with pytest.raises(data.DataError, match="cut off"):
         prepare(sources.arrays(toy.source), archive=archive, data_dir=tmp_path / "data")
@@ -108,7 +108,7 @@ def test_not_prepared_is_a_quick_error_with_the_command(tmp_path, monkeypatch):
 
 def test_a_damaged_file_is_an_error_with_the_command(tmp_path):
     toy = archive_makers.mnist()
-    archive = pack(toy.files["idx"], tmp_path / "folder")
+    archive = pack(toy.files, tmp_path / "folder")
     prepare(sources.arrays(toy.source), archive=archive, data_dir=tmp_path)
     file = tmp_path / "mnist.npz"
     whole = bytearray(file.read_bytes())
@@ -144,7 +144,9 @@ def test_real_cifar10_is_bit_exact(tmp_path):
         pytest.skip("needs the folder `shared` beside the repository (CIFAR-10)")
     subprocess.run([sys.executable, tool, tmp_path], check=True)
     archive = tmp_path / "cifar-10-binary.tar.gz"
-    prepare(sources.arrays(sources.CIFAR10), archive=archive, data_dir=tmp_path)
+    prepare(
+        sources.arrays(sources.SOURCES["cifar10"]), archive=archive, data_dir=tmp_path
+    )
     dataset = data.load("cifar10", data_dir=tmp_path)
     names = [f"data_batch_{number}.bin" for number in range(1, 6)]
     for images, labels, files in (

@@ -88,7 +88,7 @@ def test_logits_are_averaged_over_the_views():
         ("ten_crop", "needs size"),
         ("ten_crop(5)", "size 5 is larger than an image of 4x6"),
         ("center_crop(size=9, resize=8)", "at most the 8 pixels of the resized image"),
-        ("rectangles", "unknown eval_view 'rectangles'"),
+        ("middle", "unknown eval_view 'middle'"),
         (f"{HERE}:nothing", "makes no function, but a int"),
     ],
 )

@@ -91,7 +91,7 @@ def classification(config: Any, workers: Any) -> Task:
         return classifier(
             model,
             train=(data.of_side(dataset.train_images, side), dataset.train_labels),
-            test=(data.in_rectangles(dataset.test_images, views), dataset.test_labels),
+            test=(dataset.test_images, dataset.test_labels),
             shares=shares_of(config, dataset.train_labels, workers.size),
             augment=data.make_augment(augment, size=side, **colours),
             normalize=functools.partial(data.normalize, **colours),

@@ -99,8 +99,7 @@ class Task(NamedTuple):
 
     model: str  # what the console calls it
     data: str  # likewise
-    # NumPy arrays, of which the first axis counts the examples; or `data.Pictures`, and
-    # in `test` also `data.Rectangles`.
+    # NumPy arrays, of which the first axis counts the examples; or `data.Pictures`.
     train: tuple[Any, ...]
     # In order, `config.eval_batch_size or config.batch_size` at a time: the carry of an
     # example goes to the one that comes so many later.
