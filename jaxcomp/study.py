@@ -11,9 +11,7 @@ import contextlib
 import functools
 import io
 import itertools
-import json
 import tempfile
-import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -369,29 +367,27 @@ def frontier(points: Sequence[Point]) -> list[Point]:
     return best
 
 
-_DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-
-
 def load(path: str | Path) -> Tree:
     """Read a tree, such as a gradient of a run of one's own.
 
     Names such as "block/conv/kernel" or "block.conv.weight" become nested dicts.
 
     Args:
-      path: a file that ends in .npz, .npy or .safetensors.
+      path: a file that ends in .npz or .npy.
 
     Raises:
       UserError: another ending, a damaged file, or arrays that are not floats.
     """
     path = Path(path)
-    read = _READERS.get(path.suffix.lower())
-    if read is None:
-        raise UserError(
-            f"{path} ends in {path.suffix or 'nothing'!r}. Valid: {', '.join(_READERS)}"
-        )
+    if path.suffix.lower() not in (".npz", ".npy"):
+        ending = path.suffix or "nothing"
+        raise UserError(f"{path} ends in {ending!r}. Valid: .npz, .npy")
     try:
-        arrays = read(path)
-    except Exception as error:  # readers raise whatever they meet
+        with path.open("rb") as file:
+            stored = np.load(file, allow_pickle=False)
+            is_one = isinstance(stored, np.ndarray)
+            arrays = {"": stored} if is_one else dict(stored.items())
+    except Exception as error:  # NumPy raises whatever it meets
         raise UserError(f"cannot read {path}: {error}") from error
     for name, array in arrays.items():
         if not jnp.issubdtype(array.dtype, jnp.floating):
@@ -421,51 +417,17 @@ def save(path: str | Path, tree: Tree) -> None:
         raise UserError(f"{path} has to end in .npz")
     flat = jax.tree_util.tree_leaves_with_path(tree)
     names = [name_of(leaf_path) for leaf_path, _ in flat]
-    if "" in names or len(set(names)) != len(names):
-        raise UserError("save needs a tree whose leaves have names, each one once")
+    if {"", "file"} & {*names} or len(set(names)) != len(names):
+        message = "each one once, and none is 'file', which NumPy takes for its own"
+        raise UserError(f"save needs a tree whose leaves have names, {message}")
     # NumPy would write bfloat16 as bytes without a type.
     wide = {
         name: np.asarray(leaf).astype(np.promote_types(leaf.dtype, np.float32))
         for name, (_, leaf) in zip(names, flat, strict=True)
     }
     whole = io.BytesIO()
-    # What `np.savez` does, which has no room for a leaf of the name "file".
-    with zipfile.ZipFile(whole, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, array in wide.items():
-            with archive.open(f"{name}.npy", "w") as entry:
-                np.lib.format.write_array(entry, array, allow_pickle=False)
+    np.savez_compressed(whole, **wide)
     write_atomically(path, whole.getvalue())
-
-
-def _numpy(path: Path) -> dict[str, np.ndarray]:
-    with open(path, "rb") as file:
-        stored = np.load(file, allow_pickle=False)
-        return {"": stored} if isinstance(stored, np.ndarray) else dict(stored.items())
-
-
-def _safetensors(path: Path) -> dict[str, np.ndarray]:
-    whole = path.read_bytes()
-    length = int.from_bytes(whole[:8], "little")
-    if len(whole) < 8 + length:
-        raise ValueError("it is cut off")
-    header, body = json.loads(whole[8 : 8 + length]), whole[8 + length :]
-    found = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
-        if entry["dtype"] not in _DTYPES:
-            known = ", ".join(_DTYPES)
-            raise ValueError(f"{name!r} is of dtype {entry['dtype']}, not of {known}")
-        dtype = jnp.dtype(_DTYPES[entry["dtype"]])
-        first, last = entry["data_offsets"]
-        needed = int(np.prod(entry["shape"])) * dtype.itemsize
-        if not 0 <= first <= last <= len(body) or last - first != needed:
-            raise ValueError(f"{name!r} has not the bytes of its shape; is it cut off?")
-        found[name] = np.frombuffer(body[first:last], dtype).reshape(entry["shape"])
-    return found
-
-
-_READERS = {".npz": _numpy, ".npy": _numpy, ".safetensors": _safetensors}
 
 
 def _nested(arrays: dict[str, np.ndarray], path: Path) -> Tree:

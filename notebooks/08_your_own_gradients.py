@@ -25,10 +25,10 @@
 #
 # In PyTorch, these do:
 #
-#     grads = {name: p.grad for name, p in model.named_parameters()}
-#     safetensors.torch.save_file(grads, "gradient.safetensors")
+#     grads = {n: p.grad.float().cpu().numpy() for n, p in model.named_parameters()}
+#     numpy.savez("gradient.npz", **grads)
 #
-# Both formats hold arrays and nothing that could run; pickled files are not read.
+# The file holds arrays and nothing that could run; pickled files are not read.
 
 # %%
 import tempfile
@@ -43,7 +43,7 @@ from configs import default
 from jaxcomp import study
 
 plt.rcParams.update(style.RC | {"figure.dpi": 110})
-path = None  # your file: .npz, .npy or .safetensors
+path = None  # your file: .npz or .npy
 
 # %% [markdown]
 # ## 1. Load

@@ -9,7 +9,7 @@ from jaxcomp.cli.run_command import add_command
 from jaxcomp.report.comparison import comparison_plots, find_runs
 from jaxcomp.report.grouping import group_runs
 from jaxcomp.report.page import write_pictures
-from jaxcomp.report.run_page import run_pictures, watch
+from jaxcomp.report.run_page import run_pictures
 
 _SVG = "write each plot as an SVG file into this folder as well"
 
@@ -19,8 +19,6 @@ def add_parser(subparsers: Any) -> None:
     add = add_command(subparsers, "report", _report).add_argument
     add("folder", type=Path, metavar="FOLDER", help="a run folder")
     add("--svg", type=Path, metavar="DIR", help=_SVG)
-    follow = "write the page again whenever the run has got on, until it ends; an open "
-    add("--watch", action="store_true", help=f"{follow}page loads itself again")
 
 
 def add_compare(subparsers: Any) -> None:
@@ -30,8 +28,6 @@ def add_compare(subparsers: Any) -> None:
     page = Path("comparison.html")
     add("--out", type=Path, default=page, metavar="FILE", help=f"by default {page}")
     add("--title", default="", help="of the page")
-    kept = "a page that is written again keeps its note, until --note gives another or"
-    add("--note", help=f"shown at the top; {kept}, with --note '', none")
     add("--svg", type=Path, metavar="DIR", help=_SVG)
 
 
@@ -43,12 +39,8 @@ def _report(args: argparse.Namespace) -> int:
     example:
       jaxcomp report runs/cifar10-topk
       jaxcomp report runs/cifar10-topk --svg figures/
-      jaxcomp report runs/cifar10-topk --watch
     """
-    if args.watch:
-        watch(args.folder)
-    else:
-        print(report.write_report(args.folder))
+    print(report.write_report(args.folder))
     if args.svg:
         found = run_pictures(report.read_run(args.folder))
         print(*write_pictures(found, args.svg), sep="\n")
@@ -62,9 +54,9 @@ def _compare(args: argparse.Namespace) -> int:
 
     example:
       jaxcomp compare runs/exact runs/top_k-seed0 runs/top_k-seed1
-      jaxcomp compare runs/* --out methods.html --note "signs suffice on this network"
+      jaxcomp compare runs/* --out methods.html --title "on this network"
     """
-    print(report.write_comparison(args.folders, args.out, args.title, args.note))
+    print(report.write_comparison(args.folders, args.out, args.title))
     if args.svg:
         found = comparison_plots(group_runs(find_runs(args.folders).runs))
         print(*write_pictures(found, args.svg), sep="\n")

@@ -1,7 +1,6 @@
 """The page that compares runs, and the best of them."""
 
 from collections.abc import Callable, Sequence
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,20 +30,16 @@ from jaxcomp.report.run_folder import (
 from jaxcomp.report.svg import slot_class
 from jaxcomp.runs.folder import RunError
 
-_ID = "note"  # of the element that holds it
 _COMMON = ("model", "dataset")
 
 
-def write_comparison(
-    folders: Sequence[Path], file: Path, title: str = "", note: str | None = None
-) -> Path:
+def write_comparison(folders: Sequence[Path], file: Path, title: str = "") -> Path:
     """Write a page of several runs.
 
     Args:
       folders: of runs. Those that cannot be read are named on the page.
       file: the page, which is replaced in one step.
       title: of the page; "" for one that counts the runs.
-      note: shown at the top. None keeps that of the page which is replaced.
 
     Returns:
       The written file.
@@ -53,48 +48,9 @@ def write_comparison(
       RunError: no folder holds a run.
     """
     found = find_runs([Path(folder) for folder in folders])
-    if note is None:
-        note = kept_note(file)
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, render_comparison(found, title, note))
+    write_atomically(file, render_comparison(found, title))
     return file
-
-
-def kept_note(page: Path) -> str:
-    """The note on a page that was written before; "" without a page or a note.
-
-    Example:
-      >>> import tempfile
-      >>> with tempfile.TemporaryDirectory() as folder:
-      ...     page = Path(folder, "comparison.html")
-      ...     _ = page.write_text('<p id="note">a &lt; b</p><p>other</p>')
-      ...     kept_note(page), kept_note(page.with_name("none.html"))
-      ('a < b', '')
-    """
-    if not page.is_file():
-        return ""
-    reader = _NoteReader()
-    reader.feed(page.read_text(encoding="utf-8", errors="replace"))
-    return "".join(reader.text)
-
-
-class _NoteReader(HTMLParser):
-    """Collects the text of one element, which holds no others."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.is_inside = False
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.is_inside = ("id", _ID) in attrs
-
-    def handle_endtag(self, tag: str) -> None:
-        self.is_inside = False
-
-    def handle_data(self, data: str) -> None:
-        if self.is_inside:
-            self.text.append(data)
 
 
 class Found(NamedTuple):
@@ -126,13 +82,12 @@ def find_runs(folders: Sequence[Path]) -> Found:
     return found
 
 
-def render_comparison(found: Found, title: str = "", note: str = "") -> str:
+def render_comparison(found: Found, title: str = "") -> str:
     """The page of several runs; the same runs give the same text.
 
     Args:
       found: from `find_runs`.
       title: of the page; "" for one that counts the runs.
-      note: a person's own words, shown at the top.
     """
     groups, measure = group_runs(found.runs), judged(found.runs)
     number, methods = len(found.runs), len(groups)
@@ -143,7 +98,6 @@ def render_comparison(found: Found, title: str = "", note: str = "") -> str:
         "comparison.html",
         title=title or f"Comparison of {counted}",
         subtitle=_common(found.runs) + of,
-        note=note,
         problems=found.problems,
         alarms=[f"{run.name}: {text}" for run in found.runs for text in alarms(run)],
         table=_best_table(best, measure),

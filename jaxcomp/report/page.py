@@ -54,8 +54,7 @@ def render(template: str, *, title: str, subtitle: str, **content: Any) -> str:
       title: of the page.
       subtitle: a line below it.
       **content: values of the template's variables. A table is a list of rows, each a
-        dict from heading to text. `alarms` are shown at the top; with `refresh`, a
-        number of seconds, the page loads itself again.
+        dict from heading to text. `alarms` are shown at the top.
 
     Returns:
       The page.
@@ -64,7 +63,7 @@ def render(template: str, *, title: str, subtitle: str, **content: Any) -> str:
       >>> "<h1>a &lt; b</h1>" in render("page.html", title="a < b", subtitle="run 1")
       True
     """
-    whole = {"alarms": [], "refresh": 0, "title": title, "subtitle": subtitle}
+    whole = {"alarms": [], "title": title, "subtitle": subtitle}
     return _TEMPLATES.get_template(template).render(whole | content)
 
 

@@ -1,8 +1,7 @@
-"""The page of one run, written once or kept current while the run goes on."""
+"""The page of one run."""
 
 import os
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,16 +18,12 @@ from jaxcomp.report.run_folder import Run, alarms, provenance, read_run, run_sta
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.table import METRICS, Metric
 
-_SECONDS = 2.0  # between two looks at the folder
-_REFRESH = 5  # seconds after which an open page loads itself again
 
-
-def write_report(folder: str | os.PathLike[str], refresh: int = 0) -> Path:
+def write_report(folder: str | os.PathLike[str]) -> Path:
     """Write `report.html` into a run folder.
 
     Args:
       folder: of the run.
-      refresh: seconds after which the page loads itself again; 0 for never.
 
     Returns:
       The written file. An older report is replaced in one step: whoever opens it
@@ -38,72 +33,19 @@ def write_report(folder: str | os.PathLike[str], refresh: int = 0) -> Path:
       RunError: the folder holds no run with a finished epoch.
     """
     path = Path(folder) / "report.html"
-    write_atomically(path, render_run(read_run(folder), refresh))
+    write_atomically(path, render_run(read_run(folder)))
     return path
-
-
-def watch(
-    folder: Path,
-    say: Callable[[str], None] = print,
-    sleep: Callable[[float], None] = time.sleep,
-) -> None:
-    """Write the report again whenever a table of the run has grown.
-
-    Ends when the run does, or with Ctrl-C; the page then no longer loads itself again.
-
-    Args:
-      folder: of the run, which may have to begin yet.
-      say: shows a line.
-      sleep: waits for so many seconds.
-
-    Raises:
-      RunError: there is no such folder.
-    """
-    if not folder.is_dir():
-        raise RunError(f"no run folder at {folder}: expected a folder of a trainer")
-    seen: object = None
-    line = ""
-    try:
-        while not (line and run_status(read_run(folder)).kind != "unfinished"):
-            now = _state(folder)
-            if now == seen:
-                sleep(_SECONDS)
-                continue
-            first, seen = seen is None, now
-            try:
-                path = write_report(folder, refresh=_REFRESH)
-            except RunError as error:
-                if line:  # it was there, and somebody has broken it
-                    raise
-                if first:
-                    say(f"waiting: {error}")
-                continue
-            if not line:
-                line = f"{path} is kept current until the run ends; Ctrl-C stops this"
-                say(line)
-    except KeyboardInterrupt:
-        pass
-    if line:
-        say(f"{write_report(folder)}")
-
-
-def _state(folder: Path) -> list[tuple[str, int, int]]:
-    """What changes when a run writes: the sizes and times of its tables."""
-    paths = sorted([*folder.glob("*.csv"), *folder.glob("*.json")])
-    stats = [(path.name, path.stat()) for path in paths]
-    return [(name, stat.st_size, stat.st_mtime_ns) for name, stat in stats]
 
 
 _OF_MEAN_MODEL = ("test_loss", "test_accuracy")  # where each worker has its own model
 _MOST_ROUNDS = 6  # of a graph that changes with time
 
 
-def render_run(run: Run, refresh: int = 0) -> str:
+def render_run(run: Run) -> str:
     """The page of a run; the same run gives the same text.
 
     Args:
       run: from `read_run`.
-      refresh: seconds after which the page loads itself again; 0 for never.
     """
     title = grouping.run_title(run.config, run.environment) or run.name
     started, mixer = run.environment.get("started"), grouping.mixer_title(run.config)
@@ -118,7 +60,6 @@ def render_run(run: Run, refresh: int = 0) -> str:
         subtitle=subtitle,
         states=[*([status.text] * (status.kind == "unfinished")), *problems],
         alarms=alarms(run),
-        refresh=refresh,
         cards=headline(run),
         plots=[draw_plot(name, plot) for name, plot in _plots(run).items()],
         bars=bars,

@@ -150,24 +150,6 @@ def test_unfinished_and_diverged_runs_are_said(make_run, tmp_path):
     assert comparison.trade_off(*compared(short, lost)) is None
 
 
-def test_a_note_is_kept_until_it_is_replaced(folders):
-    page = folders[0].parent / "page.html"
-    note = "first </p><script>\nsecond & last"
-
-    def shown(**how: str) -> str:
-        write_comparison(folders, page, **how)
-        found = re.findall(r'id="note">(.*?)</p>', page.read_text(), re.DOTALL)
-        return found[0] if found else ""
-
-    escaped = "first &lt;/p&gt;&lt;script&gt;\nsecond &amp; last"
-    assert shown(note=note) == escaped
-    assert shown() == escaped
-    assert shown(title="Another") == escaped
-    assert shown(note="new") == "new"
-    assert shown(note="") == ""
-    assert shown() == ""
-
-
 def test_one_run_and_equal_labels(make_run, tmp_path):
     one = make_run(1, SIGN, "one")
     page = write_comparison([one], tmp_path / "page.html").read_text(encoding="utf-8")
