@@ -109,13 +109,9 @@ def test_programs_run_and_print_what_they_say(text, prints):
 
 
 def test_the_sweep_of_the_document_is_one(tmp_path):
-    """As a program, and as YAML."""
     text = (ROOT / "docs" / "sweeps.md").read_text()
     (tmp_path / "a.py").write_text(blocks(text)[0])
-    (listed,) = re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL)
-    (tmp_path / "a.yaml").write_text(listed)
-    for name, runs in (("a.py", 18), ("a.yaml", 13)):
-        assert len(sweeps.read_sweep(tmp_path / name).settings) == runs
+    assert len(sweeps.read_sweep(tmp_path / "a.py").settings) == 18
 
 
 def test_the_commands_of_the_documents_exist():

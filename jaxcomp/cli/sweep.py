@@ -3,7 +3,6 @@
 import argparse
 import copy
 import csv
-import datetime
 import io
 import itertools
 import json
@@ -28,7 +27,7 @@ from jaxcomp.cli.sweeps import PlannedRun, differing, make_plan, read_sweep
 from jaxcomp.core.errors import UserError, within
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.specs import suggest
-from jaxcomp.core.units import MISSING, number_text, percent_text, seconds_text
+from jaxcomp.core.units import MISSING, number_text, percent_text
 from jaxcomp.report import write_comparison
 from jaxcomp.runs.folder import note_fact, read_json
 from jaxcomp.runs.lock import locked
@@ -36,14 +35,12 @@ from jaxcomp.runs.table import Schema, read_header, read_table
 from jaxcomp.training.plan import build, gather_workers
 from jaxcomp.training.tables import columns_of
 
-RECORD = "sweep.json"
 SUMMARY = "summary.csv"
 _TRAIN = (sys.executable, "-m", "jaxcomp", "train")
 _CHECK = (sys.executable, "-m", __name__)
 _TABLE = "metrics.csv"
 _POLL_SECONDS = 0.2
 _GRACE_SECONDS = 120.0  # to save, after Ctrl-C
-_TRIES = 2
 _HEAD = "from math import inf, nan\n\nfrom ml_collections import ConfigDict\n\n\n"
 # What a process does before jax starts, which it does once.
 _OF_A_PROCESS = ("deterministic", "mapper", "platform", "workers", "workers_per_device")
@@ -53,17 +50,17 @@ def add_parser(subparsers: Any) -> None:
     """Add the command `sweep`; as `run_command.add_command`."""
     parser = add_command(subparsers, "sweep", _run)
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="a sweep, as .py or .yaml")
-    add("--out", type=Path, metavar="FOLDER", help="by default output/NAME-DATE")
+    add("file", type=Path, metavar="FILE", help="a sweep, as .py")
+    add("--out", type=Path, metavar="FOLDER", help="by default output/NAME")
     jobs = "runs at the same time, 1 by default; each of them uses all cores"
     add("--jobs", type=int, default=1, metavar="N", help=jobs)
-    again = "start runs again that have failed before"
+    again = "go on with runs that have failed before, such as by a loss of NaN"
     add("--retry", action="store_true", help=again)
     add("--list", action="store_true", help="show the runs, and train nothing")
 
 
 class Job(NamedTuple):
-    """A sweep and where it runs."""
+    """A sweep and where it runs. How far a run is, its own folder says."""
 
     file: Path  # that describes it
     folder: Path
@@ -80,14 +77,12 @@ class Job(NamedTuple):
     def config(self, run: PlannedRun) -> Path:
         return self.folder / "configs" / f"{run.name}.py"
 
+    def facts(self, run: PlannedRun) -> dict[str, Any]:
+        """What the run's folder says: `sweep` once it has finished, `failed` else."""
+        return read_json(self.workdir(run) / "environment.json")
 
-class Entry(NamedTuple):
-    """How far a run is."""
-
-    state: str = "waiting"  # started | finished | failed
-    failures: int = 0
-    seconds: float = 0.0  # of its processes, all together
-    error: str = ""  # the last line of its log, where it has failed
+    def finished(self, run: PlannedRun) -> bool:
+        return "sweep" in self.facts(run)
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -99,9 +94,8 @@ def _run(args: argparse.Namespace) -> int:
       jaxcomp sweep configs/sweeps/digits.py --jobs=4 --out=output/again
 
     The same command goes on after Ctrl-C, a kill or a failure: runs that have finished
-    are left as they are, and one that was interrupted goes on. It finds its folder by
-    the file of the sweep: the newest of output/NAME-DATE in which that file has begun.
-    Another --out begins anew. docs/sweeps.md shows how a sweep is written.
+    are left as they are, and one that was interrupted goes on. Another --out begins
+    anew. docs/sweeps.md shows how a sweep is written.
     """
     if args.jobs < 1:
         raise UserError(f"--jobs is at least 1, not {args.jobs}")
@@ -111,23 +105,27 @@ def _run(args: argparse.Namespace) -> int:
     if args.list:
         print(*(run.setting.title for run in runs), sep="\n")
         return 0
-    folder = find_folder(args.file, args.out)
+    folder = args.out or Path("output") / args.file.stem
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / "runs").is_dir():
+        message = f"{folder} holds other things than a sweep: take a folder of its own"
+        raise UserError(message)
     job = Job(args.file, folder, runs, *parse_best(sweep.best))
     check_runs(job)
-    folder.mkdir(parents=True, exist_ok=True)
+    for name in ("configs", "logs", "runs"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
     print(f"sweep in {folder}", flush=True)
-    entries, signum = train_all(job, args.jobs, args.retry)
-    figures = write_summary(job, entries)
+    errors, signum = train_all(job, args.jobs, args.retry)
+    figures = write_summary(job, errors)
     if signum:
         done = f"stopped; {len(figures)} of {len(runs)} runs have finished"
         print(done, "Go on with the same command.", sep="\n", file=sys.stderr)
         return 128 + signum
-    failed = [run for run in runs if entries[run.name].state == "failed"]
-    for run in failed:
-        print(f"failed twice: {run.setting.title}: {entries[run.name].error}")
-        print(f"  {job.log(run)}")
+    for run in runs:
+        if run.name in errors:
+            print(f"failed: {run.setting.title}: {errors[run.name]}")
+            print(f"  {job.log(run)}")
     _conclude(job, figures)
-    return 1 if failed else 0
+    return 1 if errors else 0
 
 
 def _conclude(job: Job, figures: Mapping[str, Mapping[str, float]]) -> None:
@@ -135,14 +133,9 @@ def _conclude(job: Job, figures: Mapping[str, Mapping[str, float]]) -> None:
     scores = {n: job.sign * it.get(_best(job), math.nan) for n, it in figures.items()}
     known = [run for run in job.runs if not math.isnan(scores.get(run.name, math.nan))]
     if known:
-        finished = [run for run in job.runs if run.name in figures]
-        for run in finished:
-            if run.setting.labels:
-                labels, keys = dict(run.setting.labels), sorted(run.setting.meant)
-                facts = {"labels": labels, "keys": keys}
-                note_fact(job.workdir(run), "sweep", facts)
+        finished = [job.workdir(run) for run in job.runs if run.name in figures]
         page = job.folder / "comparison.html"
-        write_comparison([job.workdir(run) for run in finished], page, job.file.stem)
+        write_comparison(finished, page, job.file.stem)
         best = max(known, key=lambda run: scores[run.name])
         print(f"best run       {best.setting.title}: {_told(job, figures[best.name])}")
         print(f"               {job.workdir(best)}")
@@ -150,53 +143,6 @@ def _conclude(job: Job, figures: Mapping[str, Mapping[str, float]]) -> None:
         print(f"the same again jaxcomp train {shlex.join(words)}")
         print(f"comparison     {page}")
     print(f"summary        {job.folder / SUMMARY}")
-
-
-# --- The folder ---------------------------------------------------------------------
-
-
-def find_folder(file: Path, out: Path | None, root: Path = Path("output")) -> Path:
-    """The folder of a sweep: where it was begun, or else a new one with today's date.
-
-    Args:
-      file: that describes the sweep.
-      out: the folder, where somebody has named it.
-      root: below which others are.
-
-    Raises:
-      UserError: the folder that was named holds other things.
-
-    Example:
-      >>> str(find_folder(Path("a/digits.py"), Path("mine")))
-      'mine'
-    """
-    if out is not None:
-        if out.is_dir() and any(out.iterdir()) and not (out / RECORD).exists():
-            message = f"{out} holds other things than a sweep: take a folder of its own"
-            raise UserError(message)
-        return out
-    whole = str(file.resolve())
-    begun = [p for p in root.glob(f"*/{RECORD}") if read_json(p).get("file") == whole]
-    mine = [p.parent for p in begun if p.parent.name.startswith(f"{file.stem}-")]
-    if mine:
-        end = len(file.stem) + 11  # of the date; others of it have numbers
-        return max(mine, key=lambda it: (it.name[:end], len(it.name), it.name))
-    new = f"{file.stem}-{datetime.date.today().isoformat()}"
-    names = itertools.chain([new], (f"{new}-{n}" for n in itertools.count(2)))
-    return next(root / name for name in names if not (root / name).exists())
-
-
-def read_record(folder: Path) -> dict[str, Entry]:
-    """The entries of a sweep's runs by name; none in a new folder."""
-    runs: Mapping[str, Any] = read_json(folder / RECORD).get("runs", {})
-    return {name: Entry(**entry) for name, entry in runs.items()}
-
-
-def write_record(folder: Path, file: Path, entries: Mapping[str, Entry]) -> None:
-    """Replace the record of a sweep, whole or not at all."""
-    runs = {name: entry._asdict() for name, entry in entries.items()}
-    content = {"file": str(file.resolve()), "runs": runs}
-    write_atomically(folder / RECORD, json.dumps(content, indent=1))
 
 
 # --- Checks before the first run ----------------------------------------------------
@@ -235,8 +181,7 @@ def check_runs(job: Job) -> None:
     def kind(run: PlannedRun) -> str:
         return json.dumps([run.config.get(key) for key in _OF_A_PROCESS])
 
-    known = read_record(job.folder)
-    runs = sorted((run for run in job.runs if run.name not in known), key=kind)
+    runs = sorted((run for run in job.runs if not job.config(run).exists()), key=kind)
     for _, alike in itertools.groupby(runs, kind):
         given = json.dumps([job.column, [(run.name, run.config) for run in alike]])
         done = subprocess.run(_CHECK, input=given, capture_output=True, text=True)
@@ -262,11 +207,10 @@ def check_given() -> int:
 # --- Training -----------------------------------------------------------------------
 
 
-def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry], int]:
+def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, str], int]:
     """Train each run that has not ended yet, each in a process of its own.
 
-    A run that was interrupted goes on, because the trainer does. One that fails is
-    started once more.
+    A run that was interrupted goes on, because the trainer does.
 
     Args:
       job: the sweep.
@@ -274,52 +218,39 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, Entry
       retry: whether runs that have failed before are started again.
 
     Returns:
-      How far each run is, and the signal that has ended the sweep, or 0.
+      The errors of runs that have failed, by name, and the signal that has ended the
+      sweep, or 0.
 
     Raises:
       RunError: another process runs this sweep.
     """
-    for name in ("configs", "logs", "runs"):
-        (job.folder / name).mkdir(exist_ok=True)
     with (
         locked(job.folder) as hold,
         caught_signals() as caught,
         process_group(grace=0) as group,
     ):
-        entries = {run.name: Entry() for run in job.runs} | read_record(job.folder)
-        if retry:
-            failed = [n for n, entry in entries.items() if entry.state == "failed"]
-            entries |= {name: Entry() for name in failed}
-        left = [r for r in job.runs if entries[r.name].state in ("waiting", "started")]
-        left.sort(key=lambda run: entries[run.name].state == "waiting")
-        running: dict[str, subprocess.Popen[Any]] = {}
-        runs, began = {run.name: run for run in job.runs}, {}
+        left = [run for run in job.runs if not job.finished(run)]
+        told_before = {run.name: job.facts(run).get("failed", "") for run in left}
+        errors = {name: str(why) for name, why in told_before.items() if why}
+        errors = {} if retry else errors
+        left = [run for run in left if run.name not in errors]
+        left.sort(key=lambda run: not job.workdir(run).exists())
+        running: list[tuple[PlannedRun, subprocess.Popen[Any]]] = []
         told, kill_at = 0, math.inf
         while running or left and not caught:
             while left and len(running) < jobs and not caught:
                 hold()
-                name = left[0].name
-                running[name] = _start(job, left.pop(0), group)
-                began[name] = time.monotonic()
-                entries[name] = entries[name]._replace(state="started", error="")
-                write_record(job.folder, job.file, entries)
+                running.append((left[0], _start(job, left.pop(0), group)))
             time.sleep(_POLL_SECONDS)
             if len(caught) > told or time.monotonic() > kill_at:
                 if not told:
                     print("the runs save and end (Ctrl-C again kills them)", flush=True)
                 os.killpg(group, signal.SIGKILL if told else signal.SIGTERM)
                 told, kill_at = len(caught), time.monotonic() + _GRACE_SECONDS
-            for name in [n for n, it in running.items() if it.poll() is not None]:
-                code, run = running.pop(name).returncode, runs[name]
-                seconds = entries[name].seconds + time.monotonic() - began[name]
-                entry = entries[name]._replace(seconds=seconds)
-                entries[name] = _ended(entry, code, job.log(run), bool(caught))
-                if entries[name].state == "started":
-                    left.insert(0, run)
-                write_record(job.folder, job.file, entries)
-                figures = write_summary(job, entries)
-                print(_line(job, run, entries, figures), flush=True)
-        return entries, caught[0] if caught else 0
+            for run, process in [it for it in running if it[1].poll() is not None]:
+                running.remove((run, process))
+                _end(job, run, process.returncode, errors, was_asked=bool(caught))
+        return errors, caught[0] if caught else 0
 
 
 def _start(job: Job, run: PlannedRun, group: int) -> subprocess.Popen[Any]:
@@ -336,36 +267,26 @@ def _start(job: Job, run: PlannedRun, group: int) -> subprocess.Popen[Any]:
         )
 
 
-def _ended(entry: Entry, code: int, log: Path, was_asked: bool) -> Entry:
-    """How far a run is whose process has ended."""
+def _end(
+    job: Job, run: PlannedRun, code: int, errors: dict[str, str], was_asked: bool
+) -> None:
+    """Note how a run has ended whose process has, and say it."""
+    setting = run.setting
     if code == 0:
-        return entry._replace(state="finished", error="")
-    if was_asked:
-        return entry
-    lines = map(str.strip, reversed(log.read_text(errors="replace").splitlines()))
-    failures = entry.failures + 1
-    state = "failed" if failures >= _TRIES else "started"
-    error = next(filter(None, lines), f"exit code {code}")
-    return entry._replace(state=state, failures=failures, error=error)
-
-
-def _line(
-    job: Job,
-    run: PlannedRun,
-    entries: Mapping[str, Entry],
-    figures: Mapping[str, Mapping[str, float]],
-) -> str:
-    """What is said of a run when its process has ended."""
-    entry, title = entries[run.name], run.setting.title
-    if entry.state == "started":
-        again = f"failed, and is started once more: {entry.error}"
-        return f"{title}: {again if entry.error else 'interrupted, and has saved'}"
-    states = [entries[r.name].state for r in job.runs]
-    done = sum(state in ("finished", "failed") for state in states)
-    said = f"failed twice: {entry.error}"
-    if entry.state == "finished":
-        said = f"{_told(job, figures[run.name])}, {seconds_text(entry.seconds)}"
-    return f"{done} of {len(job.runs)}: {title}: {said}"
+        facts = {"labels": dict(setting.labels), "keys": sorted(setting.meant)}
+        note_fact(job.workdir(run), "sweep", facts)
+    elif not was_asked:
+        text = job.log(run).read_text(errors="replace")
+        lines = filter(None, map(str.strip, reversed(text.splitlines())))
+        errors[run.name] = next(lines, f"exit code {code}")
+    figures = write_summary(job, errors)
+    if code == 0:
+        said = _told(job, figures[run.name])
+    else:
+        failed = f"failed: {errors.get(run.name)}"
+        said = "interrupted, and has saved" if was_asked else failed
+    done = len(figures) + len(errors)
+    print(f"{done} of {len(job.runs)}: {setting.title}: {said}", flush=True)
 
 
 # --- What came out ------------------------------------------------------------------
@@ -416,10 +337,12 @@ def figures_of(folder: Path, column: str, sign: int) -> dict[str, float]:
     return figures
 
 
-def write_summary(
-    job: Job, entries: Mapping[str, Entry]
-) -> dict[str, dict[str, float]]:
+def write_summary(job: Job, errors: Mapping[str, str]) -> dict[str, dict[str, float]]:
     """Write a row for each run: what differs, what came out, and the whole config.
+
+    Args:
+      job: the sweep.
+      errors: of runs that have failed, by name.
 
     Returns:
       The figures of the runs that have finished, by name.
@@ -427,12 +350,11 @@ def write_summary(
     figures = {
         run.name: figures_of(job.workdir(run), job.column, job.sign)
         for run in job.runs
-        if entries[run.name].state == "finished"
+        if job.finished(run)
     }
     differ = differing(job.runs)
     rows = []
     for run in job.runs:
-        entry = entries[run.name]
         # A label may have the name of a key, such as memory.
         labels = {
             f"{name} (label)" if name in run.config else name: label
@@ -444,15 +366,14 @@ def write_summary(
         }
         found = figures.get(run.name, {}).items()
         reached = {n: "" if math.isnan(v) else f"{v:.8g}" for n, v in found}
-        took = {"run_seconds": f"{entry.seconds:.1f}", "failures": entry.failures}
+        state = "failed" if run.name in errors else ""
         rows.append(
-            {"run": run.name, "state": entry.state}
+            {"run": run.name, "state": "finished" if run.name in figures else state}
             | labels
             | {key: config[key] for key in differ if key in config}
             | {_best(job): reached.get(_best(job), "")}
             | reached
-            | took
-            | {"error": entry.error}
+            | {"error": errors.get(run.name, "")}
             | config
         )
     text = io.StringIO(newline="")

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from jaxcomp.core.errors import UserError, within
-from jaxcomp.core.specs import check, suggest
+from jaxcomp.core.specs import check
 
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -133,7 +133,11 @@ def make_plan(sweep: Sweep, configure: Configure) -> list[PlannedRun]:
     Raises:
       UserError: a key or value is wrong, or two runs are the same.
     """
-    settings = [s if isinstance(s, Setting) else Setting(s) for s in sweep.settings]
+    settings = []
+    for given in sweep.settings:
+        if not isinstance(given, Setting):
+            check(Mapping, "each of settings", given)
+        settings.append(given if isinstance(given, Setting) else Setting(given))
     if not settings:
         raise UserError("the sweep has no run")
     runs: dict[str, PlannedRun] = {}
@@ -169,97 +173,33 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
-_PARTS = ("config", "grid", "runs", "always", "best")
-_KINDS = {
-    **dict.fromkeys(("best", "config"), str),
-    **dict.fromkeys(("always", "grid"), Mapping),
-    **dict.fromkeys(("runs", "settings"), list | tuple),
-}
+_KINDS = {"config": str, "settings": list | tuple, "always": Mapping, "best": str}
 
 
 def read_sweep(file: Path) -> Sweep:
     """The sweep that a file describes.
 
     Args:
-      file: `.py`, whose function `get_sweep` returns a `Sweep`, or `.yaml`.
+      file: a program, whose function `get_sweep` returns a `Sweep`.
 
     Raises:
       UserError: there is no such file, or it is none of a sweep.
     """
     with within(str(file)):
         try:
-            if file.suffix in (".yaml", ".yml"):
-                return from_parts(_parts_of(file))
-            if file.suffix == ".py":
-                return _from_program(file)
+            found = runpy.run_path(str(file), run_name=file.stem)
         except OSError as error:
             raise UserError(str(error.strerror)) from None
-        raise UserError("a sweep is a .py or a .yaml file")
-
-
-def from_parts(parts: Mapping[str, Any]) -> Sweep:
-    """The sweep that YAML describes.
-
-    Args:
-      parts: `config`, with a `grid` as `product` takes it or a list of `runs`, or both;
-        and `always` and `best`.
-
-    Example:
-      >>> from_parts({"config": "a.py", "grid": {"seed": [0, 1]}}).settings[1].values
-      {'seed': 1}
-    """
-    for name in parts:
-        if name not in _PARTS:
-            raise UserError(f"a sweep has no {name!r}. {suggest(name, _PARTS)}")
-    if "config" not in parts or not {"grid", "runs"} & parts.keys():
-        raise UserError("a sweep names its config, and a grid or a list of runs")
-    _check_kinds(parts)
-    grid = {str(key): value for key, value in parts.get("grid", {}).items()}
-    runs = parts.get("runs", [])
-    if not all(isinstance(run, Mapping) for run in runs):
-        raise UserError("each of runs sets keys of the config, such as {seed: 1}")
-    settings = (
-        product(**{str(key): value for key, value in grid.items()}) if grid else []
-    )
-    settings += [Setting({str(k): v for k, v in run.items()}) for run in runs]
-    others = {name: parts[name] for name in ("always", "best") if name in parts}
-    return Sweep(parts["config"], settings, **others)
-
-
-def _from_program(file: Path) -> Sweep:
-    try:
-        found = runpy.run_path(str(file), run_name=file.stem)
-    except SyntaxError as error:
-        raise UserError(f"it is not a Python file: {error}") from None
-    get_sweep = found.get("get_sweep")
-    if not callable(get_sweep):
-        message = "it has no function get_sweep; configs/sweeps/digits.py shows one"
-        raise UserError(message)
-    sweep = get_sweep()
-    if not isinstance(sweep, Sweep):
-        raise UserError(
-            f"its get_sweep returns {sweep!r}, not a jaxcomp.cli.sweeps.Sweep"
-        )
-    _check_kinds(sweep._asdict())
-    return sweep
-
-
-def _parts_of(file: Path) -> Mapping[str, Any]:
-    import yaml
-
-    try:
-        parts = yaml.safe_load(file.read_text(encoding="utf-8"))
-        json.dumps(parts)  # dates and sets are no values, and nothing holds itself
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"it is no YAML: {error}") from None
-    except (RecursionError, TypeError, ValueError) as error:
-        message = "it has other values than text, numbers, lists and keys with values"
-        raise UserError(f"{message}: {error}") from None
-    if not isinstance(parts, Mapping):
-        raise UserError(f"a sweep has the parts {', '.join(_PARTS)}, not {parts!r}")
-    return parts
-
-
-def _check_kinds(parts: Mapping[str, Any]) -> None:
-    for name, value in parts.items():
-        check(_KINDS[name], name, value)
+        except (SyntaxError, ValueError) as error:
+            raise UserError(f"it is not a Python file: {error}") from None
+        get_sweep = found.get("get_sweep")
+        if not callable(get_sweep):
+            message = "it has no function get_sweep; configs/sweeps/digits.py shows one"
+            raise UserError(message)
+        sweep = get_sweep()
+        if not isinstance(sweep, Sweep):
+            place = "a jaxcomp.cli.sweeps.Sweep"
+            raise UserError(f"its get_sweep returns {sweep!r}, not {place}")
+        for name, kind in _KINDS.items():
+            check(kind, name, getattr(sweep, name))
+        return sweep

@@ -61,12 +61,16 @@ def test_what_a_config_names_is_not_called_where_it_is_only_read(
     assert run_command(folder, "--svg", tmp_path / "svg") == 0
     words = (folder, "--out", tmp_path / "page.html")
     assert run_command(*words, name="compare") == 0
-    plan = {
-        "config": "configs/default.py",
-        "runs": [{**config, "loggers": f"[{code!r}]"}],
-    }
-    (tmp_path / "plan.yaml").write_text(json.dumps(plan))
-    assert main(["sweep", str(tmp_path / "plan.yaml"), "--list"]) == 0
+    settings = [{**config, "loggers": f"[{code!r}]"}]
+    program = f"""
+from jaxcomp.cli.sweeps import Sweep
+
+
+def get_sweep():
+    return Sweep("configs/default.py", {settings!r})
+"""
+    (tmp_path / "plan.py").write_text(program)
+    assert main(["sweep", str(tmp_path / "plan.py"), "--list"]) == 0
     assert "os:mkdir" in capsys.readouterr().out
     assert not victim.exists()
 
