@@ -360,36 +360,53 @@ def check(annotation: Any, name: str, value: Any) -> None:
       Traceback (most recent call last):
       jaxcomp.SpecError: bits is a whole number from 1 to 8, not 0
     """
-    if not _fits(annotation, value):
-        raise _misfit(annotation, name, value)
+    fits, words = _kind(annotation)
+    if fits(value):
+        return
+    names = [word[1:-1] for word in words if word.startswith("'")]
+    valid = " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    if len(names) == len(words):
+        valid = f"one of {', '.join(names)}"
+    hint = meant(value, names).rstrip() if isinstance(value, str) else ""
+    message = f"{name} is {valid}, not {_shown(value)}"
+    raise SpecError(f"{message}. {hint}" if hint else message)
 
 
-def _misfit(annotation: Any, name: str, value: Any) -> SpecError:
-    kinds = kinds_of(annotation)
-    names = [word for kind in kinds for word in _literals(kind)]
-    hint = meant(value, names) if isinstance(value, str) else ""
-    message = f"{name} is {_phrase(kinds)}, not {_shown(value)}"
-    return SpecError(f"{message}. {hint}".rstrip() if hint else message)
-
-
-def _fits(kind: Any, value: Any) -> bool:
-    origin, parts = get_origin(kind), get_args(kind)
+@functools.cache
+def _kind(annotation: Any) -> tuple[Callable[[Any], bool], list[str]]:
+    """Whether a value fits an annotation, and what does, in words."""
+    origin, parts = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
-        return any(_fits(part, value) for part in parts)
-    if origin is Annotated:
-        borders = [note for note in parts[1:] if isinstance(note, Range)]
-        return _fits(parts[0], value) and all(b.holds(value) for b in borders)
+        tests, words = zip(*map(_kind, parts), strict=True)
+        every = dict.fromkeys(word for some in words for word in some)
+        return lambda v: any(fits(v) for fits in tests), list(every)
     if origin is Literal:
-        return any(type(value) is type(v) and value == v for v in parts)
+        words = [*map(repr, parts)]
+        return lambda v: any(type(v) is type(p) and v == p for p in parts), words
     if origin is Sequence:
-        is_list = isinstance(value, tuple | list) and not isinstance(value, Call | Pipe)
-        return is_list and all(_fits(parts[0], part) for part in value)
-    if kind is int:
-        return type(value) is int  # True is none
-    if kind is float:
-        is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        return is_number and math.isfinite(value)
-    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+        fits, words = _kind(parts[0])
+        words = [f"a list, of which each part is {' or '.join(words)}"]
+        return lambda v: type(v) in (tuple, list) and all(map(fits, v)), words
+    if origin is Annotated:
+        fits, words = _kind(parts[0])
+        borders = next((note for note in parts[1:] if isinstance(note, Range)), None)
+        if borders is None:
+            return fits, words
+        words = [borders.phrase(parts[0])]
+        return lambda v: fits(v) and borders.holds(v), words
+    if annotation is int:
+        return lambda v: type(v) is int, ["a whole number"]  # True is none
+    if annotation is float:
+        fits = _kind(numbers.Real)[0]
+        words = ["a number"]
+        return lambda v: fits(v) and type(v) is not bool and math.isfinite(v), words
+    names = {bool: "True or False", NoneType: "None", str: "a string"}
+    names |= dict.fromkeys((Call, Pipe), "a spec such as 'sign'")
+    names[Mapping] = "keys with their values"
+    words = [names.get(annotation, f"a {getattr(annotation, '__name__', annotation)}")]
+    if annotation is Any or not isinstance(annotation, type):
+        return lambda v: True, words
+    return lambda v: isinstance(v, annotation), words
 
 
 def kinds_of(annotation: Any) -> list[Any]:
@@ -399,16 +416,12 @@ def kinds_of(annotation: Any) -> list[Any]:
       >>> kinds_of(Annotated[int, Range(1)] | None)[1]
       <class 'NoneType'>
     """
-    if get_origin(annotation) in (Union, UnionType):
-        return [kind for part in get_args(annotation) for kind in kinds_of(part)]
-    if get_origin(annotation) is Annotated and not _range_of(annotation):
-        return kinds_of(get_args(annotation)[0])
+    origin, (first, *notes) = get_origin(annotation), get_args(annotation) or (None,)
+    if origin in (Union, UnionType):
+        return [kind for part in (first, *notes) for kind in kinds_of(part)]
+    if origin is Annotated and not any(isinstance(note, Range) for note in notes):
+        return kinds_of(first)
     return [annotation]
-
-
-def _range_of(kind: Any) -> Range | None:
-    notes = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-    return next((note for note in notes if isinstance(note, Range)), None)
 
 
 def _shown(value: Any) -> str:
@@ -417,37 +430,6 @@ def _shown(value: Any) -> str:
         return f"[{', '.join(map(_shown, value))}]"
     plain = isinstance(value, numbers.Number | Call | Pipe)
     return str(value) if plain else repr(value)
-
-
-def _phrase(kinds: list[Any]) -> str:
-    """What is valid, in words, joined by "or"."""
-    if len(kinds) == 1 and _literals(kinds[0]):
-        return f"one of {', '.join(_literals(kinds[0]))}"
-    words = list(dict.fromkeys(word for kind in kinds for word in _words(kind)))
-    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
-
-
-def _literals(kind: Any) -> list[str]:
-    """The strings that are valid by name."""
-    values = get_args(kind) if get_origin(kind) is Literal else ()
-    return [value for value in values if isinstance(value, str)]
-
-
-def _words(kind: Any) -> Iterable[str]:
-    if get_origin(kind) is Literal:
-        return [repr(value) for value in get_args(kind)]
-    if get_origin(kind) is Sequence:
-        parts = " or ".join(w for k in kinds_of(get_args(kind)[0]) for w in _words(k))
-        return [f"a list, of which each part is {parts}"]
-    borders, base = _range_of(kind), kind
-    if borders is not None:
-        base = get_args(kind)[0]
-    if base in (int, float):
-        return [(borders or Range()).phrase(base)]
-    names = {bool: "True or False", NoneType: "None", str: "a string"}
-    names |= dict.fromkeys((Call, Pipe), "a spec such as 'sign'")
-    names[Mapping] = "keys with their values"
-    return [names.get(base, f"a {getattr(base, '__name__', base)}")]
 
 
 def method(
@@ -495,8 +477,7 @@ def method(
             bound.apply_defaults()
             values, parts = bound.arguments, []
             for p in own:
-                if not _fits(p.annotation, values[p.name]):
-                    raise _misfit(p.annotation, p.name, values[p.name])
+                check(p.annotation, p.name, values[p.name])
             for p in own:
                 text, usual = texts[p.name], {**values, p.name: p.default}
                 is_usual = p.default is not p.empty and (

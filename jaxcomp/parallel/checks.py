@@ -49,9 +49,10 @@ def axis_size(axis: Any) -> int:
     Raises:
       NameError: the axis is not mapped; the message says what to do.
     """
-    if not is_mapped(axis):
-        raise NameError(_unbound(axis))
-    return jax.lax.axis_size(axis)
+    try:
+        return jax.lax.axis_size(axis)
+    except NameError:
+        raise NameError(_unbound(axis)) from None
 
 
 def is_mapped(axis: Any) -> bool:

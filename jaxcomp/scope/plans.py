@@ -408,19 +408,11 @@ class GroupedPayload:
 
 
 class _Part(NamedTuple):
-    """Groups of a plan that go together, and the compressor that takes them."""
+    """Groups of a plan that go together, as one compressor takes them."""
 
-    groups: Sequence[Group]  # all of the plan
-    members: tuple[int, ...]  # numbers of those that go together, ascending
-
-    @property
-    def compressor(self) -> Compressor:
-        """Of one array, or of a tuple of arrays if they are several."""
-        one = self.groups[self.members[0]].compressor
-        if len(self.members) == 1:
-            return one
-        assert one.segmented is not None
-        return one.segmented
+    members: tuple[int, ...]  # their numbers among all groups, ascending
+    compressor: Compressor  # of one array, or of a tuple of arrays if they are several
+    spec: Spec  # of what it takes
 
     def take(self, items: Sequence[Any]) -> Any:
         """What the compressor takes, from a list with an item for each group."""
@@ -433,18 +425,14 @@ class _Part(NamedTuple):
         for i, item in zip(self.members, own, strict=True):
             items[i] = item
 
-    def spec(self) -> Spec:
-        """The spec of what the compressor takes."""
-        return self.take([joined_spec(group) for group in self.groups])
 
-    def keys(self, key: Array) -> Array:
-        """The key of each group, for what the compressor takes.
-
-        They depend on the number of the group alone, not on who is in its part.
-        """
-        numbers = [self.groups[i].number for i in self.members]
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.array(numbers))
-        return keys if len(numbers) > 1 else keys[0]
+def _part(groups: Sequence[Group], members: tuple[int, ...]) -> _Part:
+    specs = tuple(joined_spec(groups[i]) for i in members)
+    one = groups[members[0]].compressor
+    if len(members) == 1:
+        return _Part(members, one, specs[0])
+    assert one.segmented is not None
+    return _Part(members, one.segmented, specs)
 
 
 def _parts_of(groups: Sequence[Group]) -> list[_Part]:
@@ -462,7 +450,7 @@ def _parts_of(groups: Sequence[Group]) -> list[_Part]:
                 key = (*key[:2], key[2] + 1)
         families.setdefault(key, []).append(i)
         elements[key] = elements.get(key, 0) + spec.size
-    return [_Part(groups, tuple(members)) for members in families.values()]
+    return [_part(groups, tuple(members)) for members in families.values()]
 
 
 class Lifted(NamedTuple):
@@ -481,8 +469,13 @@ class Lifted(NamedTuple):
         groups = groups_of(self.plan, tree)
         arrays, payloads, states = to_arrays(tree, groups), [], list(state)
         for part in _parts_of(groups):
+            # Keys depend on the number of a group alone, not on who is in its part.
+            numbers = jnp.array([groups[i].leaves[0].number for i in part.members])
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
             x, old = part.take(arrays), part.take(state)
-            payload, new = part.compressor.compress(x, old, part.keys(key))
+            payload, new = part.compressor.compress(
+                x, old, keys if len(numbers) > 1 else keys[0]
+            )
             payloads.append(GroupedPayload(payload, part.members))
             part.put(new, states)
         return tuple(payloads), tuple(states)
@@ -497,7 +490,7 @@ class Lifted(NamedTuple):
         """The tree that `decode` makes of the payload of each part."""
         arrays: list[Any] = [None] * len(groups)
         for grouped in payloads:
-            part = _Part(groups, grouped.members)
+            part = _part(groups, grouped.members)
             part.put(decode(part, grouped.payload), arrays)
         return to_tree(arrays, groups, spec)
 
@@ -505,7 +498,7 @@ class Lifted(NamedTuple):
         return self.decoded(
             payloads,
             spec,
-            lambda part, payload: part.compressor.decompress(payload, part.spec()),
+            lambda part, payload: part.compressor.decompress(payload, part.spec),
             groups_of(self.plan, spec),
         )
 
@@ -513,7 +506,7 @@ class Lifted(NamedTuple):
         return self.decoded(
             payloads,
             wide_spec(spec),
-            lambda part, payload: part.compressor.decompress_sum(payload, part.spec()),
+            lambda part, payload: part.compressor.decompress_sum(payload, part.spec),
             groups_of(self.plan, spec),
         )
 
@@ -543,10 +536,10 @@ class Lifted(NamedTuple):
         def of(payloads: Payload, spec: Spec) -> Array:
             groups, found = groups_of(self.plan, spec), []
             for grouped in payloads:
-                part = _Part(groups, grouped.members)
+                part = _part(groups, grouped.members)
                 for figure in part.compressor.figures:
                     if figure.name == name:
-                        value = figure.of(grouped.payload, part.spec())
+                        value = figure.of(grouped.payload, part.spec)
                         found.append(value.astype(jnp.float32))
             return sum(found, start=jnp.float32(0))
 

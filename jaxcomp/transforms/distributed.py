@@ -2,7 +2,6 @@
 
 import functools
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -84,14 +83,21 @@ def typed_to_differ(state: State, axis: types.Axis) -> State:
     workers. A loop wants the type with which the state came in.
     """
 
-    def typed(node: Any) -> Any:
-        return vary_like(node, axis_index(axis)) if types.is_per_worker(node) else node
-
-    return jax.tree.map(typed, state, is_leaf=types.is_per_worker)
+    place = axis_index(axis)
+    return jax.tree.map(
+        lambda node: vary_like(node, place) if types.is_per_worker(node) else node,
+        state,
+        is_leaf=types.is_per_worker,
+    )
 
 
 def step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Array:
-    """The key of a step for this tree, from the caller's key or the link's seed."""
+    """The key of a step for this tree, from the caller's key or the link's seed.
+
+    Links that share a model would draw the same noise from one seed, so the names of
+    the tensors of a part go into it: names, and not their `hash`, which is another one
+    in each process.
+    """
     if key is None:
         if seed is None:
             message = (
@@ -100,25 +106,15 @@ def step_key(key: Array | None, seed: int | None, step: Array, tree: Tree) -> Ar
             )
             raise TypeError(message)
         key = jax.random.key(seed)
-    part = _part_of_model(tree)
-    if part:
-        key = jax.random.fold_in(key, part)
+    absent = (type(None), optax.MaskedNode)
+    paths, _ = jax.tree_util.tree_flatten_with_path(
+        tree, is_leaf=lambda node: isinstance(node, absent)
+    )
+    own = [path for path, node in paths if not isinstance(node, absent)]
+    if len(own) < len(paths):
+        names = "\n".join(map(jax.tree_util.keystr, own))
+        key = jax.random.fold_in(key, zlib.crc32(names.encode()))
     return jax.random.fold_in(key, step)
-
-
-def _part_of_model(tree: Tree) -> int:
-    """A number for the part of a model that a link is given; 0 for the whole.
-
-    Links that share a model would draw the same noise from one seed. Names, and not
-    their `hash`, which is another one in each process.
-    """
-
-    def left_out(node: Any) -> bool:
-        return node is None or checks.is_masked(node)
-
-    paths, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=left_out)
-    names = [jax.tree_util.keystr(path) for path, node in paths if not left_out(node)]
-    return 0 if len(names) == len(paths) else zlib.crc32("\n".join(names).encode())
 
 
 def distributed(
@@ -178,9 +174,15 @@ def distributed(
         made[_shapes(params)] = spec_of(state)
         return first_state(state, exchange.figures)
 
-    def step(
-        updates: Tree, state: DistributedState, params: Tree | None, key: Array
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        key: Array | None = None,
+        **extra: Any,
     ) -> tuple[Tree, DistributedState]:
+        key = step_key(key, seed, state.clock.step, updates)
         checks.check_differs(updates, exchange.axis, checks.SUMMED)
         if (shapes := _shapes(updates)) not in made:
             made[shapes] = jax.eval_shape(exchange.init, updates)
@@ -189,7 +191,7 @@ def distributed(
         new = DistributedState(ticked(state.clock), inner, PerWorker(info))
         return mean, typed_to_differ(new, exchange.axis)
 
-    return _link(init, step, seed)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 class Mean(NamedTuple):
@@ -301,9 +303,15 @@ def mixing(
         checks.check_patterns(mixer.patterns, params)
         return first_state(mixer.init(params), mixer.figures)
 
-    def step(
-        updates: Tree, state: DistributedState, params: Tree | None, key: Array
+    def update(
+        updates: Tree,
+        state: Any,
+        params: Tree | None = None,
+        *,
+        key: Array | None = None,
+        **extra: Any,
     ) -> tuple[Tree, DistributedState]:
+        key = step_key(key, seed, state.clock.step, updates)
         if params is None:
             raise TypeError("update() of mixing needs params: it averages models")
         checks.check_differs(params, mixer.axis, checks.SHARED)
@@ -317,37 +325,16 @@ def mixing(
             mixed = run(phases[0] if phase is None else phase)
         else:
             places = [phases.index(p) for p in mixer.schedule]
-            now = jnp.asarray(places)[state.step % len(places)]
+            now = jnp.asarray(places)[state.clock.step % len(places)]
             branches = [functools.partial(run, p) for p in phases]
             mixed = jax.lax.switch(now, branches)
         info = PerWorker(mixed.info)
         return mixed.updates, DistributedState(ticked(state.clock), mixed.state, info)
 
-    return _link(init, step, seed)
+    return optax.GradientTransformationExtraArgs(init, update)
 
 
 def _shapes(tree: Tree) -> Any:
     """Structure, shapes and dtypes, as a key of a dict."""
     leaves, structure = jax.tree.flatten(tree)
     return structure, tuple((jnp.shape(x), jnp.result_type(x)) for x in leaves)
-
-
-def _link(
-    init: optax.TransformInitFn,
-    step: Callable[..., tuple[Tree, DistributedState]],
-    seed: int | None,
-) -> optax.GradientTransformationExtraArgs:
-    """The link that hands `step` the key of each step, as its last argument."""
-
-    def update(
-        updates: Tree,
-        state: Any,
-        params: Tree | None = None,
-        *,
-        key: Array | None = None,
-        **extra: Any,
-    ) -> tuple[Tree, DistributedState]:
-        key = step_key(key, seed, state.step, updates)
-        return step(updates, state, params, key)
-
-    return optax.GradientTransformationExtraArgs(init, update)

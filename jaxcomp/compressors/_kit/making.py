@@ -7,7 +7,7 @@
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -169,118 +169,88 @@ def with_spec(decode: Callable[[Payload, Spec], Any]) -> Callable[..., Any]:
     return decompress
 
 
-class _Many(NamedTuple):
-    """The functions of a method for a tuple of arrays, as `of_many` is given them."""
-
-    compress: Callable[[Array, Segments, Array], Payload]
-    decompress: Callable[[Payload, Segments, Any], Array] | None
-    read: Callable[[Payload, int], tuple[Array, Array]] | None
-    width: int | None
-
-    def layout(self, arrays: Any) -> Segments:
-        return segment.segments_of([x.size for x in arrays], self.width)
-
-    def content(self, payload: Payload, segments: Segments) -> Any:
-        """What `add` takes; it is small, as that of all payloads is held at once."""
-        return self.read(payload, sum(segments.sizes)) if self.read else payload
-
-    def zeros(self, segments: Segments, dtype: Any) -> Array:
-        rows = (segments.rows, segments.width)
-        return jnp.zeros(sum(segments.sizes) if self.read else rows, dtype)
-
-    def add(self, total: Array, found: Any, segments: Segments) -> Array:
-        if not self.decompress:
-            return segment.add_at(total, *found, indices_are_sorted=True)
-        rows = self.decompress(found, segments, total.dtype)
-        return total + rows.astype(total.dtype)
-
-    def shaped(self, flat: Array, segments: Segments, specs: Spec) -> tuple[Array, ...]:
-        if self.read:
-            parts = segment.cut(flat, segments.sizes)
-        else:
-            parts = segment.from_rows(flat, segments)
-        return tuple(x.reshape(s.shape) for x, s in zip(parts, specs, strict=True))
-
-    def compress_all(
-        self, arrays: Sequence[Array], state: State, keys: Array
-    ) -> tuple[Payload, State]:
-        segments = self.layout(arrays)
-        return self.compress(segment.to_rows(arrays, segments), segments, keys), state
-
-    def decompress_all(self, payload: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments, dtype = self.layout(specs), specs[0].dtype
-        if self.decompress:
-            flat = self.decompress(payload, segments, dtype).astype(dtype)
-        else:
-            zeros = self.zeros(segments, dtype)
-            flat = self.add(zeros, self.content(payload, segments), segments)
-        return self.shaped(flat, segments, specs)
-
-    def decompress_sum(self, payloads: Payload, specs: Spec) -> tuple[Array, ...]:
-        segments, wide = self.layout(specs), wide_spec(specs)
-        found = jax.vmap(lambda payload: self.content(payload, segments))(payloads)
-
-        # One after the other, for the reason given in `compressor`.
-        def body(i: Array, total: Array) -> Array:
-            return self.add(total, jax.tree.map(lambda leaf: leaf[i], found), segments)
-
-        count = jax.tree.leaves(payloads)[0].shape[0]
-        start = vary_like(self.zeros(segments, wide[0].dtype), payloads)
-        total = jax.lax.fori_loop(0, count, body, start)
-        return self.shaped(total, segments, wide)
-
-    def accumulate(self, total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
-        added = with_spec(self.decompress_all)(payload, spec_of(tuple(total)))
-        return tuple(map(jnp.add, total, added))
-
-    def changed(
-        self, change: Callable[..., Array], arrays: Sequence[Array], payload: Payload
-    ) -> tuple[Array, ...]:
-        """Arrays changed at the places of a payload; in the rows of `compress`."""
-        segments = self.layout(arrays)
-        places, values = self.content(payload, segments)
-        rows = segment.to_rows(arrays, segments)
-        flat = change(rows.reshape(-1), segments.in_rows(places), values)
-        parts = segment.from_rows(flat.reshape(rows.shape), segments)
-        return tuple(x.reshape(a.shape) for x, a in zip(parts, arrays, strict=True))
-
-
 def of_many(
     one: Compressor,
     compress: Callable[[Array, Segments, Array], Payload],
-    *,
     decompress: Callable[[Payload, Segments, Any], Array] | None = None,
-    read: Callable[[Payload, int], tuple[Array, Array]] | None = None,
     width: int | None = None,
 ) -> Compressor:
     """A method for a tuple of arrays of one dtype, which are the rows of one matrix.
-
-    Either `decompress` or `read` is given: the first for methods whose payload has
-    every element, the second for those that send some.
 
     Args:
       one: the same method for one array. It has no state.
       compress: (rows, segments, keys) -> payload; a key for each tensor.
       decompress: (payload, segments, dtype) -> rows, in any float type; they are cast
-        to this dtype.
-      read: (payload, size) -> places and values of what was sent, in the vector of
-        this size that joins all arrays without padding. Places ascend; those beyond
-        the end are left out.
+        to this dtype. None: some elements are sent, by `send_rows`.
       width: of the rows; None leaves it to `segments_of`.
     """
-    many = _Many(compress, decompress, read, width)
-    add = functools.partial(segment.add_at, indices_are_sorted=True)
+    add_at = functools.partial(segment.add_at, indices_are_sorted=True)
+
+    def layout(arrays: Any) -> Segments:
+        return segment.segments_of([x.size for x in arrays], width)
+
+    def compress_all(
+        arrays: Sequence[Array], state: State, keys: Array
+    ) -> tuple[Payload, State]:
+        segments = layout(arrays)
+        return compress(segment.to_rows(arrays, segments), segments, keys), state
+
+    def decompress_all(payload: Payload, specs: Spec) -> tuple[Array, ...]:
+        segments, dtype = layout(specs), specs[0].dtype
+        if decompress:
+            rows = decompress(payload, segments, dtype).astype(dtype)
+            return segment.from_rows(rows, segments, specs)
+        zeros = jnp.zeros(sum(segments.sizes), dtype)
+        flat = add_at(zeros, *segment.read(payload, zeros.size))
+        return segment.cut(flat, [spec.shape for spec in specs])
+
+    def decompress_sum(payloads: Payload, specs: Spec) -> tuple[Array, ...]:
+        segments, dtype = layout(specs), wide_spec(specs[0]).dtype
+        size, shape = sum(segments.sizes), (segments.rows, segments.width)
+        found = payloads
+        if not decompress:  # what all sent is small, and read at once
+            found = jax.vmap(lambda payload: segment.read(payload, size))(payloads)
+            shape = (size,)
+
+        # One after the other, for the reason given in `compressor`.
+        def body(i: Array, total: Array) -> Array:
+            part = jax.tree.map(lambda leaf: leaf[i], found)
+            if not decompress:
+                return add_at(total, *part)
+            return total + decompress(part, segments, dtype).astype(dtype)
+
+        count = jax.tree.leaves(payloads)[0].shape[0]
+        start = vary_like(jnp.zeros(shape, dtype), payloads)
+        total = jax.lax.fori_loop(0, count, body, start)
+        if decompress:
+            return segment.from_rows(total, segments, specs)
+        return segment.cut(total, [spec.shape for spec in specs])
+
+    def changed(
+        change: Callable[..., Array], arrays: Sequence[Array], payload: Payload
+    ) -> tuple[Array, ...]:
+        """Arrays changed at the places of a payload; in the rows of `compress`."""
+        segments = layout(arrays)
+        places, values = segment.read(payload, sum(segments.sizes))
+        rows = segment.to_rows(arrays, segments)
+        flat = change(rows.reshape(-1), segments.in_rows(places), values)
+        return segment.from_rows(flat.reshape(rows.shape), segments, arrays)
+
+    def add_all(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
+        return tuple(map(jnp.add, total, decode(payload, tuple(total))))
+
+    decode = with_spec(decompress_all)
     return one._replace(
         init=lambda specs: tuple(one.init(spec) for spec in specs),
-        compress=jax.jit(many.compress_all),
-        decompress=with_spec(many.decompress_all),
-        accumulate=functools.partial(many.changed, add) if read else many.accumulate,
-        decompress_sum=with_spec(many.decompress_sum),
+        compress=jax.jit(compress_all),
+        decompress=decode,
+        accumulate=add_all if decompress else functools.partial(changed, add_at),
+        decompress_sum=with_spec(decompress_sum),
         ideal_bits=lambda specs: sum((one.ideal_bits(s) for s in specs), 0.0),
         contraction=lambda specs: worst(one.contraction(s) for s in specs),
         support=lambda specs: sum(map(one.support, specs)),
         segmented=None,
-        clear=functools.partial(many.changed, segment.clear_at) if read else one.clear,
+        clear=None if decompress else functools.partial(changed, segment.clear_at),
     )
 
 
@@ -334,8 +304,7 @@ def sparsifier(
     )
     if index == "plain":
         return one
-    many = of_many(one, compress_rows, read=segment.read)
-    return one._replace(segmented=many)
+    return one._replace(segmented=of_many(one, compress_rows))
 
 
 def kept(size: int, keep: float) -> int:

@@ -1,5 +1,6 @@
 """Many tensors as segments of one matrix, and those elements that are sent."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -42,12 +43,6 @@ class Segments(NamedTuple):
         """The tensor that each row belongs to."""
         tensors = np.arange(len(self.sizes), dtype=np.int32)
         return np.repeat(tensors, self.heights)
-
-    @property
-    def padding_before(self) -> np.ndarray:
-        """For each row, how many elements of padding lie in the rows before it."""
-        offsets = self.starts * np.uint32(self.width) - _before(self.sizes)
-        return offsets[self.owners]
 
     @property
     def places_in_tensor(self) -> Array:
@@ -129,16 +124,18 @@ def to_rows(arrays: Sequence[Array], segments: Segments) -> Array:
     return jnp.concatenate(parts).reshape(segments.rows, segments.width)
 
 
-def from_rows(rows: Array, segments: Segments) -> tuple[Array, ...]:
-    """The inverse of `to_rows`, as one vector for each tensor.
+def from_rows(
+    rows: Array, segments: Segments, like: Sequence[Any] | None = None
+) -> tuple[Array, ...]:
+    """The inverse of `to_rows`, in the shapes of `like`; without it, as vectors.
 
     Example:
       >>> from_rows(jnp.array([[1, 2], [3, 0]]), Segments((2, 1), 2))
       (Array([1, 2], dtype=int32), Array([3], dtype=int32))
     """
-    flat, starts = rows.reshape(-1), segments.starts.astype(int) * segments.width
-    pairs = zip(starts.tolist(), segments.sizes, strict=True)
-    return tuple(flat[start : start + size] for start, size in pairs)
+    starts = segments.starts.astype(int) * segments.width
+    shapes = [x.shape for x in like] if like else segments.sizes
+    return cut(rows.reshape(-1), shapes, starts)
 
 
 def join(arrays: Sequence[Array]) -> Array:
@@ -146,15 +143,19 @@ def join(arrays: Sequence[Array]) -> Array:
     return jnp.concatenate([x.reshape(-1) for x in arrays])
 
 
-def cut(flat: Array, sizes: Sequence[int]) -> tuple[Array, ...]:
-    """The inverse of `join`, as one vector for each size.
+def cut(
+    flat: Array, shapes: Sequence[Any], starts: np.ndarray | None = None
+) -> tuple[Array, ...]:
+    """The inverse of `join`, as one array for each shape, which may be a size.
 
     Example:
       >>> cut(jnp.array([1, 2, 3]), [2, 1])
       (Array([1, 2], dtype=int32), Array([3], dtype=int32))
     """
-    starts = _before(sizes).tolist()
-    return tuple(flat[a : a + n] for a, n in zip(starts, sizes, strict=True))
+    sizes = [math.prod(np.atleast_1d(shape)) for shape in shapes]
+    starts = _before(sizes) if starts is None else starts
+    parts = [flat[a : a + n] for a, n in zip(starts.tolist(), sizes, strict=True)]
+    return tuple(map(jnp.reshape, parts, shapes))
 
 
 def _before(counts: Sequence[int]) -> np.ndarray:
@@ -233,12 +234,12 @@ def send_rows(
       Array([1, 3], dtype=uint16)
     """
     values = rows.reshape(-1).at[places].get(mode="fill", fill_value=0)
-    # The entry beyond all rows belongs to absent elements.
-    padding = np.append(segments.padding_before, rows.size - sum(segments.sizes))
+    # How much padding lies before each row; behind all rows are absent elements.
+    before = segments.starts * np.uint32(segments.width) - _before(segments.sizes)
+    size = sum(segments.sizes)
+    padding = np.append(before[segments.owners], rows.size - size)
     shift = jnp.asarray(padding, jnp.uint32)[places // np.uint32(segments.width)]
-    return Sparse(
-        values, indices.encode(places - shift, sum(segments.sizes) + 1, index)
-    )
+    return Sparse(values, indices.encode(places - shift, size + 1, index))
 
 
 def read(payload: Any, size: int) -> tuple[Array, Array]:

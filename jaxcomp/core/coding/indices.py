@@ -210,7 +210,10 @@ def encode(places: Array, limit: int, code: str = "auto") -> Array | EliasFano:
       >>> decode(encode(places, 1000, "elias_fano"), 1000, 3)
       Array([  3, 500, 999], dtype=uint32)
     """
-    if _resolve(code, limit, places.size) == "plain":
+    if code == "auto":
+        kinds = ("plain", "elias_fano")
+        code = min(kinds, key=lambda kind: coded_bits(limit, places.size, kind))
+    if code == "plain":
         return places.astype(index_dtype(limit))
     places = places.astype(jnp.uint32)
     bits, words = _sizes(limit, places.size)
@@ -245,16 +248,11 @@ def coded_bits(limit: int, count: int, code: str = "auto") -> int:
       >>> coded_bits(1_000_000, 1000, "plain"), coded_bits(1_000_000, 1000)
       (32000, 12000)
     """
-    if _resolve(code, limit, count) == "plain":
-        return count * jnp.iinfo(index_dtype(limit)).bits
     bits, high = _sizes(limit, count)
-    return 32 * (-(-bits * count // 32) + high)
-
-
-def _resolve(code: str, limit: int, count: int) -> str:
-    if code != "auto":
-        return code
-    return min("plain", "elias_fano", key=lambda code: coded_bits(limit, count, code))
+    found = {"elias_fano": 32 * (-(-bits * count // 32) + high)}
+    if code != "elias_fano":
+        found["plain"] = count * jnp.iinfo(index_dtype(limit)).bits
+    return found.get(code, min(found.values()))
 
 
 def _sizes(limit: int, count: int) -> tuple[int, int]:

@@ -154,7 +154,15 @@ def fuse(payload: Payload) -> Array:
         width = _wire_width(leaf.dtype)
         bits = jax.lax.bitcast_convert_type(leaf, _UNSIGNED[width])
         by_width[width].append(bits.reshape(-1))
-    parts = [_to_words(jnp.concatenate(a)) for a in by_width.values() if a]
+    parts = []
+    for width, arrays in by_width.items():
+        if not arrays:
+            continue
+        flat, lanes = jnp.concatenate(arrays), 4 // width
+        if lanes > 1:
+            flat = jnp.pad(flat, (0, -flat.size % lanes)).reshape(-1, lanes)
+            flat = jax.lax.bitcast_convert_type(flat, jnp.uint32)
+        parts.append(flat)
     return jnp.concatenate(parts) if parts else jnp.zeros(0, jnp.uint32)
 
 
@@ -197,11 +205,3 @@ def _wire_width(dtype: Any) -> int:
     if not whole_bytes:
         raise TypeError(f"pack {dtype} arrays into unsigned words before sending")
     return min(jnp.dtype(dtype).itemsize, 4)
-
-
-def _to_words(flat: Array) -> Array:
-    lanes = 4 // flat.dtype.itemsize
-    if lanes == 1:
-        return flat
-    flat = jnp.pad(flat, (0, -flat.size % lanes)).reshape(-1, lanes)
-    return jax.lax.bitcast_convert_type(flat, jnp.uint32)
