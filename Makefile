@@ -62,7 +62,7 @@ $(NEWEST_STAMP): pyproject.toml
 test-targets: $(TARGETS_STAMP) ## programs for GPUs and TPUs that are not here, and a table
 	JAX_PLATFORMS=cpu $(AS_USERS_DO) $(TARGETS_VENV)/bin/python -m pytest $(PARALLEL) \
 	  -m targets tests/targets $(ARGS)
-	@$(TARGETS_VENV)/bin/python -m tests.targets.programs
+	@$(TARGETS_VENV)/bin/python -m benchmarks.targets
 
 # Compilers for accelerators, in the pinned version of jax: 5 GB, no driver is needed.
 # Where one of them cannot be installed, its tests are skipped and say why.

@@ -1,14 +1,18 @@
 """Programs that XLA compiles for GPUs and TPUs which are not here: `make test-targets`.
 
 Each test is skipped where the compiler of its target is not installed. What is measured
-is kept, and `python -m tests.targets.programs` makes a table of them.
+is kept, and `python -m benchmarks.targets` makes a table of them.
 """
 
+import csv
 import functools
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
+from benchmarks import targets as programs
+from benchmarks.targets import CASES, TABLE, Case
 from configs import default
 from jaxcomp import parallel, wire
 from jaxcomp.data import Dataset
@@ -16,8 +20,6 @@ from jaxcomp.training.programs import inspect
 from jaxcomp.wire import targets
 from jaxcomp.wire.targets import GPUS, TPUS
 from tests import workers
-from tests.targets import programs
-from tests.targets.cases import CASES, MEASURED, Case, Ceiling
 
 pytestmark = [pytest.mark.slow, pytest.mark.targets]
 RESNET50 = programs.tree_of(1)
@@ -33,6 +35,22 @@ def eight(name, hosts=1):
     return targets.make(name, hosts, 8)
 
 
+class Ceiling(NamedTuple):
+    """The most that a program may need; times are not among it."""
+
+    launches: int = 450
+    # A search for thresholds has one, which corrects a first one that misled it. It
+    # usually ends before its first round.
+    open_loops: int = 1
+    temporary: float = 3.0  # in gradients
+
+
+# What was measured above its ceiling may need no more than it did.
+with TABLE.open(newline="") as file:
+    MEASURED = {row["method"]: row for row in csv.DictReader(file)}
+LOW_RANK = ("atomo", "power_sgd", "qsvd", "svd")
+
+
 def check(row, case, figures=Ceiling._fields):
     """A program sends what was traced, and needs no more than its ceiling.
 
@@ -40,16 +58,19 @@ def check(row, case, figures=Ceiling._fields):
     expected failure.
     """
     assert row.sent == row.traced
-    too_much = above(row, case.ceiling, figures)
-    assert above(row, MEASURED.get(case.title, case.ceiling), [*too_much]) == {}
+    is_low_rank = case.exchange.startswith(LOW_RANK) or case.compressor in LOW_RANK
+    ceiling = Ceiling(1000) if is_low_rank else Ceiling()
+    known = MEASURED.get(case.title)
+    most = ceiling
+    if known:
+        launches, temporary = int(known["launches"]), float(known["temporary"])
+        some_more = round(1.02 * temporary + 0.1, 1)
+        loops = int(known["open_loops"])
+        most = Ceiling(round(1.02 * launches) + 5, loops, some_more)
+    too_much = [n for n in figures if getattr(row, n) > getattr(ceiling, n)]
+    assert [n for n in too_much if getattr(row, n) > getattr(most, n)] == []
     if too_much:
         pytest.xfail(f"{case.title} is above its ceiling: {too_much}")
-
-
-def above(row, most, figures):
-    """The figures of a program that are above a ceiling, with the ceiling's."""
-    pairs = {name: (getattr(row, name), getattr(most, name)) for name in figures}
-    return {name: pair for name, pair in pairs.items() if pair[0] > pair[1]}
 
 
 # --- Exchanges ----------------------------------------------------------------------

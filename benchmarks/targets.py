@@ -1,20 +1,123 @@
-"""Compile the exchange of a case for a target, and put it into a row of the table."""
+"""What every method costs on GPUs that are not here, read from its program.
+
+`make test-targets` compiles the exchange of each case and keeps a row of it; then
+
+    python -m benchmarks.targets
+
+puts the rows into the table of docs/accelerators.md.
+"""
 
 import csv
 import json
 import time
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from benchmarks import trees
-from jaxcomp import make_exchange, make_mixer, parallel, wire
+from jaxcomp import (
+    compressors,
+    exchanges,
+    make_exchange,
+    make_mixer,
+    memory,
+    parallel,
+    wire,
+)
 from jaxcomp.core.types import PerWorker
+from jaxcomp.mixers import gossip, local
 from jaxcomp.wire import targets
-from tests.targets.cases import CASES, TABLE, Case
 
-ROWS = TABLE.parents[2] / "build" / "targets"  # one file for each
+ROOT = Path(__file__).parents[1]
+TABLE = ROOT / "docs" / "measured" / "targets.csv"
+ROWS = ROOT / "build" / "targets"  # one file for each
+
+
+class Case(NamedTuple):
+    """One method."""
+
+    exchange: str = "gather"  # "" for a mixer
+    compressor: str = "none"
+    memory: str = "none"
+    scope: str = "whole_tree"
+    mixer: str = ""
+    graph: str = ""
+
+    @property
+    def title(self) -> str:
+        sent = [self.compressor] if self.compressor != "none" else []
+        if self.exchange == "gather":
+            sent = [self.compressor]
+        kept = [self.memory] if self.memory != "none" else []
+        parts = [self.mixer, self.exchange, *sent, *kept, self.scope]
+        return " ".join(part for part in parts if part)
+
+
+_LIGHT = "top_k(keep=0.001)"
+_ARGUMENTS = {"top_k": "(keep=0.001)", "threshold": "(v=0.001)"}
+# What is unbiased needs no memory, and some of it may grow with one.
+_UNBIASED = {"none", "natural", "qsgd", "qsgd_sparse", "terngrad", "atomo", "eden"}
+_MATRICES = {"atomo", "qsvd", "svd"}
+_TWO_LEVELS = "hierarchical(per_host=4)"
+# Exchanges that do not take top_k, with what they take.
+_COMPRESSORS = {
+    **dict.fromkeys(("exact", "power_sgd", "majority_vote", "shared_scale"), "none"),
+    "aligned_psum": "random_k(keep=0.01)",
+    "budget": "sign",
+    "two_phase": "sign",
+}
+_OF_EXCHANGE = {
+    "budget": "budget(bits_per_step=100000000)",
+    "hierarchical": _TWO_LEVELS,
+    "power_sgd": "power_sgd(rank=2)",
+}
+_NO_MEMORY = {"exact", "majority_vote", "shared_scale"}
+_GRAPHS = {"delayed_sgd": "complete", "stale_hypercube": "hypercube(one_peer=True)"}
+_PLAIN_MIXERS = {"d_psgd", "delayed_sgd", "stale_hypercube"}  # send models as they are
+
+
+def _by_tensor() -> list[str]:
+    """Those with a form for many tensors at once."""
+    made = {name: name + _ARGUMENTS.get(name, "") for name in compressors.REGISTRY}
+    return [name for name, text in made.items() if compressors.make(text).segmented]
+
+
+def _of_compressor(name: str, scope: str) -> Case:
+    return Case(
+        compressor=name + _ARGUMENTS.get(name, ""),
+        memory="none" if name in _UNBIASED else "error_feedback",
+        scope="per_leaf" if name in _MATRICES else scope,
+    )
+
+
+def _of_exchange(name: str) -> Case:
+    return Case(
+        _OF_EXCHANGE.get(name, name),
+        _COMPRESSORS.get(name, _LIGHT),
+        memory="none" if name in _NO_MEMORY else "error_feedback",
+        scope="per_leaf" if name == "power_sgd" else "whole_tree",
+    )
+
+
+def _of_mixer(name: str) -> Case:
+    if name in local.REGISTRY:
+        sends = ("gather", _LIGHT) if name == "sparse_loco" else ("exact", "none")
+        return Case(*sends, mixer=f"{name}(h=2)")
+    compressor = "none" if name in _PLAIN_MIXERS else "sign"
+    graph = _GRAPHS.get(name, "ring")
+    return Case("", compressor, mixer=name, graph=graph)
+
+
+CASES = (
+    *(_of_exchange(name) for name in exchanges.REGISTRY),
+    *(_of_compressor(name, "whole_tree") for name in compressors.REGISTRY),
+    *(_of_compressor(name, "per_leaf") for name in _by_tensor()),
+    *(Case("gather", _LIGHT, it) for it in memory.REGISTRY if it != "none"),
+    *(_of_mixer(name) for name in (*gossip.REGISTRY, *local.REGISTRY)),
+)
+CASES = tuple({case.title: case for case in CASES}.values())
 
 
 class Row(NamedTuple):
