@@ -74,7 +74,7 @@ def test_levels_are_read_off_straight_lines_of_the_logarithm():
     assert math.isnan(crossing([0, 10, 20], [1.0, math.nan, math.nan], 1e-2))
 
 
-def test_the_grid_as_a_command(tmp_path, monkeypatch, capsys):
+def test_the_grid_as_a_command(tmp_path, monkeypatch):
     """What the runs find is given here: half as many steps for twice the rate."""
 
     def trained(config, folder):
@@ -89,20 +89,11 @@ def test_the_grid_as_a_command(tmp_path, monkeypatch, capsys):
     arguments = ["--a", "1", "2", "--tau", "500", "--train-for", "7 steps"]
     found = convex_grid.main([*arguments, "--out", str(tmp_path)])
     assert len(found) == 4
-    shown = capsys.readouterr().out
-    assert "  1e-03 d_psgd         2   500      50     50 kB" in shown
-    assert "  1e-03 choco_top_k    2   500      50     500 B" in shown
-    assert "  1e-04 choco_top_k  not reached" in shown
     header, *lines = (tmp_path / "convex_grid.csv").read_text().splitlines()
     assert header.startswith("partition,config,mixer,a,tau,step_bytes,steps_to_0.003,")
     assert len(lines) == 8
     last = "sorted,choco_top_k,choco(gamma=0.06),2,500,10,40.0,50.0,60.0,,0.0002"
     assert lines[-1] == last
-
-
-def test_mistakes_of_the_commands_are_one_message(tmp_path):
-    with pytest.raises(SystemExit, match="not a duration: '3'"):
-        convex.main(["--runs", str(tmp_path), "--train-for", "3"])
 
 
 def test_the_commands_of_the_document_exist():

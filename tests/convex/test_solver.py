@@ -58,17 +58,6 @@ def test_products_find_what_matrices_find(monkeypatch):
     assert by_products.value == pytest.approx(exact.value, abs=1e-15)
 
 
-def test_one_example():
-    optimum = solve(make("one", [[2.0]], [1], 1.0))
-    assert optimum.x[0] == pytest.approx(2 / (1 + np.exp(2 * optimum.x[0])))
-
-
-def test_an_optimum_at_the_start_takes_no_steps():
-    optimum = solve(make("still", [[1.0], [1.0]], [1, -1]))
-    assert optimum.iterations == 0
-    assert optimum.x.tolist() == [0.0]
-
-
 def separable(count: int = 4) -> Problem:
     return make("separable", np.eye(count), np.ones(count), 0.0)
 
@@ -88,18 +77,3 @@ def test_a_feature_that_never_occurs_needs_no_regulariser(monkeypatch, dense):
     rows = [[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]]
     optimum = solve(make("singular", rows, [1, 1, -1], 0.0), max_iterations=100)
     np.testing.assert_allclose(optimum.x, [np.log(2), 0.0], atol=1e-9)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ({"tolerance": 0.0}, r"tolerance is a number in \(0, 1\), not 0"),
-        (
-            {"max_iterations": 0},
-            "max_iterations is .* of at least 1, not 0",
-        ),
-    ],
-)
-def test_bad_arguments_are_shown(arguments, message):
-    with pytest.raises(ValueError, match=message):
-        solve(separable(), **arguments)

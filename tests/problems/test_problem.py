@@ -110,22 +110,6 @@ def test_huge_margins_neither_overflow_nor_vanish(form):
     np.testing.assert_allclose(objective(problem).gradient(x), [-5e3, 0.0])
 
 
-def test_a_difference_of_1e_12_is_seen():
-    problem = random_problem()
-    x = np.full(6, 0.1)
-    slope = objective(problem).gradient(x)
-    step = 1e-12 / (slope @ slope)
-    gain = loss(problem, x) - loss(problem, x - step * slope)
-    assert gain == pytest.approx(1e-12, rel=1e-2)
-
-
-def test_rows_without_any_value():
-    rows = Rows(np.zeros((2, 1), np.int32), np.zeros((2, 1), np.float32), 3)
-    problem = make("zeros", rows, [1, -1])
-    assert loss(problem, np.zeros(3)) == pytest.approx(np.log(2))
-    np.testing.assert_array_equal(objective(problem).gradient(np.zeros(3)), 0)
-
-
 @pytest.mark.parametrize(
     ("spec", "shape"),
     [
