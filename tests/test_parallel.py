@@ -2,10 +2,6 @@
 
 import functools
 import itertools
-import os
-import subprocess
-import sys
-import textwrap
 
 import jax
 import jax.numpy as jnp
@@ -164,35 +160,6 @@ def test_no_recompilation(mapper):
 def test_bad_settings_are_named(arguments, message):
     with pytest.raises(ValueError, match=message):
         parallel.setup(**arguments)
-
-
-def test_setup_gives_a_fresh_process_its_devices_and_threads():
-    """In a process where nothing was prepared: 6 devices, 12 threads, no deadlock."""
-    program = """
-        import os
-        from jaxcomp import parallel
-        crew = parallel.setup(workers=6)
-        import jax
-        assert int(os.environ["NPROC"]) >= 12, os.environ["NPROC"]
-        assert crew.size == jax.device_count() == 6
-        step = parallel.map_step(
-            lambda x: jax.lax.psum(x, "workers"), crew, in_axes=0, out_axes=0
-        )
-        x = parallel.place(jax.numpy.arange(6.0), crew, 0)
-        for _ in range(200):  # queued, not waited for: this is what used to hang
-            x = step(x) / 6
-        print(float(parallel.to_host(x)[0]))
-    """
-    environment = {k: v for k, v in os.environ.items() if k != "NPROC"}
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(program)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(2.5)
 
 
 def test_a_state_that_uses_an_array_twice_can_be_donated():

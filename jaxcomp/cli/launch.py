@@ -4,7 +4,6 @@ import argparse
 import os
 import random
 import sys
-from pathlib import Path
 from typing import Any
 
 from jaxcomp.cli.run_command import add_command
@@ -20,9 +19,10 @@ def add_parser(subparsers: Any) -> None:
         usage="jaxcomp launch [options] -- PROGRAM ...",
     )
     add = parser.add_argument
-    add("-n", "--processes", type=int, metavar="N", help="their number on this machine")
-    add("--hosts", help="NAME:PROCESSES,... that ssh reaches without a password")
-    add("--hostfile", type=Path, metavar="FILE", help="with such a host on each line")
+    where = parser.add_mutually_exclusive_group(required=True).add_argument
+    number = "their number on this machine"
+    where("-n", "--processes", type=int, metavar="N", help=number)
+    where("--hosts", help="NAME:PROCESSES,... that ssh reaches without a password")
     add("--devices-per-process", type=int, metavar="D", help="by default one GPU each")
     add("--port", type=int, help="of process 0; by default a free one")
     grace = "between Ctrl-C and SIGKILL, 60 by default"
@@ -55,9 +55,7 @@ def _run(args: argparse.Namespace) -> int:
     command = args.program[1:] if args.program[:1] == ["--"] else args.program
     _check(args, command)
     hosts = [supervise.Host(supervise.HERE, args.processes)]
-    if args.hostfile:
-        hosts = supervise.read_hosts(args.hostfile)
-    elif args.hosts:
+    if args.hosts is not None:
         hosts = supervise.parse_hosts(args.hosts)
 
     def plan() -> list[supervise.Child]:
@@ -73,14 +71,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace, command: list[str]) -> None:
-    """Refuse flags that are missing, contradict each other or have bad values."""
+    """Refuse flags that are missing or have bad values."""
     if not command:
         raise UserError("name the program: jaxcomp launch -n 2 -- python train.py ...")
-    places = {"-n": args.processes, "--hosts": args.hosts, "--hostfile": args.hostfile}
-    given = [name for name, value in places.items() if value is not None]
-    if len(given) != 1:
-        found = " and ".join(given) or "none"
-        raise UserError(f"give one of -n N, --hosts and --hostfile, not {found}")
     least = {
         "-n": (args.processes, 1),
         "--devices-per-process": (args.devices_per_process, 1),

@@ -65,19 +65,6 @@ def parse_hosts(text: str) -> list[Host]:
     return hosts
 
 
-def read_hosts(path: Path) -> list[Host]:
-    """The hosts of a file: one on each line, as `server0:8` or `server0 slots=8`."""
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise UserError(f"--hostfile={path}: {error.strerror}") from None
-    kept = [line.split("#")[0].strip() for line in lines]
-    words = [":".join(line.replace(" slots=", ":").split()) for line in kept if line]
-    if not words:
-        raise UserError(f"--hostfile={path} names no host")
-    return parse_hosts(",".join(words))
-
-
 def remote_command(
     command: Sequence[str], variables: Mapping[str, str], folder: str, grace: float
 ) -> str:
@@ -179,17 +166,10 @@ def _devices(
 
 
 _LONGEST = 1 << 16  # bytes of a line; a longer one becomes several
-_COLOURS = (36, 33, 32, 35, 34, 31)  # of ANSI: cyan first, red last
-
-
-def coloured(stream: Any, variables: Mapping[str, str]) -> bool:
-    """Whether colours are wanted: on a terminal, unless NO_COLOR is set."""
-    plain = variables.get("NO_COLOR") or variables.get("TERM") == "dumb"
-    return not plain and stream.isatty()
 
 
 def pass_on(
-    pipe: Any, target: Output, label: str, index: int, lock: threading.Lock
+    pipe: Any, target: Output, label: str, lock: threading.Lock
 ) -> threading.Thread:
     """Start to pass on the lines of a pipe, in a thread.
 
@@ -201,19 +181,15 @@ def pass_on(
       pipe: stdout or stderr of a process.
       target: the same of this process.
       label: before each line.
-      index: of its colour.
       lock: that keeps lines whole.
     """
-    front = f"[{label}] "
-    if coloured(target, os.environ):
-        front = f"\033[{_COLOURS[index % len(_COLOURS)]}m{front}\033[0m"
 
     def copy() -> None:
         with pipe:
             while line := pipe.readline(_LONGEST):
                 text = line.decode(errors="replace").rstrip("\r\n")
                 with lock:
-                    target.write(f"{front}{text}\n")
+                    target.write(f"[{label}] {text}\n")
                     target.flush()
                 if isinstance(target.error, BrokenPipeError):
                     return
@@ -343,7 +319,7 @@ def _started(
     lock, running, threads = threading.Lock(), [], []
     out, err = as_output(sys.stdout), as_output(sys.stderr)
     with process_group(grace) as group:
-        for index, child in enumerate(children):
+        for child in children:
             try:
                 process = subprocess.Popen(
                     child.command,
@@ -358,7 +334,7 @@ def _started(
                 raise UserError(message) from None
             running.append(process)
             for pipe, target in ((process.stdout, out), (process.stderr, err)):
-                threads.append(pass_on(pipe, target, child.label, index, lock))
+                threads.append(pass_on(pipe, target, child.label, lock))
         yield running, group
     for process in running:
         process.wait()

@@ -82,8 +82,3 @@ def test_their_flags_exist(text):
     for word in words:
         known = keys if word.startswith("config.") else FLAGS
         assert word.removeprefix("config.") in known
-
-
-def test_what_the_page_says_of_files_is_so():
-    for name in re.findall(r"\(\.\./(deploy/\S+?)\)", PAGE):
-        assert (ROOT / name).exists()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jaxcomp.cli.supervise import HERE, Host, coloured, make_children, read_hosts
+from jaxcomp.cli.supervise import HERE, Host, make_children
 
 ROOT = Path(__file__).resolve().parents[2]
 LAUNCH = [sys.executable, "-m", "jaxcomp", "launch"]
@@ -213,12 +213,6 @@ def test_hosts_are_reached_over_ssh_and_the_end_of_one_ends_the_others(tmp_path)
     assert not is_alive(int((tmp_path / "0").read_text()))
 
 
-def test_a_file_of_hosts(tmp_path):
-    path = tmp_path / "hosts"
-    path.write_text("# two\nserver0:8\n\nserver1 slots=4  # small\n")
-    assert read_hosts(path) == [Host("server0", 8), Host("server1", 4)]
-
-
 def test_the_address_of_process_0_is_its_hosts():
     hosts = [Host("me@server0", 1), Host("server1", 1)]
     plan = make_children(
@@ -234,7 +228,7 @@ def test_the_address_of_process_0_is_its_hosts():
     assert "HOME" not in line
 
 
-# --- Devices and colours ------------------------------------------------------------
+# --- Devices ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,15 +245,3 @@ def test_processes_of_a_host_share_its_devices(processes, devices, expected):
     assert [child.variables.get("JAX_LOCAL_DEVICE_IDS") for child in plan] == expected
     counts = {child.variables.get("JAX_NUM_CPU_DEVICES") for child in plan}
     assert counts == {devices and str(devices)}
-
-
-def test_colours_are_for_terminals():
-    class Terminal:
-        def isatty(self):
-            return True
-
-    assert coloured(Terminal(), {})
-    assert not coloured(Terminal(), {"NO_COLOR": "1"})
-    assert not coloured(Terminal(), {"TERM": "dumb"})
-    with open(os.devnull) as pipe:
-        assert not coloured(pipe, {})
