@@ -124,14 +124,11 @@ def test_over_gloo_each_tensor_waits_for_words_and_messages():
     link = network_report.link_of(1e9, latency=1.0)
     for workers in (2, 3, 4):
         found = [Collective("all-reduce", 8, workers, tensors=5)]
-        waiting = cost.cost(found, link).waiting
-        assert waiting == 5 * 4 * (workers - 1)
+        assert cost.cost(found, link).waiting == 5 * 4 * (workers - 1)
         gather = [Collective("all-gather", 8, workers)]
         assert cost.cost(gather, link).waiting == 2 * (workers - 1)
-    text = network_report.written(found)
-    assert text == "all-reduce 8 x1 of 5"
-    late = row()._replace(collectives=text)
-    assert network_report.collectives_of(late) == found
+        late = row()._replace(collectives=network_report.written(found))
+        assert network_report.collectives_of(late) == found
 
 
 def test_the_prediction_leaves_out_what_copies_take_without_a_limit():

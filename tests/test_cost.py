@@ -127,19 +127,13 @@ def test_break_even_is_where_both_take_as_long():
     assert cost.break_even(free._replace(local=1), free, 1.0) == 0
 
 
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        ({"link": Link(0.0)}, r"Link\(bandwidth=0.0"),
-        ({"link": Link(math.nan)}, "bandwidth=nan"),
-        ({"link": Link(1.0, -1.0)}, "latency=-1.0"),
-        ({"link": Link(1.0), "local": -2.0}, "-2.0"),
-        ({"link": Link(1.0), "per_host": 0}, "not 0"),
-    ],
-)
-def test_what_cannot_be_is_refused(options, named):
-    with pytest.raises(ValueError, match=named):
-        cost.cost([], **options)
+def test_what_cannot_be_is_refused():
+    for link in (Link(0.0), Link(math.nan), Link(1.0, -1.0)):
+        with pytest.raises(ValueError, match=re.escape(str(link))):
+            cost.cost([], link)
+    for options in ({"local": -2.0}, {"per_host": 0}):
+        with pytest.raises(ValueError, match=f"{[*options.values()][0]}"):
+            cost.cost([], Link(1.0), **options)
     with pytest.raises(ValueError, match="between 0 and 1, not 1"):
         cost.bandwidth_for(1, 1.0, [])
 
@@ -148,7 +142,5 @@ def test_the_program_of_the_document_runs(capsys):
     text = (Path(__file__).parents[1] / "docs" / "scaling.md").read_text()
     (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     exec(program, {})
-    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == [
-        "4",
-        "1000",
-    ]
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed] == ["4", "1000"]

@@ -46,7 +46,7 @@ class Devices(NamedTuple):
     partitions: int  # P
 
 
-_SHOWN = 300  # characters at each end of a line that cannot be read
+_SHOWN = 600  # characters of a line that cannot be read
 AxisNames = str | tuple[str, ...]  # one mesh axis, or several
 
 
@@ -305,11 +305,8 @@ def _unreadable(line: str, reason: str) -> WireError:
 
 
 def _shown(line: str) -> str:
-    """A line without its metadata; of a long line the beginning and the end."""
-    text = line.strip().split(", metadata=")[0]
-    if len(text) <= 2 * _SHOWN:
-        return text
-    return f"{text[:_SHOWN]} ... {text[-_SHOWN:]}"
+    """The beginning of a line, without its metadata."""
+    return line.strip().split(", metadata=")[0][:_SHOWN]
 
 
 NAMES_GROUPS = re.compile(r"(?:replica_groups|source_target_pairs)=")
