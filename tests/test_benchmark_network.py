@@ -127,8 +127,8 @@ def test_over_gloo_each_tensor_waits_for_words_and_messages():
         assert cost.cost(found, link).waiting == 5 * 4 * (workers - 1)
         gather = [Collective("all-gather", 8, workers)]
         assert cost.cost(gather, link).waiting == 2 * (workers - 1)
-        late = row()._replace(collectives=network_report.written(found))
-        assert network_report.collectives_of(late) == found
+    late = row()._replace(collectives=network_report.written(found))
+    assert network_report.collectives_of(late) == found
 
 
 def test_the_prediction_leaves_out_what_copies_take_without_a_limit():

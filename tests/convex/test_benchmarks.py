@@ -1,4 +1,4 @@
-"""The committed configs, the benchmarks of their runs, and docs/convex.md."""
+"""The committed configs, and the benchmarks of their runs."""
 
 import math
 import sys
