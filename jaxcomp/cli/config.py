@@ -263,16 +263,6 @@ _SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
 _NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)")
 
 
-def size(flag: str, text: str) -> float:
-    """A number of bytes.
-
-    Example:
-      >>> size("--memory", "1.5GB")
-      1500000000.0
-    """
-    return _read(flag, text, _BYTES, "8GB")
-
-
 def bandwidth(flag: str, text: str) -> float:
     """Bytes a second, from bits or bytes.
 

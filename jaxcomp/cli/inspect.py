@@ -1,8 +1,6 @@
 """`jaxcomp inspect`: what a training step would cost on accelerators elsewhere."""
 
 import argparse
-import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -29,7 +27,6 @@ def add_parser(subparsers: Any) -> None:
     add("--hosts", type=int, default=1, help="their number, 1 by default")
     add("--devices", type=int, default=8, help="of each host, 8 by default")
     add("--step", type=int, help="of the run, the last by default")
-    add("--json", action="store_true", help="the figures, for machines")
     parser.set_defaults(takes_config_keys=True)
 
 
@@ -51,36 +48,8 @@ def _run(args: argparse.Namespace) -> int:
     jax.config.update("jax_platforms", "cpu")
     config = config_of(args)
     found = inspect(config, args.target, args.hosts, args.devices, args.step)
-    print(json.dumps(_figures(found), indent=1) if args.json else described(found))
+    print(_heading(found), "", aligned(_rows(found)), sep="\n")
     return 0
-
-
-def _figures(found: Inspection) -> dict[str, Any]:
-    """The figures as plain values: bytes, numbers and names."""
-    program, sent = found.program, found.sent
-    fewer = found.run.fewer
-    behind, products = overlap(program.order)
-    return {
-        "method": found.plan.method.name,
-        "target": str(found.target),
-        "step": found.step,
-        "sent_bytes": sent.wire,
-        "dense_bytes": sent.dense,
-        "link_bytes": sent.left,
-        "exact_link_bytes": sent.exact,
-        "times_fewer": fewer if math.isfinite(fewer) else None,  # over the run
-        "collectives": [collective._asdict() for collective in program.collectives],
-        "launches": program.launches,
-        "open_loops": list(program.open_loops),
-        "memory": program.memory and program.memory._asdict(),
-        "products_behind_first_message": behind,
-        "products": products,
-    }
-
-
-def described(found: Inspection) -> str:
-    """The lines that the command prints."""
-    return f"{_heading(found)}\n\n{aligned(_rows(found))}"
 
 
 def _heading(found: Inspection) -> str:

@@ -1,13 +1,10 @@
 """Logistic regressions by name, with a known optimum."""
 
-import functools
 import os
 import zlib
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -90,65 +87,6 @@ def make(
     check(Regulariser, "regulariser", regulariser)
     lam = 1 / len(signs) if regulariser is None else regulariser
     return Problem(name, features, signs, float(lam))
-
-
-def gradient(
-    rows: Features, labels: jax.Array, x: jax.Array, regulariser: jax.typing.ArrayLike
-) -> jax.Array:
-    """The gradient of f over a batch of examples, in the dtype of x.
-
-    lam x - 1/n sum_i b_i s(-b_i <a_i, x>) a_i, where s is the logistic function.
-
-    Args:
-      rows: [n, features], or `Rows`.
-      labels: [n].
-      x: [features].
-      regulariser: lam.
-
-    Example:
-      >>> gradient(jnp.eye(2), jnp.ones(2), jnp.zeros(2), 0.0).tolist()
-      [-0.25, -0.25]
-    """
-
-    def slopes(predicted: jax.Array) -> jax.Array:
-        return -labels * jax.nn.sigmoid(-labels * predicted) / labels.shape[0]
-
-    if isinstance(rows, Rows):
-        own = slopes(jnp.sum(rows.values * x[rows.indices], axis=1))
-        pulled = jnp.zeros_like(x).at[rows.indices].add(rows.values * own[:, None])
-    else:
-        multiply = functools.partial(jnp.matmul, precision=jax.lax.Precision.HIGHEST)
-        pulled = multiply(slopes(multiply(rows, x)), rows)
-    return pulled + jnp.asarray(regulariser, x.dtype) * x
-
-
-def take(features: Features, indices: jax.typing.ArrayLike) -> Features:
-    """The features of some of the examples."""
-    if isinstance(features, Rows):
-        return Rows(features.indices[indices], features.values[indices], features.width)
-    return features[indices]
-
-
-def stochastic_gradient(
-    features: Features,
-    labels: jax.Array,
-    x: jax.Array,
-    indices: jax.Array,
-    regulariser: jax.typing.ArrayLike,
-) -> jax.Array:
-    """`gradient` over a batch that is given by indices of examples.
-
-    For many workers, map it over x and indices with `vmap`.
-
-    Args:
-      features: of all examples, as JAX arrays. They are an argument because a compiled
-        program copies the arrays that its function closes over.
-      labels: of all examples.
-      x: [features].
-      indices: int [n].
-      regulariser: lam.
-    """
-    return gradient(take(features, indices), labels[indices], x, regulariser)
 
 
 def loss(problem: Problem, x: ArrayLike) -> float:

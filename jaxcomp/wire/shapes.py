@@ -44,34 +44,6 @@ def resnet50(scale: float = 1.0) -> Shapes:
     return shapes
 
 
-def vgg16(scale: float = 1.0) -> Shapes:
-    """VGG-16 on ImageNet: 32 tensors, 138,357,544 parameters.
-
-    Args:
-      scale: of all channels and classes.
-
-    Example:
-      >>> elements(vgg16())
-      138357544
-    """
-    shapes: Shapes = {}
-    inputs = 3
-    stages = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
-    for i, (channels, count) in enumerate(stages):
-        for j in range(count):
-            outputs = _scaled(channels, scale)
-            shapes[f"conv{i}_{j}/kernel"] = (3, 3, inputs, outputs)
-            shapes[f"conv{i}_{j}/bias"] = (outputs,)
-            inputs = outputs
-    inputs *= 7 * 7
-    for i, width in enumerate((4096, 4096, 1000)):
-        outputs = _scaled(width, scale)
-        shapes[f"dense{i}/kernel"] = (inputs, outputs)
-        shapes[f"dense{i}/bias"] = (outputs,)
-        inputs = outputs
-    return shapes
-
-
 def gpt2(scale: float = 1.0) -> Shapes:
     """GPT-2, the small one: 148 tensors, 124,439,808 parameters.
 
@@ -112,7 +84,6 @@ TREES: dict[str, Callable[[float], Shapes]] = {
     "flat": flat,
     "gpt2": gpt2,
     "resnet50": resnet50,
-    "vgg16": vgg16,
 }
 
 

@@ -1,7 +1,5 @@
 """The loss and its derivatives: against sums by hand, sparse against dense."""
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -9,12 +7,10 @@ from jaxcomp.convex.problems import (
     REGISTRY,
     Problem,
     Rows,
-    gradient,
     load,
     loss,
     make,
     objective,
-    stochastic_gradient,
 )
 from jaxcomp.core.specs import SpecError
 
@@ -80,33 +76,10 @@ def test_blocks_do_not_change_the_sums(monkeypatch):
 
 
 @both
-def test_float32_gradients_are_those_of_float64(form):
-    problem = form(random_problem(regulariser=0.2))
-    features = jax.tree.map(jnp.asarray, problem.features)
-    x = np.random.default_rng(3).normal(size=6).astype(np.float32)
-    labels, order = (
-        jnp.asarray(problem.labels),
-        np.random.default_rng(0).permutation(40),
-    )
-    exact = objective(problem).gradient(x)
-    found = jax.jit(gradient)(features, labels, jnp.asarray(x), 0.2)
-    batches = [
-        stochastic_gradient(features, labels, jnp.asarray(x), jnp.asarray(batch), 0.2)
-        for batch in order.reshape(2, 20)
-    ]
-    assert found.dtype == batches[0].dtype == jnp.float32
-    np.testing.assert_allclose(found, exact, atol=1e-6)
-    np.testing.assert_allclose(np.mean(batches, axis=0), exact, atol=1e-6)
-
-
-@both
 def test_huge_margins_neither_overflow_nor_vanish(form):
     problem = form(make("huge", [[1e4, 0.0], [0.0, -1e4]], [1, 1], 0.0))
     x = np.array([-1.0, -1.0])  # hopelessly wrong on the first, right on the second
     assert loss(problem, x) == pytest.approx(5e3)
-    features = jax.tree.map(jnp.asarray, problem.features)
-    slopes = gradient(features, jnp.ones(2), jnp.asarray(x, jnp.float32), 0.0)
-    np.testing.assert_allclose(slopes, [-5e3, 0.0])
     np.testing.assert_allclose(objective(problem).gradient(x), [-5e3, 0.0])
 
 
