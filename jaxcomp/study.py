@@ -421,7 +421,7 @@ def save(path: str | Path, tree: Tree) -> None:
         message = "each one once, and none is 'file', which NumPy takes for its own"
         raise UserError(f"save needs a tree whose leaves have names, {message}")
     # NumPy would write bfloat16 as bytes without a type.
-    wide = {
+    wide: dict[str, Any] = {
         name: np.asarray(leaf).astype(np.promote_types(leaf.dtype, np.float32))
         for name, (_, leaf) in zip(names, flat, strict=True)
     }

@@ -24,9 +24,9 @@ def test_few_lines_differ_from_the_uncompressed_program(name):
     assert re.search(rf"`{name}` .*\| {count} \|", YOUR_LOOP), "docs/your-loop.md"
 
 
-# Under pmap, shard_map and jit: models of other libraries are in test_data_parallel.py
-# and test_transform.py.
-QUICK = {"haiku", "shard_map", "jit"}
+# The pages have programs under pmap and shard_map (test_docs.py), and models of other
+# libraries are in test_data_parallel.py and test_transform.py.
+QUICK = {"jit"}
 
 
 OTHERS = pytest.mark.slow, pytest.mark.newest

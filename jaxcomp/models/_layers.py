@@ -1,5 +1,7 @@
 """Layers, batch normalisation and checks that the models share."""
 
+import dataclasses
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -71,6 +73,53 @@ def check_rates(**values: float) -> None:
     for name, value in values.items():
         if not 0.0 <= value < 1.0:
             raise UserError(f"{name}={value} is not valid; it must be in [0, 1)")
+
+
+def check_choice(valid: Collection[Any], **values: Any) -> None:
+    """Refuse a value that is not one of some.
+
+    Args:
+      valid: which there are.
+      **values: the values to check, by the name to show.
+
+    Raises:
+      UserError: for the first such value.
+
+    Example:
+      >>> check_choice((18, 34), depth=20)
+      Traceback (most recent call last):
+          ...
+      jaxcomp.UserError: depth=20 is not valid; valid: 18, 34
+    """
+    for name, value in values.items():
+        if value not in valid:
+            shown = ", ".join(map(str, valid))
+            raise UserError(f"{name}={value!r} is not valid; valid: {shown}")
+
+
+_SIZES = {
+    *("num_classes", "width", "hidden", "growth", "vocabulary", "layers"),
+    *("blocks", "channels"),
+}
+
+
+class Model(nn.Module):
+    """A network that refuses sizes below 1, and rates of dropout that are none.
+
+    A field may have its default whatever that is, such as no hidden layer.
+    """
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.name == "dropout":
+                check_rates(dropout=value)
+            elif field.name in _SIZES and value != field.default:
+                sizes = value if isinstance(value, Sequence) else (value,)
+                for size in sizes:
+                    if not isinstance(size, float):  # a factor
+                        check_positive(**{field.name: size})
 
 
 def blocks(depth: int, offset: int, width: int = 1) -> list[dict[str, Any]]:

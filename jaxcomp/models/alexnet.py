@@ -14,7 +14,7 @@ FEATURES = (1, 3, 6, 4, 4)
 POOLED = (True, True, False, False, True)
 
 
-class AlexNet(nn.Module):
+class AlexNet(shared.Model):
     """AlexNet with batch normalisation for CIFAR, as in sands-lab/layer-wise-aaai20.
 
     The layers are conv3x3-bn-relu with w, 3w, 6w, 4w and 4w channels, the first with
@@ -38,10 +38,6 @@ class AlexNet(nn.Module):
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
-
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         # A stride of 2 and three pools.
@@ -56,7 +52,7 @@ class AlexNet(nn.Module):
         return HEAD_SCALE * nn.Dense(self.num_classes, use_bias=False)(features)
 
 
-class AlexNetDense(nn.Module):
+class AlexNetDense(shared.Model):
     """AlexNet with three dense layers and dropout for CIFAR, without normalisation.
 
     The layers are those of `AlexNet` as conv3x3-relu with bias, and then twice
@@ -78,10 +74,6 @@ class AlexNetDense(nn.Module):
     hidden: int = 4096
     dropout: float = 0.5
     dtype: DTypeLike = jnp.float32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_dense(self)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
@@ -107,7 +99,7 @@ class AlexNetDense(nn.Module):
         return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
 
 
-class AlexNetImageNet(nn.Module):
+class AlexNetImageNet(shared.Model):
     """AlexNet of the one-weird-trick paper, with batch normalisation, for ImageNet.
 
     The convolutions are 11x11 with stride 4, 5x5, and three of 3x3, each as
@@ -144,10 +136,6 @@ class AlexNetImageNet(nn.Module):
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_dense(self)
-
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         shared.check_images(images, min_size=63)
@@ -173,10 +161,3 @@ class AlexNetImageNet(nn.Module):
             x = nn.Dropout(self.dropout)(x, deterministic=not train)
         x = x.astype(jnp.float32)
         return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
-
-
-def _check_dense(model: AlexNetDense | AlexNetImageNet) -> None:
-    """Refuse bad sizes and rates of the forms with dense layers."""
-    sizes = {"width": model.width, "hidden": model.hidden}
-    shared.check_positive(num_classes=model.num_classes, **sizes)
-    shared.check_rates(dropout=model.dropout)

@@ -51,7 +51,7 @@ class DenseLayer(nn.Module):
         return jnp.concatenate([x.astype(y.dtype), y], axis=-1)
 
 
-class DenseNet(nn.Module):
+class DenseNet(shared.Model):
     """DenseNet or DenseNet-BC, for CIFAR or, with a stem, for ImageNet.
 
     The layers are conv3x3, blocks of dense layers with a transition between them,
@@ -93,10 +93,7 @@ class DenseNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, growth=self.growth)
-        shared.check_rates(dropout=self.dropout)
-        for count in self.layers():
-            shared.check_positive(blocks=count)
+        self.layers()  # refuses a depth that is not valid
 
     def layers(self) -> tuple[int, ...]:
         """The number of dense layers of each block."""

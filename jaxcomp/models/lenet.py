@@ -8,7 +8,7 @@ from jax.typing import DTypeLike
 from jaxcomp.models import _layers as shared
 
 
-class LeNet(nn.Module):
+class LeNet(shared.Model):
     """LeNet-5 in its usual form, with ReLU and max pools.
 
     The layers are conv5x5(6), pool, conv5x5(16) without padding, pool, and dense layers
@@ -25,10 +25,6 @@ class LeNet(nn.Module):
 
     num_classes: int = 10
     dtype: DTypeLike = jnp.float32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

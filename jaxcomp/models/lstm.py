@@ -67,7 +67,7 @@ class LstmLayer(nn.Module):
         return every.swapaxes(0, 1), h, c
 
 
-class Lstm(nn.Module):
+class Lstm(shared.Model):
     """LSTM layers between an embedding and logits for the next word.
 
     logits = dropout(h_L) E^T + b, with h_0 = dropout(E[token]) and
@@ -105,12 +105,6 @@ class Lstm(nn.Module):
     dropout: float = 0.0
     tied: bool = True
     dtype: DTypeLike = jnp.float32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        sizes = {"width": self.width, "layers": self.layers}
-        shared.check_positive(vocabulary=self.vocabulary, **sizes)
-        shared.check_rates(dropout=self.dropout)
 
     def carry(self, examples: int) -> Carry:
         """The state before the first word, zeros [examples, layers, width]."""

@@ -11,7 +11,7 @@ from jaxcomp.models import _layers as shared
 from jaxcomp.models._layers import LOCAL, Statistics
 
 
-class Mlp(nn.Module):
+class Mlp(shared.Model):
     """Dense layers with ReLU on all pixels: relu(bn(dense(x))), and dropout after each.
 
     All weights are uniform in +-1 / sqrt(fan-in). By default it is `mnist_f1` of
@@ -34,13 +34,6 @@ class Mlp(nn.Module):
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes)
-        for features in self.hidden:
-            shared.check_positive(hidden=features)
-        shared.check_rates(dropout=self.dropout)
-
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:
         shared.check_images(images)
@@ -54,7 +47,7 @@ class Mlp(nn.Module):
         return nn.Dense(self.num_classes, kernel_init=shared.UNIFORM)(x)
 
 
-class Logistic(nn.Module):
+class Logistic(shared.Model):
     """Logistic regression: one dense layer on all pixels, which begins with 0.
 
     Args:
@@ -62,10 +55,6 @@ class Logistic(nn.Module):
     """
 
     num_classes: int = 10
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

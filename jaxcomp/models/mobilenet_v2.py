@@ -71,7 +71,7 @@ class InvertedResidual(nn.Module):
         return x + y if x.shape == y.shape else y
 
 
-class MobileNetV2(nn.Module):
+class MobileNetV2(shared.Model):
     """MobileNetV2 with the strides of CIFAR or of ImageNet.
 
     The layers are conv3x3(32)-bn-relu6, stages of inverted residuals, conv1x1(1280)-
@@ -105,8 +105,6 @@ class MobileNetV2(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes)
-        shared.check_rates(dropout=self.dropout)
         for stage in self.stages:
             if len(stage) != 4:
                 message = "is not the expansion, channels, blocks and stride of a stage"

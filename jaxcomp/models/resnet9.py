@@ -35,7 +35,7 @@ class ConvBNReLU(nn.Module):
         return nn.relu(shared.batch_norm(x, train, self.statistics))
 
 
-class ResNet9(nn.Module):
+class ResNet9(shared.Model):
     """ResNet9 as in the DAWNBench records; the original has w = 64.
 
     The layers are prep(w), layer1(2w)-pool-residual, layer2(4w)-pool,
@@ -80,11 +80,8 @@ class ResNet9(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
         if self.channels is not None and len(self.channels) != 4:
             raise UserError(f"channels={self.channels} are not four numbers")
-        for features in self.channels or ():
-            shared.check_positive(channels=features)
         for name in ("residuals", "extras"):
             layers = getattr(self, name)
             if not set(layers) <= {1, 2, 3} or len(set(layers)) < len(layers):

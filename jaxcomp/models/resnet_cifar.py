@@ -7,7 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.core.errors import UserError
 from jaxcomp.models import _layers as shared
 from jaxcomp.models._layers import LOCAL, Initializer, Statistics
 
@@ -75,7 +74,7 @@ class BasicBlock(nn.Module):
         return shared.batch_norm(x, train, self.statistics, name="projection_bn")
 
 
-class ResNetCifar(nn.Module):
+class ResNetCifar(shared.Model):
     """A ResNet for CIFAR of depth 6n+2.
 
     The layers are conv3x3(16), n basic blocks each with 16, 32 and 64 channels, a
@@ -121,12 +120,8 @@ class ResNetCifar(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes)
         shared.blocks(self.depth, offset=2)  # refuses a depth that is not valid
-        if self.shortcut not in SHORTCUTS:
-            raise UserError(
-                f"shortcut={self.shortcut!r} is not valid; valid: {SHORTCUTS}"
-            )
+        shared.check_choice(SHORTCUTS, shortcut=self.shortcut)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

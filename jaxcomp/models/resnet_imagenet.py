@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.core.errors import UserError
 from jaxcomp.models import _layers as shared
 from jaxcomp.models._layers import LOCAL, Initializer, Statistics
 from jaxcomp.models.resnet_cifar import BasicBlock
@@ -64,7 +63,7 @@ class Bottleneck(nn.Module):
         return nn.relu(x + y)
 
 
-class ResNetImageNet(nn.Module):
+class ResNetImageNet(shared.Model):
     """A ResNet for ImageNet, with basic blocks below 50 layers and bottlenecks above.
 
     The layers are conv7x7(w)-bn-relu with stride 2, a 3x3 max pool with stride 2, four
@@ -102,10 +101,7 @@ class ResNetImageNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
-        if self.depth not in STAGES:
-            valid = ", ".join(map(str, STAGES))
-            raise UserError(f"depth={self.depth} is not valid; valid: {valid}")
+        shared.check_choice(STAGES, depth=self.depth)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

@@ -9,7 +9,7 @@ from jaxcomp.models import _layers as shared
 from jaxcomp.models._layers import LOCAL, Statistics
 
 
-class Tiny(nn.Module):
+class Tiny(shared.Model):
     """A small convolutional network for tests and demonstrations.
 
     The layers are three times conv3x3-bn-relu with w, 2w and 2w channels and the
@@ -33,10 +33,6 @@ class Tiny(nn.Module):
     width: int = 8
     statistics: Statistics = LOCAL
     dtype: DTypeLike = jnp.float32
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

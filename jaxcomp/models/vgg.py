@@ -5,7 +5,6 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jaxcomp.core.errors import UserError
 from jaxcomp.models import _layers as shared
 from jaxcomp.models._layers import LOCAL, Statistics
 
@@ -19,7 +18,7 @@ STAGES = {
 FEATURES = (1, 2, 4, 8, 8)
 
 
-class Vgg(nn.Module):
+class Vgg(shared.Model):
     """VGG of 11, 13, 16 or 19 layers (configurations A, B, D and E of the paper).
 
     The layers are five stages of conv3x3-bn-relu, each followed by a 2x2 max pool, and
@@ -56,13 +55,7 @@ class Vgg(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
-        if self.hidden:
-            shared.check_positive(hidden=self.hidden)
-        shared.check_rates(dropout=self.dropout)
-        if self.depth not in STAGES:
-            valid = ", ".join(map(str, STAGES))
-            raise UserError(f"depth={self.depth} is not valid; valid: {valid}")
+        shared.check_choice(STAGES, depth=self.depth)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

@@ -43,7 +43,7 @@ class PreActivationBlock(nn.Module):
         return x + shared.conv(self.features, dtype=self.dtype)(y)
 
 
-class WideResNet(nn.Module):
+class WideResNet(shared.Model):
     """Wide ResNet WRN-d-k with pre-activation blocks.
 
     The layers are conv3x3(16), n = (d-4)/6 blocks each with 16k, 32k and 64k channels,
@@ -80,9 +80,7 @@ class WideResNet(nn.Module):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        shared.check_positive(num_classes=self.num_classes, width=self.width)
         shared.blocks(self.depth, offset=4)  # refuses a depth that is not valid
-        shared.check_rates(dropout=self.dropout)
 
     @nn.compact
     def __call__(self, images: jax.Array, train: bool) -> jax.Array:

@@ -125,18 +125,6 @@ def test_unknown_name_offers_the_nearest():
         data.load("cifar_100")
 
 
-_QUICKLY = """
-import sys
-import jaxcomp.data
-heavy = {"tensorflow", "tensorflow_datasets", "sklearn", "PIL", "rich"}
-assert not heavy & set(sys.modules), heavy & set(sys.modules)
-"""
-
-
-def test_no_heavy_package_is_imported():
-    subprocess.run([sys.executable, "-W", "error", "-c", _QUICKLY], check=True)
-
-
 @pytest.mark.slow
 def test_real_cifar10_is_bit_exact(tmp_path):
     tool = SHARED / "tools" / "cifar10_binary.py"

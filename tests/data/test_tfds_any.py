@@ -119,12 +119,14 @@ def test_a_missing_package_is_named(root, monkeypatch):
 _WITHOUT_TENSORFLOW = """
 import sys
 import jaxcomp.data
+heavy = {"tensorflow", "tensorflow_datasets", "sklearn", "PIL", "rich"}
+assert not heavy & set(sys.modules), heavy & set(sys.modules)
 found = jaxcomp.data.load("tfds(name='mnist:3.0.1')", data_dir=sys.argv[1])
 assert found.train_images.shape == (30, 28, 28, 1)
 assert "tensorflow" not in sys.modules
 """
 
 
-def test_tensorflow_is_never_imported(root):
+def test_heavy_packages_are_not_imported_and_tensorflow_never(root):
     words = [sys.executable, "-W", "error", "-c", _WITHOUT_TENSORFLOW, str(root)]
     subprocess.run(words, check=True)

@@ -69,7 +69,8 @@ PUBLISHED = [
     imagenet("mobilenet_v2", 3_504_872, imagenet=True),
 ]
 # These take seconds to trace, and others go through the same code.
-LONG = ("resnet110", "resnet101", "resnet152", "densenet169", "densenet201")
+LONG = tuple(f"resnet{n}" for n in (50, 101, 110, 152))
+LONG += tuple(f"densenet{n}" for n in (121, 169, 201))
 
 
 @pytest.mark.parametrize(

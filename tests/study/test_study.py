@@ -92,19 +92,6 @@ def test_gradients_and_runs_are_those_of_plain_sgd():
     assert config.exchange == "gather"  # the given one stays as it is
 
 
-def test_feedback_without_a_contraction_diverges():
-    """What notebook 2 shows: the residual grows without end."""
-    config = default.get_config()
-    config.update(SMALL)
-    run = study.train(
-        config,
-        compressor="random_k(keep=0.13, unbiased=True)",
-        memory="error_feedback(allow=True)",
-        train_for="30 steps",
-    )
-    assert run.steps["residual_norm"][-1] > 1e3 * run.steps["residual_norm"][0]
-
-
 def test_workers_agree_as_fast_as_the_gap_says():
     graph = topology("ring", 5)
     models = np.random.default_rng(0).normal(size=(5, 20)).astype(np.float32)
