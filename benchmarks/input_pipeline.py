@@ -88,7 +88,7 @@ def side(
     config.update(keys)
     setup = build(config, gather_workers(config))
     state = parallel.spread(setup.fresh(), setup.workers)
-    compiled = make_programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print)(0, state)[0].step
     feed, holder = fed(_feed(setup)), [state]
 
     def run() -> tuple[float, float]:

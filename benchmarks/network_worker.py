@@ -88,7 +88,7 @@ def training(
         config.optimizer = "dgc_sgd"
     setup = build(config, crew)
     state = parallel.spread(setup.fresh(), crew)
-    compiled = make_programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print)(0, state)[0].step
     make = functools.partial(train_feed, local=crew.local, start=0)
     batches = iter(loaded(make, setup.task, crew))
     params = jax.eval_shape(setup.fresh).params

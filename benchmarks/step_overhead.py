@@ -59,7 +59,7 @@ def ours(setup: RunPlan, batch: tuple[Any, Any]) -> Callable[[int], float]:
     """The trainer's step, compiled as the trainer does; returns a timed runner."""
     workers = setup.workers
     state = parallel.spread(setup.fresh(), workers)
-    compiled = make_programs(setup, say=print).at(0, state).step
+    compiled = make_programs(setup, say=print)(0, state)[0].step
     holder = [state]
 
     def run(steps: int) -> float:

@@ -145,11 +145,6 @@ _WORSE = 1.1  # batches differ: a loss that ends so much above its beginning div
 
 # Alarms of a page, by the column of metrics.csv that is above 0.
 _ALARMS = {
-    "residual_grows": (
-        "the residual, which the memory keeps for later steps, grew without bound: the "
-        "compressor loses more than the memory can return, so that much of the "
-        "gradient never reaches the model. See error_feedback in docs/methods.md."
-    ),
     "traced": (
         "bytes were counted in the traced step, because the compiled program could not "
         "be read. The run's console shows which line of it."

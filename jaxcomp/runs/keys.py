@@ -79,7 +79,7 @@ KEYS = {
     "loss_scale": Key(),
     "lr_scaling": Key(example="none", inside=True),
     "mapper": Key(),
-    "matmul_precision": Key(),
+    "matmul_precision": Key(Literal["", "bfloat16", "tensorfloat32", "float32"]),
     "memory": Key(),
     "mixer": Key(),
     "model": Key(example="resnet8", of_task=True),

@@ -4,6 +4,7 @@ A factory takes the arguments of its spec and returns a function that opens the 
 in the folder of a run. So a wrong name or argument is told before anything is computed.
 """
 
+import functools
 import hashlib
 import importlib
 import json
@@ -275,43 +276,28 @@ def opened(named: Sequence[Named], run: RunSoFar, say: Callable[[str], None]) ->
       run: that begins or goes on.
       say: where a line for people goes.
     """
+    working: dict[str, Logger] = {}
 
-    loggers = [
-        each.open(run) if each.name in _OF_FILES else _safely(each, run, say)
-        for each in named
-    ]
-
-    def all_of(name: str) -> Callable[..., None]:
-        def act(*row: Row) -> None:
-            for logger in loggers:
-                getattr(logger, name)(*row)
-
-        return act
-
-    return Logger(*map(all_of, Logger._fields))
-
-
-def _safely(named: Named, run: RunSoFar, say: Callable[[str], None]) -> Logger:
-    """A logger whose first error is said; then it is left out."""
-    working: list[Logger] = []  # nothing after the first error
-
-    def attempt(act: Callable[..., None], *row: Row) -> None:
+    def attempt(name: str, act: Callable[..., Any], *row: Row) -> Any:
         try:
-            act(*row)
+            return act(*row)
         except Exception as error:
-            working.clear()
+            if name in _OF_FILES:
+                raise
+            working.pop(name, None)
             why = f"{type(error).__name__}: {error}"
-            say(f"WARNING: logger {named.name!r} is left out from here on: {why}")
+            say(f"WARNING: logger {name!r} is left out from here on: {why}")
 
-    def open_() -> None:
-        working.append(check_kind(named.open(run), Logger, named.name, "logger"))
+    def open_(each: Named) -> None:
+        working[each.name] = check_kind(each.open(run), Logger, each.name, "logger")
 
-    def safe(name: str) -> Callable[..., None]:
+    def all_of(function: str) -> Callable[..., None]:
         def act(*row: Row) -> None:
-            for logger in working[:]:
-                attempt(getattr(logger, name), *row)
+            for name, logger in [*working.items()]:
+                attempt(name, getattr(logger, function), *row)
 
         return act
 
-    attempt(open_)
-    return Logger(*map(safe, Logger._fields))
+    for each in named:
+        attempt(each.name, functools.partial(open_, each))
+    return Logger(*map(all_of, Logger._fields))

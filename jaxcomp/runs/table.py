@@ -219,7 +219,6 @@ METRICS = (
     Metric("simulated"),
     Metric("traced"),
     Metric("residual_norm", "residual norm", number_text, "residual_norm", "last"),
-    Metric("residual_grows"),
     Metric("gradient_error", "gradient error", number_text, "gradient_error"),
     Metric("consensus_distance", "consensus distance"),
     Metric("distance", "distance from start"),  # of the evaluated parameters

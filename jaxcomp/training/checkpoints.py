@@ -28,13 +28,9 @@ from jaxcomp.runs.folder import RunError, check_config, note_fact, read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.programs import Traffic
-from jaxcomp.training.running_metrics import Growth, OwnScores, Scores, Totals
+from jaxcomp.training.running_metrics import OwnScores, Scores, Totals
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.tasks import Variables
-
-# What older checkpoints do not have, and what it is then.
-_NEWER = {"left": math.nan, "exact": math.nan, "skipped": 0.0, "overflowed": 0.0}
-_NEWER |= {"workers": 0}
 
 
 class Progress(NamedTuple):
@@ -48,7 +44,6 @@ class Progress(NamedTuple):
     sent: float = 0.0  # bytes of the messages of the whole run
     left: float = 0.0  # likewise, those that left a worker; NaN: not recorded
     exact: float = 0.0  # likewise, those that would have left it with `exact`
-    growth: Growth = Growth()  # of the residual
     skipped: float = 0.0  # steps of the epochs that have ended
     overflowed: float = 0.0  # likewise; the loss scale was too large for them
     workers: int = 0  # of the run at this step; 0: not recorded
@@ -300,45 +295,35 @@ def read_start(source: str, plan: RunPlan) -> Start:
     if found is None:
         message = f"{folder} holds no checkpoint {which!r}; {what_is_in(checkpoints)}"
         raise RunError(f"init_from: {message}")
-    stored = read_arrays(found)
-    state = jax.eval_shape(plan.fresh)
-    parts = [
-        _part(name, unmark(getattr(state, name)), stored)
-        for name in ("params", "stats")
-    ]
-    problems = [line for part in parts for line in part.problems]
-    if problems:
-        more = [f"and {len(problems) - 8} more"] if len(problems) > 8 else []
-        shown = "\n  ".join([*problems[:8], *more])
-        raise RunError(f"init_from: {found} is of another model:\n  {shown}")
-    return Start(Variables(*(part.tree for part in parts)), found, step_of(found))
-
-
-class _Part(NamedTuple):
-    """Parameters or statistics as they were stored, and what does not fit in them."""
-
-    tree: Any
-    problems: list[str]
-
-
-def _part(name: str, like: Any, stored: dict[str, np.ndarray]) -> _Part:
-    prefix, marked = f"{name}.", f"{name}.value."
-    there = {n: array for n, array in stored.items() if n.startswith(prefix)}
-    if there and all(n.startswith(marked) for n in there):
-        # Each worker had its own: the first axis counts the workers.
-        there = {prefix + n[len(marked) :]: a.mean(axis=0) for n, a in there.items()}
-    wanted = leaves.by_name({name: like})
-    problems = [f"only there: {n}" for n in there if n not in wanted]
-    problems += [f"only here: {n}" for n in wanted if n not in there]
-    problems += [
-        f"{n}: there {list(there[n].shape)}, here {list(leaf.shape)}"
-        for n, leaf in wanted.items()
-        if n in there and there[n].shape != leaf.shape
-    ]
-    if problems:
-        return _Part(None, problems)
+    state, stored = jax.eval_shape(plan.fresh), read_arrays(found)
+    like = Variables(unmark(state.params), unmark(state.stats))
+    wanted = leaves.by_name(like)
+    there = of_one_worker("params", stored) | of_one_worker("stats", stored)
+    # Another dtype is no other model.
+    kinds = {n: wanted.get(n, array).dtype.name for n, array in there.items()}
+    says = {n: leaves.Stored(array.shape, kinds[n]) for n, array in there.items()}
+    blank = {n: np.zeros(leaf.shape, leaf.dtype) for n, leaf in wanted.items()}
+    try:
+        leaves.check_fit(blank, says, found)
+    except CheckpointError as error:
+        raise RunError(f"init_from: {error}") from None
     arrays = [there[n].astype(leaf.dtype) for n, leaf in wanted.items()]
-    return _Part(jax.tree.unflatten(jax.tree.structure(like), arrays), [])
+    variables = jax.tree.unflatten(jax.tree.structure(like), arrays)
+    return Start(variables, found, step_of(found))
+
+
+def of_one_worker(part: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of "params" or "stats"; the means where each worker has its own.
+
+    Example:
+      >>> of_one_worker("params", {"params.value.w": np.array([[0.0], [4.0]])})
+      {'params.w': array([2.])}
+    """
+    prefix, marked = f"{part}.", f"{part}.value."
+    there = {n: array for n, array in stored.items() if n.startswith(prefix)}
+    if not all(n.startswith(marked) for n in there):
+        return there
+    return {prefix + n[len(marked) :]: x.mean(axis=0) for n, x in there.items()}
 
 
 def parsed_source(source: str) -> tuple[str, str]:
@@ -354,9 +339,7 @@ def parsed_source(source: str) -> tuple[str, str]:
 
 def plain(progress: Progress) -> dict[str, Any]:
     """The progress as values for JSON, which keeps floats exactly."""
-    parts = {"totals": progress.totals, "growth": progress.growth}
-    as_dicts = {name: part._asdict() for name, part in parts.items()}
-    return {**progress._asdict(), **as_dicts}
+    return {**progress._asdict(), "totals": progress.totals._asdict()}
 
 
 def _progress(saved: dict[str, Any]) -> Progress:
@@ -364,12 +347,13 @@ def _progress(saved: dict[str, Any]) -> Progress:
     scores, own, ema = (saved.get(name) for name in ("scores", "own", "ema"))
     parts = {
         "totals": Totals(**saved["totals"]),
-        "growth": Growth(**saved["growth"]),
         "scores": scores and Scores(*scores),
         "own": own and OwnScores(*own),
         "ema": ema and Scores(*ema),
     }
-    return Progress(**{**_NEWER, **saved, **parts})
+    of_older = {"left": math.nan, "exact": math.nan}
+    known = {name: x for name, x in saved.items() if name in Progress._fields}
+    return Progress(**{**of_older, **known, **parts})
 
 
 def resume(

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp.core.types import Tree
@@ -186,8 +185,7 @@ def _length(plan: RunPlan) -> str:
     return "\n".join([*lines, *([str(first)] if first.settings else [])])
 
 
-_SHARE = 0.02  # of the peak rate: what a row of the schedule may leave out
-_LOOKS = 500  # at the rate, beside those at the ends of epochs
+_ROWS = 11  # of the schedule: both ends of each tenth of the run
 
 
 def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
@@ -218,31 +216,6 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
     ]
     lines += [f"WARNING: {note}" for note in notes]
     return "\n".join([*lines, "", "Nothing was trained or written: a dry run."])
-
-
-def corners(x: np.ndarray, y: np.ndarray, tolerance: float) -> list[int]:
-    """The points between which a curve is as good as straight, both ends included.
-
-    Args:
-      x: [points] rising.
-      y: [points] of the curve.
-      tolerance: how far a point may be above or below the straight line.
-
-    Example:
-      >>> x, y = np.arange(8), np.array([0, 1, 2, 3, 3, 3, 1, 1])
-      >>> corners(x, y, tolerance=0.1)
-      [0, 3, 5, 6, 7]
-    """
-    found, left = {0, len(x) - 1}, [(0, len(x) - 1)]
-    while left:
-        first, last = left.pop()
-        part = slice(first, last + 1)
-        line = np.interp(x[part], x[[first, last]], y[[first, last]])
-        place = first + int(np.argmax(np.abs(y[part] - line)))
-        if np.abs(y[place] - line[place - first]) > tolerance:
-            found.add(place)
-            left += [(first, place), (place, last)]
-    return sorted(found)
 
 
 def _built(config: Any, workers: Workers) -> RunPlan:
@@ -313,15 +286,11 @@ def _size(tree: Tree) -> int:
 
 
 def _schedule(plan: RunPlan, warmup: int) -> Iterator[str]:
-    """A short table of the learning rate, nearly straight from row to row."""
+    """The learning rate at both ends of the run, of its warm-up and of each segment."""
     run, total = plan.segments, plan.total_steps
-    ends = map(run.end_of, range(1, plan.epochs))
-    borders = [n for end in ends for n in (end, end + 1)]
-    between = range(1, total + 1, -(-total // _LOOKS))
-    steps = np.array(sorted({1, warmup or 1, *borders, *between, total}))
-    rates = np.asarray(jax.jit(jax.vmap(run.rate))(jnp.asarray(steps - 1)))
+    begins = [n for segment in run.each[1:] for n in (segment.first, segment.first + 1)]
+    between = np.linspace(1, total, _ROWS).round().astype(int).tolist()
     yield f"{'step':>10}{'epoch':>9}  learning rate"
-    for place in corners(steps, rates, _SHARE * float(rates.max())):
-        step = int(steps[place])
-        epochs = float(run.epochs(step))
-        yield f"{step:>10,}{epochs:>9.2f}  {rates[place]:.4g}"
+    for step in sorted({warmup or 1, *(n for n in begins if n < total), *between}):
+        epochs, rate = float(run.epochs(step)), plan.rate_on_host(step - 1)
+        yield f"{step:>10,}{epochs:>9.2f}  {rate:.4g}"

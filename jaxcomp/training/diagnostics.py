@@ -5,9 +5,8 @@ import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +23,7 @@ from jaxcomp.parallel.placing import of_processes, sum_over_processes
 from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
-from jaxcomp.runs.table import PARTS
+from jaxcomp.runs.table import LAYERS
 from jaxcomp.training import checkpoints
 from jaxcomp.training.feed import loaded, train_feed
 from jaxcomp.training.plan import RunPlan
@@ -38,6 +37,7 @@ from jaxcomp.training.state import (
 )
 from jaxcomp.training.tasks import Task
 from jaxcomp.transforms.distributed import DistributedState
+from jaxcomp.transforms.make import make_exchange
 from jaxcomp.wire import first_message, without_messages
 
 Links = list[optax.GradientTransformation]
@@ -131,9 +131,16 @@ def make_layer_view(
     workers, run = plan.workers, plan.segments
     sizes = [leaf.size for leaf in jax.tree.leaves(plan.params)]
 
+    config = plan.config.copy_and_resolve_references()
+    config.memory = "none"
+    bare = plan._replace(config=config)
+
     @functools.cache
     def program(stage: Stage) -> Any:
-        links = plan.links(stage, watched)
+        inner: Any = bare.method_of(stage)  # what a memory adds is part of what is lost
+        links = plan.links(
+            stage, make_exchange(watched(inner), None, plan.config.memory)
+        )
         gradient = gradient_of(plan.segments.each[stage.segment].task, plan.loss_scale)
         of_segment = jax.eval_shape(lambda: plan.fresh(stage.segment))
         place = place_of_exchange(of_segment)
@@ -150,9 +157,7 @@ def make_layer_view(
 
     def view(state: TrainState, done: int, epoch: int) -> list[dict[str, Any]]:
         stage = plan.stages.at(min(done, plan.total_steps - 1))
-        stage = stage._replace(
-            segment=plan.segments.number(done - 1)
-        )  # as the state is
+        stage = stage._replace(segment=run.number(done - 1))  # as the state is
         task, calendar = run.at(done - 1).task, run.at(done - 1).calendar
         epochs, rest = divmod(calendar.as_if(done), calendar.horizon.steps_per_epoch)
         chosen = task.shares(epochs)[rest, workers.local]
@@ -163,11 +168,7 @@ def make_layer_view(
         sums = np.stack([np.sum(x, axis=0, dtype=np.float64) for x in found])
         means = sum_over_processes(sums) / workers.size
         rows = zip(plan.leaf_names, sizes, *means.tolist(), strict=True)
-        return [
-            dict(zip(("leaf", "elements", "gradient_norm", "error"), row, strict=True))
-            | {"epoch": epoch}
-            for row in rows
-        ]
+        return [dict(zip(LAYERS.columns, (epoch, *r), strict=True)) for r in rows]
 
     return view
 
@@ -184,16 +185,8 @@ _HOW = {
 _LOOKED_AT = 200  # last steps, in which one that sends is looked for
 
 
-class TimedPart(NamedTuple):
-    """A part of a step."""
-
-    name: str
-    seconds: float
-    how: str  # it was measured
-
-
 def time_parts(plan: RunPlan, state: TrainState, frame: Frame) -> None:
-    """Time the parts of a step on all processes, and write them into the run folder.
+    """Time the parts of a step on all processes, and write breakdown.csv.
 
     Args:
       plan: of the run.
@@ -201,21 +194,19 @@ def time_parts(plan: RunPlan, state: TrainState, frame: Frame) -> None:
       frame: of the run.
     """
     frame.show.say("timing the parts of a step, each compiled alone")
-    parts = breakdown(plan, state)
+    seconds = breakdown(plan, state)
+    rows = [
+        f'{part},{1000 * seconds[part]:.6g},"{how}"\n' for part, how in _HOW.items()
+    ]
     if frame.writes:
-        write_breakdown(parts, frame.folder)
-    shown = (f"{part.name} {seconds_text(part.seconds)}" for part in parts)
-    frame.show.say(", ".join(shown))
+        write_atomically(
+            frame.folder / "breakdown.csv", "part,ms,how\n" + "".join(rows)
+        )
+    frame.show.say(", ".join(f"{part} {seconds_text(seconds[part])}" for part in _HOW))
 
 
-def write_breakdown(parts: list[TimedPart], folder: Path) -> None:
-    """Write breakdown.csv, one row for each part."""
-    rows = [f'{part.name},{1000 * part.seconds:.6g},"{part.how}"\n' for part in parts]
-    write_atomically(folder / "breakdown.csv", "part,ms,how\n" + "".join(rows))
-
-
-def breakdown(plan: RunPlan, state: TrainState) -> list[TimedPart]:
-    """Time the parts of a step of a run; the state stays as it is.
+def breakdown(plan: RunPlan, state: TrainState) -> dict[str, float]:
+    """Seconds of the parts of a step of a run; the state stays as it is.
 
     Args:
       plan: of the run.
@@ -225,6 +216,7 @@ def breakdown(plan: RunPlan, state: TrainState) -> list[TimedPart]:
     task = plan.segments.at(plan.total_steps - 1).task
     batches = functools.partial(train_feed, local=workers.local, start=0)
     feed = loaded(batches, task, workers)
+    links, place = plan.links(_stage_that_sends(plan)), place_of_exchange(state)
 
     def load() -> Any:
         return next(feed)
@@ -234,31 +226,6 @@ def breakdown(plan: RunPlan, state: TrainState) -> list[TimedPart]:
         in_axes = (axes, *(0 for _ in given))
         run = parallel.map_step(function, workers, in_axes=in_axes, out_axes=0)
         return lambda: run(state, *given)
-
-    micro = [array[:, : array.shape[1] // plan.config.accumulate] for array in load()]
-    gradient = mapped(gradient_of(task, plan.loss_scale), *micro)
-    grads = gradient()
-    exchange, others = _split(plan.links(_stage_that_sends(plan)), state)
-    axis = workers.device_axis
-    whole = _median(mapped(exchange, grads))
-    quiet = _median(mapped(without_messages(exchange, axis), grads))
-    first = min(quiet, _median(mapped(first_message(exchange, axis), grads)))
-    seconds = {
-        "data": _median(load),
-        "forward_backward": _median(gradient) * plan.config.accumulate,
-        "compress": first,
-        "communicate": max(0.0, whole - quiet),
-        "decode": quiet - first,
-        "update": _median(mapped(others, grads)),
-    }
-    return [TimedPart(name, seconds[name], _HOW[name]) for name in PARTS]
-
-
-def _split(
-    links: list[optax.GradientTransformation], state: TrainState
-) -> tuple[Callable[..., Tree], Callable[..., Tree]]:
-    """The exchange, and the step of all other links, as functions of one worker."""
-    place = place_of_exchange(state)
 
     def exchange(state: TrainState, grads: Tree) -> Tree:
         return through_link(links, place, grads, state)
@@ -271,7 +238,20 @@ def _split(
                 states.append(after)
         return optax.apply_updates(unmark(state.params), grads), states
 
-    return exchange, others
+    micro = [array[:, : array.shape[1] // plan.config.accumulate] for array in load()]
+    gradient = mapped(gradient_of(task, plan.loss_scale), *micro)
+    grads, axis = gradient(), workers.device_axis
+    whole = _median(mapped(exchange, grads))
+    quiet = _median(mapped(without_messages(exchange, axis), grads))
+    first = min(quiet, _median(mapped(first_message(exchange, axis), grads)))
+    return {
+        "data": _median(load),
+        "forward_backward": _median(gradient) * plan.config.accumulate,
+        "compress": first,
+        "communicate": max(0.0, whole - quiet),
+        "decode": quiet - first,
+        "update": _median(mapped(others, grads)),
+    }
 
 
 def _stage_that_sends(plan: RunPlan) -> Stage:
@@ -305,35 +285,24 @@ def profiler(window: range, frame: Frame) -> Iterator[Callable[[int, Any], None]
       A function to be called before each step with its number, from 1, and the state,
       whose steps are waited for where the window begins or ends.
     """
-    folder, traces = frame.folder / loggers.FOLDER, False
+    folder, traces = str(frame.folder / loggers.FOLDER), False
+    with contextlib.ExitStack() as trace:
 
-    def stop() -> None:
-        nonlocal traces
-        if traces:
-            traces = False
-            jax.profiler.stop_trace()
-            frame.show.say(f"traced {_steps(window)}: tensorboard --logdir={folder}")
+        def before(number: int, state: Any) -> None:
+            nonlocal traces
+            if not frame.writes or (number in window) == traces:
+                return
+            traces = not traces
+            jax.block_until_ready(state)
+            trace.close()
+            if traces:
+                told = (
+                    f"traced steps {window[0]} to {window[-1]}: tensorboard --logdir="
+                )
+                trace.callback(frame.show.say, told + folder)
+                trace.enter_context(jax.profiler.trace(folder))
 
-    def before(number: int, state: Any) -> None:
-        nonlocal traces
-        if not frame.writes or (number in window) == traces:
-            return
-        jax.block_until_ready(state)
-        if traces:
-            stop()
-        else:
-            jax.profiler.start_trace(folder)
-            traces = True
-
-    try:
         yield before
-    finally:
-        stop()
-
-
-def _steps(window: range) -> str:
-    first, last = window[0], window[-1]
-    return f"step {first}" if first == last else f"steps {first} to {last}"
 
 
 class ReplicasDiffer(RunFailed, ArithmeticError):
@@ -365,21 +334,13 @@ def make_replica_check(
     )
     here = workers.local.stop - workers.local.start
     ones = parallel.place(np.ones(here, np.uint32), workers, 0)
-    compiled: dict[tuple[str, ...], Any] = {}  # another optimiser shares other arrays
     each = workers.mesh.devices.flat
     devices = [str(device) for device in each for _ in range(workers.per_device)]
 
-    def program(names: tuple[str, ...], shared: list[Any]) -> Any:
-        if names not in compiled:
-            compiled[names] = mapped.lower(shared, ones).compile()
-        return compiled[names]
-
-    program(*_names_and_leaves(state))
-
     def check(state: TrainState, done: int) -> None:
-        names, shared = _names_and_leaves(state)
-        local = parallel.to_host(program(names, shared)(shared, ones))
-        found = of_processes(local).reshape(workers.size, len(names))
+        names, shared = map(list, zip(*_shared(state), strict=True))
+        found = of_processes(parallel.to_host(mapped(shared, ones)))
+        found = found.reshape(workers.size, len(names))
         usual = [collections.Counter(x).most_common(1)[0][0] for x in found.T.tolist()]
         different = np.argwhere(found != np.array(usual, found.dtype))
         if different.size:
@@ -395,11 +356,6 @@ def _shared(state: Tree) -> list[tuple[str, Any]]:
     return [(name, leaf) for name, leaf in shared if leaf.size]
 
 
-def _names_and_leaves(state: Tree) -> tuple[tuple[str, ...], list[Any]]:
-    shared = _shared(state)
-    return tuple(name for name, _ in shared), [leaf for _, leaf in shared]
-
-
 def _hash(x: Array) -> Array:
     """The sum of all words of an array, each times an odd number of its own."""
     x = numbers_of(x)
@@ -413,7 +369,7 @@ def _hash(x: Array) -> Array:
 
 
 def _message(
-    different: np.ndarray, names: Sequence[str], devices: list[str], done: int
+    different: np.ndarray, names: list[str], devices: list[str], done: int
 ) -> str:
     who = sorted({int(worker) for worker, _ in different})
     listed = [

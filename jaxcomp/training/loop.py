@@ -21,7 +21,7 @@ from jaxcomp.training import (
 )
 from jaxcomp.training import running_metrics as metrics
 from jaxcomp.training.plan import RunPlan, make_plan
-from jaxcomp.training.programs import Programs, StepProgram, make_programs, make_switch
+from jaxcomp.training.programs import StepProgram, make_programs, make_switch
 from jaxcomp.training.state import TrainState
 
 
@@ -79,27 +79,25 @@ def _train(
         plan, frame, rows, state, score, initial
     )
     programs = make_programs(plan, show.say)
-    program = programs.at(min(start, total - 1), state)
-    recorder = metrics.make_recorder(
-        plan.workers, program.metrics, plan.most_between_looks
-    )
+    program, _ = programs(min(start, total - 1), state)
     batches = feed.run_feed(plan, start)
     check_replicas = diagnostics.make_replica_check(plan.workers, state)
     trace = stack.enter_context(diagnostics.profiler(plan.profiled, frame))
 
-    window = metrics.open_window(recorder.start())
+    window = metrics.open_window()
     for number in range(start, total):
         done, due, is_best = number + 1, plan.triggers(number + 1), False
-        program, window = compiled_for(programs, number, state, window)
+        program, lost = programs(number, state)
         trace(done, state)
-        state, window = take_step(program, state, window, batches, recorder)
+        window = window._replace(began=window.began + lost)
+        state, window = take_step(program, state, window, batches)
         progress = progress.with_bytes(program.traffic)
         # Several processes must agree on a signal, which costs a message, so they ask
         # only where they look at the figures anyway.
         signum = frame.caught() if due.looks or jax.process_count() == 1 else None
         looks = due.looks or signum
         if looks:
-            taken, timing = metrics.read_window(window, recorder)
+            taken, timing = metrics.read_window(window)
             progress = tables.log_steps(
                 plan, frame, rows, done, taken, timing, progress
             )
@@ -116,7 +114,7 @@ def _train(
             raise Interrupted(signum, message)
         state = switch(state, done)
         if looks:
-            window = metrics.open_window(window.rows)
+            window = metrics.open_window()
 
     kept.finish()
     if config.breakdown:
@@ -126,28 +124,11 @@ def _train(
     return console.result_of(plan, frame, state, progress, scores, program.traffic)
 
 
-def compiled_for(
-    programs: Programs,
-    number: int,
-    state: TrainState,
-    window: metrics.LogWindow,
-) -> tuple[StepProgram, metrics.LogWindow]:
-    """The program of a step; the time of compiling it is not in the window."""
-    if programs.is_compiled(number):
-        return programs.at(number, state), window
-    jax.block_until_ready(state)  # the steps before it are still in the window
-    paused = time.perf_counter()
-    program = programs.at(number, state)
-    lost = time.perf_counter() - paused
-    return program, window._replace(began=window.began + lost)
-
-
 def take_step(
     program: StepProgram,
     state: TrainState,
     window: metrics.LogWindow,
     batches: Iterator[Any],
-    recorder: metrics.Recorder,
 ) -> tuple[TrainState, metrics.LogWindow]:
     """Give the devices one step; only a CPU is waited for.
 
@@ -156,19 +137,15 @@ def take_step(
       state: before it.
       window: before it.
       batches: the next one is that of the step, on the devices.
-      recorder: keeps its figures.
     """
     began = time.perf_counter()
     batch = next(batches)
     loaded = time.perf_counter()
     state, figures = program.step(state, *batch)
     issued = time.perf_counter()
-    rows = recorder.record(window.rows, figures)
-    throttle((state, rows))
-    return state, metrics.LogWindow(
-        rows=rows,
-        steps=window.steps + 1,
-        began=window.began,
+    throttle((state, figures))
+    window.taken.append(figures)
+    return state, window._replace(
         data=window.data + loaded - began,
         issue=window.issue + issued - loaded,
     )

@@ -78,21 +78,15 @@ def check_nodes(config: Any) -> None:
             "dense inside a host and compressed between hosts is "
             f"exchange='hierarchical(per_host={count})'"
         )
-    if config.workers_per_device > 1:
-        raise UserError(
-            f"devices_per_node={count} and workers_per_device="
-            f"{config.workers_per_device}: a node has several devices, or a device "
-            "several workers; set one of them to 1"
-        )
+    for key, usual in (("workers_per_device", 1), ("elastic", False)):
+        if config[key] != usual:
+            message = f"devices_per_node={count} does not go together with {key}="
+            raise UserError(f"{message}{config[key]}: set one of them to {usual}")
     if config.workers % count:
         nearest = count * max(1, round(config.workers / count))
         raise UserError(
             f"{config.workers} workers are no whole number of nodes of {count}: take "
             f"a multiple of {count}, such as {nearest}"
-        )
-    if config.elastic:
-        raise UserError(
-            f"elastic does not know nodes of {count} devices: set elastic to False"
         )
 
 
@@ -103,12 +97,8 @@ OF_OPTIMIZERS = {
 }
 # Optimisers that go on with the momentum of a memory, and what has to be the same.
 CONTINUED = {
-    "dgc_sgd": ("dgc", ("momentum", "nesterov")),
-    "one_bit_adam": ("shared_momentum", ()),
-}
-EXAMPLES = {
-    "dgc": "dgc(momentum=0.9)",
-    "shared_momentum": "shared_momentum(beta=0.9) | error_feedback",
+    "dgc_sgd": ("dgc(momentum=0.9)", ("momentum", "nesterov")),
+    "one_bit_adam": ("shared_momentum(beta=0.9) | error_feedback", ()),
 }
 
 
@@ -133,12 +123,13 @@ def check_one_momentum(given: Call | None, optimizer: Call, factory: Any) -> Non
         raise error_at(optimizer, message)
     if optimizer.name not in CONTINUED:
         return
-    name, alike = CONTINUED[optimizer.name]
+    example, alike = CONTINUED[optimizer.name]
+    name = example.partition("(")[0]
     if given is None or given.name != name:
         found = "gives none" if given is None else f"is {str(given)!r}"
         message = (
             f"optimizer {str(optimizer)!r} goes on with the momentum of memory "
-            f"{name!r}, and the memory {found}. Set memory to {EXAMPLES[name]!r}, or "
+            f"{name!r}, and the memory {found}. Set memory to {example!r}, or "
             "optimizer to 'sgd(momentum=0.9)' if the memory gives none"
         )
         raise error_at(optimizer, message)

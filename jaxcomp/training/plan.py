@@ -14,7 +14,6 @@ from jaxcomp.core.errors import UserError, within
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.core.types import Axis, Exchange, Mixer, Tree
 from jaxcomp.exchanges import overlap
-from jaxcomp.memory import make as make_memory
 from jaxcomp.mixers import gossip
 from jaxcomp.parallel import Workers
 from jaxcomp.parallel.agreement import on_all_processes
@@ -77,7 +76,6 @@ def make_method(
     graph: gossip.Topology | None,
     axis: Axis,
     cut: overlap.Cut = overlap.WHOLE,
-    wrap: Callable[[Exchange], Exchange] = lambda exchange: exchange,
 ) -> Exchange | Mixer:
     """The method of a config at a stage of its run.
 
@@ -87,18 +85,16 @@ def make_method(
       graph: from `make_graph`.
       axis: the mapped axis.
       cut: from `cut_for`.
-      wrap: what is put around an exchange of gradients, inside of its memories.
     """
     # An exchange with a way of its own switches compressors off, however chosen.
     policy = config.policy if stage.compressor else ()
     usual = {"scope": config.scope, "policy": policy, "axis": axis}
-    statistics = make_statistics(config.batch_norm, axis)
+    usual |= {"compressor": stage.compressor}
+    whole = {"exchange": config.exchange, "memory": config.memory, "dense": stage.dense}
     if not config.mixer:
-        given = config.exchange, stage.compressor, "none"
-        inner = make_exchange(*given, dense=stage.dense, **usual)
-        exchange = make_memory(config.memory, wrap(inner))
+        exchange = make_exchange(**whole, **usual)
         return overlap.overlapped(exchange, cut.parts, cut.order)
-    if statistics.axis is not None:
+    if make_statistics(config.batch_norm, axis).axis is not None:
         message = (
             f"batch_norm {config.batch_norm!r} sends statistics at every step, to "
             f"everybody, which {config.mixer!r} is meant to avoid: set it to 'local'"
@@ -108,26 +104,19 @@ def make_method(
     if isinstance(call, Call) and call.name in gossip.REGISTRY:
         _check_of_no_use(config)
     else:
-        usual |= {"exchange": config.exchange, "memory": config.memory}
-        usual |= {"dense": stage.dense}
+        usual |= whole
     usual |= {"axis": optimizers.nodes_of(config, axis)}
-    mixer = make_mixer(config.mixer, graph, compressor=stage.compressor, **usual)
+    mixer = make_mixer(config.mixer, graph, **usual)
     return mixer._replace(axis=axis)  # what links look at: that of all devices
 
 
 def check_layers(config: Any) -> None:
     """Refuse `layers_every` where no exchange is given the whole gradient."""
-    if not config.layers_every:
-        return
-    if config.mixer:
+    if config.layers_every and (config.mixer or config.overlap != 1):
         raise UserError(
-            "layers_every shows what an exchange loses of each layer's gradient, and "
-            f"{config.mixer!r} sends models: set layers_every to ''"
-        )
-    if config.overlap != 1:
-        raise UserError(
-            "layers_every looks at one message with all layers: set overlap to 1, not "
-            f"{config.overlap}, or layers_every to ''"
+            "layers_every looks at one message with the gradients of all layers: set "
+            f"overlap to 1, not {config.overlap}, and mixer to '', not "
+            f"{config.mixer!r}; or set layers_every to ''"
         )
 
 
@@ -285,12 +274,6 @@ class RunPlan(NamedTuple):
         return json.loads(self.config.to_json())
 
     @property
-    def most_between_looks(self) -> int:
-        """The most steps between two looks at the figures."""
-        epochs = (c.horizon.steps_per_epoch for c in self.segments.calendars)
-        return min(self.config.log_every, max(epochs))
-
-    @property
     def epochs(self) -> int:
         """The number of the last epoch."""
         return self.segments.epoch_at(self.total_steps - 1)
@@ -305,13 +288,14 @@ class RunPlan(NamedTuple):
         """Of the parameters."""
         return [leaf.path for leaf in leaves_of(self.params)]
 
-    def method_of(self, stage: Stage, *wrap: Any) -> Exchange | Mixer:
-        """The method of a stage; `wrap` as in `make_method`."""
-        axis, cut = self.workers.axis, self.cut
-        return make_method(self.config, stage, self.graph, axis, cut, *wrap)
+    def method_of(self, stage: Stage) -> Exchange | Mixer:
+        """The method of a stage."""
+        return make_method(self.config, stage, self.graph, self.workers.axis, self.cut)
 
-    def links(self, stage: Stage, *wrap: Any) -> list[optax.GradientTransformation]:
-        """The links of the optax chain of a stage; `wrap` as in `make_method`."""
+    def links(
+        self, stage: Stage, method: Exchange | Mixer | None = None
+    ) -> list[optax.GradientTransformation]:
+        """The links of the optax chain of a stage, with its method or another one."""
         segment = self.segments.each[stage.segment]
         config = segment.config
         setting = optimizers.OptimizerSetting(
@@ -321,7 +305,7 @@ class RunPlan(NamedTuple):
             decay=config.decay,
             decay_at=config.decay_at,
         )
-        method = self.method_of(stage, *wrap)
+        method = method or self.method_of(stage)
         return optimizers.make_links(config, stage, setting, method)
 
     def chain(self, stage: Stage) -> optax.GradientTransformationExtraArgs:

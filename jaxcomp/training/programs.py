@@ -72,47 +72,41 @@ class StepProgram(NamedTuple):
 
     step: Callable[..., tuple[TrainState, StepMetrics]]
     traffic: Traffic
-    metrics: StepMetrics  # shapes and dtypes
 
 
-class Programs(NamedTuple):
-    """The compiled steps of a run, by the numbers of its steps."""
-
-    # (number, state) -> the program of that step, once all processes have it
-    at: Callable[[int, TrainState], StepProgram]
-    is_compiled: Callable[[int], bool]
-
-
-def make_programs(plan: RunPlan, say: Callable[[str], None]) -> Programs:
-    """The compiled step for a step's stage, and its bytes; compiled when first due.
+def make_programs(
+    plan: RunPlan, say: Callable[[str], None]
+) -> Callable[[int, TrainState], tuple[StepProgram, float]]:
+    """Make a function from a step's number and a state to the compiled step.
 
     Args:
       plan: of the run.
       say: where compiling is announced.
+
+    Returns:
+      A function that also returns the seconds for which compiling has held it up.
     """
     compiled: dict[Stage, StepProgram] = {}
 
-    def compile_for(number: int, state: TrainState) -> StepProgram:
+    def program_of(number: int, state: TrainState) -> tuple[StepProgram, float]:
         stage = plan.stages.at(number)
+        if stage in compiled:
+            return compiled[stage], 0.0
+        if compiled:  # the steps before it are no part of its time
+            jax.block_until_ready(state)
         say(f"step {number + 1}: compiling for {stage}")
         began = time.perf_counter()
-        program = _compile_step(plan, state, stage)
+        # The first message of a program would otherwise wait for the slowest
+        # compiler, and Gloo does so for 30 seconds.
+        program = on_all_processes(lambda: _compile_step(plan, state, stage))
         took, traffic = time.perf_counter() - began, program.traffic
         say(f"compiled in {took:.1f} s; {traffic}")
         if traffic.unread:
             say(f"WARNING: bytes are those of the traced step: {traffic.unread}")
-        return program
+        compiled[stage] = program
+        return program, took
 
-    def at(number: int, state: TrainState) -> StepProgram:
-        stage = plan.stages.at(number)
-        if stage not in compiled:
-            # The first message of a program would otherwise wait for the slowest
-            # compiler, and Gloo does so for 30 seconds.
-            program = on_all_processes(lambda: compile_for(number, state))
-            compiled[stage] = program
-        return compiled[stage]
-
-    return Programs(at, lambda number: plan.stages.at(number) in compiled)
+    return program_of
 
 
 def _compile_step(plan: RunPlan, state: TrainState, stage: Stage) -> StepProgram:
@@ -132,7 +126,7 @@ def _compile_step(plan: RunPlan, state: TrainState, stage: Stage) -> StepProgram
             found = wire.collectives(compiled)
         except wire.WireError as error:
             found, unread = _traced(plan, stage), str(error)
-    return StepProgram(compiled, traffic_of(plan, found, unread), lowered.out_info[1])
+    return StepProgram(compiled, traffic_of(plan, found, unread))
 
 
 def _axes(plan: RunPlan, state: TrainState) -> dict[str, Any]:

@@ -114,7 +114,7 @@ def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
     feed = loaded(batches, plan.task, plan.workers)
     mean, least = 0.0, math.inf
     for number, rate in enumerate(trial.rates.tolist()):
-        state, metrics = compiled.at(number, state).step(state, *next(feed))
+        state, metrics = compiled(number, state)[0].step(state, *next(feed))
         figures = step_figures(parallel.to_host(metrics))
         loss = math.nan if figures["skipped"] else figures["loss"]
         mean = _WEIGHT * mean + (1 - _WEIGHT) * loss

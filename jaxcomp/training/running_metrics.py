@@ -2,16 +2,14 @@
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from jaxcomp import parallel
 from jaxcomp.core.errors import RunFailed
-from jaxcomp.core.types import Array, Tree
 from jaxcomp.parallel.placing import of_processes
 from jaxcomp.runs.table import METRICS
 from jaxcomp.training.step import StepMetrics
@@ -30,65 +28,6 @@ class OwnScores(NamedTuple):
 
     mean: float
     worst: float
-
-
-LARGE = 100  # times the largest gradient so far; what is late is seldom that much
-STEEP = 4  # times, from a step to the step of twice its number
-
-
-class Growth(NamedTuple):
-    """The residual at steps 1, 2, 4, 8, ..., and the largest gradient so far.
-
-    What a contraction leaves settles; until then it grows about as the number of steps,
-    so it doubles where they double. Where the error feeds itself it grows by a factor
-    at every step, and soon by more than any power of their number.
-    """
-
-    gradient: float = 0.0  # largest norm so far
-    peak: float = 0.0  # largest residual since the last of these steps
-    last: float = 0.0  # until that step
-    before: float = 0.0  # until the one before
-    grows: bool = False
-
-    def after(self, step: int, gradient: float, residual: float) -> "Growth":
-        """Return this with one more step.
-
-        Args:
-          step: its number, from 1.
-          gradient: norm of the local gradient.
-          residual: norm of what is kept.
-
-        Example:
-          >>> growth = Growth()
-          >>> for step in range(1, 33):
-          ...     growth = growth.after(step, gradient=1.0, residual=1.5**step)
-          >>> growth.grows
-          True
-        """
-        known = self._replace(
-            gradient=max(self.gradient, gradient if math.isfinite(gradient) else 0.0),
-            peak=max(self.peak, residual),
-        )
-        if step & (step - 1):
-            return known
-        now = known.peak
-        is_steep = now > STEEP * self.last and self.last > STEEP * self.before
-        return Growth(
-            gradient=known.gradient,
-            last=now,
-            before=self.last,
-            grows=is_steep and 0 < LARGE * known.gradient < now,
-        )
-
-
-def growth_line(step: int, growth: Growth) -> str:
-    """The warning on the console when the growth is first seen."""
-    return (
-        f"WARNING at step {step}: what is kept and not sent grows without end. It is "
-        f"{growth.last / growth.gradient:.3g} times the largest gradient so far, and "
-        f"was {growth.before / growth.gradient:.3g} times that at half of the steps. "
-        "The compressor loses more than there is: see docs/methods.md#error_feedback."
-    )
 
 
 class NonFinite(RunFailed, FloatingPointError):
@@ -272,98 +211,22 @@ def _mean(per_worker: Any) -> float:
     return float(np.mean(np.asarray(per_worker, np.float64)))
 
 
-class Recorder(NamedTuple):
-    """Keeps the figures of the last steps on the devices."""
-
-    start: Callable[[], Array]  # rows without figures, [workers, steps, words]
-    # (rows, figures of a step) -> rows in which that step is the last one
-    record: Callable[[Array, StepMetrics], Array]
-    # (rows, count) -> the last so many steps of this process's workers, NumPy arrays
-    read: Callable[[Array, int], list[StepMetrics]]
-
-
-def make_recorder(
-    workers: parallel.Workers, metrics: StepMetrics, steps: int
-) -> Recorder:
-    """Make a recorder of the figures of steps; compiles its one program.
-
-    Args:
-      workers: of the run.
-      metrics: shapes and dtypes of a step's figures, with the axis of workers.
-      steps: the most that lie between two looks.
-    """
-    local = workers.local.stop - workers.local.start
-    leaves, structure = jax.tree.flatten(metrics)
-    own = [jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype) for leaf in leaves]
-    lengths = [_word_count(leaf) for leaf in own]
-
-    def start() -> Array:
-        rows = np.zeros((local, steps, sum(lengths)), np.uint32)
-        return parallel.place(rows, workers, 0)
-
-    def append(rows: Array, metrics: StepMetrics) -> Array:
-        row = jnp.concatenate([_words(leaf) for leaf in jax.tree.leaves(metrics)])
-        return jnp.concatenate([rows[1:], row[None]])
-
-    mapped = parallel.map_step(
-        append, workers, in_axes=(0, 0), out_axes=0, donate_argnums=(0,)
-    )
-    empty = [np.zeros((local, *leaf.shape), leaf.dtype) for leaf in own]
-    placed = parallel.place(jax.tree.unflatten(structure, empty), workers, 0)
-    compiled = mapped.lower(start(), placed).compile()
-
-    def read(rows: Array, count: int) -> list[StepMetrics]:
-        words = parallel.to_host(rows)[:, steps - count :]
-        parts = np.split(words, np.cumsum(lengths)[:-1], axis=-1)
-        values = [_values(part, leaf) for part, leaf in zip(parts, own, strict=True)]
-        return [
-            jax.tree.unflatten(structure, [value[:, step] for value in values])
-            for step in range(count)
-        ]
-
-    return Recorder(start, compiled, read)
-
-
-def _words(x: Array) -> Array:
-    """The bits of an array as uint32, [words]; a small element takes a whole word."""
-    if x.dtype == jnp.bool_:
-        return x.astype(jnp.uint32).reshape(-1)
-    bits = {1: jnp.uint8, 2: jnp.uint16}.get(x.dtype.itemsize, jnp.uint32)
-    return jax.lax.bitcast_convert_type(x, bits).astype(jnp.uint32).reshape(-1)
-
-
-def _word_count(spec: Any) -> int:
-    return math.prod(spec.shape) * max(1, np.dtype(spec.dtype).itemsize // 4)
-
-
-def _values(words: np.ndarray, spec: Any) -> Tree:
-    """The inverse of `_words`, for the last axis of [workers, steps, words]."""
-    dtype = np.dtype(spec.dtype)
-    narrow = {1: np.uint8, 2: np.uint16}.get(dtype.itemsize, np.uint32)
-    bits = np.ascontiguousarray(words.astype(narrow))
-    return bits.view(dtype).reshape(*words.shape[:2], *spec.shape)
-
-
 class LogWindow(NamedTuple):
     """The steps since the last look."""
 
-    rows: Array  # their figures, on the devices
-    steps: int  # their number
+    taken: list[StepMetrics]  # their figures, on the devices
     began: float  # when the last look ended
-    data: float  # seconds for loading
-    issue: float  # seconds for handing steps to the devices
+    data: float = 0.0  # seconds for loading
+    issue: float = 0.0  # seconds for handing steps to the devices
 
 
-def open_window(rows: Array) -> LogWindow:
-    """A window without steps; `rows` are those of a recorder."""
-    return LogWindow(rows, 0, time.perf_counter(), 0.0, 0.0)
+def open_window() -> LogWindow:
+    """A window without steps."""
+    return LogWindow([], time.perf_counter())
 
 
-def read_window(
-    window: LogWindow, recorder: Recorder
-) -> tuple[list[StepMetrics], Timing]:
+def read_window(window: LogWindow) -> tuple[list[StepMetrics], Timing]:
     """The figures of a window, and the mean timing of its steps; waits for them."""
-    taken = recorder.read(window.rows, window.steps)
-    wall, steps = time.perf_counter() - window.began, window.steps
-    rest = wall - window.data - window.issue
+    taken, steps = parallel.to_host(window.taken), len(window.taken)
+    rest = time.perf_counter() - window.began - window.data - window.issue
     return taken, Timing(window.data / steps, window.issue / steps, rest / steps)

@@ -56,7 +56,6 @@ def epoch_row(
         "simulated": int(traffic.simulated or traffic.stand_in),
         "traced": int(progress.totals.traced > 0),
         "consensus_distance": distance,
-        "residual_grows": int(progress.growth.grows),
         **figures,
         f"train_{measure.name}": value,
     }
@@ -179,23 +178,8 @@ def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
         layers = open_table(layers_path, LAYERS, is_epoch_done)
     else:
         layers = _dropped
-    run = loggers.RunSoFar(
-        frame.folder,
-        config,
-        start,
-        read_rows(frame.folder / "metrics.csv"),
-        read_rows(frame.folder / "steps.csv"),
-    )
-    ended = plan.segments.end_of(plan.segments.epoch_at(start) - 1)
-    looked = start - start % config["log_every"]
-    for name, rows, done in (
-        ("metrics", run.epochs, ended),
-        ("steps", run.steps, looked),
-    ):
-        last = max((int(float(row["step"])) for row in rows), default=0)
-        if last < done:
-            lost = f"{name}.csv lacks the rows of steps {last + 1} to {done}"
-            frame.show.say(f"WARNING: {lost}, which are lost")
+    rows = (read_rows(frame.folder / f"{name}.csv") for name in ("metrics", "steps"))
+    run = loggers.RunSoFar(frame.folder, config, start, *rows)
     logger = loggers.opened(plan.loggers, run, frame.show.say)
 
     def epoch(row: dict[str, Any]) -> None:
@@ -252,40 +236,31 @@ def log_steps(
     speed = plan.segments.batch_at(done - 1) / timing.total
 
     def log() -> Progress:
-        totals, seconds, growth = progress.totals, progress.seconds, progress.growth
+        totals, seconds = progress.totals, progress.seconds
         pairs = zip(taken, everyone, strict=True)
         for number, (metrics, of_all) in enumerate(pairs, start=first):
             if config.nonfinite == "stop":
                 running.check_applied(number, metrics, names)
             figures = running.step_figures(of_all)
-            totals, grew = totals.add(figures), growth.grows
-            growth = growth.after(
-                number + 1, figures["gradient_norm"], figures["residual_norm"]
-            )
-            if growth.grows and not grew:
-                frame.show.say(running.growth_line(number + 1, growth))
+            totals = totals.add(figures)
             if np.any(of_all.applied):  # the time of a skipped step taught nothing
                 seconds += timing.total
             if is_due(number + 1, config.log_every):
                 value = measure.of(figures["loss"], figures["accuracy"])
-                times = {
-                    "data_seconds": timing.data,
-                    "step_seconds": timing.step,
-                    "wait_seconds": timing.wait,
-                    "images_per_second": speed,
-                }
+                times = {f"{part}_seconds": x for part, x in timing._asdict().items()}
                 tables.steps(
                     {
                         "step": number + 1,
                         "epoch": plan.segments.epoch_at(number),
                         "learning_rate": plan.rate_on_host(number),
                         **times,
+                        "images_per_second": speed,
                         measure.name: value,
                         **figures,
                     }
                 )
             running.check_loss(number, metrics, config.loss_limit)
-        return progress._replace(totals=totals, seconds=seconds, growth=growth)
+        return progress._replace(totals=totals, seconds=seconds)
 
     progress = on_all_processes(log)
     epoch = plan.segments.epoch_at(done - 1)

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from jaxcomp import report, training
+from jaxcomp import training
 from jaxcomp.cli import train
 from jaxcomp.core import files
 from jaxcomp.runs.lock import LOCK, locked
@@ -102,35 +102,9 @@ def test_a_longer_run_goes_on_and_a_shorter_one_is_refused(copied):
     assert [row["step"] for row in rows(copied / "metrics.csv")] == ["11", "22", "23"]
 
 
-def test_a_table_of_another_version_keeps_its_rows(copied):
-    path = copied / "metrics.csv"
-    lines = path.read_text().splitlines()
-    older = [line.rsplit(",", 2)[0] for line in lines]
-    path.write_text("\n".join([older[0] + ",theirs", *(x + ",7" for x in older[1:])]))
-    path.write_text(path.read_text() + "\n")
-    training.train_and_evaluate(small_config(), copied)
-    found = rows(path)
-    assert [row["theirs"] for row in found] == ["7", "7"]
-    assert [row["skipped_steps"] for row in found] == ["", ""]
-    assert 'role="alert"' not in report.write_report(copied).read_text()
-
-
 def test_tables_last_through_a_power_cut_before_the_checkpoint_does(finished, synced):
     assert len(rows(finished.folder / "steps.csv")) == 5
     assert synced == [[], []]
-
-
-def test_rows_that_are_lost_are_named_and_the_run_goes_on(copied, capsys):
-    """As after a power cut, which could leave a checkpoint and not the rows."""
-    for name in ("metrics.csv", "steps.csv"):
-        lines = (copied / name).read_text().splitlines(keepends=True)
-        (copied / name).write_text("".join(lines[:2]))
-    training.train_and_evaluate(small_config(), copied)
-    found = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
-    assert found == [
-        "WARNING: metrics.csv lacks the rows of steps 12 to 22, which are lost",
-        "WARNING: steps.csv lacks the rows of steps 5 to 20, which are lost",
-    ]
 
 
 def test_checkpoints_of_another_config_are_refused(copied, capsys):

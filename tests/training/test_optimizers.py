@@ -138,12 +138,6 @@ ONE_BIT: dict[str, Any] = {
 }
 
 
-def test_one_bit_adam_is_adam_while_dense():
-    ours = follow(gradients(6), dense_steps=6, **ONE_BIT)
-    tx = optax.adamw(RATE, b1=0.9, b2=0.99, weight_decay=DECAY)
-    assert_is(ours, tx, rtol=1e-3, atol=1e-4)
-
-
 def test_one_bit_adam_then_divides_signs_of_momentum_by_a_frozen_variance():
     """The whole method in NumPy, 5 dense steps and 15 compressed ones."""
     ours = follow(gradients(20), dense_steps=5, **ONE_BIT)
@@ -220,11 +214,6 @@ def test_accumulated_gradients_are_their_mean():
     np.testing.assert_array_equal(carry, 3 * y)
     np.testing.assert_allclose(images, x.mean(axis=0))
     assert float(labels) == 5.5
-
-
-def test_a_batch_that_does_not_divide_is_refused():
-    with pytest.raises(ValueError, match="accumulate=3"):
-        built(small_config(accumulate=3))
 
 
 # --- One momentum ---------------------------------------------------------------------
@@ -381,42 +370,6 @@ def test_with_the_memory_of_dgc_it_has_the_same_momentum(place):
     assert_follows(path, sgd(KERNELS))
 
 
-def test_decay_in_the_gradient_is_compressed_with_it():
-    """Signs of g + decay w and its mean magnitude, of each worker, with decay 9."""
-    signs: dict[str, Any] = {"exchange": "gather", "compressor": "sign"}
-    signs |= {"scope": "per_leaf", "memory": "none", "optimizer": "sgd(momentum=0)"}
-    path = follow_model(**signs, decay_at="gradient", weight_decay=9.0)
-    w = flat(WEIGHTS)
-    for step, found in enumerate(path):
-        for name, x in flat(GRADIENTS).items():
-            given = x[step] + 9.0 * w[name]
-            scale = np.abs(given).mean(axis=tuple(range(1, given.ndim)), keepdims=True)
-            w[name] = w[name] - RATE * np.mean(scale * np.sign(given), axis=0)
-            np.testing.assert_allclose(
-                flat(found)[name][0], w[name], rtol=1e-4, atol=1e-5
-            )
-
-
-def test_clipping_comes_before_decay_in_the_gradient():
-    """Each worker's gradient is clipped, and its decay is not: systems 2 and 4."""
-    clip = "local(limit=0.5)"
-    path = follow_model(optimizer="sgd(momentum=0)", decay_at="gradient", clip=clip)
-    w = flat(WEIGHTS)
-    for step, found in enumerate(path):
-        grads = {k: x[step] for k, x in flat(GRADIENTS).items()}
-        squares = sum(
-            np.square(g).reshape(PAIR, -1).sum(axis=1) for g in grads.values()
-        )
-        factor = 0.5 / np.sqrt(squares)
-        assert np.all(factor < 1)
-        for name, g in grads.items():
-            mean = np.mean([f * x for f, x in zip(factor, g, strict=True)], axis=0)
-            w[name] = w[name] - RATE * (mean + DECAY * w[name])
-            np.testing.assert_allclose(
-                flat(found)[name][0], w[name], rtol=1e-4, atol=1e-5
-            )
-
-
 GOSSIP: dict[str, Any] = {
     "mixer": "d_psgd",
     "topology": "complete",
@@ -534,10 +487,6 @@ def test_every_form_is_tested_and_none_hides_a_nan():
             lambda x, link=link: link.update(x, ())[0], axis_name="workers"
         )(tree)
         assert np.isnan(found[1]).all(), spec
-
-
-def test_nothing_is_clipped_without_one():
-    assert make_clip("", "workers") == []
 
 
 @pytest.mark.parametrize("spec", ["scaled(limit=1)", "workers(limit=1)"])

@@ -147,13 +147,6 @@ def test_another_batch_begins_with_an_epoch():
     assert one.then(0, horizon(20)) == Calendar(horizon(20))
 
 
-def test_what_no_duration_is_names_its_key():
-    config: Any = {"train_for": "3 weeks"}
-    with pytest.raises(UserError, match="train_for: unknown unit in '3 weeks'"):
-        segments_of(horizon(10)).steps_at(config, "train_for")
-    assert np.isclose(float(segments_of(horizon(30)).epochs(4)), 4 / 3)
-
-
 # --- Settings that change during a run, and the optimiser's state ---------------------
 
 TEN_STEPS = 1280  # ten steps of small_config
@@ -198,15 +191,6 @@ def test_settings_stay_until_they_change():
     assert str(found.each[1]) == (
         "from step 4 on: learning_rate=0.05, weight_decay=0.0"
     )
-
-
-def test_without_a_regime_there_is_one():
-    found = regimes()
-    assert len(found.each) == 1
-    assert found.number(10**6) == 0
-    later = regimes(("1.5 epochs", LOWER))
-    assert [regime.first for regime in later.each] == [0, 15]
-    assert later.each[0].config.learning_rate == 0.1
 
 
 def test_a_model_brings_its_own_and_a_config_may_go_on():
@@ -392,13 +376,6 @@ def test_an_epoch_is_a_pass_over_the_data_in_every_phase():
     assert shapes == [(11, 2, 64), (5, 2, 128)]
 
 
-def test_regimes_of_the_same_sizes_share_a_task():
-    lower = {"learning_rate": 0.01}
-    setup = built(config_of(SMALL, ("5 steps", lower), GROWS, ("2 epochs", lower)))
-    numbers = [tasks_of(setup).index(task) for task in tasks_of(setup)]
-    assert numbers == [0, 0, 2, 2]
-
-
 def test_schedules_go_by_epochs_and_scaling_by_the_batch():
     regime = ("1 epoch", {"batch_size": 256})
     scaled = config_of(
@@ -447,15 +424,6 @@ def test_the_picture_size_of_a_whole_run_is_checked_too():
         built(small_config(image_size=8, **TEXT))
 
 
-def test_a_dry_run_shows_all_phases(tmp_path):
-    text = training.dry_run(config_of(SMALL, GROWS), tmp_path / "run")
-    assert "11 steps of 128 examples, 64 from each worker\n10 steps of 256 " in text
-    assert "\nfrom step 1 on: image_size=8\n" in text
-    assert "3 epochs of 11 or 5 steps, 3,968 examples in all" in text
-    assert "from step 12 on: batch_size=256, image_size=12" in text
-    assert f"{21:>10,}{3:>9.2f}" in text
-
-
 # --- Pictures -------------------------------------------------------------------------
 
 
@@ -473,15 +441,6 @@ def test_pictures_are_resized_after_they_are_augmented():
         small = data.make_augment("crop(pad=2) | flip", size=side, **colours)
         expected = jax.image.resize(whole, (3, side, side, 1), "linear", antialias=True)
         np.testing.assert_allclose(small(images, key), expected, rtol=1e-6)
-
-
-def test_a_random_window_is_resized_once():
-    images = some_pictures()
-    colours: Any = {"mean": [0.5], "std": [0.5]}
-    given = images, jax.random.key(0)
-    asked = data.make_augment("random_resized_crop(size=8) | flip", size=5, **colours)
-    same = data.make_augment("random_resized_crop(size=5) | flip", **colours)
-    np.testing.assert_array_equal(asked(*given), same(*given))
 
 
 def test_streamed_pictures_are_decoded_in_the_size_of_their_phase(tmp_path):
@@ -570,14 +529,6 @@ def test_a_run_goes_on_to_the_bit_in_any_segment(
 EACH = {"batch_size": 0, "batch_per_worker": 64}
 
 
-def test_a_batch_of_each_worker_is_that_of_all_of_them():
-    one, other = built(small_config()), built(small_config(**EACH))
-    assert one.segments.calendars == other.segments.calendars
-    assert one.total_steps == other.total_steps
-    assert (one.task.shares(0) == other.task.shares(0)).all()
-    assert built(small_config(**EACH, workers=4)).segments.batch_at(0) == 256
-
-
 def test_a_folder_holds_the_batch_of_all_and_both_are_told():
     config = small_config(**EACH, mapper="vmap")
     text = training.dry_run(config, "nowhere")
@@ -585,7 +536,3 @@ def test_a_folder_holds_the_batch_of_all_and_both_are_told():
     found = json.loads(settled(config, built(config).workers).to_json())
     assert (found["batch_size"], found["batch_per_worker"]) == (128, 0)
     assert config.batch_per_worker == 64  # what was given stays
-
-
-def test_durations_count_in_examples():
-    assert built(small_config(**EACH, train_for="1000 examples")).total_steps == 8

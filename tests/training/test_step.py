@@ -140,26 +140,6 @@ def test_a_run_evaluates_both_and_goes_on_to_the_bit(tmp_path, monkeypatch):
     assert scores["test_accuracy"] == whole.test
 
 
-def test_without_a_decay_there_is_no_average():
-    state = jax.eval_shape(built(small_config()).fresh)
-    assert state.ema == ()
-    with pytest.raises(ValueError, match="ema is .*, not 1.0"):
-        built(small_config(ema=1.0))
-
-
-@pytest.mark.slow
-def test_gossip_averages_the_averages(tmp_path):
-    settings: dict[str, Any] = {"mixer": "local_sgd(h=2)", "ema": 0.9}
-    settings |= {"workers": 4, "mapper": "vmap", "elastic": True}
-    run = training.train_and_evaluate(
-        small_config(**settings, train_for="1 epoch"), tmp_path
-    )
-    assert run.ema is not None
-    settings["workers"] = 2
-    longer = training.train_and_evaluate(small_config(**settings), tmp_path)
-    assert unmark(longer.state.ema)["Dense_0"]["kernel"].shape[0] == settings["workers"]
-
-
 # --- Loss scales: what they leave alone, what an overflow does, a ---------------------
 
 HALF: dict[str, Any] = {
@@ -314,16 +294,6 @@ BIG = USUAL * [[[1]], [[30]]]  # only worker 1's gradient is large
 BAD = USUAL * [[[1]], [[np.nan]]]
 
 
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_what_is_learned_does_not_depend_on_the_scale(accumulate):
-    """A power of two changes no bit, before compression or after it."""
-    plain = dynamic(start=1, every=99)
-    one, _ = stepped([USUAL] * 3, plain, accumulate=accumulate)
-    for scale in (static(16), dynamic(start=16, every=99)):
-        other, _ = stepped([USUAL] * 3, scale, accumulate=accumulate)
-        assert_same_state(*(s[-1]._replace(loss_scale=()) for s in (one, other)))
-
-
 @pytest.mark.parametrize("mapper", tiers(["vmap", "pmap", "shard_map"], "vmap".__eq__))
 def test_an_overflow_of_one_worker_is_skipped_by_all_and_halves_the_scale(mapper):
     states, figures = stepped(
@@ -431,13 +401,3 @@ def test_the_tables_tell_overflows_from_bad_steps(finished):
     assert [float(r["skipped_steps"]) for r in epochs] == [0, 0]
     assert float(epochs[-1]["loss_scale"]) == scales[-1]
     assert "overflowed" in training.summary(finished)
-
-
-def test_an_interrupted_run_resumes_with_its_scale(finished, tmp_path, monkeypatch):
-    with monkeypatch.context() as patched:
-        stop_at(patched, 13)
-        with pytest.raises(training.Interrupted):
-            training.train_and_evaluate(half_config(), tmp_path)
-    result = training.train_and_evaluate(half_config(), tmp_path)
-    assert_same_state(result.state, finished.state)
-    assert rows(tmp_path / "steps.csv") == rows(finished.folder / "steps.csv")
