@@ -5,8 +5,6 @@ import json
 import shutil
 import subprocess
 import sys
-import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import flax.jax_utils
@@ -483,13 +481,6 @@ def test_folders_that_are_none_are_refused(tmp_path):
         jaxcomp.restore(tmp_path / "none", of(1))
 
 
-def test_a_checkpoint_of_another_kind_is_told(tmp_path):
-    with ocp.StandardCheckpointer() as writer:
-        writer.save(tmp_path / "run", of(1))
-    with pytest.raises(CheckpointError, match="holds no checkpoint of jaxcomp, but"):
-        jaxcomp.restore(tmp_path / "run", of(1))
-
-
 def test_relative_folders_are_taken_and_states_of_nothing_are_not(
     tmp_path, monkeypatch
 ):
@@ -630,33 +621,3 @@ def test_two_processes_write_what_one_reads(tmp_path):
     stacked = jaxcomp.restore(tmp_path / "stacked", like)["run"]
     same_kept = jaxcomp.find_state(stacked).exchange.residual.value["w"]
     np.testing.assert_array_equal(kept, same_kept)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(5))
-def test_kills_at_random_moments(attempt, tmp_path):
-    """Whatever it was doing, the folder holds one of the states, and goes on."""
-    program = """
-import sys
-from tests.test_checkpoint import jaxcomp, of
-for seed in range(1000):
-    jaxcomp.save(sys.argv[1], of(seed))
-    print(seed, flush=True)
-"""
-    delay = np.random.default_rng(attempt).uniform(0.1, 0.5)
-    with subprocess.Popen(
-        [sys.executable, "-c", program, str(tmp_path / "run")],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parent.parent,
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "0\n"
-        time.sleep(delay)
-        process.kill()
-        saved = len(process.stdout.readlines())
-    got = jaxcomp.restore(tmp_path / "run", of(0))
-    assert got["step"] in (saved, saved + 1)
-    same(got, of(got["step"]))
-    jaxcomp.save(tmp_path / "run", of(2000))
-    assert len(list((tmp_path / "run").iterdir())) == 2

@@ -113,31 +113,22 @@ def measured(measure: Measure) -> tuple[str, ...]:
 
 def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
     """One line of the console for an epoch."""
-    trained, tested, averaged = (
-        _scored(row.get(f"{part}_loss"), row.get(f"{part}_{measure.name}"), measure)
-        for part in ("train", "test", "ema")
-    )
-    test = f"  test {tested}" if tested else ""
-    for name in row:
-        if name.startswith("test_top"):
-            test += f"  top {name.removeprefix('test_top')} {row[name]:.2%}"
-    test += f"  ema {averaged}" if averaged else ""
-    left_out, skipped = row.get("overflow"), row.get("skipped_steps")
-    room = f"  overflow {left_out:,.0f} a step" if left_out else ""
-    bad = f"  {skipped:,.4g} steps skipped" if skipped else ""
-    scaled = row.get("overflowed_steps")
-    bad += f"  {scaled:,.4g} steps overflowed" if scaled else ""
-    return (
-        f"epoch {row['epoch']:>3}/{epochs}  train {trained or '– –'}{test}  "
-        f"lr {row['learning_rate']:.4f}  {row['seconds']:.1f} s{room}{bad}"
-    )
+    said = [f"epoch {row['epoch']:>3}/{epochs}"]
+    for part in ("train", "test", "ema"):
+        loss, value = row.get(f"{part}_loss"), row.get(f"{part}_{measure.name}")
+        if loss is not None and value is not None:
+            said.append(f"{part} {loss:.4f} {measure.text(value):>7}")
+    said += [f"lr {row['learning_rate']:.4f}", f"{row['seconds']:.1f} s"]
+    for name, words in _LEFT_OUT.items():
+        said += [words.format(row[name])] if row.get(name) else []
+    return "  ".join(said)
 
 
-def _scored(loss: float | None, value: float | None, measure: Measure) -> str:
-    """A loss and what is measured; "" where neither is known."""
-    if loss is None or value is None:
-        return ""
-    return f"{loss:.4f} {measure.text(value):>7}"
+_LEFT_OUT = {
+    "overflow": "overflow {:,.0f} a step",
+    "skipped_steps": "{:,.4g} steps skipped",
+    "overflowed_steps": "{:,.4g} steps overflowed",
+}
 
 
 class Tables(NamedTuple):

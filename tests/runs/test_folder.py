@@ -13,7 +13,7 @@ import pytest
 
 from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.parallel.agreement import PeerFailed
-from jaxcomp.runs.folder import RunError, check_config
+from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.lock import locked
 from jaxcomp.runs.open_run import open_run
 
@@ -141,20 +141,6 @@ def test_a_difference_is_named_and_what_may_change_may(tmp_path):
         opened(tmp_path, {**CONFIG, "log_every": 10, "rate": 0.2})
     opened(tmp_path, {**CONFIG, "log_every": 20})
     assert json.loads((folder / "config.json").read_text())["log_every"] == 20
-
-
-def test_a_key_added_later_counts_as_empty(tmp_path):
-    opened(tmp_path)
-    check_config(tmp_path, {**CONFIG, "later": ""})
-    with pytest.raises(RunError, match="later: the folder has nothing, you ask for 5"):
-        check_config(tmp_path, {**CONFIG, "later": 5})
-
-
-def test_a_config_with_nan_goes_on(tmp_path):
-    """A NaN is not equal to itself."""
-    strange = {**CONFIG, "rate": float("nan"), "list": [float("nan")]}
-    opened(tmp_path, strange)
-    opened(tmp_path, strange)
 
 
 # --- A disk that is full ------------------------------------------------------------

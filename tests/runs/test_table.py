@@ -13,18 +13,6 @@ def all_of(row):
     return True
 
 
-def test_what_was_appended_is_read(tmp_path):
-    path = tmp_path / "steps.csv"
-    append = open_table(path, SCHEMA, all_of, ["figure"])
-    append({"step": 1, "loss": 0.1, "figure": 2.0})
-    append({"step": 2, "loss": None})
-    append({"step": 3, "loss": float("nan"), "figure": 1})
-    table = read_table(path, SCHEMA)
-    np.testing.assert_array_equal(table["step"], [1, 2, 3])
-    np.testing.assert_array_equal(table["loss"], [0.1, np.nan, np.nan])
-    assert path.read_text().splitlines()[2] == "2,,"
-
-
 def test_a_column_that_the_table_does_not_have_is_an_error(tmp_path):
     append = open_table(tmp_path / "a.csv", SCHEMA, all_of)
     with pytest.raises(ValueError, match="accuracy"):

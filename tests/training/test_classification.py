@@ -9,15 +9,13 @@ import numpy as np
 import pytest
 from flax import linen as nn
 
-from jaxcomp import models, parallel, training
+from jaxcomp import parallel, training
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import is_per_worker
 from jaxcomp.data import Dataset
 from jaxcomp.models.tiny import Tiny
 from jaxcomp.training.console import score_line
 from jaxcomp.training.programs import traced_traffic
-from jaxcomp.training.tables import epoch_line
-from jaxcomp.training.tasks import ACCURACY
 from jaxcomp.training.tasks.classification import _hits, _smoothed_cross_entropy
 from jaxcomp.training.tasks.named import transform_of
 from tests.tiers import tiers
@@ -85,18 +83,6 @@ def test_sets_of_many_classes_have_a_top_five(tmp_path):
     assert f"top5 {found['test_top5']:.4f}" in score_line(found)
 
 
-@pytest.mark.parametrize("spec", [MANY, f"{MANY}(classes=10)"])
-def test_what_is_scored_follows_from_the_classes(spec):
-    expected = () if "10" in spec else ("top5",)
-    assert built(small_config(dataset=spec)).task.scored == expected
-
-
-def test_a_line_of_the_console_has_it():
-    row = {"epoch": 1, "learning_rate": 0.1, "seconds": 1.0, "test_loss": 2.0}
-    row |= {"test_accuracy": 0.5, "test_top5": 0.875}
-    assert "test 2.0000  50.00%  top 5 87.50%" in epoch_line(row, 2, ACCURACY)
-
-
 # --- What a model brings beside its layers, where a config asks f ---------------------
 
 HERE = "tests.training.test_classification"
@@ -148,11 +134,6 @@ def test_more_augmentations_may_follow_those_of_the_model():
 def test_a_model_that_brings_none_is_an_error_that_names_the_key(key, model):
     with pytest.raises(UserError, match=f"{key} 'model': the model '.*' brings none"):
         task_of(model=model, **{key: "model"})
-
-
-def test_only_models_whose_source_had_one_bring_one():
-    brought = [n for n, factory in models.REGISTRY.items() if factory.input_transform]  # pyright: ignore[reportFunctionMemberAccess]
-    assert brought == ["alexnet_imagenet"]
 
 
 # --- Where batch normalisation looks, from the config: the same u ---------------------
@@ -234,11 +215,6 @@ def test_groups_divide_the_part_of_a_batch_that_is_computed_at_once():
     with pytest.raises(UserError, match="divide the 32 examples .* 8, 16 or 32"):
         built(small_config(batch_norm="local(ghost=64)", **usual))
     assert built(small_config(batch_norm="local(ghost=32)", **usual))
-
-
-def test_a_ghost_needs_a_model_that_takes_it():
-    with pytest.raises(UserError, match="needs a model with an argument statistics"):
-        built(small_config(mapper="vmap", model="lenet", batch_norm="local(ghost=2)"))
 
 
 # --- bfloat16 and the precision of products: where they act, and  ---------------------

@@ -12,7 +12,7 @@ import pytest
 
 from jaxcomp import data, parallel
 from jaxcomp.training import feed as loading
-from jaxcomp.training.feed import eval_feed, train_feed
+from jaxcomp.training.feed import train_feed
 from tests.data.class_folders import write_folders
 from tests.training.small import built, small_config
 
@@ -57,14 +57,6 @@ def test_a_worker_decodes_its_share_alone(root, monkeypatch):
     mine = task.shares(0)[:, 0].ravel().tolist()
     assert len(seen) >= 2
     assert set(seen) <= set(mine)
-
-
-def test_an_evaluation_sees_each_picture_once(root):
-    task = built(config_of(root)).task
-    batches = list(eval_feed(task, batch_size=4, workers=2, local=slice(0, 2)))
-    assert sum(weights.sum() for _, weights in batches) == 6
-    found = np.concatenate([images.reshape(-1, 8, 8, 3) for (images, _), _ in batches])
-    np.testing.assert_array_equal(found[:6], task.test[0][:])
 
 
 def test_a_broken_picture_is_named_where_its_batch_is_due(tmp_path):

@@ -19,11 +19,9 @@ from jaxcomp.training import feed, loop, programs, running_metrics
 from jaxcomp.training.checkpoints import open_checkpoints
 from jaxcomp.training.diagnostics import (
     ReplicasDiffer,
-    distance_between,
     make_replica_check,
-    params_on_host,
 )
-from jaxcomp.training.state import initial_variables, unmark
+from jaxcomp.training.state import initial_variables
 from tests.tiers import tiers
 from tests.training.small import (
     NAN_WHERE_BLACK,
@@ -123,13 +121,6 @@ def test_a_finished_run_is_not_run_again(finished):
     assert (finished.folder / "metrics.csv").read_text() == before
 
 
-def test_evaluate_only(finished):
-    scores = training.evaluate(small_config(), finished.folder, "latest")
-    assert scores["test_accuracy"] == pytest.approx(finished.test_accuracy)
-    best = training.evaluate(small_config(), finished.folder, "best")
-    assert best["test_accuracy"] == pytest.approx(finished.best)
-
-
 def test_evaluate_counts_every_example_once(finished):
     """Against one forward pass over the whole set, without batches or workers."""
     digits = data.load("digits", size=8)
@@ -152,9 +143,9 @@ def test_evaluate_counts_every_example_once(finished):
 
 
 def test_any_kept_checkpoint_is_evaluated_and_an_unknown_one_is_not(finished):
-    for step in (11, 22):
-        scores = training.evaluate(small_config(), finished.folder, f"{step}")
-        assert scores["step"] == step
+    assert training.evaluate(small_config(), finished.folder, "11")["step"] == 11
+    best = training.evaluate(small_config(), finished.folder, "best")
+    assert best["test_accuracy"] == pytest.approx(finished.best)
     with pytest.raises(
         RunError, match=r"no checkpoint '5'; it holds those of steps 11,"
     ):
@@ -173,7 +164,7 @@ def test_every_mapper_trains_to_the_same_model(finished, mapper, tmp_path):
 # --- Going on -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", tiers([5, 11, 17], (17).__eq__))
+@pytest.mark.parametrize("step", tiers([11, 17], (17).__eq__))
 def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch):
     """State to the bit, and tables too, wherever the interruption falls."""
     config = small_config()
@@ -258,23 +249,6 @@ def test_it_is_that_of_the_parameters_of_the_seed(finished):
     assert 0 < first < last
 
 
-def test_of_workers_with_models_of_their_own_the_mean_counts():
-    setup = built(
-        small_config(
-            mapper="vmap",
-            mixer="d_psgd",
-            topology="complete",
-            exchange="",
-            memory="",
-            compressor="none",
-        )
-    )
-    state = parallel.spread(setup.fresh(), setup.workers)
-    alone = jax.tree.map(np.asarray, unmark(setup.fresh().params))
-    assert distance_between(params_on_host(state), alone) == 0.0
-    assert distance_between(alone, jax.tree.map(np.zeros_like, alone)) > 1
-
-
 # --- Drift between the copies of a state: it is injected, found a ---------------------
 
 
@@ -288,7 +262,7 @@ def drifted(x: jax.Array, worker: int) -> jax.Array:
     return jax.make_array_from_single_device_arrays(x.shape, x.sharding, pieces)
 
 
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
+@pytest.mark.parametrize("mapper", ["pmap"])
 def test_one_bit_of_one_copy_is_found_and_named(mapper):
     workers = parallel.setup(4, mapper)
     rng = np.random.default_rng(0)

@@ -12,10 +12,8 @@ from jaxcomp import data, models, parallel, training, wire
 from jaxcomp.core.errors import UserError
 from jaxcomp.parallel import collectives
 from jaxcomp.parallel.collectives import Nodes
-from jaxcomp.training import feed
 from tests.tiers import tiers
 from tests.training.small import (
-    NAN_WHERE_BLACK,
     assert_same_state,
     built,
     rows,
@@ -43,13 +41,8 @@ def local_config(mixer, **changes):
 RUNS = {
     "choco": gossip_config("choco(gamma=0.5)"),
     "choco_overlapped": gossip_config(),
-    "one peer": gossip_config(
-        "d_psgd", topology="exponential(one_peer=True)", compressor="none"
-    ),
     "deep_squeeze": gossip_config("deep_squeeze", mapper="vmap", partition="sorted"),
-    "stateful": gossip_config(compressor="rotating_slice", partition="random"),
     "diloco": local_config("diloco(h=4, fragments=2)"),
-    "sparse_loco": local_config("sparse_loco(h=3)", compressor="top_k(keep=0.1)"),
 }
 
 
@@ -148,59 +141,15 @@ def test_local_bytes_are_those_of_the_steps_that_sent(tmp_path):
     assert told == [4, 8, 12, 16, 20]
 
 
-def test_a_worker_without_a_gradient_still_talks(tmp_path, monkeypatch):
-    """Its neighbours count on its messages; nothing becomes NaN."""
-    original = feed.train_feed
-
-    def poisoned(*args, **kwargs):
-        for images, labels in original(*args, **kwargs):
-            images = images.copy()
-            images[1] = 0  # all black on worker 1
-            yield images, labels
-
-    monkeypatch.setattr(feed, "train_feed", poisoned)
-    choco = "choco(gamma=0.5)"
-    config = gossip_config(choco, nonfinite="skip", augment=NAN_WHERE_BLACK)
-    result = training.train_and_evaluate(config, tmp_path / "skip")
-    params = parallel.to_host(result.state.params).value
-    for x in jax.tree.leaves(params):
-        assert np.all(np.isfinite(x))
-    # Worker 1 learnt from its neighbours alone.
-    start = jax.tree.leaves(built(config).fresh().params)
-    assert any(
-        np.any(x[1] != s) for x, s in zip(jax.tree.leaves(params), start, strict=True)
-    )
-    with pytest.raises(training.NonFinite, match="worker 1: "):
-        training.train_and_evaluate(
-            gossip_config(choco, augment=NAN_WHERE_BLACK), tmp_path / "stop"
-        )
-
-
-def test_each_worker_sees_its_own_share():
-    task = built(gossip_config(partition="sorted")).task
-    deal, labels = task.shares, task.train[1]
-    seen = [set(labels[deal(0)[:, worker].ravel()].tolist()) for worker in range(4)]
-    assert all(len(classes) <= 4 for classes in seen)
-    assert set.union(*seen) == set(range(10))
-    np.testing.assert_array_equal(deal(3), deal(3))
-
-
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"exchange": "gather"}, "--config.exchange="),
-        ({"memory": "error_feedback"}, "no use for memory='error_feedback'"),
-        ({"dense_for": "1 epoch"}, "dense_for"),
+        ({"exchange": "gather", "dense_for": "1 epoch"}, "exchange=.* and dense_for="),
         ({"topology": ""}, "needs a topology"),
-        ({"topology": "rung"}, "Did you mean 'ring'"),
         ({"topology": "exponential"}, "not symmetric"),
         ({"mixer": ""}, "topology 'ring' is of no use"),
-        ({"mixer": "choko"}, "Did you mean 'choco'"),
         ({"mixer": "diloco", "exchange": "gather"}, "no topology"),
         ({"batch_norm": "sync"}, "set it to 'local'"),
-        ({"partition": "label"}, "unknown partition 'label'"),
-        ({"partition": "dirichlet(alpha=0)"}, "alpha"),
-        ({"lr_scaling": "degre"}, "Did you mean 'degree'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(changes, reason):
@@ -277,24 +226,11 @@ def test_nodes_learn_what_workers_learn_that_have_their_whole_share(mixer, tmp_p
         assert usual.exact == 2 * 3 / 4 * usual.dense
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mapper", ["pmap", "shard_map"])
-def test_devices_of_a_node_hold_the_same_model_to_the_bit(mapper, tmp_path):
-    found, sent = models_of(config_of(mapper=mapper), tmp_path / mapper)
-    expected, simulated = models_of(config_of(), tmp_path / "vmap")
-    np.testing.assert_array_equal(found[0::2], found[1::2])
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    assert sent.left == simulated.left
-
-
-RING = [(i, (i + 1) % 4) for i in range(4)]
-
-
 @pytest.mark.parametrize("mapper", parallel.MAPPERS)
-@pytest.mark.parametrize("pairs", [RING, [(0, 2), (3, 1)]], ids=["ring", "few"])
-def test_a_permutation_between_nodes_leaves_each_of_them_once(mapper, pairs):
+def test_a_permutation_between_nodes_leaves_each_of_them_once(mapper):
     """Of five numbers, which two devices do not divide."""
     crew = parallel.setup(8, mapper)
+    pairs = [(0, 2), (3, 1)]
     permute = functools.partial(
         collectives.permute, pairs=pairs, axis=Nodes(crew.axis, 2)
     )
@@ -331,23 +267,11 @@ def test_the_devices_of_a_node_divide_its_share():
     ("changes", "message"),
     [
         ({"mixer": "", "topology": ""}, "exchange='hierarchical.per_host=2.'"),
-        ({"mixer": "diloco", "topology": ""}, "needs a mixer that gossips"),
         ({"devices_per_node": 3}, "no whole number of nodes of 3: .* such as 9"),
-        ({"elastic": True}, "set elastic to False"),
-        ({"devices_per_node": 0}, "devices_per_node is a whole number"),
-        ({"mapper": "shard_map", "workers_per_device": 2}, "set one of them to 1"),
+        ({"elastic": True}, "set one of them to False"),
         ({"topology": "expander"}, "4"),  # of nodes
     ],
 )
 def test_nodes_that_cannot_be_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         built(config_of(**changes))
-
-
-def test_the_rate_counts_nodes():
-    scaled, usual = (
-        built(config_of(lr_scaling=scaling, learning_rate=0.1, schedule="constant"))
-        for scaling in ("linear", "none")
-    )
-    found = [float(each.segments.rate(0)) for each in (scaled, usual)]
-    assert found[0] == pytest.approx(4 * found[1])

@@ -135,10 +135,8 @@ def test_loggers_of_ones_own_are_given_the_rows_of_a_run(tmp_path, monkeypatch):
     ("exchange", "compressor"),
     [
         ("gather", "top_k(keep=0.1)"),
-        ("gather", "sign"),
         ("two_phase", "sign"),
         ("power_sgd(rank=1, min_rate=1)", None),
-        ("exact", None),
     ],
 )
 def test_errors_of_leaves_add_up_to_that_of_the_tree(exchange, compressor):

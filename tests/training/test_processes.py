@@ -133,15 +133,6 @@ def test_kills_at_random_moments(unbroken, tmp_path, attempt):
     assert rows(tmp_path / "metrics.csv") == rows(unbroken / "metrics.csv")
 
 
-@pytest.mark.slow
-def test_ctrl_c_saves_and_says_how_to_go_on(unbroken, tmp_path):
-    process = begin(tmp_path)
-    wait_for_step(tmp_path, 12, process)
-    stop(process, signal.SIGINT)
-    finish(begin(tmp_path))
-    assert_same_state(final_state(tmp_path), final_state(unbroken))
-
-
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

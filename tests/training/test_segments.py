@@ -126,19 +126,6 @@ def test_other_intervals_are_as_long_as_they_say_in_each_phase():
         assert [step for step in range(1, 29) if ends(step)] == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("1.5 epochs", "x counts in whole epochs, and '1.5 epochs' is 1.5 epochs"),
-        ("10 steps", "is 1 and 2.5 epochs of 10 and 4 steps: write for example '1 ep"),
-        ("2 epoks", "x: unknown unit"),
-    ],
-)
-def test_parts_of_an_epoch_are_refused_where_epochs_are_counted(text, words):
-    with pytest.raises(UserError, match=words):
-        calendar((0, 10), (2, 25)).epochs_every({"x": text}, "x")
-
-
 def test_another_batch_begins_with_an_epoch():
     one = Calendar(horizon(10))
     with pytest.raises(UserError, match=r"step 16 is 1.5 epochs .* example '2 epochs'"):
@@ -206,15 +193,6 @@ def test_a_model_brings_its_own_and_a_config_may_go_on():
         built(small_config(regime=("model",)))
 
 
-def test_only_what_a_model_brings_may_begin_after_the_run():
-    """A short run of a model does without its later regimes."""
-    short = small_config(model="resnet8", regime=("model",), mapper="vmap")
-    assert built(short).total_steps < built(short).segments.each[1].first
-    late = ("200 epochs", LOWER)
-    with pytest.raises(UserError, match="regime '200 epochs' begins after step 2200"):
-        built(small_config(model="resnet8", regime=("model", late), mapper="vmap"))
-
-
 @pytest.mark.parametrize(("word", "count"), [("model", 3), ("", 1)])
 def test_a_command_may_give_a_single_word(word, count):
     config: Any = {**small_config().to_dict(), "regime": word}
@@ -227,22 +205,15 @@ def test_a_command_may_give_a_single_word(word, count):
 @pytest.mark.parametrize(
     ("pairs", "words"),
     [
-        (["30 epochs"], "made of pairs"),
         ([("30 epochs", {})], "made of pairs"),
-        ([("", LOWER)], "made of pairs"),
         ([("30 epoks", LOWER)], "unknown unit"),
-        ([("0 epoks", LOWER)], "unknown unit"),
         ([("1 epoch", {"batch_size": 9})], "regime '1 epoch': a batch of 9 does not"),
-        ([("1 epoch", {"batch_size": 0})], "regime '1 epoch': batch_size is a whole"),
         ([("1 epoch", {"batch_size": 2000})], "2000 is more than 1280 examples"),
         ([("15 steps", {"batch_size": 64})], "step 16 is 1.5 epochs into the run"),
-        ([("1 epoch", {"image_size": -8})], "regime '1 epoch': image_size is a whole"),
         ([("1 epoch", {"accumulate": 2})], "regime '1 epoch': accumulate does not"),
         ([("1 epoch", {"optimiser": "adam"})], "Did you mean 'optimizer'"),
-        ([("1 epoch", {"learning_rate": "high"})], "learning_rate is a number"),
         ([("1 epoch", {"learning_rate": -1.0})], "regime '1 epoch': learning_rate is"),
         ([("2 epochs", LOWER), ("1 epoch", LOWER)], "a later one is later"),
-        ([("1 epoch", LOWER), ("1 epoch", LOWER)], "a later one is later"),
         ([("1 epoch", {"optimizer": "one_bit_adam"})], "begin with it"),
     ],
     ids=str,
@@ -255,10 +226,8 @@ def test_what_makes_no_sense_is_refused(pairs, words):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"optimizer": "adan"}, "Did you mean 'adam'"),
         ({"optimizer": "adamw", "decay_at": "gradient"}, "decay_at"),
         ({"decay": "Dens_0"}, "fits no parameter"),
-        ({"schedule": "cosin"}, "Did you mean 'cosine'"),
     ],
     ids=str,
 )
@@ -313,9 +282,7 @@ def moments(state: Any) -> list[Any]:
     [
         ("sgd", "sgd(momentum=0.5)", True),
         ("adam", "adamw", True),
-        ("adam", "lamb", True),
         ("sgd", "adam", False),
-        ("adam", "sgd", False),
         ("sgd", "lars", False),  # whose momentum is a thousandth of that
     ],
 )
@@ -402,10 +369,8 @@ TEXT = {"task": "language(bptt=4)", "dataset": "grammar", "model": "lstm"}
     ("settings", "changes", "words"),
     [
         ({"batch_size": 100}, {"accumulate": 4}, "batch of 100 does not divide over 2"),
-        ({"batch_size": 66}, {"batch_norm": "local(ghost=16)"}, "16"),
         ({"image_size": 9}, {"model": "mlp"}, "image_size=9 makes another model"),
         ({"image_size": 4}, {}, "cannot take pictures as image_size=4"),
-        ({"image_size": 14}, {"augment": "random_resized_crop(12)"}, "14 is larger"),
         ({"batch_size": 64}, TEXT, "batch_size does not change"),
     ],
     ids=str,
@@ -413,15 +378,6 @@ TEXT = {"task": "language(bptt=4)", "dataset": "grammar", "model": "lstm"}
 def test_what_a_phase_cannot_have_is_refused_before_the_run(settings, changes, words):
     with pytest.raises(UserError, match=f"(?s)regime '1 epoch': .*{words}"):
         built(config_of(("1 epoch", settings), **changes))
-
-
-def test_the_picture_size_of_a_whole_run_is_checked_too():
-    with pytest.raises(
-        UserError, match="^the model cannot take pictures as image_size=4"
-    ):
-        built(small_config(image_size=4))
-    with pytest.raises(UserError, match="^image_size does not change"):
-        built(small_config(image_size=8, **TEXT))
 
 
 # --- Pictures -------------------------------------------------------------------------
@@ -489,7 +445,6 @@ ADAM = {"optimizer": "adam", "clip": "local(limit=1)", "learning_rate": 0.01}
 CHANGING: list[tuple[dict[str, Any], tuple[int, ...]]] = [
     ({}, (11, 2)),  # where the first segment ends, and within the second
     ({"scope": "per_leaf", "ema": 0.9}, (3, 4, 4, 6)),
-    ({"mapper": "pmap", "partition": "contiguous"}, (7, 4, 2)),
     ({"mixer": "local_sgd(h=2)", "ema": 0.9}, (11, 1)),
     ({"accumulate": 2, "layers_every": "1 epoch", "breakdown": True}, (12,)),
 ]

@@ -171,14 +171,6 @@ def test_it_has_a_least_and_a_largest_value():
     assert after(scale, ScaleState(jnp.float32(2**24), jnp.int32(0)), True)[0] == 2**24
 
 
-def test_only_above_the_least_value_it_is_an_overflow():
-    scale = dynamic()
-    for value, told in [(1.0, False), (2.0, True)]:
-        state = ScaleState(jnp.float32(value), jnp.int32(0))
-        assert bool(scale.report(state, jnp.bool_(True))["overflowed"]) == told
-        assert not scale.report(state, jnp.bool_(False))["overflowed"]
-
-
 @pytest.mark.parametrize(
     "spec", ["static(scale=0)", "dynamic(start=0.5)", "dynamic(every=0)", "loss", "3"]
 )
@@ -348,12 +340,6 @@ def test_other_numbers_of_workers_go_on_with_the_least_scale():
     new = make_resize(setup, allowed=True)(state._replace(loss_scale=scale), 2)
     np.testing.assert_array_equal(new.loss_scale.value.scale, [2, 2])
     np.testing.assert_array_equal(new.loss_scale.value.steps, [0, 0])
-
-
-@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
-def test_weights_are_at_least_float32(dtype):
-    with pytest.raises(UserError, match=f"'w' is {jnp.dtype(dtype)}, in which"):
-        stepped([USUAL], static(1), dtype=dtype)
 
 
 def test_parts_of_a_batch_are_summed_beyond_the_range_of_the_loss():
