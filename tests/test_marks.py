@@ -18,6 +18,7 @@ from jaxcomp.core.types import Clock, PerWorker
 from jaxcomp.transforms.distributed import DistributedState
 from tests.every_method import ALIKE, EXCHANGES, MIXERS, WORKERS, link, trees
 from tests.exchanges.matrix import (
+    FIRST,
     MEMORIES,
     PAIRS,
     compiled,

@@ -432,7 +432,7 @@ def test_k2_a_bad_step_uses_up_its_keys():
 
 @pytest.mark.parametrize("method", [{}, DGC], ids=["error_feedback", "dgc"])
 def test_b1_a_bad_step_changes_nothing_but_clocks(method):
-    """Of every memory and optimiser in tests/training/test_bad_steps.py."""
+    """Of every memory and optimiser in tests/training/test_clock.py."""
     _, before, after = play([ONE, BAD], **method)
     assert not np.any(after.metrics.applied)
     assert_same_state(after.state, ticked(before.state))

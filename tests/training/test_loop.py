@@ -21,6 +21,7 @@ from jaxcomp.training.diagnostics import (
     ReplicasDiffer,
     make_replica_check,
 )
+from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.state import initial_variables
 from tests.tiers import tiers
 from tests.training.small import (
@@ -172,6 +173,15 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
         stop_at(patched, step)
         with pytest.raises(training.Interrupted, match=f"step {step} of 22"):
             training.train_and_evaluate(config, tmp_path)
+    fresh = RunPlan.fresh
+
+    def traced(*args):
+        """What fits once fits again: beside the restored state there is no other."""
+        made = fresh(*args)
+        assert all(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(made))
+        return made
+
+    monkeypatch.setattr(RunPlan, "fresh", traced)
     result = training.train_and_evaluate(config, tmp_path)
     assert_same_state(result.state, finished.state)
     for name in ("metrics.csv", "steps.csv"):

@@ -1,6 +1,5 @@
 """Runs that cannot hurt themselves: what is lost, left, skipped or asked wrongly."""
 
-import contextlib
 import csv
 import json
 import os
@@ -11,8 +10,6 @@ import pytest
 from jaxcomp import training
 from jaxcomp.cli import train
 from jaxcomp.core import files
-from jaxcomp.runs.lock import LOCK, locked
-from jaxcomp.runs.loggers import Logger
 from jaxcomp.runs.open_run import open_run
 from jaxcomp.training.checkpoints import step_of
 from tests.training.small import (
@@ -116,30 +113,6 @@ def test_checkpoints_of_another_config_are_refused(copied, capsys):
         message = capsys.readouterr().err
         assert "step_00000022 holds a run with another config:" in message
         assert "seed: the folder has 0, you ask for 7" in message
-
-
-def thief():
-    """A logger that takes the folder of its run after the first epoch."""
-
-    def open_logger(run):
-        def steal(row):
-            (run.folder / LOCK).unlink()
-            stolen.enter_context(locked(run.folder))
-
-        return Logger(steal, lambda row: None)
-
-    return open_logger
-
-
-stolen = contextlib.ExitStack()
-
-
-def test_a_run_whose_folder_was_taken_ends_at_its_next_checkpoint(tmp_path, capsys):
-    config = small_config(loggers=("tests.training.test_mishaps:thief",))
-    with stolen:
-        assert train.run(config, str(tmp_path)) == 2
-    assert ".lock was removed while this run held it" in capsys.readouterr().err
-    assert not list((tmp_path / "checkpoints").glob("*"))
 
 
 def test_an_interrupted_run_has_a_report(tmp_path, monkeypatch, capsys):

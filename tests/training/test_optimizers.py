@@ -261,11 +261,9 @@ def test_a_pair_has_one_momentum_or_is_refused(memory, optimizer):
 @pytest.mark.parametrize(
     ("memory", "optimizer", "words"),
     [
-        ("dgc", "sgd(momentum=0.9)", ["'dgc'", "sgd(momentum=0)"]),
         ("local_momentum(beta=0.9)", "adam", ["local_momentum", "adam(b1=0)"]),
         ("error_feedback", "dgc_sgd", ["gives none", "dgc(momentum=0.9)"]),
         ("dgc(momentum=0.5)", "dgc_sgd(momentum=0.9)", ["0.5", "0.9", "alike"]),
-        ("dgc", "dgc_sgd(nesterov=True)", ["nesterov is False and True"]),
         ("dgc", "one_bit_adam", ["'dgc'", "shared_momentum"]),
     ],
 )
@@ -314,7 +312,6 @@ MEANS = [
 ]
 EVERYTHING = dict.fromkeys(flat(WEIGHTS), DECAY)
 KERNELS = {**dict.fromkeys(EVERYTHING, 0.0), "Conv_0/kernel": DECAY}
-NORMS = {**dict.fromkeys(EVERYTHING, 0.0), "Norm_0/scale": DECAY}
 
 
 def sgd(decay: dict[str, float]) -> list[Any]:
@@ -336,56 +333,25 @@ def assert_follows(path: list[Any], expected: list[Any]) -> None:
 SGD = "sgd(momentum=0.9, nesterov=False)"
 
 
+WHOLE = {"exchange": "gather", "compressor": "none", "memory": "error_feedback"}
+DGC = {"optimizer": "dgc_sgd(momentum=0.9)", "memory": "dgc(momentum=0.9)"}
+
+
 @pytest.mark.parametrize(
-    ("decay", "factors"),
-    [("all", EVERYTHING), ("kernels", KERNELS), ("Norm*", NORMS)],
+    ("settings", "factors"),
+    [
+        ({"decay": "all"}, EVERYTHING),
+        ({"decay": "kernels"}, KERNELS),
+        # Where nothing is lost, both places are the same.
+        ({"decay": "Conv*/kernel", "decay_at": "gradient", **WHOLE}, KERNELS),
+        # The momentum of decay is beside that of the memory, or in it.
+        ({"decay": "kernels", **DGC}, KERNELS),
+        ({"decay": "kernels", "decay_at": "gradient", **DGC}, KERNELS),
+    ],
     ids=str,
 )
-def test_what_decays(decay, factors):
-    assert_follows(follow_model(optimizer=SGD, decay=decay), sgd(factors))
-
-
-@pytest.mark.parametrize("memory", ["none", "error_feedback"])
-def test_without_loss_both_places_are_the_same(memory):
-    path = follow_model(
-        optimizer=SGD,
-        decay="kernels",
-        decay_at="gradient",
-        memory=memory,
-        exchange="gather",
-        compressor="none",
-    )
-    assert_follows(path, sgd(KERNELS))
-
-
-@pytest.mark.parametrize("place", ["update", "gradient"])
-def test_with_the_memory_of_dgc_it_has_the_same_momentum(place):
-    """One beside the memory's, after the exchange; or the memory's own, before it."""
-    path = follow_model(
-        optimizer="dgc_sgd(momentum=0.9)",
-        memory="dgc(momentum=0.9)",
-        decay="kernels",
-        decay_at=place,
-    )
-    assert_follows(path, sgd(KERNELS))
-
-
-GOSSIP: dict[str, Any] = {
-    "mixer": "d_psgd",
-    "topology": "complete",
-    "compressor": "none",
-    **dict.fromkeys(("exchange", "memory"), ""),
-}
-
-
-def test_gossip_has_the_same_decay_in_both_places():
-    """Each worker decays before it mixes, so there is nothing to tell apart."""
-    paths = [
-        follow_model(**GOSSIP, optimizer=SGD, decay="kernels", decay_at=place)
-        for place in ("update", "gradient")
-    ]
-    jax.tree.map(np.testing.assert_array_equal, *paths)
-    assert np.ptp(flat(paths[0][-1])["Conv_0/kernel"]) > 0
+def test_what_decays(settings, factors):
+    assert_follows(follow_model(**{"optimizer": SGD, **settings}), sgd(factors))
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,10 @@ import pytest
 
 from jaxcomp import make_exchange, training
 from jaxcomp.runs.loggers import Logger
-from jaxcomp.runs.open_run import Interrupted
 from jaxcomp.runs.table import LAYERS, PARTS
 from jaxcomp.training.diagnostics import watched
 from tests.runs.test_loggers import scalars
-from tests.training.small import rows, small_config, stop_at
+from tests.training.small import small_config
 
 SETTINGS = {"layers_every": "1 epoch", "mapper": "vmap"}
 
@@ -86,26 +85,6 @@ def test_a_breakdown_has_a_time_for_each_part(whole):
 
 def test_a_profile_is_where_tensorboard_looks_for_it(whole):
     assert [*whole.glob("tensorboard/plugins/profile/*/*.xplane.pb")]
-
-
-def test_a_run_that_goes_on_writes_what_a_whole_one_does(whole, tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        stop_at(patch, 14)
-        with pytest.raises(Interrupted):
-            training.train_and_evaluate(small_config(**SETTINGS), tmp_path)
-    with open(tmp_path / "metrics.jsonl", "a") as file:
-        file.write('{"kind": "step", "step": 15, "lo')  # as a kill leaves it
-    training.train_and_evaluate(small_config(**SETTINGS), tmp_path)
-    assert lines(tmp_path) == lines(whole)
-    assert rows(tmp_path / "layers.csv") == rows(whole / "layers.csv")
-    known = [row.split("\t")[::2] for row in _logged(whole)]
-    assert [row.split("\t")[::2] for row in _logged(tmp_path)] == known
-    losses = scalars(whole / "tensorboard")["step/loss"]
-    assert scalars(tmp_path / "tensorboard")["step/loss"] == losses
-
-
-def _logged(folder):
-    return (folder / "logs.tsv").read_text().splitlines()
 
 
 def test_loggers_of_ones_own_are_given_the_rows_of_a_run(tmp_path, monkeypatch):

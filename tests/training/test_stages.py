@@ -1,6 +1,5 @@
 """What is sent may change during a run: warm-up of `keep`, dense steps, flushes."""
 
-import csv
 from typing import Any
 
 import numpy as np
@@ -14,14 +13,11 @@ from jaxcomp.training.console import headline
 from jaxcomp.training.programs import run_traffic
 from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
-from tests.tiers import tiers
 from tests.training.small import (
-    assert_same_state,
     built,
     rows,
     segments_of,
     small_config,
-    stop_at,
 )
 
 RUN = segments_of(Horizon(steps_per_epoch=10, batch_size=32))
@@ -195,33 +191,3 @@ def test_bytes_are_those_of_each_stage(staged):
     assert float(table[1]["times_fewer"]) == pytest.approx(exact[1] / left[1], rel=1e-6)
     mean = run_traffic(built(small_config(**STAGED)))[0]
     assert 22 * mean.left == pytest.approx(left[1], rel=1e-6)
-
-
-@pytest.mark.parametrize("step", tiers([8, 17], (8).__eq__))
-def test_a_staged_run_resumes_to_the_bit(staged, step, tmp_path, monkeypatch, capsys):
-    """Stopped at a flush and within the last stage: momenta, velocities and bytes."""
-    config = small_config(**STAGED)
-    with monkeypatch.context() as patched:
-        stop_at(patched, step)
-        with pytest.raises(training.Interrupted, match=f"step {step} of 22"):
-            training.train_and_evaluate(config, tmp_path)
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if "compiling for" in line][:2] == [
-        "step 1: compiling for top_k(keep=0.3)",
-        "step 8: compiling for everything as it is",
-    ]
-    again = training.train_and_evaluate(config, tmp_path)
-    assert_same_state(again.state, staged.state)
-    assert again.traffic == staged.traffic
-    assert rows(tmp_path / "metrics.csv") == rows(staged.folder / "metrics.csv")
-
-
-@pytest.mark.slow
-def test_steps_csv_has_the_column_of_a_simulation(tmp_path):
-    config = small_config(exchange="simulated", train_for="4 steps")
-    result = training.train_and_evaluate(config, tmp_path)
-    assert "SIMULATED" in str(result.traffic)
-    with open(tmp_path / "steps.csv", newline="") as file:
-        [row] = csv.DictReader(file)
-    assert 0 < float(row["would_send_bytes"]) < result.traffic.wire
-    assert rows(tmp_path / "metrics.csv")[-1]["simulated"] == "1"
