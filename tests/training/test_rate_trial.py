@@ -13,11 +13,10 @@ from tests.training.small import built, small_config
 
 SMALL = {"mapper": "vmap", "train_for": "2 epochs", "keep_warmup": ""}
 USUAL = {"first": 1e-3, "last": 1e3, "steps": 60}
-WORDS = [
-    *("find-rate", "--config=default", "--steps=12", "--from=0.01", "--to=1"),
-    *("--config.dataset=digits(size=8)", "--config.model=tiny(width=2)"),
-    *("--config.mapper=vmap", "--config.workers=2", "--config.scope=whole_tree"),
-]
+CONFIG = small_config(**SMALL)
+# As in `USUAL`, so that the program is the same.
+WORDS = ["find-rate", "--config=default", "--steps=60", "--from=1e-3", "--to=1e3"]
+WORDS += [f"--config.{key}={CONFIG[key]}" for key in CONFIG if CONFIG[key] != ()]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from jaxcomp import SpecError, make_mixer, training
+from jaxcomp import SpecError, make_mixer
 from jaxcomp.core.errors import UserError
 from jaxcomp.mixers.local import REGISTRY
 from jaxcomp.training.console import headline
@@ -15,7 +15,6 @@ from jaxcomp.training.schedules import Horizon
 from jaxcomp.training.stages import Stage, exponential, listed, make_stages
 from tests.training.small import (
     built,
-    rows,
     segments_of,
     small_config,
 )
@@ -154,40 +153,3 @@ def test_a_warm_up_that_would_not_be_one_is_refused(changes, reason):
 def test_mistakes_are_named(settings, word):
     with pytest.raises((SpecError, ValueError), match=word):
         stages(**settings)
-
-
-STAGED = {
-    "memory": "dgc(nesterov=True)",
-    "optimizer": "dgc_sgd(nesterov=True)",
-    "compressor": "top_k(keep=0.05)",
-    "keep_warmup": "listed(keeps=[0.3])",
-    "flush_every": "8 steps",
-    "checkpoint_every": "7 steps",
-}
-
-
-@pytest.fixture(scope="module")
-def staged(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("staged")
-    return training.train_and_evaluate(small_config(**STAGED), folder)
-
-
-def test_bytes_are_those_of_each_stage(staged):
-    """Epoch 1 keeps 30 %, epoch 2 5 %; steps 8 and 16 are dense."""
-    table = rows(staged.folder / "metrics.csv")
-    dense = float(table[0]["dense_bytes_per_step"])
-    first, second = (float(row["wire_bytes_per_step"]) for row in table)
-    assert dense * (0.3 * 10 + 1) / 11 < first < dense * (0.45 * 10 + 1) / 11
-    assert second < 0.6 * first
-    assert staged.traffic.wire == pytest.approx((11 * first + 11 * second) / 22)
-    # The ratio is that of the whole run, and not that of its last stage.
-    left, exact = (
-        [float(row[name]) for row in table]
-        for name in ("bytes_left", "exact_bytes_left")
-    )
-    assert exact == [11 * dense, 22 * dense], "two workers: a gradient a step"
-    assert left[0] == pytest.approx(11 * first)
-    assert 22 * first > left[1] > 11 * first
-    assert float(table[1]["times_fewer"]) == pytest.approx(exact[1] / left[1], rel=1e-6)
-    mean = run_traffic(built(small_config(**STAGED)))[0]
-    assert 22 * mean.left == pytest.approx(left[1], rel=1e-6)
