@@ -79,8 +79,6 @@ def get_config() -> ConfigDict:
     config.compute_dtype = "float32"  # bfloat16 | float16 | float32: of convolutions
     # Of the backward pass, for float16: static(scale=1024) | dynamic(start=65536)
     config.loss_scale = ""
-    # Of float32 products: bfloat16 | tensorfloat32 | float32; "": the device's own.
-    config.matmul_precision = ""
     config.nonfinite = "stop"  # stop | skip: what a NaN step does to the run
     config.loss_limit = 0.0  # a loss above it ends the run as diverged; 0 for none
 
@@ -101,6 +99,5 @@ def get_config() -> ConfigDict:
     # csv always; wandb; or of your own: "my_package.loggers:mine(arg=1)"
     config.loggers = ("csv", "jsonl", "tsv", "tensorboard")
     config.layers_every = ""  # what each layer loses, into layers.csv: "1 epoch"
-    config.profile = ""  # trace some steps for TensorBoard: "steps 10 to 15"
     config.breakdown = False  # in the end, time the parts of a step: breakdown.csv
     return config

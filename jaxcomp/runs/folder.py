@@ -24,6 +24,7 @@ class RunError(UserError):
 
 _DECIDING = (
     "CUDA_VISIBLE_DEVICES",
+    "JAX_DEFAULT_MATMUL_PRECISION",
     "JAX_LOCAL_DEVICE_IDS",
     "JAX_PLATFORMS",
     "LIBTPU_INIT_ARGS",
@@ -158,10 +159,10 @@ def check_config(
     different = [
         key
         for key in sorted((old.keys() | config.keys()) - may_differ.keys())
-        # As text: a NaN is not equal to itself.
+        # As text too: a NaN is not equal to itself.
         if old.get(key) != config.get(key)
         and json.dumps(old.get(key)) != json.dumps(config.get(key))
-        and (key in old or config[key])
+        and (old.get(key) or config.get(key))
     ]
     if different:
         lines = [
@@ -176,14 +177,6 @@ def check_config(
                 "\nTo go on with another number of workers, add --config.elastic=True."
             )
         raise RunError("\n".join([first, *lines, way]))
-
-
-def is_begun(folder: Path, config: dict[str, Any]) -> bool:
-    """Whether a folder holds a run of a config; refuses one of another config."""
-    if not (folder / "config.json").exists():
-        return False
-    check_config(folder, config)
-    return True
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from jaxcomp.data.preparable import stand_in_for
 from jaxcomp.mixers.gossip.topology import graph_facts
 from jaxcomp.parallel import Workers
 from jaxcomp.runs.display import traffic_line
-from jaxcomp.runs.folder import is_begun
+from jaxcomp.runs.folder import check_config
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.training import checkpoints
 from jaxcomp.training.optimizers import node_count
@@ -207,13 +207,15 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
     lines = [
         f"run folder: {workdir}, {_place(config, Path(workdir))}",
         headline(plan),
-        *_start(config, Path(workdir), plan),
         *_run_length(plan),
         *_bytes(plan, notes),
         _memory(plan),
         "",
         *_schedule(plan, plan.segments.steps_at(config, "warmup")),
     ]
+    if config.init_from and checkpoints.begins(Path(workdir)):
+        start = checkpoints.read_start(config.init_from, plan)
+        lines.append(f"weights of {start.checkpoint}")
     lines += [f"WARNING: {note}" for note in notes]
     return "\n".join([*lines, "", "Nothing was trained or written: a dry run."])
 
@@ -234,17 +236,11 @@ def _built(config: Any, workers: Workers) -> RunPlan:
 
 def _place(config: Any, folder: Path) -> str:
     """What the folder holds; refuses one of another config."""
-    plainly = json.loads(config.to_json())
-    if not is_begun(folder, plainly):
+    if not (folder / "config.json").exists():
         return "a new run"
+    check_config(folder, json.loads(config.to_json()))
     steps = checkpoints.steps_in(folder / "checkpoints")
     return f"goes on from step {max(steps)}" if steps else "begun, without a checkpoint"
-
-
-def _start(config: Any, folder: Path, plan: RunPlan) -> Iterator[str]:
-    """A line about the weights of another run, which are read as the run would."""
-    if config.init_from and checkpoints.begins(folder):
-        yield f"weights of {checkpoints.read_start(config.init_from, plan).checkpoint}"
 
 
 def _run_length(plan: RunPlan) -> Iterator[str]:

@@ -1,11 +1,10 @@
 """Looks into a run: layers, parts of a step, replicas, distances."""
 
 import collections
-import contextlib
 import functools
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -20,7 +19,6 @@ from jaxcomp.core.trees import name_of, norms, numbers_of, widen
 from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree, is_per_worker
 from jaxcomp.core.units import seconds_text
 from jaxcomp.parallel.placing import of_processes, sum_over_processes
-from jaxcomp.runs import loggers
 from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import LAYERS
@@ -271,38 +269,6 @@ def _median(run: Callable[[], Any]) -> float:
         jax.block_until_ready(run())
         taken.append(time.perf_counter() - began)
     return statistics.median(taken)
-
-
-@contextlib.contextmanager
-def profiler(window: range, frame: Frame) -> Iterator[Callable[[int, Any], None]]:
-    """Trace the steps of a window; the trace ends with them, or with the run.
-
-    Args:
-      window: of steps, from 1.
-      frame: of the run, in whose folder TensorBoard finds the trace.
-
-    Yields:
-      A function to be called before each step with its number, from 1, and the state,
-      whose steps are waited for where the window begins or ends.
-    """
-    folder, traces = str(frame.folder / loggers.FOLDER), False
-    with contextlib.ExitStack() as trace:
-
-        def before(number: int, state: Any) -> None:
-            nonlocal traces
-            if not frame.writes or (number in window) == traces:
-                return
-            traces = not traces
-            jax.block_until_ready(state)
-            trace.close()
-            if traces:
-                told = (
-                    f"traced steps {window[0]} to {window[-1]}: tensorboard --logdir="
-                )
-                trace.callback(frame.show.say, told + folder)
-                trace.enter_context(jax.profiler.trace(folder))
-
-        yield before
 
 
 class ReplicasDiffer(RunFailed, ArithmeticError):

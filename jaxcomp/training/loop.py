@@ -82,13 +82,11 @@ def _train(
     program, _ = programs(min(start, total - 1), state)
     batches = feed.run_feed(plan, start)
     check_replicas = diagnostics.make_replica_check(plan.workers, state)
-    trace = stack.enter_context(diagnostics.profiler(plan.profiled, frame))
 
     window = metrics.open_window()
     for number in range(start, total):
         done, due, is_best = number + 1, plan.triggers(number + 1), False
         program, lost = programs(number, state)
-        trace(done, state)
         window = window._replace(began=window.began + lost)
         state, window = take_step(program, state, window, batches)
         progress = progress.with_bytes(program.traffic)

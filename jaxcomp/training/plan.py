@@ -21,7 +21,6 @@ from jaxcomp.parallel.cluster import check_same
 from jaxcomp.runs import keys, loggers
 from jaxcomp.scope import leaves_of
 from jaxcomp.training import optimizers, segments, state, tasks
-from jaxcomp.training.schedules import window_of
 from jaxcomp.training.segments import RunSegments
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, unmark
@@ -242,7 +241,6 @@ class RunPlan(NamedTuple):
     loss_scale: state.LossScale
     figures: tuple[str, ...]  # further columns of steps.csv
     loggers: list[loggers.Named]  # beside the tables
-    profiled: range  # steps, from 1
     params: Tree = None  # shapes and dtypes of the parameters of a worker
 
     @property
@@ -471,7 +469,6 @@ def build(config: Any, workers: Workers) -> RunPlan:
         loss_scale=scale,
         figures=tuple(sorted((*usual.figures, *task.figures, *scale.figures))),
         loggers=loggers.make(config.loggers),
-        profiled=window_of(config.profile, total),
     )
     plan = plan._replace(params=unmark(jax.eval_shape(plan.fresh).params))
     for number, segment in enumerate(run.each):

@@ -1,7 +1,6 @@
 """Schedules of the rate, their durations and scaling."""
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, NamedTuple
 
@@ -95,36 +94,6 @@ def steps_in(duration: Duration, horizon: Horizon) -> int:
         shown = f"{duration.amount:g} {duration.unit}s"
         raise UserError(f"{shown} are more than {_MOST:,} steps. {_HINT}")
     return max(1, math.ceil(count - 1e-9))
-
-
-_WINDOW = re.compile(r"\s*steps?\s+(\d+)(?:\s+to\s+(\d+))?\s*")
-
-
-def window_of(text: str, total: int) -> range:
-    """The steps that are to be traced, counted from 1.
-
-    Args:
-      text: "steps 10 to 15", both of them included, "step 3", or "" for none.
-      total: steps of the run.
-
-    Example:
-      >>> list(window_of("steps 3 to 5", total=100)), list(window_of("", total=100))
-      ([3, 4, 5], [])
-      >>> window_of("3-5", total=100)
-      Traceback (most recent call last):
-      jaxcomp.UserError: profile: not a window of steps: '3-5'. Write for ...
-    """
-    if not text.strip():
-        return range(0)
-    found = _WINDOW.fullmatch(text)
-    if found is None:
-        hint = "Write for example 'steps 10 to 15'"
-        raise UserError(f"profile: not a window of steps: {text!r}. {hint}")
-    first, last = int(found[1]), int(found[2] or found[1])
-    if not 1 <= first <= last <= total:
-        message = f"the run has the steps 1 to {total}, and no window {text!r}"
-        raise UserError(f"profile: {message}")
-    return range(first, last + 1)
 
 
 class Size(NamedTuple):

@@ -1,7 +1,6 @@
 """A run as a list of segments, each with one task, optimiser and calendar."""
 
 import contextlib
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
@@ -361,7 +360,7 @@ def with_tasks(
                         task, next(k for k in _SIZES if k in segment.settings)
                     )
                 found = task.resized(segment.config)
-            made[sizes] = with_precision(found, config.matmul_precision)
+            made[sizes] = found
         found = made[sizes]
         _check_shares(found, segment.calendar.horizon, workers.size)
         if segment.config.image_size:
@@ -374,29 +373,6 @@ def with_tasks(
         with place if segment.settings else contextlib.nullcontext():
             each.append(segment._replace(task=task_of(segment)))
     return RunSegments(tuple(each))
-
-
-def with_precision(task: Task, precision: str) -> Task:
-    """The task with products of a precision, in its loss, gradient and score.
-
-    Products of the method, such as those of power_sgd, stay as they are.
-
-    Args:
-      task: any.
-      precision: config.matmul_precision; "" leaves it to the device.
-    """
-    if not precision:
-        return task
-
-    def precise(function: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any) -> Any:
-            with jax.default_matmul_precision(precision):
-                return function(*args)
-
-        return call
-
-    return task._replace(loss=precise(task.loss), score=precise(task.score))
 
 
 def _of_one_size(task: Task, key: str) -> UserError:

@@ -277,7 +277,7 @@ def test_all_devices_are_counted_once_and_the_folder_says_how_many(tmp_path):
 
 def test_a_folder_without_the_keys_that_came_later_goes_on(tmp_path):
     new = json.loads(small_config().to_json())
-    added = "compute_dtype deterministic eval_batch_size matmul_precision platform"
+    added = "compute_dtype deterministic eval_batch_size platform"
     old = {key: value for key, value in new.items() if key not in added.split()}
     (tmp_path / "config.json").write_text(json.dumps(old))
     check_config(tmp_path, {**new, "platform": "cpu"})

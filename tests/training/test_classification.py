@@ -233,17 +233,6 @@ def loss_of(**changes):
     return str(jax.make_jaxpr(gradient)(jax.random.key(0)))
 
 
-@pytest.mark.parametrize(
-    ("precision", "shown"),
-    [("float32", "HIGHEST"), ("tensorfloat32", "HIGH"), ("bfloat16", "DEFAULT")],
-)
-def test_products_of_the_loss_and_its_gradient_have_the_precision(precision, shown):
-    """Four layers, and the gradients of their weights and of all inputs but images."""
-    asked = loss_of(matmul_precision=precision)
-    assert asked.count(f"Precision.{shown},") == 4 + 4 + 3
-    assert f"Precision.{shown}," not in loss_of()
-
-
 def test_convolutions_and_activations_are_bfloat16():
     lines = loss_of(compute_dtype="bfloat16").splitlines()
     products = [line for line in lines if "conv_general_dilated" in line]

@@ -75,9 +75,13 @@ def classification(config: Any, workers: Any) -> Task:
         *("augment", "batch_norm", "compute_dtype", "data_dir", "dataset", "eval_view"),
         *("image_size", "label_smoothing", "model", "partition"),
     )
-    dataset = _dataset(config)
+    usual = {"data_dir": config.data_dir or None, "seed": config.seed}
+    task = "classification"
+    dataset = named(task, "dataset", config.dataset, data.Dataset, usual)
     statistics = make(config.batch_norm, workers.axis)
-    model = _model(config, dataset.num_classes, statistics)
+    usual = {"num_classes": dataset.num_classes, "statistics": statistics}
+    usual |= half_precision(config)
+    model = named(task, "model", config.model, nn.Module, usual)
     colours = {"mean": dataset.mean, "std": dataset.std}
 
     augment = transform_of(config, "augment")
@@ -234,13 +238,3 @@ def _hits(logits: Array, labels: Array, among: int = 1) -> Array:
         _, classes = jax.lax.top_k(logits, among)
         found = jnp.any(classes == labels[:, None], axis=-1)
     return found.astype(jnp.float32)
-
-
-def _dataset(config: Any) -> data.Dataset:
-    usual = {"data_dir": config.data_dir or None, "seed": config.seed}
-    return named("classification", "dataset", config.dataset, data.Dataset, usual)
-
-
-def _model(config: Any, classes: int, statistics: Statistics) -> nn.Module:
-    usual = {"num_classes": classes, "statistics": statistics, **half_precision(config)}
-    return named("classification", "model", config.model, nn.Module, usual)
