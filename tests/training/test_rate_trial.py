@@ -116,7 +116,7 @@ def test_the_command_prints_a_table_and_leaves_no_run(tmp_path, capsys, monkeypa
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].startswith("method: ")
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
-    assert [row[0] for row in rows][:2] == ["1", "2"]
+    assert rows[0][0] == "1"
     assert sum(line.startswith("learning_rate=") for line in lines) in (0, 2)
     assert [*tmp_path.iterdir()] == []
 
