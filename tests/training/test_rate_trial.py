@@ -1,6 +1,7 @@
 """A trial of growing learning rates: the steps of the run, and what they suggest."""
 
 import itertools
+import json
 import math
 
 import jax
