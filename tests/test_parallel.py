@@ -22,9 +22,13 @@ TREES = [
 
 @functools.cache
 def steps_of(name, compressor, mapper):
-    exchange = make_exchange(name, compressor)
+    """Steps of four workers, who under "lanes" share two devices."""
+    mapper, shared = ("shard_map", 2) if mapper == "lanes" else (mapper, 1)
+    crew = parallel.setup(4, mapper, per_device=shared)
+    exchange = make_exchange(name, compressor, axis=crew.axis)
     state = start(exchange, TREES[0])
-    return run(averaging(exchange), state, TREES, mapper=mapper, workers=4)
+    options = {"mapper": mapper, "workers": 4, "per_device": shared}
+    return run(averaging(exchange), state, TREES, **options)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +36,7 @@ def steps_of(name, compressor, mapper):
     tiers(
         itertools.product(
             ["top_k(keep=0.1)", "random_k(keep=0.2)", "top_k(keep=0.1) | top_k(0.5)"],
-            ["pmap", "shard_map"],
+            ["pmap", "shard_map", "lanes"],
         ),
         # What shard_map does with one, it does with all.
         lambda case: (
@@ -49,6 +53,13 @@ def test_gathered_sparsifiers_agree_to_the_bit(compressor, mapper):
         )
 
 
+DEFAULT = {
+    *(("exact", mapper) for mapper in ("pmap", "shard_map")),
+    *((name, "pmap") for name in ("gather", "aligned_psum")),
+    ("two_phase", "lanes"),
+}
+
+
 @pytest.mark.parametrize(
     ("name", "compressor", "mapper"),
     tiers(
@@ -60,10 +71,14 @@ def test_gathered_sparsifiers_agree_to_the_bit(compressor, mapper):
                 ("gather", "sign"),
                 ("gather", "qsgd(levels=7, damped=True)"),
                 ("aligned_psum", "random_k(keep=0.2)"),
+                ("hierarchical(per_host=2)", "top_k(keep=0.1)"),
+                ("power_sgd(rank=1)", None),
+                ("sparse_reduce", "top_k(keep=0.1)"),
+                ("two_phase", "top_k(keep=0.1)"),
             ]
-            for mapper in ("pmap", "shard_map")
+            for mapper in ("pmap", "shard_map", "lanes")
         ],
-        lambda case: case[0] == "exact" or (case[2] == "pmap" and case[1] != "none"),
+        lambda case: (case[0], case[2]) in DEFAULT and case[:2] != ("gather", "none"),
     ),
 )
 def test_all_others_agree_to_rounding(name, compressor, mapper):
@@ -139,12 +154,23 @@ def test_no_recompilation(mapper):
     assert len(traces) == 1
 
 
+LANES = {"mapper": "shard_map", "per_device": 2}
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"mapper": "xmap"}, "unknown mapper 'xmap'. Valid: pmap, shard_map, vmap"),
         ({"workers": 0}, "workers is at least 1, not 0"),
         ({"workers": 99}, r"99 workers need 99 devices.*vmap"),
+        ({"workers": 64, **LANES}, "64 workers, 2 on each, need 32 devices"),
+        ({"workers": 7, **LANES}, "7 workers are no whole number .* such as 8"),
+        ({**LANES, "per_device": 0}, "workers_per_device is at least 1, not 0"),
+        ({**LANES, "mapper": "vmap"}, "on one device: set workers_per_device to 1"),
+        (
+            {**LANES, "mapper": "pmap"},
+            "one row of an array for each device.*to 'shard_m",
+        ),
         ({"workers": 1_000_000}, "1024 devices at most, not 1000000: mapper 'vmap'"),
         ({"coordinator": "h:1"}, "needs the number of processes"),
         (
