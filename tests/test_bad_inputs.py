@@ -30,6 +30,7 @@ FILES = {
     "word.py": "from configs import default\n"
     "def get_config():\n    return default.get_config().update(workers='four')\n",
     "typo.py": "def update(config):\n    config.leraning_rate = 0.2\n",
+    "three.py": "def get_sweep():\n    return 3\n",
     "taken.md": "mine",
 }
 LINKS = {"gone": "nowhere", "loop": "loop"}
@@ -40,6 +41,8 @@ SHORT = {
     "DEFAULT": "--config=configs/default.py --workdir=RUN",
     "INSPECT": "inspect --config=configs/default.py",
     "FIND": "find-rate --config=configs/default.py",
+    "PREDICT": "predict --bandwidth=1MB --model='[(300, 40), (40,)]'",
+    "SWEEP": "sweep configs/sweeps/digits.py",
 }
 DURATIONS = (
     *("checkpoint_every", "dense_for", "eval_every", "eval_workers_every"),

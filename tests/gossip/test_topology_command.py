@@ -46,24 +46,3 @@ def test_draws_files(
     assert first.count("<circle") == workers * max(1, first.count(">round "))
     assert run_command(spec, workers, "--draw", svg) == 0
     assert svg.read_text() == first
-
-
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (["rign", 4], "unknown topology 'rign'. Did you mean 'ring'?"),
-        (["margulis", 5], "needs a perfect square: 4 or 9 workers, not 5"),
-        (["ring", 0], "of 1 to 4096, not 0"),
-        (["ring", 1_000_000], "of 1 to 4096, not 1000000"),
-        (["ring"], "required: WORKERS"),
-        (["ring", 4, "--draw", "ring.pdf"], "FILE.svg, not ring.pdf"),
-    ],
-)
-def test_errors_are_one_message(
-    capsys: pytest.CaptureFixture[str], words: list, reason: str
-):
-    assert run_command(*words) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("jaxcomp topology: ")
-    assert reason in printed.err

@@ -8,7 +8,6 @@ import pytest
 import jaxcomp
 from benchmarks.loopback import loopback_seconds
 from jaxcomp import UserError, wire
-from jaxcomp.cli import predict as prediction
 from jaxcomp.wire import predict as measuring
 from jaxcomp.wire import targets
 from jaxcomp.wire.cost import Link
@@ -120,11 +119,3 @@ ENTRY %main {
     assert targets.memory_traffic(counted) == 3 * 64 + last
     assert targets.memory_traffic(text.replace(", TRIPS", "")) == 64 + last
     assert targets.memory_traffic(GPU) > 0
-
-
-def test_a_target_needs_its_compiler_and_a_known_memory(monkeypatch):
-    monkeypatch.setattr(targets, "missing", lambda name: "install it")
-    with pytest.raises(UserError, match="install it"):
-        prediction.target_seconds("a100", workers=8)
-    with pytest.raises(UserError, match="no memory bandwidth is known of 'v5e'"):
-        prediction.target_seconds("v5e", workers=8)

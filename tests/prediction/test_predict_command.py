@@ -31,21 +31,6 @@ def test_the_command_answers_programs(capsys):
     assert {row["method"] for row in found["rows"]} == {"exact", *SMALL[2:]}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--bandwidth=1Gbit"], "give --model or --config"),
-        (["--model=resnet50", "--bandwidth=1"], "--bandwidth is a number with one of"),
-        (["--model=a", "--bandwidth=1MB", "--sed=1"], "unknown argument '--sed=1'"),
-        (["--model=[(3,)]", "--bandwidth=1MB", "--latency=3"], "--latency is a number"),
-        (["--model=resnet51", "--bandwidth=1MB"], "unknown model 'resnet51'"),
-    ],
-)
-def test_wrong_words_are_refused(words, message, capsys):
-    assert main(["predict", "--methods", "none", *words]) == 2
-    assert message in capsys.readouterr().err
-
-
 @pytest.mark.slow
 def test_a_config_says_model_method_and_compute(capsys):
     words = ["--config=configs/default.py", "--bandwidth=100Mbit", "--workers=4"]

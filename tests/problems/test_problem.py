@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from jaxcomp.convex.problems import (
-    REGISTRY,
     Problem,
     Rows,
     load,
@@ -12,7 +11,6 @@ from jaxcomp.convex.problems import (
     make,
     objective,
 )
-from jaxcomp.core.specs import SpecError
 
 
 def random_problem(examples=40, features=6, regulariser=None, seed=0) -> Problem:
@@ -127,35 +125,6 @@ def test_synthetic_data_follow_the_seed_and_the_noise():
     assert np.mean(clean.labels != first.labels) == pytest.approx(0.1, abs=0.03)
 
 
-def test_names_are_all_known():
-    assert sorted(REGISTRY) == ["breast_cancer", "digits", "libsvm", "synthetic"]
-    with pytest.raises(SpecError, match="'digit'. Did you mean 'digits'"):
-        load("digit")
-    with pytest.raises(SpecError, match="needs path"):
-        load("libsvm")
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        ("synthetic(examples=0)", "examples is a whole number of at least 1, not 0"),
-        (
-            "synthetic(features=2.5)",
-            "features is a whole number of at least 1",
-        ),
-        ("synthetic(noise=1)", r"noise is a number in \[0, 1\), not 1"),
-        (
-            "digits(regulariser=-1)",
-            "regulariser is a number of at least 0 or None",
-        ),
-        ("digits(regulariser='x')", "a number of at least 0 or None, not 'x'"),
-    ],
-)
-def test_bad_arguments_are_shown(spec, message):
-    with pytest.raises(SpecError, match=message):
-        load(spec)
-
-
 @pytest.mark.parametrize(
     ("features", "labels", "message"),
     [
@@ -181,5 +150,3 @@ def test_digits_with_products():
     np.testing.assert_allclose(rows.std(axis=0), bias[0], rtol=1e-4)
     length = np.square(problem.features, dtype=np.float64).sum(axis=1)
     assert length.mean() == pytest.approx(1, rel=1e-5)
-    with pytest.raises(ValueError, match="pairs is True or False, not 1"):
-        load("digits(pairs=1)")

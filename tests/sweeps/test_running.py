@@ -224,20 +224,3 @@ def test_the_folder_has_the_name_of_the_file(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["sweep", file]) == main(["sweep", file]) == 0
     assert starts(tmp_path / "output" / "small") == [1, 1]
-
-
-def test_wrong_flags_are_refused(write, capsys):
-    assert main(["sweep", *write(), "--jobs=0"]) == 2
-    assert "--jobs is at least 1, not 0" in capsys.readouterr().err
-
-
-def test_a_folder_of_other_things_is_refused(write, tmp_path, capsys):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out" / "thesis.tex").touch()
-    assert main(["sweep", *write()]) == 2
-    assert "holds other things than a sweep" in capsys.readouterr().err
-
-
-def test_a_rule_without_a_column_is_refused(write, capsys):
-    assert main(["sweep", *write("[0]", best="max test_acuracy")]) == 2
-    assert "Did you mean 'test_accuracy'" in capsys.readouterr().err

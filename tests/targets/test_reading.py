@@ -143,21 +143,6 @@ def test_without_its_compiler_a_target_says_what_to_install(name, monkeypatch):
     assert repr(name) in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ({"name": "a1000"}, "unknown target 'a1000'. Did you mean 'a100'"),
-        ({"name": "a100", "hosts": 0}, "hosts is a whole number of at least 1, not 0"),
-        ({"name": "h100", "devices": 2.5}, "devices is a whole number"),
-        ({"name": "a100", "mapper": "vmap"}, "'pmap' or 'shard_map'"),
-    ],
-)
-def test_a_target_that_cannot_be_is_refused(words, message):
-    with pytest.raises(UserError) as error:
-        targets.make(**words)
-    assert message in str(error.value)
-
-
 @pytest.mark.parametrize(("hosts", "chips"), [(1, 2), (3, 4), (64, 8)])
 def test_chips_that_are_no_plane_are_refused(hosts, chips, monkeypatch):
     monkeypatch.setattr(devices, "missing", lambda name: "")
