@@ -25,7 +25,7 @@ from jaxcomp import (
     scope,
     training,
 )
-from jaxcomp.cli import main, sweeps
+from jaxcomp.cli import sweeps
 from jaxcomp.convex import averages, problems
 from jaxcomp.core.specs import Call, parse
 from jaxcomp.data import text as texts
@@ -407,11 +407,3 @@ def test_every_link_leads_somewhere(path):
         assert page.exists(), f"{path.name}: {target}"
         if anchor:
             assert anchor in anchors(page.read_text()), f"{path.name}: {target}"
-
-
-@pytest.mark.parametrize("words", [["--help"], ["--version"], ["report", "-h"]])
-def test_the_command_answers(words, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(words)
-    assert stop.value.code == 0
-    assert capsys.readouterr().out

@@ -47,17 +47,3 @@ def problems(text: str) -> list[str]:
 def test_docstrings_have_one_dialect(path):
     found = {name: problems(text) for name, text in _docstrings(path)}
     assert not {name: what for name, what in found.items() if what}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Adds",
-        "Adds.\n\nArgs:\n    x: four spaces.",
-        "Adds.\n\nExamples:\n  >>> 1\n  1",
-        "Adds.\n\nReturns:\n  one.\n\nArgs:\n  x: two.",
-        "Adds.\n\n>>> 1\n1",
-    ],
-)
-def test_another_dialect_is_noticed(text):
-    assert problems(text)

@@ -6,19 +6,12 @@ from typing import Any
 
 from jaxcomp import report
 from jaxcomp.cli.run_command import add_command
-from jaxcomp.report.comparison import comparison_plots, find_runs
-from jaxcomp.report.grouping import group_runs
-from jaxcomp.report.page import write_pictures
-from jaxcomp.report.run_page import run_pictures
-
-_SVG = "write each plot as an SVG file into this folder as well"
 
 
 def add_parser(subparsers: Any) -> None:
     """Add the command `report`; as `run_command.add_command`."""
     add = add_command(subparsers, "report", _report).add_argument
     add("folder", type=Path, metavar="FOLDER", help="a run folder")
-    add("--svg", type=Path, metavar="DIR", help=_SVG)
 
 
 def add_compare(subparsers: Any) -> None:
@@ -28,7 +21,6 @@ def add_compare(subparsers: Any) -> None:
     page = Path("comparison.html")
     add("--out", type=Path, default=page, metavar="FILE", help=f"by default {page}")
     add("--title", default="", help="of the page")
-    add("--svg", type=Path, metavar="DIR", help=_SVG)
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -38,12 +30,8 @@ def _report(args: argparse.Namespace) -> int:
 
     example:
       jaxcomp report runs/cifar10-topk
-      jaxcomp report runs/cifar10-topk --svg figures/
     """
     print(report.write_report(args.folder))
-    if args.svg:
-        found = run_pictures(report.read_run(args.folder))
-        print(*write_pictures(found, args.svg), sep="\n")
     return 0
 
 
@@ -57,7 +45,4 @@ def _compare(args: argparse.Namespace) -> int:
       jaxcomp compare runs/* --out methods.html --title "on this network"
     """
     print(report.write_comparison(args.folders, args.out, args.title))
-    if args.svg:
-        found = comparison_plots(group_runs(find_runs(args.folders).runs))
-        print(*write_pictures(found, args.svg), sep="\n")
     return 0

@@ -10,7 +10,7 @@ from jaxcomp.cli.run_command import add_command
 from jaxcomp.core.errors import UserError
 from jaxcomp.mixers.gossip.topology import picture, topology
 from jaxcomp.report.graph import graph_of
-from jaxcomp.report.page import write_picture
+from jaxcomp.report.page import write_drawing
 
 _SHOWN = 10  # neighbours of a worker
 
@@ -61,6 +61,6 @@ def _run(args: argparse.Namespace) -> int:
     if args.draw:
         shown = graph_of(picture(graph, args.spec))
         assert shown is not None
-        write_picture(args.draw, shown)
+        write_drawing(args.draw, shown)
         print(f"\n{args.draw}")
     return 0

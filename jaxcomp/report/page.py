@@ -1,7 +1,7 @@
-"""Pages and pictures from templates."""
+"""Pages and drawings from templates."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,73 +164,40 @@ def _short(axis: Axis) -> str:
     return {"bytes": "bytes", "seconds": "time"}.get(axis.unit, axis.title)
 
 
-def write_picture(path: Path, what: Plot | Drawing) -> None:
-    """Write a plot, or the rounds of a graph, as an SVG file that needs no page.
+_ACROSS, _MARGIN = 3, 12  # rounds in a row, pixels around everything
+
+
+def write_drawing(path: Path, graph: Drawing) -> None:
+    """Write the rounds of a graph as an SVG file that needs no page.
 
     Args:
       path: of the file; its folder is made where it is missing.
-      what: to draw.
+      graph: to draw, some rounds in a row below a title.
     """
-    if isinstance(what, Plot):
-        size = NARROW if len(what.panels) > 2 else WIDE
-        tiles = [("", draw_svg(panel, size)) for panel in what.panels]
-        series, note = what.panels[0].series, ""
-    else:
-        captions = [step.caption for step in what.rounds]
-        tiles = [(text, draw_round(what, i)) for i, text in enumerate(captions)]
-        series, note = (), what.note
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, _picture(what.title, note, tiles, series))
-
-
-def write_pictures(found: Mapping[str, Plot | Drawing], target: Path) -> list[Path]:
-    """Write pictures as SVG files named after them.
-
-    Args:
-      found: what to draw, by names.
-      target: a folder, made where it is missing.
-
-    Returns:
-      The written files.
-    """
-    paths = {target / f"{name}.svg": what for name, what in found.items()}
-    for path, what in paths.items():
-        write_picture(path, what)
-    return list(paths)
-
-
-_ACROSS, _MARGIN = 3, 12  # tiles in a row, pixels around everything
-
-
-def _picture(
-    title: str, note: str, tiles: list[tuple[str, str]], series: Sequence[Series]
-) -> str:
-    """Elements with captions, some in a row, below a title and the names of curves."""
-    box = re.search(r'viewBox="([^"]*)"', tiles[0][1])
+    rounds = [draw_round(graph, i) for i in range(len(graph.rounds))]
+    box = re.search(r'viewBox="([^"]*)"', rounds[0])
     assert box
     size = [round(float(side)) for side in box[1].split()[2:]]
-    across, head = min(len(tiles), _ACROSS), 52 if note else 34
-    width = 2 * _MARGIN + max(across * size[0], round(CHARACTER * len(note)))
-    x, legend = _MARGIN, []
-    for one in series if len(series) > 1 else ():
-        room = round(CHARACTER * len(one.label)) + 48
-        if x > _MARGIN and x + room > width:
-            x, head = _MARGIN, head + 18
-        legend.append((x, head, slot_class(one.slot), one.label))
-        x += room
-    head += 18 * bool(legend)
-    step = size[1] + 20 * any(caption for caption, _ in tiles)
+    across, head = min(len(rounds), _ACROSS), 52
+    width = 2 * _MARGIN + max(across * size[0], round(CHARACTER * len(graph.note)))
+    step = size[1] + 20 * any(one.caption for one in graph.rounds)
     left = (width - across * size[0]) // 2
     placed = [
-        (left + i % across * size[0], head + i // across * step + step - size[1], *tile)
-        for i, tile in enumerate(tiles)
+        (
+            left + i % across * size[0],
+            head + i // across * step + step - size[1],
+            graph.rounds[i].caption,
+            element,
+        )
+        for i, element in enumerate(rounds)
     ]
-    return _TEMPLATES.get_template("picture.svg").render(
-        title=cut(title, int(width / 9)),
-        note=note,
-        legend=legend,
+    drawn = _TEMPLATES.get_template("picture.svg").render(
+        title=cut(graph.title, int(width / 9)),
+        note=graph.note,
         tiles=placed,
         size=size,
         width=width,
-        height=head - (-len(tiles) // across) * step + _MARGIN,
+        height=head - (-len(rounds) // across) * step + _MARGIN,
     )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(path, drawn)

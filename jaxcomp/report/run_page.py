@@ -11,9 +11,8 @@ from jaxcomp.core import units
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.units import MISSING, number_text, percent_text, seconds_text
 from jaxcomp.report import charts, grouping
-from jaxcomp.report.graph import Drawing, draw_round, graph_of
+from jaxcomp.report.graph import draw_round, graph_of
 from jaxcomp.report.page import Card, draw_plot, render
-from jaxcomp.report.plot import Plot
 from jaxcomp.report.run_folder import Run, alarms, provenance, read_run, run_status
 from jaxcomp.runs.folder import RunError
 from jaxcomp.runs.table import METRICS, Metric
@@ -54,6 +53,7 @@ def render_run(run: Run) -> str:
         owner = grouping.model_owner([run])
         subtitle += f"; each {owner} has a model of its own, mixed by {mixer}"
     status, (bars, problems) = run_status(run), _bars(run)
+    plots = charts.plots_of(grouping.group_runs([run]))
     return render(
         "run.html",
         title=title,
@@ -61,7 +61,7 @@ def render_run(run: Run) -> str:
         states=[*([status.text] * (status.kind == "unfinished")), *problems],
         alarms=alarms(run),
         cards=headline(run),
-        plots=[draw_plot(name, plot) for name, plot in _plots(run).items()],
+        plots=[draw_plot(name, plot) for name, plot in plots.items()],
         bars=bars,
         graph=_graph(run),
         rows=_epochs(run, mixed=bool(mixer)),
@@ -69,20 +69,10 @@ def render_run(run: Run) -> str:
     )
 
 
-def run_pictures(run: Run) -> dict[str, Plot | Drawing]:
-    """What the page of a run shows as pictures, by name."""
-    graph = graph_of(run.environment.get("graph") or {}, grouping.model_owner([run]))
-    return {**_plots(run), **({"graph": graph} if graph else {})}
-
-
-def _plots(run: Run) -> dict[str, Plot]:
-    return charts.plots_of(grouping.group_runs([run]))
-
-
 def _graph(run: Run) -> dict[str, object] | None:
     """The graph of a gossip run, if its folder describes it."""
-    graph = run_pictures(run).get("graph")
-    if not isinstance(graph, Drawing):
+    graph = graph_of(run.environment.get("graph") or {}, grouping.model_owner([run]))
+    if graph is None:
         return None
     count = len(graph.rounds)
     shown = range(min(count, _MOST_ROUNDS))

@@ -1,7 +1,5 @@
 """`jaxcomp data`: exit codes and messages."""
 
-import pytest
-
 from jaxcomp import data
 from jaxcomp.cli import main
 from jaxcomp.data import sources, text
@@ -56,10 +54,3 @@ def test_errors_are_one_message_and_an_exit_code(tmp_path, capsys):
 def test_built_in_set_needs_no_preparation(capsys):
     assert call("prepare", "digits") == 0
     assert "needs no preparation" in capsys.readouterr().out
-
-
-def test_help_shows_examples(capsys):
-    for words in (("--help",), ("prepare", "--help")):
-        with pytest.raises(SystemExit):
-            call(*words)
-        assert "jaxcomp data prepare cifar10 --archive" in capsys.readouterr().out

@@ -96,14 +96,6 @@ def test_shares_stay_unless_they_are_reshuffled(name, options):
     assert same != options.get("reshuffle", False)
 
 
-def test_reshuffling_leaves_out_other_examples_each_epoch():
-    chosen = divided("random", reshuffle=True)
-    everyone = set(range(len(LABELS)))
-    left = [frozenset(everyone - set(chosen.shares(e).ravel())) for e in range(20)]
-    assert len(set(left)) > 15
-    assert all(len(few) == 1003 % 7 for few in left)
-
-
 @disjoint_kinds
 def test_a_partial_batch_is_of_other_examples_each_epoch(name, options):
     chosen = divided(name, **options)

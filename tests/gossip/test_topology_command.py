@@ -1,6 +1,7 @@
 """`jaxcomp topology` on the command line."""
 
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -46,3 +47,4 @@ def test_draws_files(
     assert first.count("<circle") == workers * max(1, first.count(">round "))
     assert run_command(spec, workers, "--draw", svg) == 0
     assert svg.read_text() == first
+    assert ElementTree.fromstring(first).tag == "{http://www.w3.org/2000/svg}svg"

@@ -74,13 +74,6 @@ def test_the_table_has_the_best_and_what_differs(folders):
     assert exact[5:8] == ["327 MB", "1×", "218 MB"]
 
 
-def test_the_page_says_how_the_best_was_chosen(folders):
-    text = comparison.rule(*compared(*folders))
-    assert "the highest test accuracy of any epoch" in text
-    assert "means over the seeds" in text
-    assert "by the test set flatters" in text
-
-
 def test_of_equal_groups_the_one_with_the_fewest_bytes_is_best(make_run):
     found, measure = compared(
         make_run(1, NONE, "a", test_accuracy=0.5, bytes_left=900),

@@ -8,8 +8,7 @@ import pytest
 import jaxcomp
 from jaxcomp.report import Run, read_run, write_comparison
 from jaxcomp.report.charts import plots_of
-from jaxcomp.report.grouping import group_runs, run_title, settings_of
-from jaxcomp.report.page import breaking
+from jaxcomp.report.grouping import group_runs, settings_of
 from jaxcomp.report.run_page import headline, render_run
 from tests.every_method import ARGUMENTS, COMPRESSORS, EXCHANGES
 
@@ -88,28 +87,6 @@ def test_what_a_sweep_calls_a_run_wins():
     ]
     wanted = ["top-k of 1 %, workers=2", "signs, workers=4", "exact, workers=4"]
     assert labels(*runs) == wanted
-
-
-def test_texts_break_at_the_joints_of_names_and_numbers_do_not():
-    text = str(breaking("error_feedback: a(b=1,c=2)|d, 1,234 /x/y <"))
-    parts = (
-        "error_",
-        "feedback: a",
-        "(b=1,",
-        "c=2)|",
-        "d,",
-        " 1,234 /",
-        "x/",
-        "y &lt;",
-    )
-    assert text == "<wbr>".join(parts)
-
-
-def test_a_local_method_names_its_exchange():
-    config = {"mixer": "diloco(h=8)", "topology": "", "memory": "none"}
-    config |= {"compressor": "sign", "exchange": "gather"}
-    assert run_title(config, {}) == "diloco(h=8) · sign · gather"
-    assert run_title(config, {"method": "as recorded"}) == "as recorded"
 
 
 @pytest.mark.parametrize(

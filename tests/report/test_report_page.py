@@ -69,16 +69,6 @@ def test_page_names_run_config_environment_and_command(make_run):
     assert f"<code>{command}</code>" in page
 
 
-def test_the_title_names_what_the_task_says_was_trained(make_run):
-    """The config's model and dataset mean nothing to a task of somebody's own."""
-    own = {"task": "my_package.tasks:text(length=9)"}
-    page = written(make_run(1, own))
-    assert f"<h1>{METHOD}, my_package.tasks:text(length=9)</h1>" in page
-    facts = {"model": "my_package.nets:lstm", "data": "letters"}
-    page = written(make_run(1, own, "told", facts))
-    assert f"<h1>{METHOD}, my_package.nets:lstm on letters</h1>" in page
-
-
 def test_page_needs_no_other_file(make_run):
     text = written(make_run(epochs=2))
     # The names of two XML dialects, which nobody asks for.
