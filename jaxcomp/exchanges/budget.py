@@ -1,7 +1,7 @@
 """Budget: a fixed number of bits a step, divided among tensors by measured errors."""
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, Any, NamedTuple
 
 import jax
@@ -103,11 +103,6 @@ def options_of(ladder: Sequence[str | Call | Pipe]) -> list[Compressor]:
     return options
 
 
-def names_of(ladder: Sequence[str | Call | Pipe]) -> tuple[str, ...]:
-    """The names of a ladder's compressors."""
-    return tuple(option.name for option in options_of(ladder))
-
-
 def worst_plan(plan: Plan, options: list[Compressor]) -> Plan:
     """The plan with the worst facts of all options, where it loses anything."""
     stand_in = options[0]._replace(
@@ -176,29 +171,6 @@ def _payload(option: Compressor, x: Array, key: Array) -> types.Payload:
     return option.compress(x, option.init(spec_of(x)), key)[0]
 
 
-def encoder(
-    option: Compressor, x: Array, key: Array, width: int
-) -> Callable[[], tuple[Array, Array]]:
-    """A function that returns the message of x, padded to `width`, and its decoding."""
-
-    def encode() -> tuple[Array, Array]:
-        payload = _payload(option, x, key)
-        words = fuse(payload)
-        padding = (0, width - words.size)
-        return jnp.pad(words, padding), option.decompress(payload, x)
-
-    return encode
-
-
-def adder(option: Compressor, payload: Spec, x: Array) -> Callable[[Array], Array]:
-    """A function that decodes and adds the messages of all workers for x."""
-
-    def add(rows: Array) -> Array:
-        return option.decompress_sum(jax.vmap(lambda r: split(r, payload))(rows), x)
-
-    return add
-
-
 class BudgetState(NamedTuple):
     """State of `budget`, the same on all workers."""
 
@@ -215,7 +187,7 @@ def budget(
     bits_per_step: Count,
     ladder: Annotated[
         Sequence[str | Call | Pipe],
-        Shown(lambda ladder, _: repr(names_of(ladder))),
+        Shown(lambda ladder, _: repr(tuple(c.name for c in options_of(ladder)))),
     ] = LADDER,
     every: Count = 100,
 ) -> types.Exchange:
@@ -316,8 +288,15 @@ class _Budget(NamedTuple):
         buffer = jnp.zeros(layout.size + widths.max(), jnp.uint32)
         buffer = buffer.at[: layout.head_words].set(fuse((own_errors, dense)))
         sent = []
-        for i, x in enumerate(vectors):
-            branches = [encoder(c, x, keys[i], widths[i]) for c in self.options]
+
+        def encode(option: Compressor, i: int) -> tuple[Array, Array]:
+            payload = _payload(option, vectors[i], keys[i])
+            words = fuse(payload)
+            padding = (0, widths[i] - words.size)
+            return jnp.pad(words, padding), option.decompress(payload, vectors[i])
+
+        for i in range(len(vectors)):
+            branches = [functools.partial(encode, c, i) for c in self.options]
             words, x_hat = jax.lax.switch(state.choices[i], branches)
             buffer = jax.lax.dynamic_update_slice(buffer, words, (places[i],))
             sent.append(x_hat)
@@ -347,13 +326,17 @@ class _Budget(NamedTuple):
         heads = messages[:, : layout.head_words]
         errors, arrived = jax.vmap(lambda row: split(row, layout.head))(heads)
         padded = jnp.pad(messages, ((0, 0), (0, widths.max())))
+
+        def added(option: Compressor, payload: Spec, x: Array, rows: Array) -> Array:
+            return option.decompress_sum(jax.vmap(lambda r: split(r, payload))(rows), x)
+
         none = make("none")
         sums = [none.decompress_sum(Dense(rows), rows[0]) for rows in arrived]
         for i, x in enumerate(vectors):
             shape = (len(messages), widths[i])
             rows = jax.lax.dynamic_slice(padded, (jnp.int32(0), places[i]), shape)
             pairs = zip(self.options, layout.payloads[i], strict=True)
-            branches = [adder(option, payload, x) for option, payload in pairs]
+            branches = [functools.partial(added, *pair, x) for pair in pairs]
             sums.append(jax.lax.switch(choices[i], branches, rows))
         return errors, sums
 

@@ -453,6 +453,9 @@ def _parts_of(groups: Sequence[Group]) -> list[_Part]:
     return [_part(groups, tuple(members)) for members in families.values()]
 
 
+SUM = "decompress_sum"
+
+
 class Lifted(NamedTuple):
     """The functions of the compressor of trees that `lift` makes of a plan."""
 
@@ -470,8 +473,8 @@ class Lifted(NamedTuple):
         arrays, payloads, states = to_arrays(tree, groups), [], list(state)
         for part in _parts_of(groups):
             # Keys depend on the number of a group alone, not on who is in its part.
-            numbers = jnp.array([groups[i].leaves[0].number for i in part.members])
-            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, numbers)
+            numbers = [groups[i].number for i in part.members]
+            keys = jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.array(numbers))
             x, old = part.take(arrays), part.take(state)
             payload, new = part.compressor.compress(
                 x, old, keys if len(numbers) > 1 else keys[0]
@@ -481,54 +484,27 @@ class Lifted(NamedTuple):
         return tuple(payloads), tuple(states)
 
     def decoded(
-        self,
-        payloads: Payload,
-        spec: Spec,
-        decode: Callable[[_Part, Payload], Any],
-        groups: list[Group],
+        self, how: str, payloads: Payload, spec: Spec, total: Tree = None
     ) -> Tree:
-        """The tree that `decode` makes of the payload of each part."""
+        """The tree that a function of the compressors makes of the payloads.
+
+        Args:
+          how: name of the function, of (payload, spec), or of (array, payload).
+          payloads: from `compress`.
+          spec: of the tree.
+          total: what the function takes the arrays of, if it takes any.
+        """
+        groups = groups_of(self.plan, spec)
+        given = None if total is None else to_arrays(total, groups)
         arrays: list[Any] = [None] * len(groups)
         for grouped in payloads:
             part = _part(groups, grouped.members)
-            part.put(decode(part, grouped.payload), arrays)
-        return to_tree(arrays, groups, spec)
-
-    def decompress(self, payloads: Payload, spec: Spec) -> Tree:
-        return self.decoded(
-            payloads,
-            spec,
-            lambda part, payload: part.compressor.decompress(payload, part.spec),
-            groups_of(self.plan, spec),
-        )
-
-    def decompress_sum(self, payloads: Payload, spec: Spec) -> Tree:
-        return self.decoded(
-            payloads,
-            wide_spec(spec),
-            lambda part, payload: part.compressor.decompress_sum(payload, part.spec),
-            groups_of(self.plan, spec),
-        )
-
-    def accumulate(self, total: Tree, payloads: Payload) -> Tree:
-        groups = groups_of(self.plan, total)
-        arrays = to_arrays(total, groups)
-        return self.decoded(
-            payloads,
-            total,
-            lambda part, own: part.compressor.accumulate(part.take(arrays), own),
-            groups,
-        )
-
-    def clear(self, tree: Tree, payloads: Payload) -> Tree:
-        groups = groups_of(self.plan, tree)
-        arrays = to_arrays(tree, groups)
-
-        def cleared(part: _Part, payload: Payload) -> Any:
-            assert part.compressor.clear is not None
-            return part.compressor.clear(part.take(arrays), payload)
-
-        return self.decoded(payloads, tree, cleared, groups)
+            function = getattr(part.compressor, how)
+            if given is None:
+                part.put(function(grouped.payload, part.spec), arrays)
+            else:
+                part.put(function(part.take(given), grouped.payload), arrays)
+        return to_tree(arrays, groups, wide_spec(spec) if how == SUM else spec)
 
     def figure(self, name: str) -> Figure:
         """A figure of the plan's compressors, summed over the groups."""
@@ -574,9 +550,11 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         name=plan.title,
         init=lifted.init,
         compress=lifted.compress,
-        decompress=lifted.decompress,
-        accumulate=lifted.accumulate,
-        decompress_sum=lifted.decompress_sum,
+        decompress=functools.partial(lifted.decoded, "decompress"),
+        accumulate=lambda total, payloads: lifted.decoded(
+            "accumulate", payloads, total, total
+        ),
+        decompress_sum=functools.partial(lifted.decoded, SUM),
         ideal_bits=lambda spec: sum(
             (c.ideal_bits(vector) for c, vector in lifted.vectors(spec)), 0.0
         ),
@@ -587,5 +565,9 @@ def lift(scope: str | Call | Plan, compressor: str | Compressor = "none") -> Com
         aligned=all(c.aligned for c in every),
         support=lambda spec: sum(c.support(v) for c, v in lifted.vectors(spec)),
         figures=tuple(lifted.figure(name) for name in names),
-        clear=lifted.clear if all(c.clear for c in every) else None,
+        clear=(
+            (lambda tree, payloads: lifted.decoded("clear", payloads, tree, tree))
+            if all(c.clear for c in every)
+            else None
+        ),
     )
