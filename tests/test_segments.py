@@ -9,32 +9,20 @@ import numpy as np
 import pytest
 
 from jaxcomp import make_compressor
-from jaxcomp.compressors._kit.segments import Segments, from_rows, segments_of, to_rows
+from jaxcomp.compressors._kit.segments import Segments, segments_of, to_rows
 from jaxcomp.compressors._kit.selection import (
     largest,
     largest_of_each,
-    magnitude_bits,
 )
 from jaxcomp.core.trees import spec_of
 from jaxcomp.core.types import Compressor
 from jaxcomp.scope import lift
 from tests.tiers import tiers
 
-SIZES = (1, 64, 700, 65, 2048)
-
 
 def drawn(sizes: tuple[int, ...], seed: int = 0) -> list[np.ndarray]:
     rng = np.random.default_rng(seed)
     return [rng.standard_t(3, size=n).astype(np.float32) for n in sizes]
-
-
-def test_rows_hold_every_element_once() -> None:
-    arrays, segments = drawn(SIZES), segments_of(SIZES)
-    rows = to_rows([jnp.asarray(x) for x in arrays], segments)
-    assert rows.shape == (segments.rows, segments.width)
-    for x, back in zip(arrays, from_rows(rows, segments), strict=True):
-        np.testing.assert_array_equal(x, back)
-    assert np.count_nonzero(rows) == sum(map(np.count_nonzero, arrays))
 
 
 def test_numbers_of_long_tensors_are_reduced_in_several_rounds() -> None:
@@ -76,16 +64,6 @@ def test_largest_of_each_is_largest_of_every_one(kind: str) -> None:
                 x[: x.size // 20] *= 1000
     at_once, one_by_one = selected(arrays, 0.01)
     np.testing.assert_array_equal(at_once, np.concatenate(one_by_one))
-
-
-def test_a_floor_leaves_elements_out() -> None:
-    arrays = [np.array([3.0, -1.0, 2.0], np.float32), np.ones(2, np.float32)]
-    segments = segments_of([3, 2])
-    floor = magnitude_bits(jnp.array([1.5, 1.5], jnp.float32))
-    rows = to_rows([jnp.asarray(x) for x in arrays], segments)
-    found = largest_of_each(rows, segments, (3, 2), floor)
-    assert found.places.tolist() == [0, 2, rows.size, rows.size, rows.size]
-    assert found.taken.tolist() == [2, 0]
 
 
 # Where a method adds numbers, it may add them in another order than one by one.

@@ -282,13 +282,3 @@ def test_vmap_over_workers(method: str, key: jax.Array) -> None:
 @pytest.mark.parametrize("method", tiers(METHODS, is_of_its_own_kind))
 def test_payload_travels_in_one_buffer(method: str, key: jax.Array) -> None:
     laws.check_fuses(make(method), normal(*SHAPE), key)
-
-
-@pytest.mark.parametrize("method", tiers(METHODS, is_quick))
-def test_the_name_builds_the_same_method_again(method: str) -> None:
-    compressor = make(method)
-    again = compressors.make(compressor.name)
-    assert again.name == compressor.name
-    assert (again.unbiased, again.aligned) == (compressor.unbiased, compressor.aligned)
-    assert again.contraction(SPEC) == compressor.contraction(SPEC)
-    assert again.ideal_bits(SPEC) == compressor.ideal_bits(SPEC)

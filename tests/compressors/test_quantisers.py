@@ -1,7 +1,6 @@
 """Quantisers against their slow and obvious versions, their bounds and their edges."""
 
 import functools
-import itertools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -402,36 +401,6 @@ def test_block_scaling_at_every_exponent(bits: int, rounding: str) -> None:
     # What is no normal number counts as zero.
     normal = np.abs(x) >= 2.0**-126
     assert error[normal].max() <= step * (1 + 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("size", "bucket"),
-    tiers(
-        itertools.product([65, 70_001, 300_000], [None, 1, 7, 25, 100, 512, 99_999]),
-        lambda case: case[0] == 70_001 or case[1] == 7,
-    ),
-)
-def test_peaks_norms_and_spread_are_loops(size: int, bucket: int | None) -> None:
-    x = heavy(size, size)
-    width = bucket or size
-    parts = [x[i : i + width].astype(np.float64) for i in range(0, size, width)]
-    assert buckets.rows(size, bucket) == len(parts)
-    np.testing.assert_array_equal(
-        buckets.counts(size, bucket), [part.size for part in parts]
-    )
-    peaks = jax.jit(buckets.peaks, static_argnums=1)(x, bucket)
-    np.testing.assert_array_equal(peaks, [np.abs(part).max() for part in parts])
-    scales = np.ldexp(np.float32(1), np.arange(len(parts)) % 3)
-    norms = jax.jit(buckets.norms, static_argnums=1)(x, bucket, scales)
-    expected = np.array([np.linalg.norm(part) for part in parts]) * scales
-    np.testing.assert_allclose(norms, expected, rtol=1e-5)
-    spread = jax.jit(buckets.spread, static_argnums=(1, 2))
-    numbers = np.arange(len(parts), dtype=np.float32)
-    for beyond in (0, 9):
-        places = np.arange(size + beyond) // width
-        np.testing.assert_array_equal(
-            spread(numbers, bucket, size + beyond), np.minimum(places, len(parts) - 1)
-        )
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

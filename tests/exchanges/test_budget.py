@@ -185,18 +185,6 @@ def test_the_usual_ladder_errs_less_with_every_step():
 # --- Names and errors ---------------------------------------------------------------
 
 
-def test_names_build_the_same_exchange_again():
-    usual = exchanges.make("budget(5000)", "sign")
-    assert usual.name == "budget(bits_per_step=5000)"
-    other = make(5000, every=7)
-    assert exchanges.make(other.name, "sign").name == other.name
-    bare = exchanges.make("budget(5000, [sign, block_scaled(bits=4)], 7)", "sign")
-    quoted = exchanges.make("budget(5000, ('sign', 'block_scaled(4)'), 7)", "sign")
-    assert bare.name == quoted.name
-    scoped = exchanges.make("budget(5000)", "sign", "whole_tree")
-    assert scoped.name == "budget(bits_per_step=5000; whole_tree)"
-
-
 def test_a_budget_below_the_cheapest_choice_is_refused_with_both_numbers():
     """Signs of 256 and a scale: 9 words; table: 3; three dense numbers."""
     tree = {"w": jnp.zeros(256), "b": jnp.zeros(3)}

@@ -53,13 +53,6 @@ def is_quick(exchange: Exchange) -> bool:
     return not any(words in exchange.name for words in (*alike, *TWICE))
 
 
-def test_every_plain_exchange_is_among_the_methods():
-    names = " ".join(exchange.name for exchange in methods("none"))
-    assert all(name in names for name in PLAIN)
-    aligned = sum(compressors.make(name).aligned for name in COMPRESSORS)
-    assert len(methods("none")) == 1 + len(COMPRESSORS) + aligned
-
-
 two = functools.partial(gradients, names=("kernel", "scale"))
 
 
@@ -92,19 +85,6 @@ def test_error_feedback_conserves(exchange):
         squares = [np.square(k).reshape(3, -1).sum(1) for k in jax.tree.leaves(kept)]
         norm = np.sqrt(np.sum(squares, axis=0))
         np.testing.assert_allclose(info.residual_norm, norm, rtol=1e-4, atol=1e-6)
-
-
-def test_gather_against_numpy():
-    """Top-k by gather, written with sorting and loops."""
-    tree = {name: gradients(3)[name] for name in ("deep", "kernel")}
-    [step] = take(make_exchange("gather", "top_k(keep=0.1)", "none"), tree)
-    for name, leaf in tree.items():
-        flat = np.asarray(leaf).reshape(3, -1)
-        expected = np.zeros(flat.shape[1])
-        for row in flat:
-            for place in np.argsort(-np.abs(row))[: max(1, round(0.1 * row.size))]:
-                expected[place] += row[place] / 3
-        np.testing.assert_allclose(step.shared[name].ravel(), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import jaxcomp
 from jaxcomp import wire
 from jaxcomp.mixers.local import REGISTRY
 from jaxcomp.transforms.distributed import find_state
-from tests.gossip.runs import BETA, RATE, flat, problem, spread_of, train
+from tests.gossip.runs import BETA, RATE, flat, problem, train
 from tests.gossip.test_messages import program
 from tests.references import local as references
 from tests.tiers import tiers
@@ -68,23 +68,6 @@ def test_sparse_loco_equals_the_reference():
     kept = round(0.2 * models.shape[-1])
     reference = expected(given, references.sparse_loco, h=4, keep=kept)
     np.testing.assert_allclose(models, reference, atol=3e-5)
-
-
-def test_averaging_after_every_step_is_centralised_sgd():
-    """Without momentum; the mean of what was learnt is the mean gradient's step."""
-    given = problem(WORKERS)
-    models = flat(train(mixer_of("local_sgd(h=1)"), given, STEPS, beta=0.0), 2)
-    x, targets = flat(given.start, 0), flat(given.targets, 1).mean(axis=0)
-    for number in range(STEPS):
-        x = x - RATE * (x - targets)
-        np.testing.assert_allclose(models[number, 0], x, atol=1e-5)
-
-
-def test_workers_agree_at_the_end_of_a_round_alone():
-    models = flat(train(mixer_of("diloco(h=4)"), problem(WORKERS), 8), 2)
-    apart = spread_of(models)
-    assert np.all(apart[[3, 7]] < 1e-12)
-    assert np.all(apart[[0, 1, 2, 4, 5, 6]] > 1e-6)
 
 
 @pytest.mark.parametrize(
