@@ -12,13 +12,39 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxcomp import nbits
+from jaxcomp import make_compressor, nbits
 from jaxcomp.core.coding.payloads import fuse, map_values, split
 from jaxcomp.core.trees import spec_of, wide_spec
 from jaxcomp.core.types import Compressor
 
 # Keys per compiled call: laws that share a shape share the program.
 CHUNK = 1000
+
+
+@functools.cache
+def make(method: str) -> Compressor:
+    """One object for each method, so that all tests share its compiled programs."""
+    return make_compressor(method)
+
+
+def heavy(size: int = 257, seed: int = 0, freedom: int = 3) -> np.ndarray:
+    """A heavy-tailed vector."""
+    values = np.random.default_rng(seed).standard_t(freedom, size=size)
+    return values.astype(np.float32)
+
+
+def through(method: str, x: np.ndarray | jax.Array) -> np.ndarray:
+    """C(x) under one key."""
+    keys = jax.random.split(jax.random.key(0), 1)
+    return np.asarray(outputs(make(method), jnp.asarray(x), keys))[0]
+
+
+def draws(method: str, x: np.ndarray, count: int) -> np.ndarray:
+    """C(x) for `count` keys, in the shape of x, as float64."""
+    keys = jax.random.split(jax.random.key(0), count)
+    chunks = [keys[i : i + CHUNK] for i in range(0, count, CHUNK)]
+    rows = [np.asarray(outputs(make(method), jnp.asarray(x), k)) for k in chunks]
+    return np.concatenate(rows).astype(np.float64).reshape(-1, *np.shape(x))
 
 
 def flat(tree: Any) -> np.ndarray:

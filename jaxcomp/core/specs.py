@@ -372,7 +372,6 @@ def check(annotation: Any, name: str, value: Any) -> None:
     raise SpecError(f"{message}. {hint}" if hint else message)
 
 
-@functools.cache
 def _kind(annotation: Any) -> tuple[Callable[[Any], bool], list[str]]:
     """Whether a value fits an annotation, and what does, in words."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -468,6 +467,7 @@ def method(
         if not set(shown) <= {p.name for p in own}:
             raise TypeError(f"{label} has no arguments {shown}")
         notes = [(p.name, note) for p in own for note in get_args(p.annotation)]
+        fits = {p.name: _kind(p.annotation)[0] for p in own}
         texts = {p.name: lambda value, _: show(value) for p in own}
         texts |= {name: note.text for name, note in notes if isinstance(note, Shown)}
 
@@ -477,7 +477,8 @@ def method(
             bound.apply_defaults()
             values, parts = bound.arguments, []
             for p in own:
-                check(p.annotation, p.name, values[p.name])
+                if not fits[p.name](values[p.name]):
+                    check(p.annotation, p.name, values[p.name])  # says what does
             for p in own:
                 text, usual = texts[p.name], {**values, p.name: p.default}
                 is_usual = p.default is not p.empty and (

@@ -1,6 +1,5 @@
 """Every law on every compressor: a new line of the registry is tested by itself."""
 
-import functools
 import itertools
 
 import jax
@@ -9,8 +8,8 @@ import numpy as np
 import pytest
 
 from jaxcomp import compressors
-from jaxcomp.core.types import Compressor
 from tests import laws
+from tests.laws import make
 from tests.tiers import STANDS_FOR, tiers
 
 FURTHER = [
@@ -62,12 +61,6 @@ SIZE = 261
 SHAPES = [(), (3,), SHAPE, (2, 3, 5)]
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
 SPEC = jax.ShapeDtypeStruct(SHAPE, jnp.float32)
-
-
-@functools.cache
-def make(method: str) -> Compressor:
-    """One object for each method, so that all tests share its compiled programs."""
-    return compressors.make(method)
 
 
 def is_quick(case: str | tuple) -> bool:

@@ -9,32 +9,19 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import make_compressor
 from jaxcomp.core.coding.payloads import Dense, Seeded
 from jaxcomp.core.trees import spec_of
-from jaxcomp.core.types import Compressor
 from tests import laws, references
+from tests.laws import draws, make
+from tests.laws import heavy as of_freedom
 
-
-@functools.cache
-def make(method: str) -> Compressor:
-    return make_compressor(method)
-
-
-def heavy(size: int, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng(seed).standard_t(2, size=size)
-    return values.astype(np.float32)
+heavy = functools.partial(of_freedom, freedom=2)
 
 
 def send(method: str, x: np.ndarray, seed: int = 0) -> tuple[Seeded, np.ndarray]:
     """The payload and C(x)."""
     payload, output, _ = laws.run(make(method), jnp.asarray(x), jax.random.key(seed))
     return payload, np.asarray(output)
-
-
-def draws(method: str, x: np.ndarray, count: int) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(0), count)
-    return np.asarray(laws.outputs(make(method), jnp.asarray(x), keys), np.float64)
 
 
 def hashes(method: str, size: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -9,25 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxcomp import make_compressor, nbits
+from jaxcomp import nbits
 from jaxcomp.compressors._kit.rotation import haar
 from jaxcomp.compressors.eden import Rotated, lloyd_max, mean_square_error
 from jaxcomp.core import prng
 from jaxcomp.core.trees import spec_of
-from jaxcomp.core.types import Compressor
 from tests import laws, references
+from tests.laws import draws, heavy, make
 from tests.tiers import tiers
-
-
-@functools.cache
-def make(method: str) -> Compressor:
-    """One object for each method, so that tests share its compiled programs."""
-    return make_compressor(method)
-
-
-def heavy(size: int, seed: int = 0) -> np.ndarray:
-    values = np.random.default_rng(seed).standard_t(3, size=size)
-    return values.astype(np.float32)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -35,14 +24,6 @@ def send(method: str, x: jax.Array, key: jax.Array) -> tuple[Rotated, jax.Array]
     """The payload of x, and what it decodes to."""
     payload, _ = make(method).compress(x, (), key)
     return payload, make(method).decompress(payload, spec_of(x))
-
-
-def rows(method: str, x: np.ndarray, draws: int) -> np.ndarray:
-    """C(x), a row for each key."""
-    keys = jax.random.split(jax.random.key(5), draws)
-    chunks = keys.reshape(-1, min(draws, laws.CHUNK))
-    parts = [laws.outputs(make(method), jnp.asarray(x), chunk) for chunk in chunks]
-    return np.concatenate([np.asarray(part, np.float64) for part in parts])
 
 
 # The rotation.
@@ -139,11 +120,11 @@ def test_eden_is_unbiased_where_hadamard_rotations_are_not(spiky: np.ndarray) ->
     """Small elements beside a huge one arrive as large as they are, on the average."""
     x = jnp.asarray(spiky)
     laws.check_unbiased(make("eden"), x, draws=4 * laws.CHUNK)
-    draws = rows("eden", spiky, 4 * laws.CHUNK)
+    found = draws("eden", spiky, 4 * laws.CHUNK)
     small = np.where(np.abs(spiky) < np.abs(spiky).max(), spiky, 0)
     if small.any():
-        share = draws @ small / (small @ small)
-        allowed = 5 * share.std() / math.sqrt(len(draws))
+        share = found @ small / (small @ small)
+        allowed = 5 * share.std() / math.sqrt(len(found))
         assert abs(share.mean() - 1) < allowed
 
 
@@ -151,8 +132,8 @@ def test_the_error_does_not_depend_on_the_vector(spiky: np.ndarray) -> None:
     """E(<R x, q> / |R x| |q|)^2 = 2/pi + (1 - 2/pi)/d for one bit, exactly."""
     _, width = references.eden_blocks(64)
     expected = (1 - 2 / math.pi) * (1 - 1 / width)
-    draws = rows("eden(unbiased=False)", spiky, laws.CHUNK)
-    errors = np.square(draws - spiky).sum(axis=1) / np.square(spiky).sum()
+    found = draws("eden(unbiased=False)", spiky, laws.CHUNK)
+    errors = np.square(found - spiky).sum(axis=1) / np.square(spiky).sum()
     allowed = 5 * errors.std() / math.sqrt(len(errors)) + 2.0**-16
     assert abs(errors.mean() - expected) < allowed
 
@@ -161,7 +142,7 @@ def test_one_number_is_rounded_without_bias() -> None:
     """Nothing but the rounding of its scale is random."""
     x = jnp.asarray([0.3], jnp.float32)
     laws.check_unbiased(make("eden"), x)
-    below, above = np.unique(rows("eden", np.asarray(x), 100))
+    below, above = np.unique(draws("eden", np.asarray(x), 100))
     assert below < 0.3 < above < below * (1 + 2**-6.9)
 
 
@@ -169,7 +150,7 @@ def test_unbiased_up_to_an_eighth_of_the_largest_number() -> None:
     """Beyond, what comes out has to be clipped, and lies on one side of x."""
     largest = np.finfo(np.float32).max
     laws.check_unbiased(make("eden"), jnp.full(64, largest / 8), 4 * laws.CHUNK)
-    mean = rows("eden", np.full(64, largest), laws.CHUNK).mean()
+    mean = draws("eden", np.full(64, largest), laws.CHUNK).mean()
     assert mean < 0.7 * largest
 
 

@@ -10,23 +10,18 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from jaxcomp import make_compressor, nbits
+from jaxcomp import nbits
 from jaxcomp.compressors._kit import matrices
 from jaxcomp.compressors._kit.matrices import Factors
 from jaxcomp.compressors.atomo import chances, draw, relative_chances
 from jaxcomp.core.coding.payloads import Dense, Quantized
 from jaxcomp.core.trees import spec_of
-from jaxcomp.core.types import Compressor
 from tests import laws, references
+from tests.laws import draws, make
 from tests.tiers import tiers
 
 # From 96 (r + 4) on the search is randomised: the smallest such side for rank 1.
 LARGE = 480
-
-
-@functools.cache
-def make(method: str) -> Compressor:
-    return make_compressor(method)
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
@@ -43,13 +38,6 @@ def of_lengths(lengths: np.ndarray, rows: int) -> np.ndarray:
     columns = len(lengths)
     u, v = orthonormal(rows, columns), orthonormal(columns, columns)
     return (u * lengths @ v[::-1].T).astype(np.float32)
-
-
-def draws(method: str, x: np.ndarray, count: int) -> np.ndarray:
-    """C(x) for `count` keys, in the shape of x, as float64."""
-    keys = jax.random.split(jax.random.key(0), count)
-    rows = laws.outputs(make(method), jnp.asarray(x), keys)
-    return np.asarray(rows, np.float64).reshape(-1, *x.shape)
 
 
 def energy(x: np.ndarray) -> float:

@@ -14,33 +14,12 @@ from jaxcomp import make_compressor
 from jaxcomp.compressors._kit import buckets
 from jaxcomp.core import prng
 from jaxcomp.core.trees import spec_of
-from jaxcomp.core.types import Compressor
 from tests import laws, references
+from tests.laws import heavy, make, through
 from tests.tiers import tiers
 
 SIZE = 257
 FLOATS = ("float32", "bfloat16", "float16")
-
-
-def heavy(seed: int = 0, size: int = SIZE) -> np.ndarray:
-    values = np.random.default_rng(seed).standard_t(3, size=size)
-    return values.astype(np.float32)
-
-
-@functools.cache
-def one_key() -> jax.Array:
-    return jax.random.split(jax.random.key(0), 1)
-
-
-@functools.cache
-def make(method: str) -> Compressor:
-    """One object for each method, so that all tests share its compiled programs."""
-    return make_compressor(method)
-
-
-def through(method: str, x: np.ndarray | jax.Array) -> np.ndarray:
-    """C(x) under one key."""
-    return np.asarray(laws.outputs(make(method), jnp.asarray(x), one_key()))[0]
 
 
 # Methods that draw, and what they may do. E2M1 reaches 6, or 7 where it is rounded to.
@@ -407,7 +386,7 @@ def test_block_scaling_at_every_exponent(bits: int, rounding: str) -> None:
 @pytest.mark.parametrize("place", [0, 70_000])
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_peaks_forget_nothing(dtype: str, place: int, value: float) -> None:
-    x = jnp.asarray(heavy(1, 70_001), dtype).at[place].set(value)
+    x = jnp.asarray(heavy(70_001, 1), dtype).at[place].set(value)
     for bucket in (None, 512):
         peaks = np.asarray(jax.jit(buckets.peaks, static_argnums=1)(x, bucket))
         assert (~np.isfinite(peaks)).sum() == 1
@@ -452,7 +431,7 @@ def test_long_vectors_need_no_second_one(method: str, size: int) -> None:
 
 @functools.cache
 def long_vector() -> np.ndarray:
-    return heavy(2, 100_001)
+    return heavy(100_001, 2)
 
 
 @pytest.mark.parametrize(

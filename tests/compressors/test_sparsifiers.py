@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxcomp import make_compressor
+from jaxcomp.compressors import compose
 from jaxcomp.compressors._kit.selection import magnitude_bits
 from jaxcomp.compressors.adaptive_threshold import half
 from jaxcomp.compressors.dgc_top_k import sampling_of
@@ -20,34 +21,15 @@ from jaxcomp.compressors.qsgd_sparse import fine_uniform, most_chosen
 from jaxcomp.compressors.random_k import random_subset
 from jaxcomp.core import prng
 from jaxcomp.core.coding.indices import CODES
+from jaxcomp.core.coding.payloads import Quantized, Sparse
 from jaxcomp.core.trees import spec_of
-from jaxcomp.core.types import Compressor
 from tests import laws, references
+from tests.laws import heavy, make, through
 from tests.tiers import tiers
 
 SIZE = 257
 LONG = 70_001  # beyond what is sorted
 DTYPES = [jnp.float32, jnp.bfloat16, jnp.float16]
-
-
-def heavy(seed: int = 0, size: int = SIZE) -> np.ndarray:
-    values = np.random.default_rng(seed).standard_t(3, size=size)
-    return values.astype(np.float32)
-
-
-@functools.cache
-def make(method: str) -> Compressor:
-    """One object for each method, so that all tests share its compiled programs."""
-    return make_compressor(method)
-
-
-def through(method: str, x: np.ndarray) -> np.ndarray:
-    """C(x) of a method that draws nothing."""
-    return np.asarray(laws.outputs(make(method), x, no_keys()))[0]
-
-
-def no_keys() -> jax.Array:
-    return jax.random.split(jax.random.key(0), 1)
 
 
 def send(method: str, x: Any, key: Any = None) -> tuple[Any, np.ndarray]:
@@ -169,7 +151,7 @@ def test_block_top_k_of_more_than_fits_a_pass(
     block: int, per_block: int, dtype: Any
 ) -> None:
     """Whole rows of lanes, and a last one that is not full."""
-    x = np.asarray(jnp.asarray(np.round(heavy(1, LONG), 1)).astype(dtype))
+    x = np.asarray(jnp.asarray(np.round(heavy(LONG, 1), 1)).astype(dtype))
     _, y = send(f"block_top_k(keep={per_block / block}, per_block={per_block})", x)
     np.testing.assert_array_equal(y, references.block_top_k(x, block, per_block))
 
@@ -179,7 +161,7 @@ def test_block_top_k_of_more_than_fits_a_pass(
 
 @pytest.mark.parametrize("size", [1, SIZE, LONG])
 def test_threshold_keeps_what_reaches_it(size: int) -> None:
-    x = heavy(2, size)
+    x = heavy(size, 2)
     x[0] = -1.0
     method = "threshold(v=1.0, cap=0.05)"
     most = max(1, round(0.05 * size))
@@ -320,7 +302,7 @@ def test_dgc_top_k_of_a_long_vector() -> None:
 
 
 def test_dgc_top_k_by_random_samples_takes_the_largest() -> None:
-    x = heavy(8, 20_011)
+    x = heavy(20_011, 8)
     for seed in range(20):
         key = jax.random.key(seed)
         payload, y = send("dgc_top_k(keep=0.01, sample=0.05, strided=False)", x, key)
@@ -332,7 +314,7 @@ def test_dgc_top_k_by_random_samples_takes_the_largest() -> None:
 
 @pytest.mark.parametrize("size", [1, 99, 1500])
 def test_dgc_top_k_of_a_short_vector_is_exact(size: int) -> None:
-    x = np.round(heavy(9, size), 1)
+    x = np.round(heavy(size, 9), 1)
     payload, y = send("dgc_top_k(keep=0.01)", x)
     k = math.ceil(0.01 * size)
     np.testing.assert_array_equal(y, references.top_k(x, k))
@@ -391,7 +373,7 @@ def test_qsgd_sparse_chooses_with_its_chance() -> None:
 
 @pytest.mark.parametrize("scale", [1e-37, 1e37])
 def test_qsgd_sparse_is_unbiased_at_every_scale(scale: float) -> None:
-    x = jnp.asarray(heavy(12))
+    x = jnp.asarray(heavy(seed=12))
     laws.check_unbiased(make_compressor("qsgd_sparse"), x / jnp.max(x) * scale)
 
 
@@ -465,3 +447,40 @@ def test_nothing_of_the_size_of_the_vector_is_stored(method: str) -> None:
     memory = compress.lower(x, jax.random.key(0)).compile().memory_analysis()
     assert memory is not None
     assert memory.temp_size_in_bytes + memory.output_size_in_bytes < 4 * x.size / 2
+
+
+# compositions
+
+
+def test_composition_compresses_the_values_alone(key: jax.Array) -> None:
+    x = jnp.asarray(heavy())
+    compressor = make_compressor("top_k(keep=0.1) | qsgd(levels=127)")
+    payload, _ = compressor.compress(x, compressor.init(spec_of(x)), key)
+    assert isinstance(payload, Sparse)
+    assert isinstance(payload.values, Quantized)
+    y = np.asarray(compressor.decompress(payload, spec_of(x)))
+    expected = references.top_k(np.asarray(x), 26)
+    unit = float(np.linalg.norm(expected)) / 127
+    np.testing.assert_allclose(y, expected, rtol=0, atol=1.001 * unit)
+    assert not y[expected == 0].any()
+
+
+def test_a_composition_of_aligned_methods_is_aligned(key: jax.Array) -> None:
+    compressor = make_compressor("random_k(keep=0.5) | random_k(keep=0.5)")
+    laws.check_aligned(
+        compressor, jnp.asarray(heavy(seed=1)), jnp.asarray(heavy(seed=2)), key
+    )
+
+
+def test_three_stages_compose() -> None:
+    x = heavy()
+    y = through("top_k(keep=0.5) | top_k(keep=0.2) | sign", x)
+    largest = references.top_k(x, round(0.2 * round(0.5 * SIZE)))
+    chosen = largest != 0
+    np.testing.assert_allclose(y[chosen], references.sign(largest[chosen]), rtol=1e-6)
+    assert not y[~chosen].any()
+
+
+def test_a_quantiser_cannot_be_on_the_left() -> None:
+    with pytest.raises(ValueError, match="put a sparsifier such as top_k on the left"):
+        compose(make_compressor("sign"), make_compressor("top_k"))
