@@ -84,6 +84,10 @@ class Job(NamedTuple):
     def finished(self, run: PlannedRun) -> bool:
         return "sweep" in self.facts(run)
 
+    def failed(self, run: PlannedRun) -> str:
+        """Why the run has failed, in a line; "" where its folder does not say so."""
+        return str(self.facts(run).get("failed", "")).partition("\n")[0]
+
 
 def _run(args: argparse.Namespace) -> int:
     """Train a config in many settings: each of them is one run. Writes summary.csv,
@@ -230,9 +234,7 @@ def train_all(job: Job, jobs: int, retry: bool = False) -> tuple[dict[str, str],
         process_group(grace=0) as group,
     ):
         left = [run for run in job.runs if not job.finished(run)]
-        told_before = {run.name: job.facts(run).get("failed", "") for run in left}
-        errors = {name: str(why) for name, why in told_before.items() if why}
-        errors = {} if retry else errors
+        errors = {} if retry else {r.name: job.failed(r) for r in left if job.failed(r)}
         left = [run for run in left if run.name not in errors]
         left.sort(key=lambda run: not job.workdir(run).exists())
         running: list[tuple[PlannedRun, subprocess.Popen[Any]]] = []
@@ -278,7 +280,7 @@ def _end(
     elif not was_asked:
         text = job.log(run).read_text(errors="replace")
         lines = filter(None, map(str.strip, reversed(text.splitlines())))
-        errors[run.name] = next(lines, f"exit code {code}")
+        errors[run.name] = job.failed(run) or next(lines, f"exit code {code}")
     figures = write_summary(job, errors)
     if code == 0:
         said = _told(job, figures[run.name])

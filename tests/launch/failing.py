@@ -1,5 +1,6 @@
-"""A task whose last worker alone has a loss that is not finite."""
+"""Tasks that end a run of several processes: by a NaN of one, and by its own end."""
 
+import sys
 from typing import Any
 
 import jax
@@ -8,10 +9,8 @@ import jax.numpy as jnp
 from jaxcomp.training.tasks import Task
 from jaxcomp.training.tasks.classification import classification
 
-__all__ = ["make"]
 
-
-def make(config: Any, workers: Any) -> Task:
+def diverging(config: Any, workers: Any) -> Task:
     """The classification of a config, with a NaN on the last worker."""
     task = classification(config, workers)
 
@@ -21,3 +20,15 @@ def make(config: Any, workers: Any) -> Task:
         return jnp.where(is_last, jnp.nan, 1.0) * value, learnt
 
     return task._replace(loss=loss)
+
+
+def leaving(config: Any, workers: Any) -> Task:
+    """The classification of a config, whose second process ends in the third epoch."""
+    task = classification(config, workers)
+
+    def shares(epoch: int) -> Any:
+        if epoch == 2 and jax.process_index() == 1:
+            sys.exit(3)
+        return task.shares(epoch)
+
+    return task._replace(shares=shares)

@@ -157,7 +157,7 @@ def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_pat
 
 def test_a_program_that_ends_one_process_ends_the_other(tmp_path):
     """By SystemExit, which no error of a run is."""
-    processes = begin_pair(tmp_path, "--config.task=tests.launch.leaving:make")
+    processes = begin_pair(tmp_path, "--config.task=tests.launch.failing:leaving")
     outputs = [said(process) for process in processes]
     assert processes[0].returncode, outputs
     assert processes[1].returncode == 3

@@ -99,17 +99,16 @@ def test_mpirun_starts_the_same_run(one_process, tmp_path):
 # --- What one process meets alone ---------------------------------------------------
 
 
-def pair(script: str) -> tuple[int, str]:
-    """Run a script on two processes; exit code and output."""
-    words = (*LAUNCH, "-n", "2", "--", "sh", "-c", script)
-    process = begin(*words)
+def pair(words: list[str], more: str = "") -> tuple[int, str]:
+    """Run a command on two processes; exit code and output."""
+    script = f"{shlex.join(words)} {more}"
+    process = begin(*LAUNCH, "-n", "2", "--", "sh", "-c", script)
     output, _ = process.communicate(timeout=200)
     return process.returncode, output
 
 
 def test_processes_with_other_configs_are_refused(tmp_path):
-    words = shlex.join(command(tmp_path / "run"))
-    code, output = pair(f"{words} --config.seed=$JAXCOMP_PROCESS")
+    code, output = pair(command(tmp_path / "run"), "--config.seed=$JAXCOMP_PROCESS")
     assert code == 2, output
     for index in range(2):
         message = '"seed": 0 in process 0 on .*, and "seed": 1 in process 1'
@@ -119,8 +118,7 @@ def test_processes_with_other_configs_are_refused(tmp_path):
 
 @pytest.mark.slow
 def test_a_folder_that_is_not_shared_is_refused(tmp_path):
-    words = shlex.join(command(tmp_path))
-    code, output = pair(f"{words} --workdir={tmp_path}/$JAXCOMP_PROCESS")
+    code, output = pair(command(tmp_path), f"--workdir={tmp_path}/$JAXCOMP_PROCESS")
     assert code == 2, output
     assert f"{tmp_path}/1 on" in output
     assert "is not the folder of process 0 on" in output
@@ -129,8 +127,7 @@ def test_a_folder_that_is_not_shared_is_refused(tmp_path):
 @pytest.mark.slow
 def test_a_refusal_of_one_process_is_that_of_all(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    words = shlex.join(command(tmp_path))
-    code, output = pair(words)
+    code, output = pair(command(tmp_path))
     assert code == 2, output
     assert "[0] train.py: " in output
     assert "[1] train.py: another process failed: process 0 on" in output
@@ -139,17 +136,9 @@ def test_a_refusal_of_one_process_is_that_of_all(tmp_path):
 @pytest.mark.slow
 def test_a_failed_step_of_one_worker_stops_all(tmp_path):
     """Under a mixer, workers have models of their own, and one alone may fail."""
-    changes = {
-        "mixer": "d_psgd",
-        "topology": "ring",
-        "exchange": "",
-        "memory": "",
-        "compressor": "none",
-        "task": "tests.launch.failing:make",
-    }
-    flags = [f"--config.{key}={value}" for key, value in changes.items()]
-    words = shlex.join(command(tmp_path, *flags))
-    code, output = pair(words)
+    mixer = ("mixer=d_psgd", "topology=ring", "exchange=", "memory=", "compressor=none")
+    words = (*mixer, "task=tests.launch.failing:diverging")
+    code, output = pair(command(tmp_path, *(f"--config.{word}" for word in words)))
     assert code == 1, output
     assert "is not finite and was not applied" in output
     assert "another process failed: process" in output

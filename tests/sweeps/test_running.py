@@ -156,9 +156,10 @@ def test_a_failure_is_reported_and_the_same_command_goes_on(write, tmp_path, cap
     by_seed = {row["seed"]: row for row in rows(tmp_path / "out")}
     states = {seed: row["state"] for seed, row in by_seed.items()}
     assert states == {"1": "finished", "7": "failed", "8": "failed"}
-    assert by_seed["7"]["error"] == "train.py: the loss is not finite"
+    assert by_seed["7"]["error"] == "the loss is not finite"
+    assert by_seed["8"]["error"] == "train.py: the loss is not finite"
     assert starts(tmp_path / "out") == [1] * 6
-    assert "failed: exact, seed=7: train.py: the loss is not finite" in printed
+    assert "failed: exact, seed=7: the loss is not finite" in printed
     logs = [Path(word) for word in printed.split() if word.endswith(".log")]
     assert len(logs) == 4
     assert all(log.is_file() for log in logs)
