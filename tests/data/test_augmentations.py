@@ -12,6 +12,7 @@ from PIL import Image
 from jaxcomp.core.errors import UserError
 from jaxcomp.data import AUGMENTATIONS
 from jaxcomp.data.augmentations import draw_windows, resize_windows
+from jaxcomp.data.pictures import random_window
 from tests.data.images import some_images
 
 
@@ -157,9 +158,24 @@ def test_lighting_adds_one_colour_with_the_published_covariance():
 # --- random resized crops -------------------------------------------------------------
 
 
-def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for():
-    drawn = draw_windows(jax.random.key(0), 3000, (80, 120), 0.25, 0.75)
-    top, left, height, width = np.asarray(drawn).T
+def on_device(count: int, side: tuple[int, int], *asked: float) -> np.ndarray:
+    return np.asarray(draw_windows(jax.random.key(0), count, side, *asked))
+
+
+def on_host(count: int, side: tuple[int, int], *asked: float) -> np.ndarray:
+    """As pictures that are decoded are cut."""
+    rng = np.random.default_rng(0)
+    drawn = np.array([random_window(rng, *side, *asked) for _ in range(count)])
+    left, top, right, bottom = drawn.T
+    return np.stack([top, left, bottom - top, right - left], axis=1)
+
+
+each_window = pytest.mark.parametrize("draw", [on_device, on_host])
+
+
+@each_window
+def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for(draw):
+    top, left, height, width = draw(3000, (80, 120), 0.25, 0.75).T
     assert (top >= 0).all()
     assert (left >= 0).all()
     assert (top + height <= 80).all()
@@ -170,9 +186,9 @@ def test_windows_lie_inside_and_have_the_areas_and_forms_asked_for():
     assert len(np.unique(top)) > 30
 
 
-def test_where_no_window_fits_it_is_the_largest_in_the_middle():
-    drawn = draw_windows(jax.random.key(0), 5, (2, 64), 1.0, 0.75)
-    assert np.asarray(drawn).tolist() == [[0, 30, 2, 3]] * 5
+@each_window
+def test_where_no_window_fits_it_is_the_largest_in_the_middle(draw):
+    assert draw(5, (2, 64), 1.0, 0.75).tolist() == [[0, 30, 2, 3]] * 5
 
 
 @pytest.mark.parametrize("size", [5, 9, 24])

@@ -10,7 +10,6 @@ from PIL import Image
 from jaxcomp import data
 from jaxcomp.core.errors import UserError
 from jaxcomp.data import DataError, Pictures, take
-from jaxcomp.data.pictures import random_window
 from tests.data.class_folders import write_folders
 
 
@@ -66,21 +65,6 @@ def test_the_seed_the_epoch_and_the_place_decide_and_nothing_else(root):
     assert (take((images,), np.arange(12), 4)[0] != together).any()
     other = load(root, seed=1).train_images
     assert (take((other,), np.arange(12), 3)[0] != together).any()
-
-
-def test_host_windows_lie_inside_with_the_areas_asked_for():
-    rng = np.random.default_rng(0)
-    drawn = np.array([random_window(rng, 80, 120, 0.25, 0.75) for _ in range(2000)])
-    left, top, right, bottom = drawn.T
-    assert (left >= 0).all()
-    assert (top >= 0).all()
-    assert (right <= 120).all()
-    assert (bottom <= 80).all()
-    area = (right - left) * (bottom - top) / (80 * 120)
-    form = (right - left) / (bottom - top)
-    assert 0.24 < area.min() < 0.3 < 0.8 < area.max() < 0.9
-    assert 0.72 < form.min() < 0.8 < 1.25 < form.max() < 1.36
-    assert random_window(rng, 2, 64, 1.0, 0.75) == (30, 0, 33, 2)
 
 
 def test_grey_pictures_and_those_with_a_palette_become_coloured(root):

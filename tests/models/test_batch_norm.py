@@ -13,6 +13,7 @@ from jaxcomp.models._layers import BatchNorm
 
 WORKERS, EXAMPLES, CHANNELS = 2, 6, 3
 DATA = np.random.default_rng(0).normal(size=(WORKERS, EXAMPLES, 4, 5, CHANNELS)) * 3 + 1
+DATA[1] *= 1e-3  # small enough to show the 1e-5 that is added to a variance
 PARAMS = {"scale": np.array([1.0, 2.0, 0.5]), "bias": np.array([0.0, 1.0, -1.0])}
 START = {"mean": np.array([1.0, 0.0, 2.0]), "var": np.array([2.0, 1.0, 3.0])}
 

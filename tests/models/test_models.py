@@ -12,9 +12,9 @@ from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models import LOCAL, REGISTRY, Statistics, WideResNet, make
-from jaxcomp.models._layers import BatchNorm, batch_norm, conv, max_pool2
-from jaxcomp.models.resnet_cifar import BasicBlock, ResNetCifar, shortcut_a
+from jaxcomp.models import REGISTRY, Statistics, WideResNet, make
+from jaxcomp.models._layers import BatchNorm, conv, max_pool2
+from jaxcomp.models.resnet_cifar import BasicBlock, shortcut_a
 from tests.models.families import FAMILIES
 
 
@@ -115,25 +115,6 @@ def test_half_precision_layers_leave_float32_logits(family):
         init_shapes(model, jnp.zeros(shape))
     assert set(seen[:-1]) == {jnp.dtype("bfloat16")}
     assert seen[-1] == jnp.float32
-
-
-class OneNorm(nn.Module):
-    @nn.compact
-    def __call__(self, x: jax.Array, train: bool) -> jax.Array:
-        return batch_norm(x, train, LOCAL, name="norm")
-
-
-def test_batch_norm_constants():
-    x = jnp.array([[0.0], [4.0]])
-    variables: Any = OneNorm().init(jax.random.key(0), x, True)
-    _, stats, _ = forward(OneNorm(), variables, x, True)
-    # Batch mean 2 and variance 4, mixed into 0 and 1 with weight 0.1.
-    np.testing.assert_allclose(stats["norm"]["mean"], [0.2], rtol=1e-6)
-    np.testing.assert_allclose(stats["norm"]["var"], [1.3], rtol=1e-6)
-    # Variance 4e-6 is small enough to show epsilon.
-    y, _, _ = forward(OneNorm(), variables, 1e-3 * x, True)
-    expected = np.array([[-2e-3], [2e-3]]) / np.sqrt(4e-6 + 1e-5)
-    np.testing.assert_allclose(y, expected, rtol=1e-4)
 
 
 def test_stride_two_convolution_aligns_with_pytorch():
@@ -305,11 +286,6 @@ def test_unknown_keyword_lists_the_valid_ones(name, key, valid):
 def test_bad_value_is_shown_with_the_valid_ones(name, kw, message):
     with pytest.raises(ValueError, match=message):
         make(name, **kw)
-
-
-def test_depth_of_the_cifar_resnet_is_checked():
-    with pytest.raises(ValueError, match=r"depth=18 .* 6n\+2 .*depths: 14, 20"):
-        ResNetCifar(depth=18)
 
 
 @pytest.mark.parametrize(
