@@ -233,7 +233,7 @@ def predict(
 
     Args:
       tree: the gradient: arrays, specs or shapes, or a name in `TREES`.
-      methods: one line each, as `prediction.methods` reads it, or exchanges. `exact` is
+      methods: one line each, as `make_method` reads it, or exchanges. `exact` is
         always among them.
       link: between hosts.
       workers: their number.
