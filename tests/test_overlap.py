@@ -9,8 +9,8 @@ import optax
 import pytest
 
 import jaxcomp
-from jaxcomp import UserError, make_exchange, make_mixer, training
-from jaxcomp.exchanges.overlap import Cut, overlapped, ready_order
+from jaxcomp import UserError, make_exchange, training
+from jaxcomp.exchanges.overlap import Cut, ready_order
 from tests import workers
 from tests.tiers import tiers
 from tests.training.small import built, small_config
@@ -27,9 +27,8 @@ EXCHANGES = {
 }
 
 
-def exchange_of(name):
-    exchange, compressor, memory = EXCHANGES[name]
-    return make_exchange(exchange, compressor, memory)
+def exchange_of(name, overlap=1):
+    return make_exchange(*EXCHANGES[name], overlap=overlap)
 
 
 @functools.cache
@@ -70,7 +69,7 @@ def close(found, expected):
 def test_parts_give_the_same_numbers(name):
     """To the bit, but where a compiler may add up a norm in another way."""
     numbers, reports = follow(exchange_of(name))
-    of_parts, reports_of_parts = follow(overlapped(exchange_of(name), 3))
+    of_parts, reports_of_parts = follow(exchange_of(name, 3))
     compare = close if name == "norms" else same
     compare(of_parts, numbers)
     close(reports_of_parts, reports)
@@ -94,7 +93,7 @@ RANDOM = {
 )
 def test_parts_draw_apart(spec):
     """What two tensors of equal elements lose is not the same, so it averages out."""
-    exchange = overlapped(make_exchange(spec, RANDOM[spec], "none"), 2)
+    exchange = make_exchange(spec, RANDOM[spec], "none", overlap=2)
     x = jax.random.normal(jax.random.key(1), (1, 40, 9))
     [step] = workers.run(
         stepped(exchange),
@@ -112,7 +111,7 @@ def test_each_part_has_a_message():
     tree = jax.tree.map(lambda x: x[0], workers.gradients(2))
     counts = []
     for parts in (1, 3):
-        exchange = overlapped(exchange_of("top_k"), parts)
+        exchange = exchange_of("top_k", parts)
         found = jaxcomp.wire.traced_collectives(
             stepped(exchange), exchange.init(tree), tree, axis="workers", workers=2
         )
@@ -120,19 +119,16 @@ def test_each_part_has_a_message():
     assert counts == [["all-gather"], ["all-gather"] * 3]
 
 
-def test_one_part_is_the_exchange():
-    exchange = exchange_of("top_k")
-    assert overlapped(exchange, 1) is exchange
-
-
 def test_facts_belong_to_their_leaves():
     policy = [("kernel", "none"), ("*", "top_k(keep=0.5)")]
-    exchange = make_exchange(policy=policy, compressor="top_k(keep=0.5)")
+    built = functools.partial(
+        make_exchange, compressor="top_k(keep=0.5)", policy=policy
+    )
+    exchange, parts = built(), built(overlap=3)
     tree = jax.tree.map(lambda x: x[0], workers.gradients(2))
-    parts = overlapped(exchange, 3)
     assert parts.contraction(tree) == exchange.contraction(tree)
     assert parts.chooses(tree) == exchange.chooses(tree)
-    assert overlapped(exchange, 3).init({}).parts == (exchange.init({}),)
+    assert parts.init({}).parts == (exchange.init({}),)
 
 
 # --- The order of the parts -----------------------------------------------------------
@@ -165,16 +161,13 @@ def test_an_order_of_other_params_is_refused():
     with pytest.raises(UserError, match=r"no number for b: trace the gradient"):
         cut.places({"a": jnp.zeros(2), "b": jnp.zeros(2)})
     with pytest.raises(ValueError, match="overlap is"):
-        overlapped(exchange_of("top_k"), 0)
+        exchange_of("top_k", 0)
 
 
 # --- In loops -------------------------------------------------------------------------
 
 
 def test_mixers_are_refused():
-    ring = make_mixer("choco(gamma=0.4)", "ring", 4, compressor="sign")
-    with pytest.raises(TypeError, match="takes an Exchange"):
-        jaxcomp.distributed(ring, overlap=2)  # type: ignore[arg-type]
     config = small_config(mixer="choco(gamma=0.4)", topology="ring", overlap=2)
     config.update(exchange="", memory="none")
     with pytest.raises(UserError, match="sends models.*choco_overlapped"):
@@ -185,10 +178,11 @@ def test_mixers_are_refused():
 @pytest.mark.parametrize("leaf", ["kernel", "bias"])
 def test_a_bad_number_in_any_part_is_seen_by_all(bad, leaf):
     """A sparsifier of one vector may leave a single NaN out."""
-    exchange = make_exchange(compressor="random_k(keep=0.02)", scope="whole_tree")
-    mean = jaxcomp.pmean(exchange, seed=0, overlap=2)
-    tx = optax.chain(jaxcomp.distributed(exchange, seed=0, overlap=2), optax.sgd(0.1))
-    tx = jaxcomp.skip_nonfinite(tx, overlap=2)
+    method = "random_k(keep=0.02)"
+    exchange = make_exchange(compressor=method, scope="whole_tree", overlap=2)
+    mean = jaxcomp.pmean(exchange, seed=0)
+    tx = optax.chain(jaxcomp.distributed(exchange, seed=0), optax.sgd(0.1))
+    tx = jaxcomp.skip_nonfinite(tx, exchange=exchange)
     tree = {"kernel": jnp.ones((2, 40, 9)), "bias": jnp.ones((2, 300))}
     one = jax.tree.map(lambda x: x[0], tree)
     tree[leaf] = tree[leaf].at[(1,) + (0,) * (tree[leaf].ndim - 1)].set(bad)

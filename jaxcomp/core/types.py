@@ -219,6 +219,8 @@ class Exchange(NamedTuple):
     # What reads the norm of a worker's whole gradient, by name; None: nothing does.
     whole: str | None = None
     patterns: tuple[str, ...] = ()  # of a policy; each is to fit a tensor of the model
+    # How it cuts a tree into parts with a message each, an `overlap.Cut`; or None.
+    cut: Any = None
 
 
 Memory: TypeAlias = Callable[[Exchange], Exchange]

@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, check
 from jaxcomp.core.trees import label_of, name_of, norm
-from jaxcomp.core.types import Array, Averaged, Exchange, Info, Mixer, Spec, State, Tree
+from jaxcomp.core.types import Array, Averaged, Exchange, Info, Spec, State, Tree
 
 # By default XLA orders a program such that it needs little memory, and waits for each
 # message where it starts it. Its other scheduler starts a message as late as its guess
@@ -233,12 +233,6 @@ class Cut(NamedTuple):
 WHOLE = Cut()
 
 
-def make_cut(parts: int, order: Tree | None = None) -> Cut:
-    """A cut into so many parts; refuses what is no number of parts."""
-    check(Count, "overlap", parts)
-    return Cut(parts, order)
-
-
 def _natural(name: str) -> list[Any]:
     """What sorts "Conv_10" behind "Conv_2".
 
@@ -290,13 +284,8 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
       >>> float(mean["a"][0, 0])
       1.0
     """
-    cut = make_cut(parts, order)
-    if isinstance(exchange, Mixer):
-        raise TypeError(
-            f"overlap cuts gradients, and {exchange.name!r} sends models, which are "
-            "there before the step. To mix models beside the gradient's computation "
-            "take the mixer 'choco_overlapped'"
-        )
+    check(Count, "overlap", parts)
+    cut = Cut(parts, order)
     if parts == 1:
         return exchange
 
@@ -330,6 +319,7 @@ def overlapped(exchange: Exchange, parts: int, order: Tree | None = None) -> Exc
         contraction=functools.partial(cut.facts, exchange.contraction),
         chooses=functools.partial(cut.facts, exchange.chooses),
         clear=None,  # there is no payload of the whole tree
+        cut=cut,
     )
 
 

@@ -91,8 +91,7 @@ def make_method(
     usual |= {"compressor": stage.compressor}
     whole = {"exchange": config.exchange, "memory": config.memory, "dense": stage.dense}
     if not config.mixer:
-        exchange = make_exchange(**whole, **usual)
-        return overlap.overlapped(exchange, cut.parts, cut.order)
+        return make_exchange(**whole, **usual, overlap=cut.parts, order=cut.order)
     if make_statistics(config.batch_norm, axis).axis is not None:
         message = (
             f"batch_norm {config.batch_norm!r} sends statistics at every step, to "

@@ -11,7 +11,7 @@ import optax
 from jaxcomp.core import types
 from jaxcomp.core.trees import spec_of, vary_like
 from jaxcomp.core.types import Array, Exchange, Mixer, PerWorker, State, Tree, ticked
-from jaxcomp.exchanges.overlap import Cut, make_cut, overlapped
+from jaxcomp.exchanges.overlap import WHOLE, Cut
 from jaxcomp.parallel import checks
 from jaxcomp.parallel.checks import axis_index
 from jaxcomp.transforms.nonfinite import attempt
@@ -122,8 +122,6 @@ def distributed(
     seed: int | None = None,
     *,
     allow_masked: bool = False,
-    overlap: int = 1,
-    order: Tree | None = None,
 ) -> optax.GradientTransformationExtraArgs:
     """Average gradients over the workers of a mapped axis, inside an optax chain.
 
@@ -131,6 +129,8 @@ def distributed(
     local gradient, what stands after it sees the same mean on every worker. What uses
     gradients outside the chain sees local ones: there, take `pmean`. What
     `optax.masked` hides would stay local, and replicas drift apart: `init` refuses it.
+    Before an exchange that sends parts of the gradient early, links have to work tensor
+    by tensor: `optax.clip_by_global_norm` waits for the whole gradient.
 
     Args:
       exchange: from `make_exchange`.
@@ -141,10 +141,6 @@ def distributed(
       allow_masked: take what `optax.masked` leaves of a model, where something else
         looks after the rest: under `optax.multi_transform`, another link that averages,
         or `optax.set_to_zero`.
-      overlap: send the gradient in so many parts, each as soon as it is computed, as
-        in `jaxcomp.overlapped`. What stands before this link has to work tensor by
-        tensor: `optax.clip_by_global_norm` waits for the whole gradient.
-      order: of the parts, `ready_order(jax.grad(loss), params, batch)`.
 
     Example:
       >>> from jaxcomp.transforms.make import make_exchange
@@ -163,7 +159,6 @@ def distributed(
             f"distributed() takes an Exchange from make_exchange, not {exchange!r}"
         )
         raise TypeError(message)
-    exchange = overlapped(exchange, overlap, order)
     made: dict[Any, types.Spec] = {}  # of the states of trees, by their shapes
 
     def init(params: Tree) -> DistributedState:
@@ -223,12 +218,7 @@ class Mean(NamedTuple):
 
 
 def pmean(
-    exchange: Exchange,
-    seed: int | None = None,
-    *,
-    allow_masked: bool = False,
-    overlap: int = 1,
-    order: Tree | None = None,
+    exchange: Exchange, seed: int | None = None, *, allow_masked: bool = False
 ) -> Mean:
     """The line `grads = jax.lax.pmean(grads, "workers")`, with an exchange.
 
@@ -240,8 +230,6 @@ def pmean(
       exchange: from `make_exchange`; it names the axis.
       seed: as in `distributed`.
       allow_masked: likewise.
-      overlap: likewise.
-      order: likewise.
 
     Example:
       >>> from jaxcomp.transforms.make import make_exchange
@@ -252,10 +240,8 @@ def pmean(
       >>> jax.vmap(step, axis_name="workers", out_axes=None)(grads)
       Array([ 2.,  2., -2.], dtype=float32)
     """
-    link = distributed(
-        exchange, seed, allow_masked=allow_masked, overlap=overlap, order=order
-    )
-    return Mean(link, make_cut(overlap, order))
+    link = distributed(exchange, seed, allow_masked=allow_masked)
+    return Mean(link, exchange.cut or WHOLE)
 
 
 def mixing(

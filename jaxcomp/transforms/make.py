@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from jaxcomp import compressors, exchanges, memory
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.core.specs import Call, Pipe, SpecError, publish
-from jaxcomp.core.types import Axis, Compressor, Exchange
+from jaxcomp.core.types import Axis, Compressor, Exchange, Tree
+from jaxcomp.exchanges.overlap import overlapped
 from jaxcomp.memory import make as make_memory
 from jaxcomp.scope import REGISTRY as SCOPES
 from jaxcomp.scope import Plan, make_plan
@@ -30,6 +31,8 @@ def make_exchange(
     *,
     policy: Sequence[tuple[str, str]] = (),
     dense: bool = False,
+    overlap: int = 1,
+    order: Tree | None = None,
 ) -> Exchange:
     """Build the whole method from spec strings.
 
@@ -47,6 +50,9 @@ def make_exchange(
         `jaxcomp.scope.policy`; instead of a scope.
       dense: send everything uncompressed, with the same state, as some steps of a run
         do.
+      overlap: send a tree in so many parts, each as soon as its gradients are computed;
+        `jaxcomp.exchanges.overlap.overlapped` says what that changes.
+      order: of the parts, `ready_order(jax.grad(loss), params, batch)`.
 
     Raises:
       SpecError: unknown name, argument or value; the message lists the valid ones. Or
@@ -60,7 +66,8 @@ def make_exchange(
     inner = exchanges.make(exchange, usual, make_plan(scope, usual, policy), axis)
     if inner.ignores_compressor or isinstance(exchange, Exchange):
         _check_of_no_use(inner, compressor, policy)
-    return make_memory(memory, exchanges.dense_step(inner) if dense else inner)
+    whole = make_memory(memory, exchanges.dense_step(inner) if dense else inner)
+    return whole if overlap == 1 else overlapped(whole, overlap, order)
 
 
 def compressor_for(exchange: str | Call, compressor: str) -> str | None:

@@ -16,8 +16,8 @@ import jax.numpy as jnp
 import optax
 
 from jaxcomp.core.trees import varies_over
-from jaxcomp.core.types import Array, State, Tree, is_clock
-from jaxcomp.exchanges.overlap import WHOLE, Cut, make_cut
+from jaxcomp.core.types import Array, Exchange, State, Tree, is_clock
+from jaxcomp.exchanges.overlap import WHOLE, Cut
 
 
 class Attempt(NamedTuple):
@@ -92,7 +92,7 @@ def attempt(
 
 
 def skip_nonfinite(
-    tx: optax.GradientTransformation, *, overlap: int = 1, order: Tree | None = None
+    tx: optax.GradientTransformation, *, exchange: Exchange | None = None
 ) -> optax.GradientTransformationExtraArgs:
     """Skip a step on all workers if a gradient of any of them is not finite.
 
@@ -104,9 +104,8 @@ def skip_nonfinite(
 
     Args:
       tx: the whole chain.
-      overlap: that of its `distributed`; with a smaller number all messages wait for
-        the whole gradient.
-      order: likewise.
+      exchange: that of its `distributed`, if it sends parts of the gradient early:
+        without it all messages would wait for the whole gradient.
 
     Example:
       >>> import jaxcomp
@@ -119,7 +118,7 @@ def skip_nonfinite(
       Array([0., 0.], dtype=float32)
     """
     tx = optax.with_extra_args_support(tx)
-    cut = make_cut(overlap, order)
+    cut = exchange.cut if exchange and exchange.cut else WHOLE
 
     def update(
         updates: Tree, state: Any, params: Tree | None = None, **extra: Any

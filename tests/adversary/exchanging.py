@@ -14,7 +14,7 @@ from jaxcomp.core.specs import calls
 from jaxcomp.core.trees import spec_of, widen
 from jaxcomp.core.types import Exchange
 from jaxcomp.core.types import worst as worst_of
-from jaxcomp.exchanges.overlap import make_cut
+from jaxcomp.exchanges.overlap import WHOLE
 from jaxcomp.transforms.distributed import step_key
 from jaxcomp.transforms.make import compressor_for
 from jaxcomp.transforms.nonfinite import all_finite, applied_if, instead_of_bad
@@ -41,6 +41,7 @@ def build(program: Program, axis: Any = "workers") -> Exchange:
     return jaxcomp.make_exchange(
         *(program.method, used, program.memory, program.scope, axis),
         policy=program.policy,
+        overlap=program.overlap,
     )
 
 
@@ -59,9 +60,9 @@ def wide_mean(tree: Any) -> Any:
     return jax.tree.map(lambda x: jnp.mean(x, axis=0), widen(tree))
 
 
-def walker(whole: Exchange, cut: Any, workers: int, state: Any) -> Callable:
+def walker(whole: Exchange, workers: int, state: Any) -> Callable:
     """(state, gradients, seed) -> `Walk`, on simulated workers."""
-    axes = parallel.axes(state)
+    axes, cut = parallel.axes(state), whole.cut or WHOLE
 
     def of_worker(state: Any, tree: Any, key: Any) -> Any:
         shown = cut.map(lambda part: instead_of_bad(part, all_finite(part)), tree)
@@ -102,10 +103,9 @@ def check_exchange(program: Program, laws: Laws) -> None:
     """Everything that is known of an exchange and its memory."""
     workers, exchange = program.workers, build(program)
     trees = with_events(program, workers)
-    whole = jaxcomp.overlapped(exchange, program.overlap)
     crew = parallel.setup(workers, "vmap")
-    state = parallel.spread(whole.init(one_of(trees)), crew)
-    walk = walker(whole, make_cut(program.overlap, None), workers, state)
+    state = parallel.spread(exchange.init(one_of(trees)), crew)
+    walk = walker(exchange, workers, state)
     found = walk(state, trees, 0)
     bare = build(program._replace(memory="none")) if exchange.keeper else exchange
     check_steps(laws, program, exchange, trees, found)
@@ -265,7 +265,7 @@ def check_calm(
         laws.check("progress", least <= ratio / size, f"{ratio / size}")
     if exchange.keeper is None or free or not size:
         return
-    bounds = jaxcomp.overlapped(bare, program.overlap).contraction(spec)
+    bounds = bare.contraction(spec)
     for delta, g, a in zip(bounds, given, arrived, strict=True):
         kept = (
             delta or "error_feedback" in exchange.keeper
@@ -301,7 +301,7 @@ def check_errors(
     if of_hosts or not all(walk.applied.all() for walk in walks):
         return
     spec = spec_of(jax.tree.map(lambda x: x[0, 0], same))
-    bounds = jaxcomp.overlapped(exchange, program.overlap).contraction(spec)
+    bounds = exchange.contraction(spec)
     given = [np.square(flat(x[1])).sum() for x in leaves(same)]
     lost = [[x[1:] for x in leaves(walk.lost)] for walk in walks]
     if joins(program):  # as above
@@ -343,7 +343,7 @@ def mapped_loop(
         return
     count = loops.new_count(program)
     new = loop_with(program, one, count)
-    method = jaxcomp.overlapped(build(program, loops.axis_of(program)), program.overlap)
+    method = build(program, loops.axis_of(program))
     on_mesh = program.mapper == "data_parallel"
     params = loops.params_of(program, one, loops.mesh_of(count), ()) if on_mesh else one
     state = loops.resized(laws, state, new.state, method, lambda _: params)
@@ -376,7 +376,7 @@ def loop_with(program: Program, one: Any, workers: int) -> loops.Loop:
     if program.mapper == "data_parallel":
         return sharded_loop(program, exchange, one, workers)
     crew = loops.crew_of(program, workers)
-    mean = jaxcomp.pmean(exchange, seed=0, overlap=program.overlap)
+    mean = jaxcomp.pmean(exchange, seed=0)
     state = parallel.spread(mean.init(one), crew)
     return loops.loop_of(program, crew, lambda state, tree: mean(tree, state), state)
 
@@ -386,7 +386,7 @@ def sharded_loop(
 ) -> loops.Loop:
     mesh = loops.mesh_of(workers)
     params = loops.params_of(program, one, mesh, ())
-    dp = jaxcomp.data_parallel(jaxcomp.overlapped(exchange, program.overlap), mesh)
+    dp = jaxcomp.data_parallel(exchange, mesh)
 
     def own(params: Any, rows: Any) -> Any:
         return jnp.float32(0), jax.tree.map(lambda x: x[0], rows)

@@ -21,10 +21,9 @@ RATE = 0.1
 
 def chain(program: Program, axis: Any = "workers") -> Any:
     exchange = build(program._replace(memory="none"), axis)
-    exchange = jaxcomp.overlapped(exchange, program.overlap)
     [call] = calls(program.memory)
     tx = getattr(optimizers, call.name)(RATE, exchange, seed=0, **call.kwargs)
-    return exchange, jaxcomp.skip_nonfinite(tx, overlap=program.overlap)
+    return exchange, jaxcomp.skip_nonfinite(tx, exchange=exchange)
 
 
 def check_optimizer(program: Program, laws: Laws) -> None:

@@ -457,13 +457,16 @@ def test_a_path_that_fits_no_tensor_of_the_model_is_refused():
     )
 
     def links(policy, axis="workers"):
-        exchange = make_exchange(compressor="sign", policy=policy, axis=axis)
+        of_policy = functools.partial(
+            make_exchange, compressor="sign", policy=policy, axis=axis
+        )
+        exchange = of_policy()
         ring = make_mixer("choco", "ring", 2, compressor="sign", policy=policy)
         rounds = make_mixer(
             "local_sgd", exchange="gather", compressor="sign", policy=policy
         )
         return exchange, [
-            jaxcomp.distributed(exchange, overlap=2),
+            jaxcomp.distributed(of_policy(overlap=2)),
             jaxcomp.pmean(exchange),
             *map(jaxcomp.mixing, (ring, rounds)),
         ]
