@@ -50,7 +50,8 @@ def center_crop(name: str, size: Count = 224, resize: Count = 256) -> Views:
       UserError: size is larger than resize.
 
     Example:
-      >>> center_crop(size=4, resize=6)(jnp.ones((2, 12, 9, 3))).shape
+      >>> view = jax.jit(center_crop(size=4, resize=6))
+      >>> view(jnp.ones((2, 12, 9, 3))).shape
       (2, 1, 4, 4, 3)
     """
     if size > resize:

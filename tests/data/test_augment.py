@@ -46,7 +46,7 @@ def test_normalize_is_the_formula():
     found = normalize(jnp.asarray(images), **COLOURS)
     assert found.dtype == jnp.float32
     np.testing.assert_allclose(found, formula(images), rtol=1e-5, atol=1e-6)
-    plain = make_augment("", **COLOURS)(jnp.asarray(images), jax.random.key(0))
+    plain = jax.jit(make_augment("", **COLOURS))(jnp.asarray(images), jax.random.key(0))
     np.testing.assert_array_equal(plain, found)
 
 
@@ -56,7 +56,7 @@ def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others():
     keys = jax.random.split(key)
     crop, flip = AUGMENTATIONS["crop"](pad=2), AUGMENTATIONS["flip"]()
     cropped = crop.apply(images, keys[0])
-    alone = make_augment("crop(pad=2)", **COLOURS)(images, key)
+    alone = jax.jit(make_augment("crop(pad=2)", **COLOURS))(images, key)
     np.testing.assert_array_equal(alone, normalize(cropped, **COLOURS))
     both = jax.jit(make_augment("crop(pad=2) | flip", **COLOURS))(images, key)
     expected = normalize(flip.apply(cropped, keys[1]), **COLOURS)
@@ -65,14 +65,14 @@ def test_each_link_has_the_key_of_its_place_and_none_shifts_the_others():
 
 def test_pixels_are_scaled_as_soon_as_a_link_needs_it_and_once():
     images, key = some_images(4, 8, 8, 3), jax.random.key(0)
-    own = make_augment(f"{HERE}:darker(by=3) | {HERE}:doubled", **COLOURS)
+    own = jax.jit(make_augment(f"{HERE}:darker(by=3) | {HERE}:doubled", **COLOURS))
     found = own(jnp.asarray(images), key)
     expected = formula(2.0 * (images // 3))
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
-    cut = make_augment("cutout(size=3)", **COLOURS)(jnp.asarray(images), key)
+    cut = jax.jit(make_augment("cutout(size=3)", **COLOURS))(images, key)
     zeros = np.asarray(cut == 0).all(axis=-1).sum(axis=(1, 2))
     assert (zeros >= 9).all()  # the mean, and not black
-    late = make_augment("cutout(size=3) | flip", **COLOURS)(jnp.asarray(images), key)
+    late = jax.jit(make_augment("cutout(size=3) | flip", **COLOURS))(images, key)
     assert late.dtype == jnp.float32
 
 

@@ -159,7 +159,8 @@ def test_lighting_adds_one_colour_with_the_published_covariance():
 
 
 def on_device(count: int, side: tuple[int, int], *asked: float) -> np.ndarray:
-    return np.asarray(draw_windows(jax.random.key(0), count, side, *asked))
+    draw = jax.jit(draw_windows, static_argnums=(1, 2, 3, 4))
+    return np.asarray(draw(jax.random.key(0), count, side, *asked))
 
 
 def on_host(count: int, side: tuple[int, int], *asked: float) -> np.ndarray:

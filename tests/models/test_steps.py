@@ -13,9 +13,11 @@ from tests.models.families import FAMILIES
 from tests.tiers import tiers
 
 EXAMPLES = 8
+# Which take their step in the default tier: other layers than those before them.
+QUICK = ("tiny", "logistic", "mlp_hidden_dropout", "lenet", "resnet8")
 
 
-@pytest.mark.parametrize("family", tiers(FAMILIES, lambda f: f.quick), ids=str)
+@pytest.mark.parametrize("family", tiers(FAMILIES, lambda f: str(f) in QUICK), ids=str)
 def test_a_step_lowers_the_loss_of_its_batch(family):
     side = max(family.least, 8)
     rng = np.random.default_rng(0)
