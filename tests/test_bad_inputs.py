@@ -101,9 +101,11 @@ def test_what_is_wrong_is_told_in_one_message(
     for name in [*os.environ]:
         if name.startswith("JAXCOMP_"):
             monkeypatch.delenv(name)
-    for name in ("COORDINATOR", "PROCESSES", "PROCESS"):
+    timeouts = ("JOIN_TIMEOUT", "PEER_TIMEOUT")
+    for name in ("COORDINATOR", "PROCESSES", "PROCESS", *timeouts):
         # What `main` sets is taken back.
         monkeypatch.setenv(f"JAXCOMP_{name}", "")
+        monkeypatch.delenv(f"JAXCOMP_{name}")
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     for name, target in LINKS.items():
