@@ -225,7 +225,7 @@ def make_end_of_epoch(
     tables: Tables,
     state: TrainState,
     score: Callable[[TrainState], Scores],
-    initial: Tree | None = None,
+    initial: Tree,
 ) -> Callable[..., tuple[TrainState, checkpoints.Progress, bool]]:
     """Make a function that evaluates what is due, and writes the row of an epoch.
 
@@ -235,7 +235,7 @@ def make_end_of_epoch(
       tables: where the row goes.
       state: like those that will be evaluated.
       score: evaluates a state.
-      initial: parameters with which it began, on the host; None where they are lost.
+      initial: parameters with which it began, on the host.
 
     Returns:
       A function that returns the state to go on with, the progress, and whether it is
@@ -267,9 +267,8 @@ def make_end_of_epoch(
             progress = progress._replace(own=own)
         row = epoch_row(done, progress, plan, traffic, seen.distance)
         row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
-        if initial is not None:
-            now = diagnostics.params_on_host(seen.shown)
-            row["distance"] = diagnostics.distance_between(now, initial)
+        now = diagnostics.params_on_host(seen.shown)
+        row["distance"] = diagnostics.distance_between(now, initial)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:
@@ -317,8 +316,9 @@ def evaluate(
     resize = checkpoints.make_resize(plan, allowed=True)
     restored = kept.restore(checkpoints.saved_like(plan), which, resize)
     if restored is None:
-        there = checkpoints.what_is_in(path)
-        raise RunError(f"{workdir} holds no checkpoint {which!r}; {there}")
+        steps = ", ".join(map(str, checkpoints.steps_in(path))) or "none"
+        message = f"{workdir} holds no checkpoint {which!r}; its steps are"
+        raise RunError(f"{message} {steps}")
     shown = make_viewer(plan, restored.state)(restored.state).shown
     score, measure = make_evaluator(plan, shown), plan.measure
     columns = score_columns(score(shown), None, measure)

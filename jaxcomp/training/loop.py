@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -43,20 +42,15 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> console.
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
     plan = make_plan(config)
-    source, weights = plan.config.init_from, None
-    if source and checkpoints.begins(Path(workdir)):
-        weights = checkpoints.read_start(source, plan)
     written, facts = plan.as_written, console.facts_of(plan)
     with (
         open_run(workdir, written, facts, plan.total_steps) as frame,
         ExitStack() as stack,
     ):
-        return _train(plan, frame, stack, weights)
+        return _train(plan, frame, stack)
 
 
-def _train(
-    plan: RunPlan, frame: Frame, stack: ExitStack, weights: checkpoints.Start | None
-) -> console.Result:
+def _train(plan: RunPlan, frame: Frame, stack: ExitStack) -> console.Result:
     config, total, show = plan.config, plan.total_steps, frame.show
     show.say(console.headline(plan))
     show.say(keep_programs())
@@ -67,14 +61,14 @@ def _train(
         folder, config.keep_last, plan.as_written, frame.secure
     )
     stack.callback(kept.close)
-    state, progress, start = checkpoints.resume(plan, frame, kept, weights)
+    state, progress, start = checkpoints.resume(plan, frame, kept)
     switch = make_switch(plan, show.say)
     state = switch(state, start)
 
     # What looks at it.
     rows = stack.enter_context(tables.open_tables(plan, frame, start))
     score = evaluation.make_evaluator(plan, state)
-    initial = diagnostics.initial_params(plan, state, start, frame)
+    initial = diagnostics.initial_params(plan, state, start)
     end_of_epoch = evaluation.make_end_of_epoch(
         plan, frame, rows, state, score, initial
     )

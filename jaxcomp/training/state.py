@@ -220,7 +220,6 @@ def init_state(
     own_models: bool = False,
     ema: Average | None = None,
     scale: LossScale = UNSCALED,
-    start: Variables | None = None,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -232,9 +231,8 @@ def init_state(
       own_models: whether each worker keeps its own model, optimiser and loss scale.
       ema: rule of the average of the parameters; None for none.
       scale: of the loss.
-      start: parameters and statistics, instead of those that follow from the seed.
     """
-    params, stats = start or initial_variables(task, seed)
+    params, stats = initial_variables(task, seed)
     opt_state, average = tx.init(params), first_average(params, ema)
     return TrainState(
         params=PerWorker(params) if own_models else params,
