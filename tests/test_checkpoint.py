@@ -164,9 +164,8 @@ def test_a_run_goes_on_as_if_nothing_had_happened(style, tmp_path):
             assert len(np.unique(kept, axis=0)) > 1, "each worker has its own"
 
 
-@pytest.mark.parametrize("style", ["pmap", "replicated"])
-def test_what_would_lose_a_residual_is_refused(style, tmp_path):
-    loop = LOOPS[style]()
+def test_what_would_lose_a_residual_is_refused(tmp_path):
+    loop = LOOPS["replicated"]()
     state = loop.step(loop.fresh())
     one = flax.jax_utils.unreplicate(state)
     with pytest.raises(ValueError, match=r"comm holds one worker's part.*unreplicate"):
@@ -202,6 +201,9 @@ def every_kind(seed: int) -> dict[str, Any]:
         "empty": jnp.zeros((0, 3), jnp.bfloat16),
         "empty, cut": jax.device_put(jnp.zeros((WORKERS, 0)), CUT),
         "empty of numpy": np.zeros((2, 0)),
+        "int4": jax.device_put(jnp.arange(-8, 8, dtype=jnp.int4), CUT),
+        "float8": jnp.asarray(numbers).astype(jnp.float8_e4m3fn),
+        "float8 of numpy": np.asarray(jnp.asarray(numbers).astype(jnp.float8_e4m3fn)),
         "key": jax.random.key(seed),
         "other key": jax.random.key(seed, impl="rbg"),
         "keys": keys,
@@ -239,17 +241,6 @@ def test_every_kind_of_leaf_comes_back_as_what_it_was(tmp_path):
         for name, x in other.items()
     }
     same(jaxcomp.restore(tmp_path, specs), state)
-
-
-@pytest.mark.parametrize(
-    "dtype", ["bool", "int4", "uint8", "float16", "bfloat16", "float8_e4m3fn"]
-)
-def test_bits_of_small_types_come_back(dtype, tmp_path):
-    bits = np.arange(-8, 8).astype(np.float32)
-    x = jax.device_put(jnp.asarray(bits).astype(dtype), CUT)
-    jaxcomp.save(tmp_path, {"x": x, "of numpy": np.asarray(x)})
-    like = {"x": jnp.zeros_like(x), "of numpy": np.zeros_like(np.asarray(x))}
-    same(jaxcomp.restore(tmp_path, like), {"x": x, "of numpy": np.asarray(x)})
 
 
 @pytest.mark.parametrize(
@@ -573,8 +564,6 @@ said = refused(jaxcomp.save, folder, {**after, "mine": np.ones(2) * process})
 assert "mine differs between processes" in said, said
 said = refused(jaxcomp.save, folder, {**after, "mine": "word" if process else 1})
 assert ("is a str" if process else "another process failed") in said, said
-said = refused(jaxcomp.restore, folder, {**fresh(), "epoch": jnp.zeros(3)})
-assert "epoch: checkpoint int64[]" in said, said
 if process == 0:
     (folder.parent / "half").mkdir()
     (folder.parent / "half" / files.MANIFEST).write_text('{"')

@@ -314,13 +314,6 @@ def test_what_owners_of_fragments_hold_stays():
             assert (np.count_nonzero(x, axis=0) == 1).all(), "one owner each"
 
 
-@pytest.mark.parametrize("name", ["choco", "dcd_psgd", "diloco"])
-def test_neighbours_still_agree_after_further_steps(name):
-    new = to(name, lived_run(name), 4)
-    later = steps(name, 4, new, 3)
-    check_neighbours(name, 4, jax.tree.map(np.asarray, later), 2e-5)
-
-
 # --- Refusals, keys and checkpoints ---------------------------------------------------
 
 

@@ -448,13 +448,15 @@ def test_b2_the_rate_goes_on_over_a_bad_step():
 
 
 def test_e1_the_average_follows_the_weights_and_nothing_looks_at_it():
-    averaged, plain = (play([ONE, TWO], ema=ema) for ema in (0.5, 0.0))
-    assert_same_state(averaged[-1].state._replace(ema=()), plain[-1].state)
-    expected = START
-    for step, played in enumerate(plain[1:]):
-        share = min(0.5, (1 + step) / (10 + step))
-        expected = share * expected + (1 - share) * played.w
-    close(averaged[-1].state.ema["w"], expected)
+    for method in ({}, D_PSGD):  # whose workers have averages of their own
+        averaged, plain = (play([ONE, TWO], ema=ema, **method) for ema in (0.5, 0.0))
+        last = averaged[-1].state
+        assert_same_state(last._replace(ema=()), plain[-1].state)
+        expected = START
+        for step, played in enumerate(plain[1:]):
+            share = min(0.5, (1 + step) / (10 + step))
+            expected = share * expected + (1 - share) * played.w
+        close(getattr(last.ema, "value", last.ema)["w"], expected)
 
 
 def test_e2_a_bad_step_leaves_the_average():

@@ -299,8 +299,12 @@ def resume(
     before, now = progress.workers, workers.size
     if before not in (0, now):
         say(f"from here on there are {now} workers; there were {before}")
-        if frame.writes:
-            note_change(frame.folder, step, before, now)
+        if frame.writes:  # changes at later steps, which a checkpoint has undone, go
+            noted = read_json(frame.folder / "environment.json")
+            earlier = noted.get("workers_changed", [])
+            kept = [change for change in earlier if change["step"] < step]
+            change = {"step": step, "before": before, "now": now}
+            note_fact(frame.folder, "workers_changed", [*kept, change])
     return state, progress._replace(workers=now), step
 
 
@@ -342,31 +346,9 @@ def make_resize(plan: RunPlan, *, allowed: bool) -> Resizer:
         )
         rest = state._replace(carry=(), loss_scale=())
         new = resized(rest, workers, plan.method, lambda state: state.params)
-        scale = _least_of_all(state.loss_scale, workers)
+        scale = state.loss_scale
+        if is_per_worker(scale):  # the smallest, which overflows on no worker, for all
+            scale = jax.tree.map(lambda x: np.full(workers, np.min(x), x.dtype), scale)
         return new._replace(carry=PerWorker(carry), loss_scale=scale)
 
     return resize
-
-
-def _least_of_all(scale: Tree, workers: int) -> Tree:
-    """The smallest loss scale of any worker, which overflows on none, for all."""
-    if not is_per_worker(scale):
-        return scale
-    return jax.tree.map(lambda x: np.full(workers, np.min(x), x.dtype), scale)
-
-
-def note_change(folder: Path, step: int, before: int, now: int) -> None:
-    """Write a change of the number of workers into environment.json.
-
-    Changes at later steps, which a checkpoint has undone, are dropped.
-
-    Args:
-      folder: of the run.
-      step: from which on there are other workers.
-      before: their number before it.
-      now: their number after it.
-    """
-    earlier = read_json(folder / "environment.json").get("workers_changed", [])
-    kept = [x for x in earlier if x["step"] < step]
-    change = {"step": step, "before": before, "now": now}
-    note_fact(folder, "workers_changed", [*kept, change])

@@ -138,13 +138,10 @@ def score_line(scores: dict[str, float]) -> str:
     split = "train" if "train_loss" in scores else "test"
     known = ("step", f"{split}_loss", f"{split}_accuracy")
     step, loss, accuracy = (scores[name] for name in known)
-    others = [
-        f", {name.removeprefix(f'{split}_')} {value:.4f}"
-        for name, value in scores.items()
-        if name not in known
-    ]
     text = f"step {step}: {split} loss {loss:.4f}, accuracy {accuracy:.2%}"
-    return "".join([text, *others])
+    for name in [name for name in scores if name not in known]:
+        text += f", {name.removeprefix(f'{split}_')} {scores[name]:.4f}"
+    return text
 
 
 def headline(plan: RunPlan) -> str:

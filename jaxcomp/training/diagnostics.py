@@ -335,22 +335,17 @@ def _hash(x: Array) -> Array:
 def _message(
     different: np.ndarray, names: list[str], devices: list[str], done: int
 ) -> str:
-    who = sorted({int(worker) for worker, _ in different})
+    who = {int(worker) for worker, _ in different}
     listed = [
-        f"  worker {worker} ({devices[worker]}): {names[leaf]}"
-        for worker, leaf in different[:5]
+        f"  worker {worker} ({devices[worker]}): {names[leaf]}\n"
+        for worker, leaf in different
     ]
-    if len(different) > 5:
-        listed.append(f"  and {len(different) - 5} more")
-    return "\n".join(
-        [
-            f"after step {done} the copies of {len(who)} of {len(devices)} workers "
-            "differ from the others', in what all of them share:",
-            *listed,
-            "A device is broken, or a program gives other bits on one of them: see "
-            "--config.deterministic. The same command goes on from the checkpoint "
-            "before.",
-        ]
+    more = f"  and {len(listed) - 5} more\n" if len(listed) > 5 else ""
+    return (
+        f"after step {done} the copies of {len(who)} of {len(devices)} workers differ "
+        f"from the others', in what all of them share:\n{''.join(listed[:5])}{more}"
+        "A device is broken, or a program gives other bits on one of them: see "
+        "--config.deterministic. The same command goes on from the checkpoint before."
     )
 
 

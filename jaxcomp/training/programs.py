@@ -316,8 +316,12 @@ def inspect(
     if not 1 <= chosen <= total:
         raise UserError(f"the run has the steps 1 to {total}, and no step {step}")
     stage = plan.stages.at(chosen - 1)
+    state = jax.eval_shape(lambda: plan.fresh(stage.segment))
+    mapped, axes = _mapped(plan, stage, state, target.workers)
+    given = targets.specs(state, target, axes["in_axes"][0])
+    batch = targets.specs(plan.example(stage.segment), target)
     began = time.perf_counter()
-    compiled = compile_step(plan, stage, target)
+    compiled = targets.compiled(mapped, target, given, *batch, **_options(plan))
     seconds = time.perf_counter() - began
     program = targets.read(compiled)
     return Inspection(
@@ -329,21 +333,4 @@ def inspect(
         sent=traffic_of(plan, program.collectives),
         run=run_traffic(plan)[0],
         seconds=seconds,
-    )
-
-
-def compile_step(plan: RunPlan, stage: Stage, target: targets.Target) -> Any:
-    """Compile the step of a stage; no array of the state is made.
-
-    Args:
-      plan: built for `target.workers`.
-      stage: of the run.
-      target: from `targets.make`.
-    """
-    state = jax.eval_shape(lambda: plan.fresh(stage.segment))
-    batch = plan.example(stage.segment)
-    mapped, axes = _mapped(plan, stage, state, target.workers)
-    given = targets.specs(state, target, axes["in_axes"][0])
-    return targets.compiled(
-        mapped, target, given, *targets.specs(batch, target), **_options(plan)
     )

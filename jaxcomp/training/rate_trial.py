@@ -10,7 +10,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Positive
-from jaxcomp.training.feed import loaded, train_feed
+from jaxcomp.training.feed import run_feed
 from jaxcomp.training.plan import RunPlan, build, gather_workers, settled
 from jaxcomp.training.programs import make_programs
 from jaxcomp.training.running_metrics import step_figures
@@ -104,14 +104,10 @@ def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
     plan = trial.plan
     state = parallel.spread(plan.fresh(), plan.workers)
     compiled = make_programs(plan, say)
-
-    def batches(task: Any) -> Any:
-        return train_feed(task, local=plan.workers.local, start=0)
-
-    feed = loaded(batches, plan.task, plan.workers)
+    batches = run_feed(plan, 0)
     mean, least = 0.0, math.inf
     for number, rate in enumerate(trial.rates.tolist()):
-        state, metrics = compiled(number, state)[0].step(state, *next(feed))
+        state, metrics = compiled(number, state)[0].step(state, *next(batches))
         figures = step_figures(parallel.to_host(metrics))
         loss = math.nan if figures["skipped"] else figures["loss"]
         mean = _WEIGHT * mean + (1 - _WEIGHT) * loss

@@ -44,11 +44,6 @@ def exponential(decay: float) -> Average | None:
     return moved if decay else None
 
 
-def first_average(params: Tree, rule: Average | None) -> Any:
-    """The average before the first step: the parameters; () where there is none."""
-    return jax.tree.map(jnp.copy, params) if rule else ()
-
-
 def moved(average: Tree, params: Tree, rule: Average | None, step: Array) -> Tree:
     """The average after a step; `params` are those after it."""
     if rule is None:
@@ -233,7 +228,7 @@ def init_state(
       scale: of the loss.
     """
     params, stats = initial_variables(task, seed)
-    opt_state, average = tx.init(params), first_average(params, ema)
+    opt_state, average = tx.init(params), jax.tree.map(jnp.copy, params) if ema else ()
     return TrainState(
         params=PerWorker(params) if own_models else params,
         stats=stats if task.shared_stats else PerWorker(stats),

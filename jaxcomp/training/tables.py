@@ -74,13 +74,12 @@ def score_columns(
       >>> row["test_accuracy"], row["test_perplexity"]
       (0.9, 1.0)
     """
-    _, test, own_mean, own_worst = measured(measure)
     return {
         "test_loss": scores and scores.loss,
         "test_accuracy": scores and scores.accuracy,
-        test: scores and measure.of(*scores[:2]),
-        own_mean: own and own.mean,
-        own_worst: own and own.worst,
+        f"test_{measure.name}": scores and measure.of(*scores[:2]),
+        f"own_{measure.name}": own and own.mean,
+        f"worst_{measure.name}": own and own.worst,
         **{f"test_{name}": x for name, x in (scores.figures if scores else {}).items()},
     }
 
@@ -98,17 +97,6 @@ def ema_columns(scores: running.Scores | None, measure: Measure) -> dict[str, fl
     figures = {f"ema_{name}": value for name, value in scores.figures.items()}
     value = measure.of(*scores[:2])
     return {"ema_loss": scores.loss, f"ema_{measure.name}": value, **figures}
-
-
-def measured(measure: Measure) -> tuple[str, ...]:
-    """The columns of metrics.csv that hold the task's measure.
-
-    Example:
-      >>> from jaxcomp.training.tasks import PERPLEXITY
-      >>> measured(PERPLEXITY)[:2]
-      ('train_perplexity', 'test_perplexity')
-    """
-    return tuple(f"{part}_{measure.name}" for part in ("train", "test", "own", "worst"))
 
 
 def epoch_line(row: dict[str, Any], epochs: int, measure: Measure) -> str:
@@ -148,9 +136,9 @@ def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
       frame: of the run.
       start: that step.
     """
-    config = plan.as_written
+    config, dropped = plan.as_written, lambda row: None
     if not frame.writes:
-        yield Tables(_dropped, _dropped, _dropped)
+        yield Tables(*3 * [dropped])
         return
 
     def is_done(row: dict[str, int]) -> bool:
@@ -168,7 +156,7 @@ def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
     if layers_path.exists() or config["layers_every"]:
         layers = open_table(layers_path, LAYERS, is_epoch_done)
     else:
-        layers = _dropped
+        layers = dropped
     rows = (read_rows(frame.folder / f"{name}.csv") for name in ("metrics", "steps"))
     run = loggers.RunSoFar(frame.folder, config, start, *rows)
     logger = loggers.opened(plan.loggers, run, frame.show.say)
@@ -192,12 +180,9 @@ def columns_of(plan: RunPlan, config: Mapping[str, Any]) -> tuple[str, ...]:
     measure = plan.measure
     none = running.Scores(0.0, 0.0, dict.fromkeys(plan.task.scored, 0.0))
     averaged = ema_columns(none, measure) if plan.average else ()
+    judged = (f"{part}_{measure.name}" for part in ("train", "test", "own", "worst"))
     scored = (f"test_{name}" for name in plan.task.scored)
-    return (*EPOCHS.columns, *measured(measure), *scored, *averaged)
-
-
-def _dropped(row: dict[str, Any]) -> None:
-    """Write nothing."""
+    return (*EPOCHS.columns, *judged, *scored, *averaged)
 
 
 def log_steps(

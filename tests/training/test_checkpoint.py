@@ -24,7 +24,6 @@ from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training import CheckpointError, loop
 from jaxcomp.training.checkpoints import (
     make_resize,
-    note_change,
     open_checkpoints,
 )
 from jaxcomp.training.console import headline
@@ -344,14 +343,6 @@ def test_each_example_of_a_batch_keeps_its_carry():
         np.testing.assert_array_equal(
             new.carry.value.reshape(8, 3), carry.reshape(8, 3)
         )
-
-
-def test_changes_that_a_checkpoint_has_undone_are_not_told(tmp_path):
-    (tmp_path / "environment.json").write_text('{"method": "gather"}')
-    for step, before, now in ((5, 8, 4), (9, 4, 2), (9, 4, 1)):
-        note_change(tmp_path, step, before, now)
-    assert [(x["step"], x["now"]) for x in changes(tmp_path)] == [(5, 4), (9, 1)]
-    assert json.loads((tmp_path / "environment.json").read_text())["method"] == "gather"
 
 
 @pytest.mark.slow

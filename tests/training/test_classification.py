@@ -17,7 +17,6 @@ from jaxcomp.models.tiny import Tiny
 from jaxcomp.training.console import score_line
 from jaxcomp.training.programs import traced_traffic
 from jaxcomp.training.tasks.classification import _hits, _smoothed_cross_entropy
-from jaxcomp.training.tasks.named import transform_of
 from tests.tiers import tiers
 from tests.training.small import built, small_config
 
@@ -118,15 +117,6 @@ def test_a_model_s_transform_is_used_where_the_config_asks_for_it():
     others = seen(task_of(augment="", eval_view=""))
     assert others[0] != said[0]
     assert others[1] != said[1]
-
-
-def test_more_augmentations_may_follow_those_of_the_model():
-    config: Any = {"model": "alexnet_imagenet", "augment": "model|pca_lighting"}
-    found = transform_of(config, "augment")
-    assert found == "crop(pad=0, size=224) | flip | pca_lighting"
-    config = {"model": "alexnet_imagenet(width=8)", "eval_view": " model "}
-    assert transform_of(config, "eval_view") == "center_crop(size=224, resize=256)"
-    assert transform_of({"model": "tiny", "eval_view": ""}, "eval_view") == ""
 
 
 @pytest.mark.parametrize("key", ["augment", "eval_view"])

@@ -1,7 +1,6 @@
 """Runs that cannot hurt themselves: what is lost, left, skipped or asked wrongly."""
 
 import csv
-import json
 import os
 import shutil
 
@@ -10,7 +9,6 @@ import pytest
 from jaxcomp import training
 from jaxcomp.cli import train
 from jaxcomp.core import files
-from jaxcomp.runs.open_run import open_run
 from jaxcomp.training.checkpoints import step_of
 from tests.training.small import (
     NAN_WHERE_BLACK,
@@ -122,23 +120,6 @@ def test_an_interrupted_run_has_a_report(tmp_path, monkeypatch, capsys):
     *_, page, last = capsys.readouterr().err.splitlines()
     assert "report so far: " in page
     assert last == "Go on with the same command."
-
-
-def test_a_failed_run_has_a_report_that_says_so(tmp_path, monkeypatch, capsys):
-    """The run itself is left out: an epoch, and then what check_applied raises."""
-
-    def fail(config, workdir):
-        with open_run(workdir, json.loads(config.to_json()), {}, 22) as frame:
-            (frame.folder / "metrics.csv").write_text("epoch,step\n1,11\n")
-            raise training.NonFinite("step 15 is not finite")
-
-    monkeypatch.setattr(training, "train_and_evaluate", fail)
-    assert train.run(small_config(), str(tmp_path)) == 1
-    first, second = capsys.readouterr().err.splitlines()
-    assert first == f"report so far: {tmp_path / 'report.html'}"
-    assert second == "train.py: step 15 is not finite"
-    page = (tmp_path / "report.html").read_text()
-    assert 'role="alert">This run has failed: step 15 is not finite<' in page
 
 
 def test_skipped_steps_are_counted_everywhere(tmp_path, monkeypatch, capsys):

@@ -273,11 +273,6 @@ def test_a_refused_pair_says_what_goes_together(memory, optimizer, words):
     assert all(word in str(caught.value) for word in words)
 
 
-@pytest.mark.parametrize("memory", ["dgc(momentum=0)", "local_momentum(beta=0)"])
-def test_no_momentum_is_no_momentum(memory):
-    follow(gradients(1), exchange="exact", memory=memory, optimizer="sgd")
-
-
 # --- Weight decay, and optimisers of whole models -------------------------------------
 
 PAIR, STEPS = 2, 4

@@ -2,15 +2,12 @@
 
 import csv
 import json
-import sys
-import types
 
 import jax
 import jax.numpy as jnp
 import pytest
 
 from jaxcomp import make_exchange, training
-from jaxcomp.runs.loggers import Logger
 from jaxcomp.runs.table import LAYERS, PARTS
 from jaxcomp.training.diagnostics import watched
 from tests.runs.test_loggers import scalars
@@ -81,29 +78,6 @@ def test_a_breakdown_has_a_time_for_each_part(whole):
     assert all(float(row["ms"]) >= 0 and row["how"] for row in found)
     times = {row["part"]: float(row["ms"]) for row in found}
     assert min(times[part] for part in ("forward_backward", "compress", "update")) > 0
-
-
-def test_loggers_of_ones_own_are_given_the_rows_of_a_run(tmp_path, monkeypatch):
-    seen = {"epoch": [], "step": []}
-
-    def mine(least: int = 1):
-        def open_(run):
-            assert run.start == 0
-            return Logger(
-                epoch=seen["epoch"].append,
-                step=lambda row: seen["step"].extend([row][: row["step"] >= least]),
-            )
-
-        return open_
-
-    monkeypatch.setitem(sys.modules, "my_loggers", types.SimpleNamespace(mine=mine))
-    config = small_config(mapper="vmap", loggers=("my_loggers:mine(least=8)",))
-    training.train_and_evaluate(config, tmp_path)
-    assert [row["step"] for row in seen["step"]] == [8, 12, 16, 20]
-    assert [row["epoch"] for row in seen["epoch"]] == [1, 2]
-    assert seen["epoch"][1]["test_accuracy"] is not None
-    assert not (tmp_path / "metrics.jsonl").exists()
-    assert (tmp_path / "steps.csv").exists()  # csv is always there
 
 
 @pytest.mark.parametrize(

@@ -113,10 +113,8 @@ def test_scaling_with_workers_and_batch(scaling, factor):
 @pytest.mark.parametrize(
     ("schedule", "scaling", "words"),
     [
-        ("cosin", "none", "Did you mean 'cosine'"),
         ("constant", "liner", "Did you mean 'linear'"),
         ("constant", "degree", "a graph: set topology"),
-        ("constant", "linear(base_batch_size=0)", "base_batch_size is a whole number"),
         ("piecewise_linear([0, 5, 4], [0, 1, 0])", "none", "must rise"),
         ("piecewise_linear(epochs=[], values=[])", "none", "must rise"),
         ("piecewise_linear([5, 5, 5], [0, 1, 0])", "none", "may come twice"),

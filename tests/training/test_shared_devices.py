@@ -36,7 +36,6 @@ def test_state_goes_to_devices_of_their_own_to_the_bit(tmp_path):
         ({"mapper": "pmap"}, "set mapper to 'shard_map'"),
         ({"mapper": "vmap"}, "set workers_per_device to 1"),
         ({"workers_per_device": 3}, "4 workers are no whole number of devices"),
-        ({"workers_per_device": 0}, "workers_per_device is a whole number"),
         ({"exchange": "hierarchical"}, "say how many of them are on a host"),
     ],
 )

@@ -117,21 +117,6 @@ def test_what_is_not_found_is_told(kind, spec):
         built(small_config(**{kind: spec}))
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"task": "clasification"}, "Did you mean 'classification'"),
-        ({"task": f"{HERE}:regression(lenght=3)"}, "lenght"),
-        ({"model": f"{HERE}:twice(widht=3)"}, "widht"),
-        ({"dataset": f"{HERE}:digits(sice=3)"}, "sice"),
-        ({"model": f"{HERE}:twice", "batch_norm": "sync"}, "argument statistics"),
-    ],
-)
-def test_wrong_arguments_are_told(changes, message):
-    with pytest.raises(ValueError, match=message):
-        built(small_config(**changes))
-
-
 def test_a_module_s_own_faults_keep_their_traceback(tmp_path, monkeypatch):
     (tmp_path / "broken_nets.py").write_text("import a_module_that_is_not_there\n")
     monkeypatch.syspath_prepend(tmp_path)
