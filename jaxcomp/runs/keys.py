@@ -47,8 +47,7 @@ KEYS = {
     "deterministic": Key(bool),
     "devices_per_node": Key(Count, before=1),
     "elastic": Key(
-        bool,
-        resumed="allows that the number of workers changes, and computes nothing",
+        bool, resumed="allows that the number of workers changes, and computes nothing"
     ),
     "ema": Key(_BelowOne),
     "eval_batch_size": Key(

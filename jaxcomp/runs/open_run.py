@@ -118,10 +118,7 @@ class Frame(NamedTuple):
 
 @contextlib.contextmanager
 def open_run(
-    workdir: str | os.PathLike[str],
-    config: Any,
-    facts: dict[str, Any],
-    total: int,
+    workdir: str | os.PathLike[str], config: Any, facts: dict[str, Any], total: int
 ) -> Iterator[Frame]:
     """Open the folder of a run and hold it until the run ends.
 

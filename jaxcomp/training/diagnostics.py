@@ -366,11 +366,9 @@ def initial_params(plan: RunPlan, state: TrainState, start: int) -> Tree:
 def params_on_host(state: TrainState) -> Tree:
     """The parameters of the first worker that this process has."""
     params = parallel.to_host(state.params)
-    return (
-        jax.tree.map(lambda x: x[0], unmark(params))
-        if is_per_worker(params)
-        else params
-    )
+    if not is_per_worker(params):
+        return params
+    return jax.tree.map(lambda x: x[0], params.value)
 
 
 def distance_between(a: Tree, b: Tree) -> float:

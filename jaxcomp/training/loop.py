@@ -10,14 +10,7 @@ import jax
 
 from jaxcomp.parallel.workers import throttle
 from jaxcomp.runs.open_run import Frame, Interrupted, keep_programs, open_run
-from jaxcomp.training import (
-    checkpoints,
-    console,
-    diagnostics,
-    evaluation,
-    feed,
-    tables,
-)
+from jaxcomp.training import checkpoints, console, diagnostics, evaluation, feed, tables
 from jaxcomp.training import running_metrics as metrics
 from jaxcomp.training.plan import RunPlan, make_plan
 from jaxcomp.training.programs import StepProgram, make_programs, make_switch
@@ -138,6 +131,5 @@ def take_step(
     throttle((state, figures))
     window.taken.append(figures)
     return state, window._replace(
-        data=window.data + loaded - began,
-        issue=window.issue + issued - loaded,
+        data=window.data + loaded - began, issue=window.issue + issued - loaded
     )

@@ -47,9 +47,8 @@ def node_count(config: Any) -> int:
 
 def nodes_of(config: Any, axis: Axis) -> Axis:
     """The axis on which a mixer sees the nodes."""
-    return (
-        axis if config.devices_per_node == 1 else Nodes(axis, config.devices_per_node)
-    )
+    count = config.devices_per_node
+    return axis if count == 1 else Nodes(axis, count)
 
 
 def check_nodes(config: Any) -> None:
@@ -349,9 +348,8 @@ class OptimizerSetting(NamedTuple):
 
     def decay_in_update(self) -> optax.GradientTransformation:
         """The link of an optimiser that adds decay to the mean gradient."""
-        return (
-            self.decay_in_gradient() if self.decay_at == "update" else optax.identity()
-        )
+        is_here = self.decay_at == "update"
+        return self.decay_in_gradient() if is_here else optax.identity()
 
     def decay_in_gradient(self) -> optax.GradientTransformation:
         """The link that adds decay to what it is given."""

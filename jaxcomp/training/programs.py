@@ -132,10 +132,7 @@ def _compile_step(plan: RunPlan, state: TrainState, stage: Stage) -> StepProgram
 def _axes(plan: RunPlan, state: TrainState) -> dict[str, Any]:
     """The axes of workers in what a step is given and in what it returns."""
     axes = parallel.axes(state)
-    return {
-        "in_axes": (axes, *(0 for _ in plan.task.train)),
-        "out_axes": (axes, 0),
-    }
+    return {"in_axes": (axes, *(0 for _ in plan.task.train)), "out_axes": (axes, 0)}
 
 
 def _mapped(

@@ -119,9 +119,9 @@ def linear(size: Size, base_batch_size: Count | None = None) -> float:
     References:
       Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, 2017.
     """
-    return (
-        float(size.workers) if base_batch_size is None else size.batch / base_batch_size
-    )
+    if base_batch_size is None:
+        return float(size.workers)
+    return size.batch / base_batch_size
 
 
 def sqrt(size: Size, base_batch_size: Count | None = None) -> float:
@@ -242,10 +242,7 @@ def multistep(
 
 
 def piecewise_linear(
-    horizon: Horizon,
-    total: int,
-    epochs: Sequence[FromZero],
-    values: Sequence[FromZero],
+    horizon: Horizon, total: int, epochs: Sequence[FromZero], values: Sequence[FromZero]
 ) -> Schedule:
     """Straight lines through (epoch, value); constant outside.
 

@@ -91,10 +91,7 @@ REGISTRY: dict[str, Callable[..., list[float]]] = {
 
 
 def make_stages(
-    config: Any,
-    usual: Stage,
-    segments: RunSegments,
-    mixer: Mixer | None = None,
+    config: Any, usual: Stage, segments: RunSegments, mixer: Mixer | None = None
 ) -> Stages:
     """The stages that a config asks for: warm-up of `keep`, and dense steps.
 

@@ -62,9 +62,7 @@ def epoch_row(
 
 
 def score_columns(
-    scores: running.Scores | None,
-    own: running.OwnScores | None,
-    measure: Measure,
+    scores: running.Scores | None, own: running.OwnScores | None, measure: Measure
 ) -> dict[str, float | None]:
     """The columns of an evaluation, empty where there was none.
 

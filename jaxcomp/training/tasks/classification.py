@@ -15,11 +15,7 @@ from jaxcomp.core.specs import Count, build, publish
 from jaxcomp.core.types import Array, Tree
 from jaxcomp.models import Statistics, check_group
 from jaxcomp.runs.keys import check_keys
-from jaxcomp.training.tasks.named import (
-    half_precision,
-    named,
-    transform_of,
-)
+from jaxcomp.training.tasks.named import half_precision, named, transform_of
 from jaxcomp.training.tasks.task import (
     Batch,
     Learnt,

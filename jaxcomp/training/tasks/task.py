@@ -117,9 +117,8 @@ class Task(NamedTuple):
     scored: tuple[str, ...] = ()  # names of `Sums.figures`: columns of metrics.csv
     measure: Measure = ACCURACY  # of loss and accuracy: what is shown, and what is best
     average: Average | None = None  # of the weights, evaluated too
-    shared_stats: bool = (
-        False  # the same on all workers, as of a synchronised BatchNorm
-    )
+    # Whether statistics are the same on all workers, as of a synchronised BatchNorm.
+    shared_stats: bool = False
     # (config) -> the same data and model for another `batch_size` or `image_size`;
     # None for a task in which they cannot change during a run.
     resized: Callable[[Any], "Task"] | None = None
