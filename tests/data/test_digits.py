@@ -56,8 +56,3 @@ def test_resize_is_bilinear(size):
         inner = slice(size // 8, -(size // 8) or None)
         difference = after[inner, inner, 0] - expected[inner, inner]
         assert np.abs(difference).max() <= 1.01
-
-
-def test_impossible_size_is_an_error():
-    with pytest.raises(ValueError, match="size is .* at least 1, not 0"):
-        data.load("digits", size=0)

@@ -12,7 +12,7 @@ from flax.errors import InvalidRngError
 from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxcomp.core.errors import UserError
-from jaxcomp.models import REGISTRY, Statistics, WideResNet, make
+from jaxcomp.models import REGISTRY, Statistics, make
 from jaxcomp.models._layers import BatchNorm, conv, max_pool2
 from jaxcomp.models.resnet_cifar import BasicBlock, shortcut_a
 from tests.models.families import FAMILIES
@@ -300,13 +300,3 @@ def test_bad_value_is_shown_with_the_valid_ones(name, kw, message):
 def test_bad_images_are_shown(name, images, message):
     with pytest.raises(ValueError, match=message):
         init_shapes(make(name), images)
-
-
-def test_registered_factory_can_be_added(monkeypatch):
-    def narrow(num_classes: int, dropout: float = 0.0) -> nn.Module:
-        return WideResNet(num_classes, depth=10, width=1, dropout=dropout)
-
-    monkeypatch.setitem(REGISTRY, "narrow", narrow)
-    assert make("narrow", num_classes=3, dropout=0.2) == narrow(3, 0.2)
-    with pytest.raises(UserError, match="Valid: dropout, num_classes$"):
-        make("narrow", depth=16)

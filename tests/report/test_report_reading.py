@@ -24,18 +24,6 @@ def test_reads_all_files(make_run):
     assert tuple(run.steps) == STEPS.columns
 
 
-@pytest.mark.parametrize("cut", [1, 3, 40])
-def test_ignores_a_torn_last_line(make_run, cut):
-    # Cutting only the line end leaves a row that looks whole; it is not trusted.
-    folder = make_run(epochs=3)
-    for name in ("metrics.csv", "steps.csv"):
-        text = (folder / name).read_text()
-        (folder / name).write_text(text[:-cut])
-    run = read_run(folder)
-    np.testing.assert_array_equal(run.metrics["epoch"], [1, 2])
-    assert run.steps["step"][-1] == 290
-
-
 @pytest.mark.parametrize("name", ["config.json", "environment.json"])
 def test_a_cut_off_json_file_counts_as_empty(make_run, name):
     folder = make_run(epochs=1)
