@@ -1,4 +1,4 @@
-"""Configs of the command line: files, names, overrides, quantities."""
+"""Configs of the command line: files, names, overrides."""
 
 import ast
 import functools
@@ -6,7 +6,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -255,40 +255,3 @@ def _places(
         yield above + key, config
         if isinstance(value, type(config)):
             yield from _places(value, f"{above}{key}.")
-
-
-_BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
-_RATES = {"kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9, **_BYTES}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
-_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)")
-
-
-def bandwidth(flag: str, text: str) -> float:
-    """Bytes a second, from bits or bytes.
-
-    Example:
-      >>> bandwidth("--bandwidth", "1Gbit/s"), bandwidth("--bandwidth", "125MB")
-      (125000000.0, 125000000.0)
-      >>> bandwidth("--bandwidth", "1000")
-      Traceback (most recent call last):
-      jaxcomp.UserError: --bandwidth is a number with one of kbit, Mbit, ...
-    """
-    return _read(flag, text.removesuffix("/s"), _RATES, "1Gbit")
-
-
-def seconds(flag: str, text: str) -> float:
-    """A duration.
-
-    Example:
-      >>> seconds("--latency", "0.2ms"), seconds("--compute", "0.2 s")
-      (0.0002, 0.2)
-    """
-    return _read(flag, text, _SECONDS, "0.2ms")
-
-
-def _read(flag: str, text: str, units: Mapping[str, float], example: str) -> float:
-    found = _NUMBER.fullmatch(text.strip())
-    if not found or found[2] not in units:
-        message = f"is a number with one of {', '.join(units)}, such as {example}"
-        raise UserError(f"{flag} {message}, not {text!r}")
-    return float(found[1]) * units[found[2]]

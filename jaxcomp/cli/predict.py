@@ -5,15 +5,15 @@ import ast
 import json
 import math
 import os
+import re
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import jax
 
 from jaxcomp import models, parallel
-from jaxcomp.cli import config as quantities
 from jaxcomp.cli import explain
 from jaxcomp.cli.config import config_of
 from jaxcomp.cli.run_command import add_command, aligned
@@ -89,10 +89,10 @@ def _run(args: argparse.Namespace) -> int:
         raise UserError("give --model or --config, one of the two")
     if args.config_keys and not args.config:
         raise UserError(f"unknown argument {args.config_keys[0]!r}")
-    latency = quantities.seconds("--latency", args.latency)
-    link = Link(quantities.bandwidth("--bandwidth", args.bandwidth), latency)
-    inside = args.inside and Link(quantities.bandwidth("--inside", args.inside))
-    compute = args.compute and quantities.seconds("--compute", args.compute)
+    latency = duration("--latency", args.latency)
+    link = Link(bandwidth("--bandwidth", args.bandwidth), latency)
+    inside = args.inside and Link(bandwidth("--inside", args.inside))
+    compute = args.compute and duration("--compute", args.compute)
     jax.config.update("jax_platforms", "cpu")
     parallel.keep_pages()
     parallel.setup(max(1, args.sharing))
@@ -152,6 +152,43 @@ def _model(args: argparse.Namespace, compute: float | None) -> _Model:
         compute, told = compute_seconds(config), "of this config, measured here"
     title = f"{config.model} of {args.config}"
     return _Model(title, params_of(config), compute, told, method_of(config))
+
+
+_BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12}
+_RATES = {"kbit": 125.0, "Mbit": 125e3, "Gbit": 125e6, "Tbit": 125e9, **_BYTES}
+_SECONDS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0}
+_NUMBER = re.compile(r"(\d+\.?\d*|\.\d+)\s*([A-Za-z]+)")
+
+
+def bandwidth(flag: str, text: str) -> float:
+    """Bytes a second, from bits or bytes.
+
+    Example:
+      >>> bandwidth("--bandwidth", "1Gbit/s"), bandwidth("--bandwidth", "125MB")
+      (125000000.0, 125000000.0)
+      >>> bandwidth("--bandwidth", "1000")
+      Traceback (most recent call last):
+      jaxcomp.UserError: --bandwidth is a number with one of kbit, Mbit, ...
+    """
+    return _read(flag, text.removesuffix("/s"), _RATES, "1Gbit")
+
+
+def duration(flag: str, text: str) -> float:
+    """A duration.
+
+    Example:
+      >>> duration("--latency", "0.2ms"), duration("--compute", "0.2 s")
+      (0.0002, 0.2)
+    """
+    return _read(flag, text, _SECONDS, "0.2ms")
+
+
+def _read(flag: str, text: str, units: Mapping[str, float], example: str) -> float:
+    found = _NUMBER.fullmatch(text.strip())
+    if not found or found[2] not in units:
+        message = f"is a number with one of {', '.join(units)}, such as {example}"
+        raise UserError(f"{flag} {message}, not {text!r}")
+    return float(found[1]) * units[found[2]]
 
 
 def read_tree(text: str) -> Any:
