@@ -119,19 +119,6 @@ def kinds(step, *args) -> set[str]:
     return {collective.kind for collective in found}
 
 
-@pytest.mark.parametrize("name", EXCHANGES)
-def test_no_exchange_scatters_a_sum(name):
-    exchange = every_method.exchange(name)
-
-    def step(tree, state, seed):
-        return exchange.average(tree, state, jax.random.key(seed)).mean
-
-    state = jax.eval_shape(lambda: exchange.init(SPECS))
-    sent = kinds(step, SPECS, state, jax.ShapeDtypeStruct((), jnp.uint32))
-    assert sent
-    assert "reduce-scatter" not in sent
-
-
 @pytest.mark.parametrize("name", MIXERS)
 def test_no_mixer_scatters_a_sum(name):
     mixer = every_method.mixer(name)

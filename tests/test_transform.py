@@ -12,7 +12,6 @@ import pytest
 from flax.training.train_state import TrainState
 
 import jaxcomp
-from jaxcomp import parallel
 from jaxcomp.transforms.distributed import find_state, find_states, step_key
 
 WORKERS = 4
@@ -91,29 +90,6 @@ def test_init_needs_no_axis_and_accepts_what_others_pass():
     with jax.numpy_dtype_promotion("standard"):  # reduce_on_plateau is not strict
         mean = jax.jit(jax.vmap(step, axis_name="workers", out_axes=None))(stacked)
     assert jax.tree.map(jnp.shape, mean) == jax.tree.map(jnp.shape, params)
-
-
-def test_a_methods_own_figures_reach_the_state():
-    """What a later exchange wants to report needs no change of any type."""
-    exact = jaxcomp.make_exchange("exact", memory="none")
-
-    def average(tree, state, key):
-        result = exact.average(tree, state, key)
-        extra = {"overflow": jnp.float32(7)}
-        return result._replace(info=result.info._replace(extra=extra))
-
-    exchange = exact._replace(average=average, figures=("overflow",))
-    tx = jaxcomp.distributed(exchange, seed=0)
-    crew = parallel.setup(2, "vmap")
-    state = parallel.spread(tx.init(fresh_params()), crew)
-    axes = parallel.axes(state)
-    mapped = parallel.map_step(
-        tx.update, crew, in_axes=(0, axes), out_axes=(None, axes)
-    )
-    grads = jax.tree.map(lambda p: jnp.ones((2, *p.shape)), fresh_params())
-    for _ in range(2):
-        _, state = mapped(grads, state)
-    np.testing.assert_array_equal(find_state(state).info.value.extra["overflow"], 7)
 
 
 @pytest.mark.parametrize("key", [None, jax.random.key(0)], ids=["seed", "key"])

@@ -1,8 +1,8 @@
 """The top-k of Deep Gradient Compression: a threshold from a sample of the vector."""
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -38,20 +38,12 @@ class Sampling(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """The state of the search for a threshold."""
+    """The state of the search for thresholds: of one tensor, or of several."""
 
-    threshold: Array
-    words: Array  # bitmap of the elements that reach the threshold
-    passed: Array  # how many these are
-    moves: Array  # how often the threshold was changed
-
-
-class _SearchOfEach(NamedTuple):
-    """The state of the search for the thresholds of several tensors."""
-
-    thresholds: Array  # [tensors] magnitudes
-    passed: Array  # [tensors] uint32: how many elements reach them
-    moves: Array  # []
+    thresholds: Array  # magnitudes
+    passed: Array  # uint32: how many elements reach them
+    words: Any  # of one tensor the bitmap of these
+    moves: Array  # [] how often thresholds were changed
 
 
 @method("keep")
@@ -155,38 +147,57 @@ class _Rule(NamedTuple):
             passed = chosen.taken
         else:
             samples = _samples(flat, sampling, self.strided, prng.seed_of(key))
-            found = self.adapted(flat, _last_of_largest(samples, sampling.top))
-            floor = floors_of(found.threshold)
+            start = _last_of_largest(samples, sampling.top)
+
+            def reached(threshold: Array) -> tuple[Array, Array]:
+                words = thresholds.reach(flat, floors_of(threshold))
+                return indices.count(words), words
+
+            fewest = math.ceil(self.lower * sampling.wanted)
+            found = self.adapted(start, reached, fewest, most, flat)
+            floor = floors_of(found.thresholds)
             wanted = sampling.wanted if self.resample else most
             chosen = thresholds.largest_of(flat, found.words, floor, most, wanted)
             places, passed = chosen.places, found.passed
         values, coded = send(flat, places, self.code)
         return Capped(values, coded, passed), state
 
-    def adapted(self, flat: Array, start: Array) -> _Search:
-        """The threshold after all changes."""
-        wanted, most = self.sampling(flat.size).wanted, self.capacity(flat.size)
-        fewest = math.ceil(self.lower * wanted)
-        # A threshold of infinity could not be lowered any more.
-        limit = jnp.finfo(start.dtype).max
+    def adapted(
+        self,
+        start: Array,
+        reached: Callable[[Array], tuple[Array, Any]],
+        fewest: Any,
+        most: Any,
+        like: Array,
+    ) -> _Search:
+        """Thresholds after all changes; those that are right do not change.
 
-        def search(threshold: Array, moves: Array) -> _Search:
-            words = thresholds.reach(flat, floors_of(threshold))
-            return _Search(threshold, words, indices.count(words), moves)
+        Args:
+          start: magnitudes.
+          reached: thresholds -> how many elements reach them, and their bitmap.
+          fewest: fewer elements than this are too few.
+          most: more than this are too many.
+          like: what the tensors are taken from.
+        """
+        least, enough = (np.array(counts, np.uint32) for counts in (fewest, most))
+        # A threshold of infinity could not be lowered any more.
+        largest = jnp.finfo(start.dtype).max
+
+        def is_wrong(s: _Search) -> Array:
+            too_few = s.passed < least
+            return too_few if self.resample else too_few | (s.passed > enough)
 
         def searching(s: _Search) -> Array:
-            wrong = s.passed < np.uint32(fewest)
-            if not self.resample:
-                wrong |= s.passed > np.uint32(most)
-            return wrong & (s.moves < self.rounds)
+            return jnp.any(is_wrong(s)) & (s.moves < self.rounds)
 
         def step(s: _Search) -> _Search:
-            factor = jnp.where(s.passed < np.uint32(fewest), self.lower, self.upper)
-            moved = s.threshold * factor.astype(start.dtype)
-            return search(jnp.minimum(moved, limit), s.moves + 1)
+            factor = jnp.where(s.passed < least, self.lower, self.upper)
+            moved = jnp.minimum(s.thresholds * factor.astype(start.dtype), largest)
+            thresholds = jnp.where(is_wrong(s), moved, s.thresholds)
+            return _Search(thresholds, *reached(thresholds), s.moves + 1)
 
-        first = vary_like(search(start, jnp.int32(0)), flat)
-        return jax.lax.while_loop(searching, step, first)
+        first = _Search(start, *reached(start), jnp.int32(0))
+        return jax.lax.while_loop(searching, step, vary_like(first, like))
 
     def compress_rows(self, rows: Array, segments: Segments, keys: Array) -> Capped:
         samplings = [self.sampling(size) for size in segments.sizes]
@@ -202,7 +213,15 @@ class _Rule(NamedTuple):
             n if s.stride == 1 else m
             for n, s, m in zip(segments.sizes, samplings, most, strict=True)
         ]
-        found = self.adapted_of_each(rows, segments, start, fewest, enough)
+        sizes = np.array(segments.sizes, np.uint32)
+
+        def reached(thresholds: Array) -> tuple[Array, tuple[()]]:
+            bits = floors_of(thresholds)
+            counted = selection.reached_by_each(rows, segments, jnp.maximum(bits, 1))
+            # Every element reaches zero, and padding does too.
+            return jnp.where(bits == 0, sizes, counted), ()
+
+        found = self.adapted(start, reached, fewest, enough, rows)
         wanted = np.array([s.wanted for s in samplings], np.uint32)
         limit = np.array(most, np.uint32)
         fits = (found.passed <= limit) & ~is_whole
@@ -213,42 +232,6 @@ class _Rule(NamedTuple):
         chosen = selection.largest_of_each(rows, segments, most, floors, count)
         values, coded = send_rows(rows, segments, chosen.places, self.code)
         return Capped(values, coded, jnp.where(is_whole, wanted, found.passed))
-
-    def adapted_of_each(
-        self,
-        rows: Array,
-        segments: Segments,
-        start: Array,
-        fewest: Sequence[int],
-        most: Sequence[int],
-    ) -> _SearchOfEach:
-        """Thresholds after all changes; those that are right do not change."""
-        least, enough = (np.array(counts, np.uint32) for counts in (fewest, most))
-        largest = jnp.finfo(start.dtype).max
-
-        def search(thresholds: Array, moves: Array) -> _SearchOfEach:
-            bits = floors_of(thresholds)
-            counted = selection.reached_by_each(rows, segments, jnp.maximum(bits, 1))
-            # Every element reaches zero, and padding does too.
-            sizes = np.array(segments.sizes, np.uint32)
-            passed = jnp.where(bits == 0, sizes, counted)
-            return _SearchOfEach(thresholds, passed, moves)
-
-        def is_wrong(s: _SearchOfEach) -> Array:
-            too_few = s.passed < least
-            return too_few if self.resample else too_few | (s.passed > enough)
-
-        def searching(s: _SearchOfEach) -> Array:
-            return jnp.any(is_wrong(s)) & (s.moves < self.rounds)
-
-        def step(s: _SearchOfEach) -> _SearchOfEach:
-            raised = self.lower if self.resample else self.upper
-            factor = jnp.where(s.passed < least, self.lower, raised)
-            moved = jnp.minimum(s.thresholds * factor.astype(start.dtype), largest)
-            return search(jnp.where(is_wrong(s), moved, s.thresholds), s.moves + 1)
-
-        first = vary_like(search(start, jnp.int32(0)), rows)
-        return jax.lax.while_loop(searching, step, first)
 
 
 def sampled_of_each(

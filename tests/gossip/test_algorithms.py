@@ -173,15 +173,6 @@ def test_choco_agrees_at_a_linear_rate_and_keeps_the_mean(graph, workers):
     assert windows[-1] < 0.1 * windows[0]
 
 
-@pytest.mark.parametrize("graph", [("ring", 8), ("star", 5)], ids=str)
-def test_choco_with_nothing_lost_and_step_size_1_is_d_psgd(graph):
-    graph = jaxcomp.topology(*graph)
-    given = problem(graph.size)
-    ours = train(gossip.make("choco(gamma=1.0)", graph, "none"), given, STEPS)
-    theirs = train(gossip.make("d_psgd", graph, "none"), given, STEPS)
-    np.testing.assert_allclose(flat(ours, 2), flat(theirs, 2), atol=1e-5)
-
-
 def test_one_peer_exponential_averages_exactly_in_a_cycle():
     graph = jaxcomp.topology("exponential(one_peer=True)", 8)
     given = problem(8)

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.vectors import draw
-from jaxcomp import make_compressor
-from tests import laws
-
-
-def ours(method: str, x: np.ndarray, draws: int) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(1), draws)
-    return np.asarray(laws.outputs(make_compressor(method), x, keys), np.float64)
+from tests.laws import draws as ours
 
 
 def check_same_statistics(a: np.ndarray, b: np.ndarray, z: float = 6.0) -> None:

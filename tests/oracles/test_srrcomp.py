@@ -2,23 +2,16 @@
 
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
 from benchmarks.vectors import draw
-from jaxcomp import make_compressor
-from tests import laws
+from tests.laws import draws as ours
 
 
 def error(outputs: np.ndarray, x: np.ndarray) -> float:
     """E|x - C(x)|^2 / |x|^2 over the rows."""
     return float(np.square(outputs - x).sum(axis=1).mean() / np.square(x).sum())
-
-
-def ours(method: str, x: np.ndarray, draws: int) -> np.ndarray:
-    keys = jax.random.split(jax.random.key(0), draws)
-    return np.asarray(laws.outputs(make_compressor(method), x, keys), np.float64)
 
 
 def theirs(torch: Any, srrcomp: Any, x: np.ndarray, bits: int, draws: int) -> Any:
