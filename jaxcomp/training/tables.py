@@ -155,7 +155,16 @@ def open_tables(plan: RunPlan, frame: Frame, start: int) -> Iterator[Tables]:
         layers = open_table(layers_path, LAYERS, is_epoch_done)
     else:
         layers = dropped
-    rows = (read_rows(frame.folder / f"{name}.csv") for name in ("metrics", "steps"))
+    rows = [read_rows(frame.folder / f"{name}.csv") for name in ("metrics", "steps")]
+    ended = plan.segments.end_of(plan.segments.epoch_at(start) - 1)
+    looked = start - start % config["log_every"]
+    for name, found, done in zip(
+        ("metrics", "steps"), rows, (ended, looked), strict=True
+    ):
+        last = max((int(float(row["step"])) for row in found), default=0)
+        if last < done:
+            lost = f"{name}.csv lacks the rows of steps {last + 1} to {done}"
+            frame.show.say(f"WARNING: {lost}, which are lost")
     run = loggers.RunSoFar(frame.folder, config, start, *rows)
     logger = loggers.opened(plan.loggers, run, frame.show.say)
 

@@ -4,8 +4,10 @@ Each restart ends with the bits of a run that nothing happened to.
 """
 
 import contextlib
+import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -142,6 +144,16 @@ def test_a_signal_to_one_process_lets_all_save(unbroken, tmp_path):
     check_goes_on(tmp_path, unbroken)
 
 
+def test_a_reader_that_leaves_ends_no_run(unbroken, tmp_path):
+    with pair(tmp_path) as processes:
+        processes[0].stdout.close()
+        codes = [process.wait(HANGS) for process in processes]
+        processes[0].stdout = None
+    assert codes == [141, 0]
+    assert "output_lost" in json.loads((tmp_path / "environment.json").read_text())
+    assert_same_run(tmp_path, unbroken, CONFIG)
+
+
 def test_processes_save_and_end_with_a_launcher_that_is_killed(unbroken, tmp_path):
     words = ("-n", "2", "--devices-per-process=2", "--", *command(tmp_path, *FLAGS))
     process = begin(*LAUNCH, "--grace=30", *words)
@@ -190,6 +202,21 @@ def test_a_link_that_is_cut_ends_both_sides(net, unbroken, tmp_path):
         outputs = [said(process, "the link is cut") for process in processes]
         assert all(process.returncode for process in processes), outputs
     check_goes_on(tmp_path, unbroken)
+
+
+def test_a_link_that_loses_packets_costs_nothing_but_time(net, unbroken, tmp_path):
+    if not shutil.which("iptables"):
+        pytest.skip("needs iptables with its statistic match")
+    loses = "iptables -A INPUT -m statistic --mode random --probability 0.03 -j DROP"
+    for host in range(2):
+        words = ["ip", "netns", "exec", net.namespace(host), *loses.split()]
+        if subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("iptables has no statistic match here")
+    where = {"host": net.address(0), "inside": net.inside}
+    with pair(tmp_path, "--peer-timeout=60", **where) as processes:
+        outputs = [said(process) for process in processes]
+        assert [process.returncode for process in processes] == [0, 0], outputs
+    assert_same_run(tmp_path, unbroken, CONFIG)
 
 
 # --- Disks ----------------------------------------------------------------------------

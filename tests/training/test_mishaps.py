@@ -102,6 +102,19 @@ def test_tables_last_through_a_power_cut_before_the_checkpoint_does(finished, sy
     assert synced == [[], []]
 
 
+def test_rows_that_are_lost_are_named_and_the_run_goes_on(copied, capsys):
+    """As after a power cut, which could leave a checkpoint and not the rows."""
+    for name in ("metrics.csv", "steps.csv"):
+        lines = (copied / name).read_text().splitlines(keepends=True)
+        (copied / name).write_text("".join(lines[:2]))
+    training.train_and_evaluate(small_config(), copied)
+    found = [li for li in capsys.readouterr().out.splitlines() if "WARNING" in li]
+    assert found == [
+        "WARNING: metrics.csv lacks the rows of steps 12 to 22, which are lost",
+        "WARNING: steps.csv lacks the rows of steps 5 to 20, which are lost",
+    ]
+
+
 def test_checkpoints_of_another_config_are_refused(copied, capsys):
     """Of the same shapes: somebody has copied them, or has changed the config."""
     path = copied / "config.json"
