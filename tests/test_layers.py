@@ -158,13 +158,3 @@ def test_older_paths_are_the_same_modules():
     assert jaxcomp.gossip.topology is topology.topology
     with pytest.raises(ModuleNotFoundError, match="gossip.nothing"):
         importlib.import_module("jaxcomp.gossip.nothing")
-
-
-def test_the_checks_can_fail():
-    """The reader of imports sees absolute, relative and nested ones."""
-    here = PACKAGE / "training" / "plan.py"
-    rooms = {room_of(module) for module in imports(here)}
-    assert {"training", "transforms", "parallel", "runs"} <= rooms
-    hidden = "from jax.lax import psum\nfrom jax import pmap"
-    assert _names(ast.parse(hidden)) == ["jax.lax.psum", "jax.pmap"]
-    assert "jaxcomp.data.dataset" in imports(PACKAGE / "data" / "__init__.py")

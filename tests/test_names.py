@@ -244,17 +244,6 @@ def test_a_name_builds_the_same_method(kind: str, name: str) -> None:
         assert family.program(again) == family.program(first)
 
 
-def test_a_graph_of_a_file_says_its_path(tmp_path) -> None:
-    path = tmp_path / "graph.txt"
-    path.write_text("0 1\n1 2\n2 0\n")
-    setting = {"path": str(path), "weights": "uniform", "directed": True}
-    graph = gossip.topology(text("file", setting), 3)
-    said = parse(graph.name)
-    assert isinstance(said, Call)
-    assert said.kwargs == setting
-    assert gossip.topology(graph.name, 3).name == graph.name
-
-
 def test_an_argument_without_an_annotation_is_no_argument() -> None:
     from jaxcomp.core.specs import method
 
