@@ -143,7 +143,7 @@ def mean_of_payloads(
             missing = jax.tree.map(jnp.subtract, widen(tree), widen(sent))
         else:
             missing = codec.accumulate(widen(tree), opposite)
-        info = measure_missing(tree, missing, codec, payload, is_own=True)
+        info = measure(tree, sent, codec, payload, missing=missing, is_own=True)
         return Averaged(
             mean(payload, sent), sent, state, info, missing=missing, payload=payload
         )
@@ -200,6 +200,9 @@ def measure(
     sent: Tree,
     codec: Compressor | None = None,
     payload: Any = None,
+    *,
+    missing: Tree | None = None,
+    is_own: bool = False,
 ) -> Info:
     """`Info` of one exchange: |given - sent|^2 / |given|^2, 0 for a zero tree.
 
@@ -208,27 +211,11 @@ def measure(
       sent: what counts as sent by this worker, as in `Averaged`.
       codec: the compressor; its figures of `payload` are reported too.
       payload: of this worker.
-    """
-    missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
-    return measure_missing(given, missing, codec, payload)
-
-
-def measure_missing(
-    given: Tree,
-    missing: Tree,
-    codec: Compressor | None = None,
-    payload: Any = None,
-    is_own: bool = False,
-) -> Info:
-    """As `measure`, from given minus sent in place of what was sent.
-
-    Args:
-      given: what the exchange was given.
-      missing: given minus sent, in at least float32.
-      codec: as in `measure`.
-      payload: of this worker.
+      missing: given minus sent, in at least float32; then nobody reads `sent`.
       is_own: whether `sent` is what the payload decodes to.
     """
+    if missing is None:
+        missing = jax.tree.map(jnp.subtract, widen(given), widen(sent))
     spec = spec_of(given)
     figures = codec.figures if codec else ()
     extra = {figure.name: figure.of(payload, spec) for figure in figures}

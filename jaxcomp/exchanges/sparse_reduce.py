@@ -17,7 +17,7 @@ from jaxcomp.core.types import Array, Averaged, Axis, Compressor, Exchange, Spec
 from jaxcomp.exchanges._common import (
     compress_own,
     figure_names,
-    measure_missing,
+    measure,
     with_method,
 )
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows
@@ -130,7 +130,7 @@ class _SparseReduce(NamedTuple):
         sent = restored(reduced.first - in_own_row(reduced.missing, axis), dense)
         own_sent = restored(reduced.first, dense)
         missing = jax.tree.map(jnp.subtract, widen(tree), sent)
-        info = measure_missing(tree, missing, self.codec, payload)
+        info = measure(tree, None, self.codec, payload, missing=missing)
         overflow = message.figures[0]  # those of `values` come later
         beyond = jax.vmap(lambda sent: overflow.of(sent, spec_of(held)))(reduced.sent)
         info = info._replace(extra={**info.extra, "no_room": jnp.sum(beyond)})

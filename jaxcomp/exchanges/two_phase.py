@@ -10,7 +10,7 @@ from jaxcomp.core import trees, types
 from jaxcomp.core.specs import SpecError, method
 from jaxcomp.core.trees import by_shards, cast_like, spec_of, wide_spec, widen
 from jaxcomp.core.types import Array, Averaged, Axis, Exchange, PerWorker, Spec, Tree
-from jaxcomp.exchanges._common import check_wide, measure_missing, with_method
+from jaxcomp.exchanges._common import check_wide, measure, with_method
 from jaxcomp.exchanges._rows import halves, in_own_row, reduce_rows, to_rows, widths
 from jaxcomp.parallel import collectives
 from jaxcomp.scope import Plan, lift, plans
@@ -121,7 +121,7 @@ class _TwoPhase(NamedTuple):
         else:
             sent = jax.tree.map(jnp.subtract, sent, lost)
         missing = jax.tree.map(jnp.subtract, widen(tree), sent)
-        info = measure_missing(tree, missing)
+        info = measure(tree, sent, missing=missing)
         sent = cast_like(sent, spec)
         return Averaged(mean, sent, state, info, own_sent=first, missing=missing)
 
