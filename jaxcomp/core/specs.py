@@ -259,7 +259,7 @@ def unknown(kind: str, name: str, valid: Mapping[str, Any]) -> str:
       >>> from jaxcomp import compressors, make_exchange
       >>> unknown("compressor", "powersgd", compressors.REGISTRY).split(" Valid: ")[0]
       "unknown compressor 'powersgd': power_sgd is an exchange: \
---config.exchange='power_sgd(rank=2)'."
+--config.exchange=power_sgd."
     """
     while _LATER:
         importlib.import_module(_LATER.pop())
@@ -275,20 +275,10 @@ def unknown(kind: str, name: str, valid: Mapping[str, Any]) -> str:
         return f"unknown {kind} {name!r}. {suggest(name, valid)}"
     key = others[meant]
     article = "an" if key[0] in "aeiou" else "a"
-    spec = _example(meant, _KNOWN[key][meant])
     return (
         f"unknown {kind} {name!r}: {meant} is {article} {key}: "
-        f"--config.{key}={spec!r}. Valid: {', '.join(sorted(valid))}"
+        f"--config.{key}={meant}. Valid: {', '.join(sorted(valid))}"
     )
-
-
-def _example(name: str, factory: Callable[..., Any]) -> str:
-    """A spec with the arguments that stand in every name."""
-    parameters = inspect.signature(factory).parameters
-    shown = [parameters[key] for key in getattr(factory, "shown", ())]
-    values = {p.name: "..." if p.default is p.empty else show(p.default) for p in shown}
-    arguments = ", ".join(f"{key}={value}" for key, value in values.items())
-    return f"{name}({arguments})" if arguments else name
 
 
 class Range(NamedTuple):
