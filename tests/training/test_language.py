@@ -203,4 +203,5 @@ def test_a_measure_knows_what_is_better():
     assert ACCURACY.worst([0.2, 0.3]) == 0.2
     assert PERPLEXITY.of(1e4, 0.0) == float("inf")
     assert PERPLEXITY.beats(5.0, None)
+    assert PERPLEXITY.beats(4.0, 5.0)
     assert not PERPLEXITY.beats(5.0, 5.0)

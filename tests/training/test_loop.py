@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.core import Tracer
 
 from jaxcomp import data, models, parallel, report, training, wire
 from jaxcomp.core.coding.indices import coded_bits
@@ -176,7 +177,7 @@ def test_an_interrupted_run_ends_the_same(finished, step, tmp_path, monkeypatch)
     def traced(*args):
         """What fits once fits again: beside the restored state there is no other."""
         made = fresh(*args)
-        assert all(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(made))
+        assert all(isinstance(leaf, Tracer) for leaf in jax.tree.leaves(made))
         return made
 
     monkeypatch.setattr(RunPlan, "fresh", traced)

@@ -458,7 +458,8 @@ CHANGING: list[tuple[dict[str, Any], tuple[int, ...]]] = [
 def test_a_run_goes_on_to_the_bit_in_any_segment(
     changes, stops, tmp_path, monkeypatch, capsys
 ):
-    begin, grows = ({**BEGIN}, {"batch_size": 256, **ADAM})
+    begin: dict[str, Any] = {**BEGIN}
+    grows: dict[str, Any] = {"batch_size": 256, **ADAM}
     changes = {"dataset": "digits(size=8)", **changes}
     if changes["dataset"] == PICTURES["dataset"]:
         begin["image_size"], grows["image_size"] = 8, 12
