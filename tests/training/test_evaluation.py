@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from jaxcomp import parallel
-from jaxcomp.runs.folder import check_config
 from jaxcomp.training.evaluation import _plus, make_evaluator
 from tests.training.small import built, small_config
 
@@ -43,8 +42,3 @@ def test_its_batches_are_its_own_and_one_array_comes_back(monkeypatch):
     for scores in found:
         assert scores.accuracy == found[0].accuracy
         assert scores.loss == pytest.approx(found[0].loss, rel=1e-6)
-
-
-def test_a_run_may_go_on_with_other_batches_of_evaluation(tmp_path):
-    (tmp_path / "config.json").write_text(small_config().to_json())
-    check_config(tmp_path, small_config(eval_batch_size=64).to_dict())

@@ -12,7 +12,7 @@ from jaxcomp.mixers.local import REGISTRY
 from jaxcomp.training.console import headline
 from jaxcomp.training.programs import run_traffic
 from jaxcomp.training.schedules import Horizon
-from jaxcomp.training.stages import Stage, exponential, listed, make_stages
+from jaxcomp.training.stages import Stage, exponential, make_stages
 from tests.training.small import (
     built,
     segments_of,
@@ -59,13 +59,6 @@ def test_the_exponential_warm_up_of_the_original():
             keep
         )
     assert found.at(50) == found.at(999) == Stage("dgc_top_k(0.001)", dense=False)
-
-
-def test_the_list_of_the_paper():
-    assert listed(0.001) == [0.25, 0.0625, 0.015625, 0.004]
-    found = stages(compressor="top_k(keep=0.001) | cast", keep_warmup="listed")
-    assert found.at(0).compressor == "top_k(keep=0.25) | cast"
-    assert found.at(45).compressor == "top_k(keep=0.001) | cast"
 
 
 def test_dense_first_epochs_come_from_a_list_of_ones():
