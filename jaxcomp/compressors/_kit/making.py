@@ -226,16 +226,6 @@ def of_many(
             return segment.from_rows(total, segments, specs)
         return segment.cut(total, [spec.shape for spec in specs])
 
-    def changed(
-        change: Callable[..., Array], arrays: Sequence[Array], payload: Payload
-    ) -> tuple[Array, ...]:
-        """Arrays changed at the places of a payload; in the rows of `compress`."""
-        segments = layout(arrays)
-        places, values = segment.read(payload, sum(segments.sizes))
-        rows = segment.to_rows(arrays, segments)
-        flat = change(rows.reshape(-1), segments.in_rows(places), values)
-        return segment.from_rows(flat.reshape(rows.shape), segments, arrays)
-
     def add_all(total: Sequence[Array], payload: Payload) -> tuple[Array, ...]:
         return tuple(map(jnp.add, total, decode(payload, tuple(total))))
 
@@ -244,14 +234,25 @@ def of_many(
         init=lambda specs: tuple(one.init(spec) for spec in specs),
         compress=jax.jit(compress_all),
         decompress=decode,
-        accumulate=add_all if decompress else functools.partial(changed, add_at),
+        accumulate=add_all if decompress else functools.partial(_changed, add_at),
         decompress_sum=with_spec(decompress_sum),
         ideal_bits=lambda specs: sum((one.ideal_bits(s) for s in specs), 0.0),
         contraction=lambda specs: worst(one.contraction(s) for s in specs),
         support=lambda specs: sum(map(one.support, specs)),
         segmented=None,
-        clear=None if decompress else functools.partial(changed, segment.clear_at),
+        clear=None if decompress else functools.partial(_changed, segment.clear_at),
     )
+
+
+def _changed(
+    change: Callable[..., Array], arrays: Sequence[Array], payload: Payload
+) -> tuple[Array, ...]:
+    """Arrays changed at the places that `send_rows` took; in the rows of `compress`."""
+    segments = segment.segments_of([x.size for x in arrays])
+    places, values = segment.read(payload, sum(segments.sizes))
+    rows = segment.to_rows(arrays, segments)
+    flat = change(rows.reshape(-1), segments.in_rows(places), values)
+    return segment.from_rows(flat.reshape(rows.shape), segments, arrays)
 
 
 def sparsifier(
