@@ -93,8 +93,10 @@ def get_config() -> ConfigDict:
     config.checkpoint_every = "1 epoch"  # any duration
     config.keep_last = 2  # so many of them, beside the best
     config.keep_every = ""  # also keep a checkpoint for ever at this interval
+    # Weights of another run: its folder, "FOLDER@best" or "FOLDER@STEP"; "" for none.
+    config.init_from = ""
     config.log_every = 10  # steps between rows of steps.csv
-    # csv always; or of your own: "my_package.loggers:mine(arg=1)"
+    # csv always; wandb; or of your own: "my_package.loggers:mine(arg=1)"
     config.loggers = ("csv", "jsonl", "tsv", "tensorboard")
     config.layers_every = ""  # what each layer loses, into layers.csv: "1 epoch"
     config.breakdown = False  # in the end, time the parts of a step: breakdown.csv

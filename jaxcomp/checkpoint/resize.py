@@ -140,7 +140,7 @@ class _Resizing(NamedTuple):
     def node(self, node: Any, path: tuple[Any, ...], inside: _Inside) -> Any:
         """The node for the new workers; arguments are any part of a state, its path."""
         if is_report(node):
-            return self._without_reports(node) if inside.is_marked else node
+            return jax.tree.map(self._zeros, node) if inside.is_marked else node
         if is_per_worker(node):
             inside = inside._replace(is_marked=True)
         elif types.is_clock(node):
@@ -168,9 +168,9 @@ class _Resizing(NamedTuple):
             values.append(child)
         return jax.tree.unflatten(structure, values)
 
-    def _without_reports(self, node: Any) -> Any:
+    def _zeros(self, x: Any) -> np.ndarray:
         """Nothing to report, as after a restore."""
-        return jax.tree.map(lambda x: np.zeros((self.new, *x.shape[1:]), x.dtype), node)
+        return np.zeros((self.new, *x.shape[1:]), x.dtype)
 
     def _handed_on(self, node: Any, path: tuple[Any, ...]) -> Any:
         """What new worker i takes from old worker i modulo their number."""
@@ -407,7 +407,7 @@ def _rebuilt(
     given = params(state)
     given = given.value if is_per_worker(given) else given
     _check_placed(state, given)
-    with jax.default_device(host_device()):
+    with jax.default_device(_host()):
         return trees.built_anew(state, rules, given, workers)
 
 
@@ -424,8 +424,8 @@ def _check_placed(state: Tree, params: Tree) -> None:
         )
 
 
-def host_device() -> Any:
-    """A CPU, for what need not fit on a device, or disturb it; None without one."""
+def _host() -> Any:
+    """A CPU, because the parts of all workers need not fit on a device."""
     try:
         return jax.local_devices(backend="cpu")[0]
     except RuntimeError:  # JAX_PLATFORMS leaves the CPU out

@@ -61,6 +61,7 @@ KEYS = {
     "exchange": Key(),
     "flush_every": Key(),
     "image_size": Key(_Natural, inside=True),
+    "init_from": Key(),
     "keep_every": Key(resumed=_KEPT, same=True),
     "keep_last": Key(Count, resumed=_KEPT, same=True),
     "keep_warmup": Key(),

@@ -5,6 +5,7 @@ in the folder of a run. So a wrong name or argument is told before anything is c
 """
 
 import functools
+import hashlib
 import importlib
 import json
 import math
@@ -16,6 +17,7 @@ from typing import Any, NamedTuple
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.specs import build, check, check_kind, importable, publish
+from jaxcomp.runs.folder import read_json
 
 Row = Mapping[str, Any]
 
@@ -181,11 +183,47 @@ def _evaluation(row: Row) -> str:
     return f"{known['epoch']}\t{hours:.8f}\t{percent:.2f}\n"
 
 
+def wandb(project: str = "jaxcomp") -> Opener:
+    """Weights & Biases; a run that goes on goes on there. Needs the package `wandb`.
+
+    Its own settings come from the environment: WANDB_MODE=offline sends nothing.
+
+    Args:
+      project: under which the run is listed.
+    """
+    try:
+        package = importlib.import_module("wandb")
+    except ModuleNotFoundError as error:
+        if error.name != "wandb":
+            raise
+        message = "is not installed: pip install wandb, or leave it out of loggers"
+        raise UserError(message) from None
+
+    def open_(run: RunSoFar) -> Logger:
+        started = read_json(run.folder / "environment.json").get("started", "")
+        identity = hashlib.sha256(f"{run.folder.resolve()} {started}".encode())
+        tracked = package.init(
+            project=project,
+            name=run.folder.name,
+            id=identity.hexdigest()[:16],
+            resume="allow",
+            dir=str(run.folder),
+            config=dict(run.config),
+        )
+
+        return _scalars(
+            lambda step, tagged: tracked.log(tagged, step=step), tracked.finish
+        )
+
+    return open_
+
+
 REGISTRY: dict[str, Callable[..., Opener]] = {
     "csv": csv,
     "jsonl": jsonl,
     "tensorboard": tensorboard,
     "tsv": tsv,
+    "wandb": wandb,
 }
 publish(logger=REGISTRY)
 _OF_FILES = ("csv", "jsonl", "tensorboard", "tsv")  # a full disk ends a run anyway

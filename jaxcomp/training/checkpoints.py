@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 import warnings
 from collections.abc import Callable
@@ -13,22 +14,23 @@ import jax
 import numpy as np
 
 from jaxcomp import parallel
-from jaxcomp.checkpoint import save
+from jaxcomp.checkpoint import leaves, save
 from jaxcomp.checkpoint.resize import resized, workers_of
-from jaxcomp.checkpoint.save import Resizer
+from jaxcomp.checkpoint.save import Resizer, read_arrays
 from jaxcomp.core import files
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.files import CheckpointError
 from jaxcomp.core.types import PerWorker, Tree, is_per_worker
 from jaxcomp.parallel.agreement import on_all_processes
 from jaxcomp.parallel.cluster import check_same
-from jaxcomp.parallel.placing import spread_spec
+from jaxcomp.parallel.placing import spread_spec, sum_over_processes
 from jaxcomp.runs.folder import RunError, check_config, note_fact, read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.programs import Traffic
 from jaxcomp.training.running_metrics import OwnScores, Scores, Totals
-from jaxcomp.training.state import TrainState
+from jaxcomp.training.state import TrainState, unmark
+from jaxcomp.training.tasks import Variables
 
 
 class Progress(NamedTuple):
@@ -189,6 +191,20 @@ def find_whole(folder: Path, which: str = "last") -> Path | None:
     return None
 
 
+def what_is_in(folder: Path) -> str:
+    """The checkpoints that a folder holds, as a sentence.
+
+    Example:
+      >>> what_is_in(Path("nowhere"))
+      'it holds none yet'
+    """
+    steps = steps_in(folder)
+    if not steps:
+        return "it holds none yet"
+    best = f" (best: {step_of(found)})" if (found := find_whole(folder, "best")) else ""
+    return f"it holds those of steps {', '.join(map(str, steps))}{best}"
+
+
 def steps_in(folder: Path) -> list[int]:
     """The steps of the finished checkpoints of a folder, in their order.
 
@@ -247,6 +263,80 @@ def _is_finished(folder: Path) -> bool:
     return (folder / files.MANIFEST).exists()
 
 
+class Start(NamedTuple):
+    """Weights of another run, on the host."""
+
+    variables: Variables  # parameters and statistics of one worker
+    checkpoint: Path
+    step: int  # of that run
+
+
+def begins(workdir: Path) -> bool:
+    """Whether a folder has no checkpoint to go on from; the same on all processes."""
+    is_new = jax.process_index() == 0 and not steps_in(workdir / "checkpoints")
+    return bool(sum_over_processes(np.array([int(is_new)]))[0])
+
+
+def read_start(source: str, plan: RunPlan) -> Start:
+    """The weights of another run, for the model of this one.
+
+    Where its workers have models or statistics of their own, their mean is taken.
+
+    Args:
+      source: config.init_from: the folder of a run, "FOLDER@best" or "FOLDER@STEP".
+      plan: of the run that begins.
+
+    Raises:
+      RunError: there is no such checkpoint, or it is of another model; says in what.
+    """
+    folder, which = parsed_source(source)
+    checkpoints = Path(folder).absolute() / "checkpoints"
+    found = find_whole(checkpoints, which)
+    if found is None:
+        message = f"{folder} holds no checkpoint {which!r}; {what_is_in(checkpoints)}"
+        raise RunError(f"init_from: {message}")
+    state, stored = jax.eval_shape(plan.fresh), read_arrays(found)
+    like = Variables(unmark(state.params), unmark(state.stats))
+    wanted = leaves.by_name(like)
+    there = of_one_worker("params", stored) | of_one_worker("stats", stored)
+    # Another dtype is no other model.
+    kinds = {n: wanted.get(n, array).dtype.name for n, array in there.items()}
+    says = {n: leaves.Stored(array.shape, kinds[n]) for n, array in there.items()}
+    blank = {n: np.zeros(leaf.shape, leaf.dtype) for n, leaf in wanted.items()}
+    try:
+        leaves.check_fit(blank, says, found)
+    except CheckpointError as error:
+        raise RunError(f"init_from: {error}") from None
+    arrays = [there[n].astype(leaf.dtype) for n, leaf in wanted.items()]
+    variables = jax.tree.unflatten(jax.tree.structure(like), arrays)
+    return Start(variables, found, step_of(found))
+
+
+def of_one_worker(part: str, stored: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays of "params" or "stats"; the means where each worker has its own.
+
+    Example:
+      >>> of_one_worker("params", {"params.value.w": np.array([[0.0], [4.0]])})
+      {'params.w': array([2.])}
+    """
+    prefix, marked = f"{part}.", f"{part}.value."
+    there = {n: array for n, array in stored.items() if n.startswith(prefix)}
+    if not all(n.startswith(marked) for n in there):
+        return there
+    return {prefix + n[len(marked) :]: x.mean(axis=0) for n, x in there.items()}
+
+
+def parsed_source(source: str) -> tuple[str, str]:
+    """Folder and checkpoint; an @ in the name of a folder belongs to it.
+
+    Example:
+      >>> parsed_source("runs/a@best"), parsed_source("me@home/a")
+      (('runs/a', 'best'), ('me@home/a', 'last'))
+    """
+    found = re.fullmatch(r"(.+)@([^@/]+)", source)
+    return (found[1], check_which(found[2])) if found else (source, "last")
+
+
 def plain(progress: Progress) -> dict[str, Any]:
     """The progress as values for JSON, which keeps floats exactly."""
     return {**progress._asdict(), "totals": progress.totals._asdict()}
@@ -267,7 +357,7 @@ def _progress(saved: dict[str, Any]) -> Progress:
 
 
 def resume(
-    plan: RunPlan, frame: Frame, checkpoints: Checkpoints
+    plan: RunPlan, frame: Frame, checkpoints: Checkpoints, start: Start | None
 ) -> tuple[TrainState, Progress, int]:
     """State, progress and step of the newest whole checkpoint, or the fresh ones.
 
@@ -278,12 +368,19 @@ def resume(
       plan: of the run.
       frame: of the run.
       checkpoints: of the run.
+      start: the weights of another run, for a state that is fresh.
     """
     workers, total, say = plan.workers, plan.total_steps, frame.show.say
     resize = make_resize(plan, allowed=plan.config.elastic)
     restored = checkpoints.restore(saved_like(plan), "last", resize)
     if restored is None:
-        state, progress, step = parallel.spread(plan.fresh(), workers), Progress(), 0
+        if start:
+            say(f"weights of {start.checkpoint}")
+            if frame.writes:
+                facts = {"checkpoint": str(start.checkpoint), "step": start.step}
+                note_fact(frame.folder, "init_from", facts)
+        fresh = plan.fresh(start=start.variables if start else None)
+        state, progress, step = parallel.spread(fresh, workers), Progress(), 0
     else:
         state, step = restored.state, restored.step
         progress = _progress(restored.progress)

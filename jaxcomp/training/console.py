@@ -210,6 +210,9 @@ def dry_run(config: Any, workdir: str | os.PathLike[str]) -> str:
         "",
         *_schedule(plan, plan.segments.steps_at(config, "warmup")),
     ]
+    if config.init_from and checkpoints.begins(Path(workdir)):
+        start = checkpoints.read_start(config.init_from, plan)
+        lines.append(f"weights of {start.checkpoint}")
     lines += [f"WARNING: {note}" for note in notes]
     return "\n".join([*lines, "", "Nothing was trained or written: a dry run."])
 

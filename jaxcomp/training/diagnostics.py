@@ -13,14 +13,16 @@ import numpy as np
 import optax
 
 from jaxcomp import data, parallel
-from jaxcomp.core.errors import RunFailed
+from jaxcomp.core.errors import RunFailed, UserError
 from jaxcomp.core.files import write_atomically
 from jaxcomp.core.trees import name_of, norms, numbers_of, widen
 from jaxcomp.core.types import Array, Averaged, Exchange, State, Tree, is_per_worker
 from jaxcomp.core.units import seconds_text
 from jaxcomp.parallel.placing import of_processes, sum_over_processes
+from jaxcomp.runs.folder import read_json
 from jaxcomp.runs.open_run import Frame
 from jaxcomp.runs.table import LAYERS
+from jaxcomp.training import checkpoints
 from jaxcomp.training.feed import loaded, train_feed
 from jaxcomp.training.plan import RunPlan
 from jaxcomp.training.stages import Stage
@@ -349,18 +351,34 @@ def _message(
     )
 
 
-def initial_params(plan: RunPlan, state: TrainState, start: int) -> Tree:
-    """The parameters with which a run began, on the host, as they follow from the seed.
+def initial_params(
+    plan: RunPlan, state: TrainState, start: int, frame: Frame
+) -> Tree | None:
+    """The parameters with which a run began, on the host; None where they are lost.
+
+    They are in no checkpoint: they follow from the seed, or from another run's.
 
     Args:
       plan: of the run.
       state: at the step `start`.
       start: the step from which on the run goes on, 0 for a new run.
+      frame: of the run.
     """
-    if start:
-        return jax.device_get(initial_variables(plan.task, plan.config.seed).params)
-    # Copies: what is only seen here could not be donated to the first step.
-    return jax.tree.map(np.array, params_on_host(state))
+    config = plan.config
+    if not start:
+        # Copies: what is only seen here could not be donated to the first step.
+        return jax.tree.map(np.array, params_on_host(state))
+    if not config.init_from:
+        return jax.device_get(initial_variables(plan.task, config.seed).params)
+    noted = read_json(frame.folder / "environment.json").get("init_from", {})
+    source = (
+        f"{checkpoints.parsed_source(config.init_from)[0]}@{noted.get('step', 'last')}"
+    )
+    try:
+        return checkpoints.read_start(source, plan).variables.params
+    except UserError as error:
+        frame.show.say(f"WARNING: no distance from the start any more: {error}")
+        return None
 
 
 def params_on_host(state: TrainState) -> Tree:

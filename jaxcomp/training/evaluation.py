@@ -225,7 +225,7 @@ def make_end_of_epoch(
     tables: Tables,
     state: TrainState,
     score: Callable[[TrainState], Scores],
-    initial: Tree,
+    initial: Tree | None = None,
 ) -> Callable[..., tuple[TrainState, checkpoints.Progress, bool]]:
     """Make a function that evaluates what is due, and writes the row of an epoch.
 
@@ -235,7 +235,7 @@ def make_end_of_epoch(
       tables: where the row goes.
       state: like those that will be evaluated.
       score: evaluates a state.
-      initial: parameters with which it began, on the host.
+      initial: parameters with which it began, on the host; None where they are lost.
 
     Returns:
       A function that returns the state to go on with, the progress, and whether it is
@@ -267,8 +267,9 @@ def make_end_of_epoch(
             progress = progress._replace(own=own)
         row = epoch_row(done, progress, plan, traffic, seen.distance)
         row |= score_columns(scores, own, measure) | ema_columns(ema, measure)
-        now = diagnostics.params_on_host(seen.shown)
-        row["distance"] = diagnostics.distance_between(now, initial)
+        if initial is not None:
+            now = diagnostics.params_on_host(seen.shown)
+            row["distance"] = diagnostics.distance_between(now, initial)
         layers = view_layers(state, done, due.epoch) if due.views_layers else []
 
         def write() -> None:
@@ -316,9 +317,8 @@ def evaluate(
     resize = checkpoints.make_resize(plan, allowed=True)
     restored = kept.restore(checkpoints.saved_like(plan), which, resize)
     if restored is None:
-        steps = ", ".join(map(str, checkpoints.steps_in(path))) or "none"
-        message = f"{workdir} holds no checkpoint {which!r}; its steps are"
-        raise RunError(f"{message} {steps}")
+        there = checkpoints.what_is_in(path)
+        raise RunError(f"{workdir} holds no checkpoint {which!r}; {there}")
     shown = make_viewer(plan, restored.state)(restored.state).shown
     score, measure = make_evaluator(plan, shown), plan.measure
     columns = score_columns(score(shown), None, measure)

@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,15 +36,20 @@ def train_and_evaluate(config: Any, workdir: str | os.PathLike[str]) -> console.
       Interrupted: SIGTERM or Ctrl-C, after saving.
     """
     plan = make_plan(config)
+    source, weights = plan.config.init_from, None
+    if source and checkpoints.begins(Path(workdir)):
+        weights = checkpoints.read_start(source, plan)
     written, facts = plan.as_written, console.facts_of(plan)
     with (
         open_run(workdir, written, facts, plan.total_steps) as frame,
         ExitStack() as stack,
     ):
-        return _train(plan, frame, stack)
+        return _train(plan, frame, stack, weights)
 
 
-def _train(plan: RunPlan, frame: Frame, stack: ExitStack) -> console.Result:
+def _train(
+    plan: RunPlan, frame: Frame, stack: ExitStack, weights: checkpoints.Start | None
+) -> console.Result:
     config, total, show = plan.config, plan.total_steps, frame.show
     show.say(console.headline(plan))
     show.say(keep_programs())
@@ -54,14 +60,14 @@ def _train(plan: RunPlan, frame: Frame, stack: ExitStack) -> console.Result:
         folder, config.keep_last, plan.as_written, frame.secure
     )
     stack.callback(kept.close)
-    state, progress, start = checkpoints.resume(plan, frame, kept)
+    state, progress, start = checkpoints.resume(plan, frame, kept, weights)
     switch = make_switch(plan, show.say)
     state = switch(state, start)
 
     # What looks at it.
     rows = stack.enter_context(tables.open_tables(plan, frame, start))
     score = evaluation.make_evaluator(plan, state)
-    initial = diagnostics.initial_params(plan, state, start)
+    initial = diagnostics.initial_params(plan, state, start, frame)
     end_of_epoch = evaluation.make_end_of_epoch(
         plan, frame, rows, state, score, initial
     )

@@ -51,6 +51,19 @@ def nodes_of(config: Any, axis: Axis) -> Axis:
     return axis if count == 1 else Nodes(axis, count)
 
 
+def mean_of_node(nodes: Axis) -> optax.GradientTransformation:
+    """The first link of a device: the mean of the gradients of its node.
+
+    Args:
+      nodes: from `nodes_of`. Where each device is a node, nothing changes.
+    """
+    if not isinstance(nodes, Nodes):
+        return optax.identity()
+    return optax.stateless(
+        lambda updates, params: collectives.mean(updates, nodes.inside)
+    )
+
+
 def check_nodes(config: Any) -> None:
     """Refuse nodes of several devices where there is no gossip between them."""
     count = config.devices_per_node
@@ -541,10 +554,8 @@ def make_links(
     if setting.decay_at == "gradient":
         links.insert(0, setting.decay_in_gradient())
     links = [*make_clip(config.clip, method.axis, config.memory, config.mixer), *links]
-    nodes = nodes_of(config, method.axis)
-    if isinstance(nodes, Nodes):
-        mean = functools.partial(collectives.mean, axis=nodes.inside)
-        links.insert(0, optax.stateless(lambda updates, params: mean(updates)))
+    if config.devices_per_node > 1:
+        links.insert(0, mean_of_node(nodes_of(config, method.axis)))
     return links
 
 

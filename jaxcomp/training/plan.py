@@ -8,7 +8,6 @@ import jax
 import optax
 
 from jaxcomp import parallel, scope
-from jaxcomp.checkpoint.resize import host_device
 from jaxcomp.compressors import make as make_compressor
 from jaxcomp.convex.averages import Average
 from jaxcomp.core.errors import UserError, within
@@ -26,7 +25,7 @@ from jaxcomp.training.segments import RunSegments
 from jaxcomp.training.stages import Stage, Stages, make_stages
 from jaxcomp.training.state import TrainState, unmark
 from jaxcomp.training.step import make_train_step
-from jaxcomp.training.tasks import Measure, Task
+from jaxcomp.training.tasks import Measure, Task, Variables
 from jaxcomp.training.tasks.classification import make as make_statistics
 from jaxcomp.training.tasks.named import MODEL
 from jaxcomp.transforms.make import compressor_for, make_exchange
@@ -315,8 +314,8 @@ class RunPlan(NamedTuple):
         last = self.stages.at(self.total_steps - 1)
         return self.chain(last._replace(segment=segment))
 
-    def fresh(self, segment: int = 0) -> TrainState:
-        """The state of one worker before the first step."""
+    def fresh(self, segment: int = 0, start: Variables | None = None) -> TrainState:
+        """The state of one worker before the first step; `start` as in `init_state`."""
         return state.init_state(
             self.task,
             self.chain_of(segment),
@@ -325,6 +324,7 @@ class RunPlan(NamedTuple):
             own_models=bool(self.config.mixer),
             ema=self.average,
             scale=self.loss_scale,
+            start=start,
         )
 
     def step(self, stage: Stage) -> Callable[..., Any]:
@@ -348,7 +348,11 @@ class RunPlan(NamedTuple):
 
     def rate_on_host(self, step: int) -> float:
         """The learning rate of a step, computed without the devices of the workers."""
-        with jax.default_device(host_device()):
+        try:
+            host = jax.local_devices(backend="cpu")[0]
+        except RuntimeError:  # JAX_PLATFORMS leaves the CPU out
+            return float(self.segments.rate(step))
+        with jax.default_device(host):
             return float(self.segments.rate(step))
 
 

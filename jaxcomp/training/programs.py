@@ -9,7 +9,7 @@ import jax
 
 from jaxcomp import parallel, wire
 from jaxcomp.core.errors import UserError
-from jaxcomp.core.types import Mixer
+from jaxcomp.core.types import Mixer, Tree
 from jaxcomp.core.units import bytes_text, times_fewer
 from jaxcomp.exchanges.overlap import compiler_options
 from jaxcomp.parallel.agreement import on_all_processes
@@ -180,7 +180,7 @@ def make_switch(
         before, wanted = (
             jax.eval_shape(lambda n=n: plan.fresh(n)) for n in (now - 1, now)
         )
-        if jax.tree.flatten(before) == jax.tree.flatten(wanted):
+        if _specs(before) == _specs(wanted):
             return state
         return parallel.map_step(
             lambda state: switched(state, now),
@@ -191,6 +191,11 @@ def make_switch(
         )(state)
 
     return switch
+
+
+def _specs(tree: Tree) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
 
 
 def traced_traffic(plan: RunPlan, stage: Stage) -> Traffic:

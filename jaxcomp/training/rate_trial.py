@@ -10,6 +10,7 @@ import numpy as np
 from jaxcomp import parallel
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.specs import Count, Positive
+from jaxcomp.training.checkpoints import read_start
 from jaxcomp.training.feed import run_feed
 from jaxcomp.training.plan import RunPlan, build, gather_workers, settled
 from jaxcomp.training.programs import make_programs
@@ -27,6 +28,7 @@ class Trial(NamedTuple):
     plan: RunPlan
     rates: np.ndarray  # [steps] values of `learning_rate`
     scaling: float  # by which `lr_scaling` multiplies them
+    init_from: str  # of the config
 
 
 class Tried(NamedTuple):
@@ -88,7 +90,7 @@ def make_trial(config: Any, first: float, last: float, steps: int) -> Trial:
     config.update(learning_rate=last, schedule=schedule, warmup="", regime=())
     plan = build(settled(config, workers), workers)
     scaling = plan.rate_on_host(steps - 1) / last
-    return Trial(plan, np.geomspace(first, last, steps), scaling)
+    return Trial(plan, np.geomspace(first, last, steps), scaling, config.init_from)
 
 
 def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
@@ -102,7 +104,8 @@ def try_rates(trial: Trial, say: Callable[[str], None]) -> Iterator[Tried]:
       say: where compiling is announced.
     """
     plan = trial.plan
-    state = parallel.spread(plan.fresh(), plan.workers)
+    start = read_start(trial.init_from, plan).variables if trial.init_from else None
+    state = parallel.spread(plan.fresh(start=start), plan.workers)
     compiled = make_programs(plan, say)
     batches = run_feed(plan, 0)
     mean, least = 0.0, math.inf

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxcomp.core.errors import UserError, message_of, within
-from jaxcomp.core.specs import check, suggest
+from jaxcomp.core.specs import Call, check, parse, suggest
 from jaxcomp.core.trees import name_of
 from jaxcomp.core.types import Array
 from jaxcomp.parallel import Workers
@@ -274,13 +274,18 @@ def _changed(before: Segment, first: int, settings: Mapping[str, Any]) -> Any:
     keys.check_keys(config)
     if "batch_size" in settings:
         keys.check_fit(config.workers, config.batch_size, config.accumulate)
-    old, new = (c.optimizer.partition("(")[0] for c in (before.config, config))
+    old, new = (_name(c.optimizer) for c in (before.config, config))
     if first and new == "one_bit_adam" and old != new:
         raise UserError(
             f"optimizer {config.optimizer!r} learns its variance in the first steps of "
             "a run: begin with it, or take 'adam'"
         )
     return config
+
+
+def _name(optimizer: str) -> str:
+    call = parse(optimizer)
+    return call.name if isinstance(call, Call) else ""
 
 
 def with_rates(

@@ -215,6 +215,7 @@ def init_state(
     own_models: bool = False,
     ema: Average | None = None,
     scale: LossScale = UNSCALED,
+    start: Variables | None = None,
 ) -> TrainState:
     """Fresh state of one worker, the same for every worker.
 
@@ -226,8 +227,9 @@ def init_state(
       own_models: whether each worker keeps its own model, optimiser and loss scale.
       ema: rule of the average of the parameters; None for none.
       scale: of the loss.
+      start: parameters and statistics, instead of those that follow from the seed.
     """
-    params, stats = initial_variables(task, seed)
+    params, stats = start or initial_variables(task, seed)
     opt_state, average = tx.init(params), jax.tree.map(jnp.copy, params) if ema else ()
     return TrainState(
         params=PerWorker(params) if own_models else params,

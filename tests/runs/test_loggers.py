@@ -120,9 +120,11 @@ def test_logs_tsv_is_that_of_dawnbench(tmp_path):
         (["csv(a=1)"], "logger 'csv' has no argument 'a'"),
         (["my.nowhere:logger"], "there is no module 'my'"),
         (["fractions:Fraction(3)"], "makes a value of type Fraction, not a Callable"),
+        (["wandb"], "wandb: is not installed: pip install wandb"),
     ],
 )
-def test_wrong_loggers_are_told(names, says):
+def test_wrong_loggers_are_told(names, says, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(UserError) as error:
         loggers.make(names)
     assert says in str(error.value)
@@ -180,3 +182,23 @@ def test_an_unreachable_tracker_is_said_once_and_left_out(at, tmp_path, monkeypa
     assert len(said) == bool(at)
     assert all(warning in line for line in said)
     assert len((tmp_path / "metrics.jsonl").read_text().splitlines()) == 8
+
+
+def test_wandb_is_given_the_run_and_its_figures(tmp_path, monkeypatch):
+    logged, begun = [], []
+
+    def init(**options):
+        begun.append(options)
+        log = lambda figures, step: logged.append((step, figures))  # noqa: E731
+        return types.SimpleNamespace(log=log, finish=lambda: logged.append("end"))
+
+    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=init))
+    (tmp_path / "environment.json").write_text('{"started": "today"}')
+    for _ in range(2):
+        logger = opened(tmp_path, "wandb(project='mine')")
+        logger.step({"step": 5, "loss": 0.5, "skipped": None})
+        logger.close()
+    assert logged == [(5, {"step/loss": 0.5}), "end"] * 2
+    assert begun[0] == begun[1]  # it goes on with the same run
+    assert begun[0]["project"] == "mine"
+    assert begun[0]["config"] == {"seed": 0}

@@ -1,6 +1,8 @@
 """Checkpoints: whole or not used, kept, resumed, resized and begun from."""
 
 import json
+import re
+import shutil
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,17 +21,20 @@ from jaxcomp.core import files
 from jaxcomp.core.errors import UserError
 from jaxcomp.core.types import PerWorker, is_per_worker
 from jaxcomp.parallel.placing import spread_spec
-from jaxcomp.runs.folder import check_config
+from jaxcomp.runs.folder import RunError, check_config
 from jaxcomp.runs.open_run import keep_programs
 from jaxcomp.training import CheckpointError, loop
 from jaxcomp.training.checkpoints import (
     make_resize,
     open_checkpoints,
+    read_start,
+    steps_in,
 )
 from jaxcomp.training.console import headline
 from jaxcomp.training.state import TrainState
+from jaxcomp.training.tasks import Variables
 from jaxcomp.transforms.distributed import DistributedState
-from tests.training.small import built, small_config, stop_at
+from tests.training.small import built, rows, small_config, stop_at
 from tests.workers import abstract
 
 
@@ -277,6 +282,85 @@ def test_a_folder_without_the_keys_that_came_later_goes_on(tmp_path):
     check_config(tmp_path, {**new, "platform": "cpu"})
     with pytest.raises(ValueError, match="deterministic: the folder has nothing, you"):
         check_config(tmp_path, {**new, "deterministic": True})
+
+
+# --- Runs that begin with the weights of another run ----------------------------------
+
+SMALL = {"keep_last": 3, "checkpoint_every": "4 steps"}
+# Of the run that begins: nothing moves its parameters.
+STILL = {"learning_rate": 0.0, "schedule": "constant", "train_for": "2 steps"}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("source")
+    return training.train_and_evaluate(small_config(**SMALL), folder)
+
+
+def host(state):
+    """The parameters, and the statistics of the first worker."""
+    state = parallel.to_host(state)
+    return Variables(state.params, jax.tree.map(lambda x: x[0], state.stats.value))
+
+
+def same_start(a, b):
+    jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_as_many_checkpoints_are_kept_as_the_config_says(source):
+    steps = steps_in(source.folder / "checkpoints")
+    best = (source.folder / "checkpoints/best").read_text()
+    assert {16, 20, 22} <= set(steps) <= {16, 20, 22, int(best.removeprefix("step_"))}
+
+
+def test_weights_are_those_of_the_checkpoint_and_the_rest_is_fresh(
+    source, tmp_path, capsys
+):
+    start = read_start(str(source.folder), built(small_config(**STILL)))
+    same_start(start.variables, host(source.state))
+    folder = shutil.copytree(source.folder, tmp_path / "other@home" / "run")
+    config = small_config(**STILL, init_from=str(folder))
+    result = training.train_and_evaluate(config, tmp_path / "new")
+    same_start(host(result.state).params, host(source.state).params)
+    assert result.steps == 2
+    noted = json.loads((tmp_path / "new/environment.json").read_text())["init_from"]
+    assert noted == {"step": 22, "checkpoint": f"{folder}/checkpoints/step_00000022"}
+    # It goes on without the other one, but no longer knows the distance from it.
+    shutil.rmtree(folder)
+    config.train_for = "3 steps"
+    longer = training.train_and_evaluate(config, tmp_path / "new")
+    same_start(host(longer.state).params, host(source.state).params)
+    table = rows(tmp_path / "new/metrics.csv")
+    assert [row["distance"] for row in table] == ["0", ""]
+    assert "WARNING: no distance from the start any more" in capsys.readouterr().out
+
+
+def test_another_checkpoint_is_named_behind_the_folder(source):
+    setup, folder = built(small_config(**STILL)), source.folder
+    assert read_start(f"{folder}@16", setup).step == 16
+    best = (folder / "checkpoints/best").read_text()
+    assert read_start(f"{folder}@best", setup).checkpoint.name == best
+    with pytest.raises(
+        RunError, match=r"no checkpoint '7'; it holds those of steps .*16"
+    ):
+        read_start(f"{folder}@7", setup)
+    with pytest.raises(UserError, match=r"'best', 'last' or the number .* not 'first'"):
+        read_start(f"{folder}@first", setup)
+    with pytest.raises(
+        RunError, match=r"nowhere holds no checkpoint .* holds none yet"
+    ):
+        read_start("nowhere", setup)
+
+
+def test_another_model_is_refused_before_the_folder_is_made(source, tmp_path):
+    given = {**STILL, "model": "tiny(width=3)", "init_from": str(source.folder)}
+    for begin in (training.train_and_evaluate, training.dry_run):
+        with pytest.raises(RunError, match="init_from: .* of another state") as error:
+            begin(small_config(**given), tmp_path / "new")
+        assert re.search(
+            r"params\S+: checkpoint \S+\[.*2\], this run \S+\[.*3\]", str(error.value)
+        )
+    assert not (tmp_path / "new").exists()
 
 
 # --- Runs that go on with another number of workers -----------------------------------
