@@ -20,7 +20,7 @@ PYTEST := $(BIN)/python -m pytest $(PARALLEL)
 AS_USERS_DO := XLA_FLAGS=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-changed test-slow test-all test-newest test-targets lint format notebooks docs bench oracles build clean
+.PHONY: help setup train test test-slow test-all test-newest test-targets lint format notebooks docs bench oracles build clean
 
 help: ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -37,10 +37,6 @@ train: $(STAMP) ## train on embedded data with 4 workers; RUN=folder
 
 test: $(STAMP) ## the tests; ARGS=tests/gossip for a part, JOBS=processes
 	$(PYTEST) $(ARGS)
-
-test-changed: $(STAMP) ## the tests of what differs from the last commit
-	@tests=$$($(BIN)/python -m tests.changed); echo $${tests:-nothing has changed}; \
-	  test -z "$$tests" || $(PYTEST) $$tests $(ARGS)
 
 test-slow: $(STAMP) ## what takes longer: real data, many kills, whole matrices
 	$(AS_USERS_DO) $(PYTEST) -m slow $(ARGS)

@@ -64,24 +64,3 @@ def test_it_measures_and_writes(tmp_path, capsys, monkeypatch):
 def test_an_unknown_case_is_an_error():
     with pytest.raises(SystemExit, match="'gatherer'.*\n  exact\n"):
         exchange.main(["--cases", "gatherer"])
-
-
-def test_an_interpreter_that_is_none_is_told_in_one_line(tmp_path):
-    """It is a slip of the pen; one without torch is a benchmark without peers."""
-    said = "cannot be started: No such file or directory"
-    with pytest.raises(SystemExit, match=f"^--python={tmp_path}/nowhere {said}$"):
-        exchange.main([f"--python={tmp_path}/nowhere"])
-    (tmp_path / "text").write_text("no program")
-    with pytest.raises(SystemExit, match="text cannot be started: Permission denied"):
-        peers_ddp.has_torch(str(tmp_path / "text"))
-
-
-def test_a_peer_that_ends_says_why(tmp_path):
-    broken = tmp_path / "python"
-    broken.write_text("#!/bin/sh\necho no torch here >&2\nexit 1\n")
-    broken.chmod(0o755)
-    assert not peers_ddp.has_torch(str(broken))
-    with pytest.raises(RuntimeError, match="all-reduce ended:\nno torch here"):
-        peers_ddp.start("all-reduce", [(2, 3)], 2, str(broken))
-    with pytest.raises(ValueError, match="unknown hook 'fp8'; valid: all-reduce"):
-        peers_ddp.start("fp8", [(2, 3)], 2, str(broken))

@@ -1,7 +1,6 @@
 """The benchmarks run, on little data and without peers, and write what they say."""
 
 import csv
-import re
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +11,8 @@ from benchmarks import (
     error,
     gossip,
     gradients,
-    input_pipeline,
     simulated_workers,
     slow_training,
-    step_overhead,
     trees,
 )
 from benchmarks.slow_training import Row as SlowRow
@@ -126,19 +123,6 @@ def test_gradients_come_from_the_trainer_s_own_batches():
         assert sizes == found.shapes
         assert np.all(np.isfinite(found.vectors[moment]))
     assert np.any(found.vectors["early"] != found.vectors["late"])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("benchmark", "words", "says"),
-    [
-        (step_overhead, "--model=resnet8 --size=8 --workers=2", "hand-written"),
-        (input_pipeline, "--model=tiny(width=2)", "augmented / constant"),
-    ],
-)
-def test_a_ratio_of_two_sides_is_told(benchmark, words, says, capsys):
-    benchmark.main([*words.split(), "--steps=1", "--turns=1", "--batch=8"])
-    assert re.search(rf"ratio .*{says}: ", capsys.readouterr().out)
 
 
 # --- Gossip ---------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 from collections import Counter
 from pathlib import Path
 
@@ -35,36 +34,3 @@ def test_the_smoke_tests_exist(test):
     tree = ast.parse((ROOT / file).read_text())
     functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
     assert set(name) <= functions
-
-
-def newest(tmp_path, *versions):
-    """What is found where the path has nothing and pyenv these versions."""
-    for version in versions:
-        folder = tmp_path / "versions" / version / "bin"
-        folder.mkdir(parents=True)
-        python = folder / "python"
-        python.write_text(f"#!/bin/sh\necho {version}\n")
-        python.chmod(0o755)
-    return subprocess.run(
-        ["/bin/bash", ROOT / ".ci" / "newest-python"],
-        env={"PATH": "", "HOME": str(tmp_path), "PYENV_ROOT": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-
-
-@pytest.mark.parametrize(
-    ("versions", "expected"),
-    [
-        (["3.11.7", "3.12.1"], "3.12.1"),
-        (["3.12.1", "3.13.0"], "3.13.0"),
-    ],
-)
-def test_the_newest_python_is_found(tmp_path, versions, expected):
-    assert newest(tmp_path, *versions).stdout.split() == [expected]
-
-
-def test_where_there_is_none_it_says_so(tmp_path):
-    done = newest(tmp_path, "3.11.7")
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "no Python 3.12 or 3.13" in done.stderr

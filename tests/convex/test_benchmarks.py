@@ -48,19 +48,6 @@ def test_a_config_runs(path, tmp_path):
     assert "ema_suboptimality" in convex.trained(config, tmp_path)
 
 
-def test_the_plot_and_the_levels(tmp_path):
-    steps = np.array([10.0, 20.0, 30.0])
-    run = {"step": steps, "epoch": steps / 10, "bytes_left": 8 * steps}
-    run |= {"ema_suboptimality": 1 / steps, "consensus_distance": steps}
-    other = run | {"ema_suboptimality": 3 / steps}
-    found = convex._joined("random", "d_psgd", "method", [run, other])
-    assert (found[1].lowest, found[1].suboptimality) == (1 / 20, 2 / 20)
-    convex.draw(tmp_path / "a.png", found)
-    assert (tmp_path / "a.png").stat().st_size > 10_000
-    assert convex.reached(found, 2 / 20) == found[1]
-    assert convex.reached(found, 1e-9) is None
-
-
 def test_levels_are_read_off_straight_lines_of_the_logarithm():
     values = [1.0, 1e-2, 1e-1, 1e-4]
     crossing = convex_grid.crossing
