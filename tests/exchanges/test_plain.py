@@ -16,6 +16,7 @@ import pytest
 from jaxcomp import compressors, make_exchange, nbits, wire
 from jaxcomp.core.specs import SpecError
 from jaxcomp.core.types import Exchange
+from tests import references
 from tests.exchanges.matrix import average, close
 from tests.tiers import STANDS_FOR, tiers
 from tests.workers import (
@@ -65,6 +66,16 @@ def obeys_the_law(exchange, tree, step):
 
 
 small = functools.partial(two, 3)
+
+
+def test_gather_against_numpy():
+    """Top-k by gather, written with sorting."""
+    tree = {name: gradients(3)[name] for name in ("deep", "kernel")}
+    [step] = take(make_exchange("gather", "top_k(keep=0.1)", "none"), tree)
+    for name, leaf in tree.items():
+        rows, k = np.asarray(leaf), max(1, round(0.1 * leaf[0].size))
+        expected = np.mean([references.top_k(row, k) for row in rows], axis=0)
+        np.testing.assert_allclose(step.shared[name], expected, atol=1e-6)
 
 
 # Tests of every compressor look at one program for each.

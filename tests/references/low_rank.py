@@ -2,14 +2,6 @@
 
 import numpy as np
 
-__all__ = [
-    "as_matrix",
-    "atom_chances",
-    "draw_atoms",
-    "relative_atom_chances",
-    "truncated_svd",
-]
-
 
 def as_matrix(x: np.ndarray) -> np.ndarray:
     """The last axis beside all others; a vector in rows of a square, with zeros."""

@@ -8,17 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-__all__ = [
-    "adamw",
-    "dgc_sgd",
-    "ef_signsgd",
-    "lamb",
-    "lars",
-    "lion",
-    "one_bit_adam",
-    "signum",
-]
-
 Path = list[np.ndarray]
 
 

@@ -4,8 +4,6 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-__all__ = ["elias_fano", "pack", "pack_digits"]
-
 
 def pack(symbols: Sequence[int], bits: int) -> list[int]:
     """The bytes of `payloads.pack`: bits cut into fields, each field bit by bit."""

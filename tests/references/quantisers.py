@@ -5,17 +5,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = [
-    "Levels",
-    "block_scaled",
-    "cast",
-    "natural",
-    "nearest",
-    "qsgd",
-    "sign",
-    "terngrad",
-]
-
 
 class Levels(NamedTuple):
     """What a stochastic quantiser may do to each element."""

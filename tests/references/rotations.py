@@ -4,8 +4,6 @@ import math
 
 import numpy as np
 
-__all__ = ["eden", "eden_blocks", "reflections"]
-
 
 def reflections(directions: np.ndarray, signs: np.ndarray) -> np.ndarray:
     """H_1 H_2 ... with signed columns.

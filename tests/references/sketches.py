@@ -2,8 +2,6 @@
 
 import numpy as np
 
-__all__ = ["sketch_estimates", "sketch_tables"]
-
 
 def sketch_tables(
     x: np.ndarray, places: np.ndarray, signs: np.ndarray, width: int

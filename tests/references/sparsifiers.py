@@ -4,15 +4,6 @@ import math
 
 import numpy as np
 
-__all__ = [
-    "adaptive_threshold",
-    "block_top_k",
-    "dgc_top_k",
-    "random_subset",
-    "threshold",
-    "top_k",
-]
-
 
 def top_k(x: np.ndarray, k: int) -> np.ndarray:
     """Sort by magnitude, keep the last k; of equals the first ones."""
