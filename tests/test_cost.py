@@ -3,6 +3,7 @@
 import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +132,8 @@ def test_what_cannot_be_is_refused():
     for link in (Link(0.0), Link(math.nan), Link(1.0, -1.0)):
         with pytest.raises(ValueError, match=re.escape(str(link))):
             cost.cost([], link)
-    for options in ({"local": -2.0}, {"per_host": 0}):
+    refused: list[dict[str, Any]] = [{"local": -2.0}, {"per_host": 0}]
+    for options in refused:
         with pytest.raises(ValueError, match=f"{[*options.values()][0]}"):
             cost.cost([], Link(1.0), **options)
     with pytest.raises(ValueError, match="between 0 and 1, not 1"):
