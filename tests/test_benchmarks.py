@@ -202,7 +202,7 @@ def test_runs_are_written_drawn_and_read_again(folder, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_workers_that_see_one_image_each_train(tmp_path):
-    sizes = [f"--out={tmp_path}", "--workers", "256", "--train-for", "2 steps"]
+    sizes = [f"--out={tmp_path}", "--workers", "256", "--train-for", "1 epoch"]
     sizes += ["--seeds", "0"]
     rows = simulated_workers.main(sizes)
     assert [row.method for row in rows] == [m.title for m in simulated_workers.METHODS]

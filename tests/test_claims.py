@@ -31,7 +31,7 @@ def table(folder: Path, config: str, *settings: str) -> list[dict[str, str]]:
 
 def shown_commands() -> list[list[str]]:
     """The words after `python` of each training on embedded data that is shown."""
-    files = ["README.md", "docs/training.md", "train.py"]
+    files = ["README.md", "docs/training.md", "docs/cluster.md", "train.py"]
     texts = [(ROOT / file).read_text() for file in files]
     lines = "\n".join(texts).replace("\\\n", " ").splitlines()
     found = [line.strip() for line in lines if line.startswith("    python train.py")]
@@ -94,7 +94,7 @@ def test_processes_that_are_shown_learn_together(tmp_path):
     has_learnt(folder_of(commands[0]))
 
 
-def test_diloco_sends_a_hundredth_and_is_as_good_as_exact(tmp_path):
+def test_diloco_sends_a_sixtieth_and_is_as_good_as_exact(tmp_path):
     """Per example: both see as many in a step. Mean of three seeds."""
     exact = ("--config.exchange=exact", "--config.memory=none")
     ends: dict[str, list[float]] = {"default": [], "diloco": []}
@@ -104,7 +104,7 @@ def test_diloco_sends_a_hundredth_and_is_as_good_as_exact(tmp_path):
             rows = table(folder, config, f"--config.seed={seed}", *settings)
             ends[config].append(float(rows[-1]["test_accuracy"]))
             if config == "diloco":
-                assert float(rows[-1]["times_fewer"]) >= 100
+                assert float(rows[-1]["times_fewer"]) >= 60
     print(ends)
     assert np.mean(ends["diloco"]) > np.mean(ends["default"]) - 0.01
 

@@ -196,7 +196,9 @@ def follows(exchange, workers):
 
 def tracks(exchange, workers):
     """It follows, and estimates approach gradients that stand still."""
-    steps = steps_of(exchange, workers, 25, lambda i: gradients(workers, 0))
+    # A hundredth of the places arrives where two phases choose tenths at random.
+    count = 300 if "two_phase" in exchange.name and "random_k" in exchange.name else 25
+    steps = steps_of(exchange, workers, count, lambda i: gradients(workers, 0))
     obeys_the_law(steps)
     first, last = steps[0], steps[-1]
 

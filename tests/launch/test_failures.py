@@ -237,7 +237,8 @@ def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factor
     with pair(folder) as processes:
         fill(small_disk / "filler", spare=200_000)
         outputs = [said(process, "the disk is full") for process in processes]
-        assert all(process.returncode > 0 for process in processes), outputs
+        # jax may end the other process itself, by a signal.
+        assert all(process.returncode for process in processes), outputs
     assert any("No space left on device" in output for output in outputs)
     assert any("Make room, or take another --workdir" in output for output in outputs)
     assert not any("Traceback" in output for output in outputs), outputs
