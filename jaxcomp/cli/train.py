@@ -233,8 +233,17 @@ def _run(
             return 0
         result = training.train_and_evaluate(config, workdir)
         if _is_first():
-            page = report.write_report(workdir)
-            print(closing_lines(training.summary(result), Path(workdir), page))
+            summary = training.summary(result)
+            try:
+                page = report.write_report(workdir)
+            except OSError as error:
+                print(summary)
+                problem = (
+                    f"its page cannot be written: {error.strerror}. Make room, and"
+                )
+                again = f"`jaxcomp report {workdir}` writes it"
+                raise RunFailed(f"the run has ended, but {problem} {again}") from error
+            print(closing_lines(summary, Path(workdir), page))
     except Interrupted as interruption:
         lines = [str(interruption), *_report_so_far(workdir)]
         print(*lines, "Go on with the same command.", sep="\n", file=sys.stderr)
@@ -270,5 +279,5 @@ def _report_so_far(workdir: str | os.PathLike[str]) -> list[str]:
         return []
     try:
         return [f"report so far: {report.write_report(workdir)}"]
-    except RunError:
+    except (RunError, OSError):
         return []

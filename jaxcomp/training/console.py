@@ -245,7 +245,8 @@ def _run_length(plan: RunPlan) -> Iterator[str]:
     run, total = plan.segments, plan.total_steps
     epochs, examples = float(run.epochs(total)), run.examples(total)
     each = " or ".join(f"{c.horizon.steps_per_epoch:,}" for c in run.calendars)
-    yield f"{epochs:.4g} epochs of {each} steps, {examples:,} examples in all"
+    name = "epoch" if epochs == 1 else "epochs"
+    yield f"{epochs:.4g} {name} of {each} steps, {examples:,} examples in all"
     yield from (str(r) for r in plan.segments.each[1:] if r.first < total)
 
 

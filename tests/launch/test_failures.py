@@ -235,7 +235,7 @@ def small_disk(tmp_path):
 def test_a_full_disk_stops_all_and_is_told(small_disk, unbroken, tmp_path_factory):
     folder = small_disk / "run"
     with pair(folder) as processes:
-        fill(small_disk / "filler", spare=200_000)
+        fill(small_disk / "filler", spare=60_000)
         outputs = [said(process, "the disk is full") for process in processes]
         # jax may end the other process itself, by a signal.
         assert all(process.returncode for process in processes), outputs

@@ -1,6 +1,7 @@
 """Runs that cannot hurt themselves: what is lost, left, skipped or asked wrongly."""
 
 import csv
+import errno
 import os
 import shutil
 
@@ -113,6 +114,16 @@ def test_rows_that_are_lost_are_named_and_the_run_goes_on(copied, capsys):
         "WARNING: metrics.csv lacks the rows of steps 12 to 22, which are lost",
         "WARNING: steps.csv lacks the rows of steps 5 to 20, which are lost",
     ]
+
+
+def test_a_page_that_finds_no_room_is_told(copied, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("jaxcomp.report.run_page.write_atomically", full)
+    assert train.run(small_config(), str(copied)) == 1
+    said = "the run has ended, but its page cannot be written: No space left on device"
+    assert said in capsys.readouterr().err
 
 
 def test_checkpoints_of_another_config_are_refused(copied, capsys):
